@@ -1,0 +1,1 @@
+"""Questions and numbers: one question bank examines systems (the comparison) and people (study)."""

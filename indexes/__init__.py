@@ -1,0 +1,1 @@
+"""Books in, searchable passages out. Knows nothing of language models."""

@@ -1,0 +1,1 @@
+"""What writes the answer: `extractive`, `local`, `remote`, and `encoder` for choice questions."""

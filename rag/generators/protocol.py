@@ -1,0 +1,132 @@
+"""The `Generator` Protocol: what the engine asks of anything that writes answers.
+
+llama-index's `LLM` has no typed place for the first token's time, cancellation, adapters or cached prompt tokens,
+so the seam is our own; `rag/generators/llama_index_llm.py` gives it llama-index's face.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from rag.types import Arm, Passage, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An earlier exchange of the conversation."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Everything a generator needs for one answer.
+
+    Attributes:
+        question: the user's words.
+        passages: numbered evidence, best first; empty for arms without retrieval.
+        turns: earlier exchanges, oldest first.
+        adapter: name of the LoRA adapter, None for the bare base model.
+        max_tokens: longest answer; None is the generator's default.
+        cancelled: polled between tokens; the generator stops within two tokens of its becoming true.
+    """
+
+    question: str
+    arm: Arm
+    passages: tuple[Passage, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    adapter: str | None = None
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    sampling_top_p: float = 1.0
+    seed: int | None = None
+    cancelled: Callable[[], bool] = field(default=lambda: False)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of the answer's text as it is written; markers such as `[1]` name passages by number."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDone:
+    """The last thing a generator yields.
+
+    Attributes:
+        usage: tokens read, reused and written.
+        tokens_per_s: decoding speed after the first token, 0.0 when fewer than two tokens were written.
+        peak_memory_bytes: of the device (CUDA), or of the process on CPU.
+        refused: the generator itself found no answer in the passages.
+        passages_used: how many of the passages fitted the prompt (the lowest are dropped first).
+    """
+
+    usage: Usage
+    tokens_per_s: float
+    peak_memory_bytes: int
+    refused: bool = False
+    passages_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScores:
+    """How a generator scores the options of a choice question: higher is better, one number an option."""
+
+    scores: tuple[float, ...]
+    usage: Usage = field(default_factory=Usage)
+    extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Writes an answer from passages and a question."""
+
+    @property
+    def name(self) -> str:
+        """`extractive`, `local`, `remote` or `encoder`."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """The model that writes, for the answer's `model` field."""
+        ...
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Arms that can run now."""
+        ...
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that can be asked for."""
+        ...
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuses before retrieval what can never run.
+
+        Raises:
+            ArmUnavailable: no model or adapter for the arm, with what to do.
+            PromptTooLong: the question alone exceeds the context.
+        """
+        ...
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        """Yields pieces of text, then one `GenerationDone`; closing the iterator stops the model."""
+        ...
+
+    def close(self) -> None:
+        """Frees the model."""
+        ...
+
+
+@runtime_checkable
+class ChoiceScorer(Protocol):
+    """A generator that can score the options of a choice question without writing text."""
+
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        """Scores each option, with the passages of the request when it has any."""
+        ...

@@ -1,0 +1,74 @@
+"""What this floor may be told. Made at the edge (`api/settings.py`); nothing here reads the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GENERATORS = ("auto", "extractive", "local", "remote", "encoder")
+QUANTIZATIONS = ("none", "int8", "nf4")
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalSettings:
+    """How passages are found and fitted.
+
+    Attributes:
+        candidates: nodes taken from each retriever before fusion.
+        passage_budget_tokens: most tokens of passages in one prompt, counted by the generator or the embedder.
+        reranker: path or hub name of a cross-encoder; None reranks nothing.
+        refusal_threshold: least evidence score to answer at all; None takes the one measured for the embedder.
+    """
+
+    candidates: int = 50
+    passage_budget_tokens: int = 2000
+    reranker: str | None = None
+    refusal_threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSettings:
+    """Which generator writes and what it runs.
+
+    Attributes:
+        kind: one of `GENERATORS`; `auto` is `local` where a CUDA GPU is there and a model is configured, else
+            `extractive`.
+        model: path or hub name (local), model name (remote).
+        quantization: one of `QUANTIZATIONS`, for `local`.
+        adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
+        base_url: the remote engine's `/v1` address.
+        context_tokens: cap on the context; None takes the model's own.
+        kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
+        max_queue: answers that may wait; queue_timeout_s: how long one waits before it is told to come back.
+    """
+
+    kind: str = "auto"
+    model: str | None = None
+    quantization: str = "nf4"
+    adapters: dict[str, str] = field(default_factory=dict)
+    base_url: str | None = None
+    api_key: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    context_tokens: int | None = None
+    max_tokens: int = 512
+    kv_budget_bytes: int | None = None
+    prefix_cache: bool = True
+    prompt_lookup_tokens: int = 8
+    max_queue: int = 16
+    queue_timeout_s: float = 60.0
+    request_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class RagSettings:
+    """Settings of this floor: the home for conversations, retrieval and generator."""
+
+    home: Path
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    generator: GeneratorSettings = field(default_factory=GeneratorSettings)
+
+    @property
+    def conversations_path(self) -> Path:
+        """The SQLite file of conversations, answers and feedback."""
+        return self.home / "conversations.sqlite3"

@@ -1,0 +1,162 @@
+"""The values that flow from a question to a cited answer. All are frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from indexes.types import Filters, PageMarks, page_at
+
+Arm: TypeAlias = Literal["base", "tuned", "rag", "rag+tuned"]
+ARMS: tuple[Arm, ...] = ("base", "tuned", "rag", "rag+tuned")
+RETRIEVING_ARMS: frozenset[str] = frozenset({"rag", "rag+tuned"})
+TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
+
+Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question to the engine.
+
+    Attributes:
+        arm: what answers: base model or adapter, with or without retrieval.
+        adapter: name of the adapter for tuned arms; None takes the only one configured.
+        top_k: number of passages to retrieve.
+        max_tokens: longest answer, in the generator's tokens; None is the generator's default.
+        temperature: 0 is greedy.
+    """
+
+    text: str
+    arm: Arm = "rag"
+    adapter: str | None = None
+    top_k: int = 5
+    filters: Filters = field(default_factory=Filters)
+    conversation_id: str | None = None
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Evidence shown to model and reader; its number is its place in the answer's `passages`, from 1.
+
+    Attributes:
+        section: heading path.
+        page_label: printed label of `page_start`.
+        text: what the model reads and the reader sees; may reach past the node it was found by.
+        page_marks, page_labels: as in `indexes.types.StoredNode`; they give a quote its own page.
+    """
+
+    node_id: str
+    document_id: str
+    title: str
+    section: tuple[str, ...]
+    page_label: str | None
+    page_start: int | None
+    page_end: int | None
+    text: str
+    score: float
+    chapter: int = 0
+    page_marks: PageMarks = ()
+    page_labels: tuple[str | None, ...] = ()
+
+    def page_of(self, char_offset: int) -> int | None:
+        """File page of the character at `char_offset` in `text`."""
+        return page_at(self.page_marks, char_offset)
+
+    def label_of(self, page: int | None) -> str | None:
+        """Printed label of a file page that this passage touches."""
+        if page is None or not self.page_marks or not self.page_labels:
+            return None
+        index = page - self.page_marks[0][1]
+        return self.page_labels[index] if 0 <= index < len(self.page_labels) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A quote that stands verbatim in a passage: `passage.text[char_start:char_end] == quote`.
+
+    Attributes:
+        marker: the passage's number; `[marker]` stands in the answer. The n-th `[marker]` of an answer belongs to
+            the n-th citation with that marker.
+        page_start, page_end: file pages of the quote itself, from 1; page_label: printed label of `page_start`.
+        verdict: whether the quote supports the sentence it stands behind.
+    """
+
+    marker: int
+    node_id: str
+    document_id: str
+    title: str
+    section: tuple[str, ...]
+    page_label: str | None
+    page_start: int | None
+    page_end: int | None
+    quote: str
+    char_start: int
+    char_end: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds: retrieval, from the start to the first text, and the whole."""
+
+    retrieve_s: float = 0.0
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens: read in all, of those taken from a cache, and written."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer. Field names are those of the wire form (`api/schemas.py`)."""
+
+    id: str
+    conversation_id: str
+    question: str
+    answer: str
+    refused: bool
+    arm: Arm
+    generator: str
+    model: str
+    adapter: str | None
+    citations: tuple[Citation, ...]
+    passages: tuple[Passage, ...]
+    timings: Timings
+    usage: Usage
+    tokens_per_s: float
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassagesFound:
+    """First event: the passages that the answer may cite (empty for arms without retrieval)."""
+
+    passages: tuple[Passage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the answer; joined, the pieces are `Answer.answer`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDone:
+    """Last event: the whole answer."""
+
+    answer: Answer
+
+
+Event: TypeAlias = PassagesFound | TextDelta | AnswerDone
