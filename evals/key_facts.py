@@ -3,7 +3,7 @@
     recall = (facts met) / (facts)
 
 A fact is met when one of its alternatives (separated by `|`) stands in the answer as whole words, after case,
-white space, typographic dashes and quotes, thousands commas and Markdown emphasis are levelled; `_`, `-` and `()` inside
+white space, typographic dashes and quotes, thousands commas and Markdown emphasis are levelled; `_`, `-`, `()` inside
 identifiers are kept. String matching with aliases follows ASQA and ALCE (str-EM); it needs no judge.
 
 Edge cases: no key facts -> None (unscored, not zero); an empty answer -> 0.0.

@@ -1,0 +1,249 @@
+"""Exams, cards and progress, with a clock that the test turns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+import zipfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import fsrs
+import pytest
+
+from evals.anki import anki_deck, cards_csv
+from evals.errors import ExamClosed
+from evals.exam import ExamPlan, draw_exam
+from evals.marking import mark_answer
+from evals.questions import BankQuestion, parse_question
+from evals.study import Study
+from evals.study_store import StudyStore
+from indexes.errors import Conflict, InvalidInput, NotFound
+
+START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+
+
+def make_question(number: int, chapter: int = 1, kind: str = "choice") -> BankQuestion:
+    record = {
+        "id": f"{chapter:02}-{number:03}",
+        "chapter": chapter,
+        "type": kind,
+        "question": f"Question {number} of <b>chapter</b> {chapter}?",
+        "answer": f"It is value{number} with 32 threads.",
+        "key_facts": [f"value{number}|wert{number}", "32 threads"],
+        "section": f"{chapter:02}.md#Part {number % 3}",
+    }
+    if kind == "choice":
+        record |= {"choices": [f"value{number}", "b", "c", "d"], "answer_index": 0}
+    return parse_question(record, where="test:1")
+
+
+BANK = tuple(
+    make_question(number, chapter, "choice" if number % 2 else "short")
+    for chapter in (1, 2, 3)
+    for number in range(1, 11)
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def study(tmp_path: Path, clock: Clock) -> Study:
+    return Study(
+        StudyStore(tmp_path / "study.sqlite3"), lambda: BANK, lambda question: {"text": question.answer}, clock
+    )
+
+
+def test_the_same_seed_gives_the_same_questions_in_the_same_order() -> None:
+    plan = ExamPlan(count=12, seed=7)
+    first, second = draw_exam(BANK, plan), draw_exam(tuple(reversed(BANK)), plan)
+    assert [q.id for q in first] == [q.id for q in second]
+    assert [q.id for q in first] != [q.id for q in draw_exam(BANK, replace(plan, seed=8))]
+
+
+def test_chapters_types_and_weights_decide_what_is_drawn() -> None:
+    drawn = draw_exam(BANK, ExamPlan(count=5, chapters=(2,), types=("choice",)))
+    assert {(q.chapter, q.type) for q in drawn} == {(2, "choice")}
+    weighted = draw_exam(BANK, ExamPlan(count=8, weights={1: 3.0, 3: 1.0}))
+    assert [sum(q.chapter == c for q in weighted) for c in (1, 2, 3)] == [6, 0, 2]
+    overflowing = draw_exam(BANK, ExamPlan(count=14, weights={1: 9.0, 2: 1.0}))
+    assert [sum(q.chapter == c for q in overflowing) for c in (1, 2)] == [10, 4]
+
+
+def test_unanswerable_questions_are_never_drawn() -> None:
+    bank = (*BANK[:3], replace(BANK[3], answerable=False))
+    assert "01-004" not in {q.id for q in draw_exam(bank, ExamPlan(count=3))}
+    with pytest.raises(InvalidInput, match="3 fit"):
+        draw_exam(bank, ExamPlan(count=4))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ExamPlan(count=0),
+        ExamPlan(count=501),
+        ExamPlan(count=1, types=("essay",)),
+        ExamPlan(count=1, weights={1: 0.0}),
+        ExamPlan(count=1, weights={1: float("nan")}),
+        ExamPlan(count=1, time_limit_s=-1),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(plan: ExamPlan) -> None:
+    with pytest.raises(InvalidInput):
+        draw_exam(BANK, plan)
+
+
+def test_open_answers_earn_a_share_by_key_facts() -> None:
+    question = make_question(4, kind="short")
+    assert mark_answer(question, "wert4 and **32 threads**").score == 1.0
+    half = mark_answer(question, "there are 32 threads")
+    assert half.score == 0.5
+    assert half.facts_missed == ("value4",)
+    assert mark_answer(question, None).score == 0.0
+
+
+def test_choices_are_marked_by_index_or_by_their_own_text() -> None:
+    question = make_question(1)
+    assert mark_answer(question, 0).score == 1.0
+    assert mark_answer(question, " VALUE1 ").score == 1.0
+    assert mark_answer(question, 3).score == 0.0
+    for wrong in (4, -1, "none of them"):
+        with pytest.raises(InvalidInput, match="not one of"):
+            mark_answer(question, wrong)
+
+
+def test_an_exam_is_marked_with_its_passage_and_misses_are_due_at_once(study: Study) -> None:
+    exam = study.start_exam(ExamPlan(count=6, seed=1))
+    first = exam.questions[0]
+    result = study.hand_in(exam.id, {first["id"]: 0 if first["choices"] else first["answer"]})
+    assert (result["score"], result["max_score"]) == (1.0, 6.0)
+    assert all(mark["passage"]["text"] == mark["reference_answer"] for mark in result["marks"])
+    missed = {mark["question_id"] for mark in result["marks"] if mark["score"] < 1}
+    assert {card.question_id for card in study.due_cards()} == missed
+    assert study.exam(exam.id).result == result
+
+
+def test_answers_twice_late_or_of_another_exam_are_refused_and_change_nothing(study: Study, clock: Clock) -> None:
+    exam = study.start_exam(ExamPlan(count=2, time_limit_s=60))
+    with pytest.raises(InvalidInput, match="not in exam"):
+        study.hand_in(exam.id, {"99-999": 1})
+    assert study.exam(exam.id).handed_in_at is None
+    clock.now += timedelta(seconds=61)
+    with pytest.raises(ExamClosed, match="closed at"):
+        study.hand_in(exam.id, {})
+    other = study.start_exam(ExamPlan(count=2))
+    study.hand_in(other.id, {})
+    with pytest.raises(ExamClosed, match="was handed in"):
+        study.hand_in(other.id, {})
+
+
+def test_no_learner_sees_another(study: Study) -> None:
+    exam = study.start_exam(ExamPlan(count=3), learner="ada")
+    study.hand_in(exam.id, {}, learner="ada")
+    card = study.due_cards("ada")[0]
+    with pytest.raises(NotFound):
+        study.exam(exam.id, "bob")
+    with pytest.raises(NotFound):
+        study.review_card(card.id, 3, "bob")
+    assert study.due_cards("bob") == ()
+    assert all(chapter.seen == 0 for chapter in study.progress("bob").chapters)
+
+
+def test_schedules_equal_the_library_bit_for_bit_and_survive_a_restart(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "study.sqlite3"
+    study = Study(StudyStore(path), lambda: BANK, lambda _: None, clock)
+    exam = study.start_exam(ExamPlan(count=1))
+    study.hand_in(exam.id, {})
+    card_id = study.due_cards()[0].id
+    scheduler, expected = fsrs.Scheduler(enable_fuzzing=False), fsrs.Card(card_id=1, due=START)
+    for days, rating in ((0, 3), (0.01, 3), (4, 1), (4.1, 2), (9, 4), (60, 3)):
+        clock.now = START + timedelta(days=days)
+        study = Study(StudyStore(path), lambda: BANK, lambda _: None, clock)
+        card = study.review_card(card_id, rating)
+        expected, _ = scheduler.review_card(expected, fsrs.Rating(rating), review_datetime=clock.now)
+        assert card.fsrs_json == expected.to_json()
+        assert card.due == expected.due
+
+
+def test_a_review_from_the_past_is_refused_and_keeps_the_schedule(study: Study, clock: Clock) -> None:
+    exam = study.start_exam(ExamPlan(count=1))
+    study.hand_in(exam.id, {})
+    card = study.review_card(study.due_cards()[0].id, 3)
+    with pytest.raises(Conflict, match="before the card's last review"):
+        study.review_card(card.id, 3, at=START - timedelta(days=1))
+    clock.now = START - timedelta(days=400)
+    with pytest.raises(Conflict):
+        study.review_card(card.id, 3)
+    clock.now = START
+    with pytest.raises(InvalidInput, match="rating"):
+        study.review_card(card.id, 5)
+    assert study.cards()[0].fsrs_json == card.fsrs_json
+
+
+def test_progress_counts_by_chapter_and_names_weak_sections(study: Study, clock: Clock) -> None:
+    exam = study.start_exam(ExamPlan(count=10, chapters=(1,)))
+    right = {q["id"]: (0 if q["choices"] else q["answer"]) for q in exam.questions if q["section"] != "01.md#Part 0"}
+    study.hand_in(exam.id, right)
+    progress = study.progress()
+    first = progress.chapters[0]
+    assert (first.questions, first.seen, first.right, first.due) == (10, 10, 7, 3)
+    assert progress.weak_sections == (("01.md#Part 0", 3, 3),)
+    for card in study.due_cards():
+        study.review_card(card.id, 4)
+    clock.now += timedelta(hours=1)
+    after = study.progress().chapters[0]
+    assert (after.right, after.due) == (10, 0)
+    assert study.progress("someone else").chapters[0].seen == 0
+
+
+def test_a_thousand_questions_and_five_thousand_cards_are_listed_within_200_ms(tmp_path: Path, clock: Clock) -> None:
+    import time
+
+    store = StudyStore(tmp_path / "study.sqlite3")
+    bank = tuple(make_question(n, chapter) for chapter in range(1, 6) for n in range(1000))
+    study = Study(store, lambda: bank, lambda _: None, clock)
+    from dataclasses import asdict
+
+    assert store.add_cards("default", [asdict(question) for question in bank], START) == 5000
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert len(study.due_cards(limit=5000)) == 5000
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.2
+
+
+def test_the_anki_deck_opens_and_keeps_its_ids(tmp_path: Path) -> None:
+    def notes(deck: bytes) -> dict[str, str]:
+        with zipfile.ZipFile(io.BytesIO(deck)) as package:
+            (tmp_path / "deck.sqlite").write_bytes(package.read("collection.anki2"))
+        database = sqlite3.connect(tmp_path / "deck.sqlite")
+        try:
+            assert database.execute("SELECT count(*) FROM cards").fetchone()[0] == len(BANK)
+            return dict(database.execute("SELECT guid, flds FROM notes").fetchall())
+        finally:
+            database.close()
+
+    first, second = notes(anki_deck(BANK)), notes(anki_deck(BANK))
+    assert first.keys() == second.keys()
+    assert any("&lt;b&gt;chapter&lt;/b&gt;" in fields for fields in first.values())
+    assert not any("<b>" in fields for fields in first.values())
+
+
+def test_the_csv_holds_every_question_once() -> None:
+    rows = list(csv.DictReader(io.StringIO(cards_csv(BANK))))
+    assert [row["id"] for row in rows] == [question.id for question in BANK]
+    assert rows[0]["choices"] == "value1 | b | c | d"
