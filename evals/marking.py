@@ -1,17 +1,16 @@
 """Marks an answer by a person or a system: the right option, or the share of key facts stated.
 
 A choice question gives 1 for the right option and 0 for any other. An open one gives the share of its key facts that
-the answer states (`evals/key_facts.py`); without key facts, the token F1 with the reference answer.
+the answer states (`evals/metrics/key_facts.py`); without key facts, the token F1 with the reference answer.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from evals.key_facts import fact_met, key_fact_recall, normalize
+from evals.metrics.key_facts import fact_met, key_fact_recall, normalize
+from evals.metrics.text_overlap import token_f1
 from evals.questions import BankQuestion
 from indexes.errors import InvalidInput
 
@@ -52,7 +51,7 @@ def mark_answer(question: BankQuestion, given: Given) -> Mark:
     if isinstance(given, int):
         return Mark(question.id, float(given == question.answer_index), 1.0, given, question.answer)
     if not question.key_facts:
-        return Mark(question.id, round(token_f1(given, question.answer), 4), 1.0, given, question.answer)
+        return Mark(question.id, round(token_f1(given, question.answer) or 0.0, 4), 1.0, given, question.answer)
     recall = key_fact_recall(question.key_facts, given) or 0.0
     met = tuple(_shown(fact) for fact in question.key_facts if fact_met(fact, given))
     missed = tuple(_shown(fact) for fact in question.key_facts if not fact_met(fact, given))
@@ -88,17 +87,3 @@ def readable_answer(question: BankQuestion, given: Given) -> Given:
             hint=f"hand in an index from 0 to {len(question.choices) - 1}",
         )
     return index
-
-
-def token_f1(answer: str, reference: str) -> float:
-    """Harmonic mean of token precision and recall (SQuAD), Chinese by characters; 0.0 when either has no token."""
-    given, wanted = Counter(_tokens(answer)), Counter(_tokens(reference))
-    common = sum((given & wanted).values())
-    if not common:
-        return 0.0
-    precision, recall = common / sum(given.values()), common / sum(wanted.values())
-    return 2 * precision * recall / (precision + recall)
-
-
-def _tokens(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9_]+|[\u4e00-\u9fff]", normalize(text))

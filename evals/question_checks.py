@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evals.key_facts import fact_met, normalize
+from evals.metrics.key_facts import fact_met, normalize
 from evals.questions import BANK_FOLDER, BankQuestion, load_bank
 
 BOOK_FOLDER = Path(__file__).parent.parent / "indexes" / "sample_book"

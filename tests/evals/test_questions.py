@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evals.errors import MalformedQuestions
-from evals.key_facts import fact_met, key_fact_recall
+from evals.metrics.key_facts import fact_met, key_fact_recall
 from evals.questions import load_questions, parse_question
 
 GOOD: dict[str, Any] = {"id": "a", "question": "How many?", "answer": "32 threads."}

@@ -1,0 +1,1 @@
+"""One metric a file: formula, edge cases, source. None means unscored, never zero."""

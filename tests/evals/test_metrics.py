@@ -1,0 +1,99 @@
+"""Metrics, by hand and against public libraries."""
+
+from __future__ import annotations
+
+import math
+
+import ir_measures
+import pytest
+from sacrebleu.metrics.chrf import CHRF
+
+from evals.metrics.abstention import abstention
+from evals.metrics.citations import citation_scores, cited_sentences, gold_citation_scores
+from evals.metrics.retrieval import all_parts_recall_at_k, ndcg_at_k, recall_at_k, reciprocal_rank
+from evals.metrics.text_overlap import chrf, exact_match, token_f1
+from evals.metrics.unsupported_terms import unsupported_term_rate
+
+FOUND = [set[int](), {1}, set[int](), {2}, {1}]
+
+
+def test_recall_counts_parts_once() -> None:
+    assert recall_at_k(FOUND, {1, 2}, 3) == 0.5
+    assert recall_at_k(FOUND, {1, 2}, 5) == 1.0
+    assert all_parts_recall_at_k(FOUND, {1, 2}, 3) == 0.0
+    assert all_parts_recall_at_k(FOUND, {1, 2}, 4) == 1.0
+    assert recall_at_k([], {1}, 5) == 0.0
+
+
+def test_no_gold_is_unscored_not_zero() -> None:
+    assert recall_at_k(FOUND, set(), 5) is None
+    assert reciprocal_rank(FOUND, set()) is None
+    assert ndcg_at_k(FOUND, set(), 5) is None
+    assert all_parts_recall_at_k(FOUND, set(), 5) is None
+
+
+def test_rank_metrics_equal_ir_measures_when_each_part_is_one_passage() -> None:
+    found = [set[int](), {1}, set[int](), {2}, {3}]
+    qrels = [ir_measures.Qrel("q", f"d{number}", 1) for number in (1, 3, 4)]
+    run = [ir_measures.ScoredDoc("q", f"d{rank}", 10.0 - rank) for rank in range(5)]
+    expected = ir_measures.calc_aggregate([ir_measures.nDCG @ 5, ir_measures.RR, ir_measures.R @ 4], qrels, run)
+    assert ndcg_at_k(found, {1, 2, 3}, 5) == pytest.approx(expected[ir_measures.nDCG @ 5])
+    assert reciprocal_rank(found, {1, 2, 3}) == pytest.approx(expected[ir_measures.RR])
+    assert recall_at_k(found, {1, 2, 3}, 4) == pytest.approx(expected[ir_measures.R @ 4])
+
+
+def test_ndcg_gives_no_gain_for_the_same_part_again() -> None:
+    assert ndcg_at_k([{1}, {1}, {2}], {1, 2}, 3) == pytest.approx((1 + 1 / math.log2(4)) / (1 + 1 / math.log2(3)))
+
+
+def test_token_f1_by_hand_in_english_and_chinese() -> None:
+    assert token_f1("a warp has 32 threads", "32 threads") == pytest.approx(2 * 2 / (5 + 2))
+    assert token_f1("线程束", "线程块") == pytest.approx(2 * 2 / 6)
+    assert token_f1("`cudaMemcpy`", "cudaMemcpyAsync") == 0.0
+    assert token_f1("x", "") is None
+
+
+def test_chrf_equals_sacrebleu_and_reads_chinese() -> None:
+    pair = ("合并访问减少内存事务", "合并访问能减少事务")
+    assert chrf(*pair) == pytest.approx(CHRF().sentence_score(pair[0], [pair[1]]).score / 100)
+    assert chrf("同样", "同样") == pytest.approx(1.0)
+    assert chrf("x", " ") is None
+
+
+def test_exact_match_levels_case_and_full_stop_only() -> None:
+    assert exact_match("A Warp.", "a warp") == 1.0
+    assert exact_match("__syncthreads()", "syncthreads()") == 0.0
+
+
+def test_abstention_by_hand() -> None:
+    counts = abstention([True, True, False, False], [False, True, True, False])
+    assert (counts.precision, counts.recall, counts.false_refusals) == (0.5, 0.5, 0.5)
+    assert abstention([False], [True]).precision is None
+
+
+def test_markers_behind_the_full_stop_belong_to_the_sentence_before() -> None:
+    answer = "A warp has 32 threads. [1][2] Blocks hold warps [3].\n\n```\na[1] = b[2];\n``` [2]"
+    assert [numbers for _, numbers in cited_sentences(answer)] == [(1, 2), (3,), (2,)]
+
+
+def test_citations_by_hand() -> None:
+    passages = ["A warp has 32 threads.", "A block is a group of threads."]
+    scores = citation_scores("A warp has 32 threads [1]. A warp has 64 threads [1]. It is fast.", passages)
+    assert scores.recall == pytest.approx(1 / 3)
+    assert scores.precision == pytest.approx(1 / 2)
+    assert citation_scores("A warp has 32 threads [1][2].", passages).precision == pytest.approx(1 / 2)
+    assert citation_scores("A warp has 32 threads [7].", passages).recall == 0.0
+    assert citation_scores("No citation here.", passages).precision is None
+
+
+def test_gold_citations_need_no_support_model() -> None:
+    scores = gold_citation_scores(["a warp has 32 threads", "noise"], [["A warp has 32 threads."], ["other"]])
+    assert (scores.recall, scores.precision) == (0.5, 0.5)
+    assert gold_citation_scores(["x"], []).recall is None
+
+
+def test_a_made_up_identifier_or_number_is_caught() -> None:
+    passage = "Call cudaMemcpyAsync with 32 streams."
+    assert unsupported_term_rate("Use cudaMemcpyAsync on 32 streams [1].", passage) == 0.0
+    assert unsupported_term_rate("Use cudaMemcpyMagic() on 32 streams [1].", passage) == 0.5
+    assert unsupported_term_rate("No terms at all.", passage) is None

@@ -1,0 +1,125 @@
+"""Intervals and tests, against worked numbers and public libraries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
+
+from evals.statistics import (
+    bootstrap_mean,
+    holm,
+    mcnemar,
+    mcnemar_power,
+    paired_difference,
+    sign_flip_p,
+    smallest_detectable,
+    wilson_interval,
+)
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 5), (84, 120), (30, 30), (1, 300)])
+def test_wilson_interval_equals_statsmodels(right: int, n: int) -> None:
+    low, high = proportion_confint(right, n, method="wilson")
+    interval = wilson_interval(right, n)
+    assert interval.low == pytest.approx(low, abs=1e-12)
+    assert interval.high == pytest.approx(high, abs=1e-12)
+
+
+def test_wilson_interval_of_nothing_is_not_zero() -> None:
+    assert math.isnan(wilson_interval(0, 0).value)
+
+
+def test_mcnemar_counts_by_hand_and_equals_statsmodels() -> None:
+    control = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, np.nan])
+    treatment = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0, 1.0])
+    result = mcnemar(control, treatment)
+    assert (result.b, result.c) == (1, 5)
+    assert result.p == pytest.approx(2 * (1 + 6) / 2**6)
+    assert result.p == pytest.approx(statsmodels_mcnemar([[2, 1], [5, 1]], exact=True).pvalue)
+
+
+def test_mcnemar_without_discordant_pairs_has_p_1() -> None:
+    assert mcnemar(np.ones(4), np.ones(4)).p == 1.0
+
+
+def test_holm_equals_statsmodels_and_passes_over_nan() -> None:
+    values = [0.01, 0.04, 0.03, 0.005, 0.9]
+    assert holm(values) == pytest.approx(list(multipletests(values, method="holm")[1]))
+    with_nan = holm([0.01, math.nan, 0.04])
+    assert with_nan[0] == 0.02
+    assert math.isnan(with_nan[1])
+
+
+def test_bootstrap_of_single_question_clusters_agrees_with_scipy() -> None:
+    scores = np.random.default_rng(1).integers(0, 2, 200).astype(float)
+    ours = bootstrap_mean(scores, [str(i) for i in range(200)], seed=3)
+    theirs = stats.bootstrap((scores,), np.mean, n_resamples=10_000, method="percentile", rng=3).confidence_interval
+    assert ours.value == scores.mean()
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.012)
+
+
+def test_whole_clusters_are_drawn_so_dependence_widens_the_interval() -> None:
+    scores = np.repeat(np.random.default_rng(0).integers(0, 2, 20).astype(float), 10)
+    alone = bootstrap_mean(scores, [str(i) for i in range(200)])
+    together = bootstrap_mean(scores, [str(i // 10) for i in range(200)])
+    assert together.high - together.low > 2 * (alone.high - alone.low)
+
+
+def test_unscored_questions_do_not_count() -> None:
+    scores = np.array([1.0, np.nan, 1.0, 0.0])
+    assert bootstrap_mean(scores, ["a", "b", "c", "d"]).value == pytest.approx(2 / 3)
+    assert math.isnan(bootstrap_mean(np.full(3, np.nan), ["a", "b", "c"]).value)
+
+
+def test_paired_difference_pairs_by_question() -> None:
+    control = np.array([0.0, 0.0, 1.0, np.nan])
+    treatment = np.array([1.0, 1.0, 1.0, 1.0])
+    result = paired_difference(control, treatment, list("abcd"))
+    assert result.value == pytest.approx(2 / 3)
+    assert 0.0 <= result.low < result.value < result.high <= 1.0
+
+
+def test_several_seeds_widen_the_interval_when_they_disagree() -> None:
+    rng = np.random.default_rng(0)
+    control = np.zeros(100)
+    agreeing = np.tile(rng.integers(0, 2, 100).astype(float), (3, 1))
+    disagreeing = agreeing.copy()
+    disagreeing[0], disagreeing[2] = 1.0, 0.0
+    clusters = [str(i) for i in range(100)]
+    narrow = paired_difference(control, agreeing, clusters)
+    wide = paired_difference(control, disagreeing, clusters)
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_sign_flips_agree_with_scipy_permutation() -> None:
+    differences = np.random.default_rng(5).normal(0.3, 1, 60)
+    ours = sign_flip_p(differences, [str(i) for i in range(60)])
+    theirs = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=10_000, rng=1
+    ).pvalue
+    assert ours == pytest.approx(theirs, abs=0.02)
+
+
+def test_power_agrees_with_simulation_and_with_certainty() -> None:
+    rng = np.random.default_rng(0)
+    n, difference, discordant, runs = 120, 0.15, 0.35, 2000
+    found = 0
+    for _ in range(runs):
+        draws = rng.choice(
+            [1, -1, 0], n, p=[(discordant + difference) / 2, (discordant - difference) / 2, 1 - discordant]
+        )
+        c, b = int((draws == 1).sum()), int((draws == -1).sum())
+        found += bool(b + c) and stats.binomtest(b, b + c, 0.5).pvalue <= 0.05
+    assert mcnemar_power(n, difference, discordant) == pytest.approx(found / runs, abs=0.03)
+    assert mcnemar_power(5, 1.0, 1.0) == 0.0
+    assert mcnemar_power(6, 1.0, 1.0) == pytest.approx(1.0)
+
+
+def test_more_questions_settle_smaller_differences() -> None:
+    assert smallest_detectable(300) < smallest_detectable(120) < smallest_detectable(30)
