@@ -1,0 +1,222 @@
+"""Markers in an answer, and the quotes they stand for.
+
+`[2]` behind a sentence names passage 2. For every marker the best verbatim quote of that passage is chosen and judged;
+a marker that names no passage never reaches the reader. Square brackets of code (`a[1]`, anything inside backticks or
+fences) are not markers. It knows nothing of what wrote the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rag.sentences import Span, split_spans
+from rag.support import support_of, support_of_wording
+from rag.types import Citation, Passage
+from rag.wording import Wording, wording
+
+_MARKER = re.compile(r"\[(\d{1,3})\]")
+_UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
+_GROUP = re.compile(r"\[(\d{1,3}(?:\s*[,;，、]\s*\d{1,3})+)\]")
+_LONGEST_HELD = 64
+_QUOTE_SENTENCES = 3
+"""A quote may join up to this many neighbouring sentences when the answer's sentence draws on all of them."""
+_JOIN_GAIN = 0.12
+"""Least gain in word recall for which a quote takes one more sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A marker and the text it stands behind: `answer[marker_start:marker_end] == "[number]"`."""
+
+    number: int
+    claim: str
+    marker_start: int
+    marker_end: int
+
+
+class MarkerFilter:
+    """Lets an answer through piece by piece, without markers that name no passage.
+
+    `[1, 2]` becomes `[1][2]`. At most the few characters of an unfinished marker are held back between pieces.
+    """
+
+    def __init__(self, num_passages: int) -> None:
+        self._num_passages = num_passages
+        self._held = ""
+        self._code = _CodeState()
+
+    def feed(self, piece: str) -> str:
+        """The part of the text so far that may be shown now."""
+        text = self._held + piece
+        cut = len(text)
+        open_bracket = text.rfind("[")
+        if open_bracket >= 0 and len(text) - open_bracket < _LONGEST_HELD and _UNFINISHED.fullmatch(text, open_bracket):
+            cut = open_bracket
+        while cut and text[cut - 1] in " \t" and len(text) - cut < _LONGEST_HELD:
+            cut -= 1
+        self._held = text[cut:]
+        return self._clean(text[:cut])
+
+    def finish(self) -> str:
+        """What was held back when the answer ended."""
+        text, self._held = self._held, ""
+        return self._clean(text)
+
+    def _clean(self, text: str) -> str:
+        out: list[str] = []
+        position = 0
+        while position < len(text):
+            character = text[position]
+            if character == "[" and not self._code.inside and not self._code.after_word:
+                match = _MARKER.match(text, position) or _GROUP.match(text, position)
+                if match:
+                    kept = [n for n in map(int, re.findall(r"\d+", match.group())) if 1 <= n <= self._num_passages]
+                    if not kept and out and out[-1] in " \t":
+                        out.pop()
+                    out.extend(f"[{number}]" for number in dict.fromkeys(kept))
+                    self._code.marker()
+                    position = match.end()
+                    continue
+            self._code.feed(character)
+            out.append(character)
+            position += 1
+        return "".join(out)
+
+
+class _CodeState:
+    """Whether the text read so far ends inside backticks, and whether its last character is part of a word."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._run = 0
+        self.after_word = False
+
+    @property
+    def inside(self) -> bool:
+        """Inside a code span or listing, or right behind an opening run of backticks."""
+        self._settle()
+        return self._ticks > 0
+
+    def feed(self, character: str) -> None:
+        if character == "`":
+            self._run += 1
+        else:
+            self._settle()
+            if character == "\n" and self._ticks in (1, 2):
+                self._ticks = 0
+        self.after_word = character.isascii() and (character.isalnum() or character in "_)")
+
+    def marker(self) -> None:
+        self._settle()
+        self.after_word = False
+
+    def _settle(self) -> None:
+        if self._run:
+            if self._ticks == 0:
+                self._ticks = self._run
+            elif self._run >= self._ticks:
+                self._ticks = 0
+            self._run = 0
+
+
+def find_markers(answer: str) -> Iterator[Marked]:
+    """Every marker outside code with the sentence, list item or listing it stands behind."""
+    state = _CodeState()
+    position = 0
+    claim_start = 0
+    claim = ""
+    while position < len(answer):
+        match = None
+        if answer[position] == "[" and not state.inside and not state.after_word:
+            match = _MARKER.match(answer, position)
+        if match is None:
+            state.feed(answer[position])
+            position += 1
+            continue
+        text = answer[claim_start:position].strip()
+        if text.strip(" \t\n.,;:。，；：*_-"):
+            claim = _last_unit(text)
+        yield Marked(int(match.group(1)), claim, match.start(), match.end())
+        state.marker()
+        claim_start = position = match.end()
+
+
+def resolve(answer: str, passages: Sequence[Passage]) -> tuple[Citation, ...]:
+    """One citation for every marker of `answer` that names one of `passages`, in the answer's order."""
+    citations = []
+    for marked in find_markers(answer):
+        if 1 <= marked.number <= len(passages) and marked.claim:
+            citations.append(cite(marked.number, marked.claim, passages[marked.number - 1]))
+    return tuple(citations)
+
+
+def cite(number: int, claim: str, passage: Passage) -> Citation:
+    """The best verbatim quote of `passage` for `claim`, with its own pages and the verdict on it."""
+    start, end = best_quote(claim, passage.text)
+    quote = passage.text[start:end]
+    page_start = passage.page_of(start)
+    return Citation(
+        marker=number,
+        node_id=passage.node_id,
+        document_id=passage.document_id,
+        title=passage.title,
+        section=passage.section,
+        page_label=passage.label_of(page_start),
+        page_start=page_start,
+        page_end=passage.page_of(max(end - 1, start)),
+        quote=quote,
+        char_start=start,
+        char_end=end,
+        verdict=support_of(claim, quote).verdict,
+    )
+
+
+def best_quote(claim: str, text: str) -> tuple[int, int]:
+    """Offsets of the stretch of `text` that says most of what `claim` says in the fewest sentences."""
+    exact = _find_verbatim(claim, text)
+    if exact:
+        return exact
+    spans = [span for span in split_spans(text) if span.kind != "heading"] or [Span(0, len(text), "sentence", 0)]
+    wanted = wording(claim)
+    scored = [_coverage(wanted, wording(text[span.start : span.end])) for span in spans]
+    best = max(range(len(spans)), key=lambda i: (scored[i], -i))
+    first = last = best
+    value = scored[best]
+    for _ in range(_QUOTE_SENTENCES - 1):
+        options = []
+        if first > 0:
+            options.append((first - 1, last))
+        if last + 1 < len(spans):
+            options.append((first, last + 1))
+        gains = [(_coverage(wanted, wording(text[spans[a].start : spans[b].end])), a, b) for a, b in options]
+        if not gains or max(gains)[0] < value + _JOIN_GAIN:
+            break
+        value, first, last = max(gains)
+    return spans[first].start, spans[last].end
+
+
+def _find_verbatim(claim: str, text: str) -> tuple[int, int] | None:
+    """Where `claim` stands in `text`, whatever the white space between its words."""
+    words = claim.strip().split()
+    if not words or len(words) > 400:
+        return None
+    match = re.search(r"\s+".join(map(re.escape, words)), text)
+    return match.span() if match else None
+
+
+def _coverage(wanted: Wording, evidence: Wording) -> float:
+    support = support_of_wording(wanted, evidence)
+    hard = len(wanted.identifiers) + len(wanted.numbers)
+    found = hard - len(support.missing)
+    size_cost = 0.02 * max(len(evidence.stems) - 2 * len(wanted.stems), 0) / (len(wanted.stems) + 1)
+    return support.recall + (0.5 * found / hard if hard else 0.0) - size_cost
+
+
+def _last_unit(text: str) -> str:
+    """The last sentence, list item or listing of the text before a marker."""
+    spans = split_spans(text)
+    if not spans:
+        return text
+    return text[spans[-1].start : spans[-1].end]

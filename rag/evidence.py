@@ -1,0 +1,96 @@
+"""Whether what was found can answer the question at all: a score from 0 to 1, and the threshold below which we refuse.
+
+The score is a logistic function of a few signals; weights and threshold were fitted on development questions and stand
+in `evidence_calibration.json`, by the embedder they belong to: a cosine of one embedder means nothing to another. An
+embedder that is not listed is judged by wording alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from rag.retrieval.hybrid import Retrieval
+from rag.types import Passage
+from rag.wording import wording
+
+FALLBACK = "*"
+"""The calibration for embedders that are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Weights by signal name, the intercept, and the least score that is answered."""
+
+    weights: dict[str, float]
+    intercept: float
+    threshold: float
+
+    def score(self, signals: dict[str, float]) -> float:
+        """Evidence from 0 to 1."""
+        total = self.intercept + sum(weight * signals[name] for name, weight in self.weights.items())
+        return 1.0 / (1.0 + math.exp(-max(min(total, 50.0), -50.0)))
+
+
+@cache
+def load_calibrations() -> dict[str, Calibration]:
+    """Calibrations by embedder name; `FALLBACK` is always among them."""
+    data = json.loads(files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8"))
+    return {
+        name: Calibration(entry["weights"], entry["intercept"], entry["threshold"])
+        for name, entry in data["calibrations"].items()
+    }
+
+
+def calibration_for(embedder: str) -> Calibration:
+    """The calibration that belongs to `embedder`, or the fallback."""
+    known = load_calibrations()
+    return known.get(embedder, known[FALLBACK])
+
+
+class EvidenceJudge:
+    """Says whether evidence suffices, by the calibration of one embedder.
+
+    Args:
+        embedder: name of the embedder that made the cosines.
+        threshold: overrides the calibrated one; 0 answers everything, 1 nothing.
+    """
+
+    def __init__(self, embedder: str, threshold: float | None = None) -> None:
+        self._calibration = calibration_for(embedder)
+        self.threshold = self._calibration.threshold if threshold is None else threshold
+
+    def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
+        """Evidence from 0 to 1."""
+        return self._calibration.score(evidence_signals(retrieval, passages))
+
+    def suffices(self, retrieval: Retrieval, passages: Sequence[Passage]) -> bool:
+        """Whether to answer."""
+        return self.score(retrieval, passages) >= self.threshold
+
+
+def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
+    """The signals by name.
+
+    `cosine`: of the nearest node. `coverage`: greatest share of the question's pieces in one passage.
+    `coverage_all`: the same over all passages. `named`: share of its identifiers and numbers found, 1 without any.
+    """
+    asked = wording(retrieval.query.english)
+    found = [wording(" ".join((passage.title, *passage.section, passage.text))) for passage in passages]
+    pieces = asked.pieces
+    hard = asked.identifiers | asked.numbers
+    together = frozenset().union(*(item.pieces for item in found)) if found else frozenset()
+    return {
+        "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
+        "coverage": max((_share(pieces, item.pieces) for item in found), default=0.0),
+        "coverage_all": _share(pieces, together),
+        "named": _share(hard, together) if hard else 1.0,
+    }
+
+
+def _share(wanted: frozenset[str], held: frozenset[str]) -> float:
+    return len(wanted & held) / len(wanted) if wanted else 0.0

@@ -1,0 +1,51 @@
+"""What this floor asks of a library: the part of `indexes.library.Library` that answering needs.
+
+Stated as a Protocol so that tests can stand in a few lists for a library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexes.types import Chapter, Document, Filters, Hit, StoredNode
+
+
+class SearchableLibrary(Protocol):
+    """Books that can be searched; scores are higher for better hits."""
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what can be found changes."""
+        ...
+
+    def dense(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `k` nodes whose vectors are nearest the query's; the score is the cosine."""
+        ...
+
+    def lexical(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `k` nodes that match the query's terms best."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors, float32 `(len(texts), dim)`."""
+        ...
+
+    def neighbours(self, node: StoredNode, before: int, after: int) -> list[StoredNode]:
+        """Nodes around `node` in its book, in reading order, `node` not among them."""
+        ...
+
+    def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
+        """The nodes with these ids, in the order asked."""
+        ...
+
+    def documents(self) -> list[Document]:
+        """All books."""
+        ...
+
+    def chapters(self, document_id: str) -> list[Chapter]:
+        """The chapters of a book in order."""
+        ...

@@ -1,0 +1,164 @@
+"""Cuts a book's text into whole sentences, listings, tables and headings, each with its place in the text.
+
+Technical prose breaks ordinary splitters: `e.g.`, `Fig. 3`, version numbers, `a.b()` in running text, sentences that
+begin with a lower-case identifier, bullets without full stops. The rules here are a few regular expressions, no model.
+It knows nothing of questions or answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+SpanKind: TypeAlias = Literal["sentence", "item", "code", "table", "heading"]
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
+_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+\S")
+_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*[^|\n]+(\|[^|\n]+){2,}$")
+_GRID_ROW = re.compile(r"^[ \t]*(\+[-=+]{3,}\+?|={2,}([ \t]+={2,})+)[ \t]*$")
+_RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
+_BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|resp|incl|esp|Fig|Figs|Eq|Eqs|Sec|Secs|Ch|Chap|Tab|Ref|Refs|No|Nos|Vol|pp|"
+    r"Dr|Mr|Mrs|Ms|Prof|St|Inc|Corp|Ltd|al|ca|min|max|avg|dept|ed|eds|a\.k\.a|w\.r\.t))\.$",
+    re.IGNORECASE,
+)
+_END = re.compile(r"""[.!?…]+["'”’)\]*_`]*(?=\s|$)|[。！？；]["'”’）」』]*""")
+_CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+_STARTS_LOWER_WORD = re.compile(r"[a-z]+(?![\w(]|\.\w|::)")
+_MAY_END = frozenset({"etc.", "no.", "min.", "max.", "avg.", "al.", "inc.", "corp.", "ltd.", "ed."})
+"""Abbreviations that end a sentence when a capital follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`text[start:end]` is one unit; offsets count code points; no surrounding whitespace.
+
+    Attributes:
+        kind: `item` is a sentence of a list item; `code` includes its fences.
+        paragraph: ordinal of the paragraph, list item, listing or table it belongs to.
+    """
+
+    start: int
+    end: int
+    kind: SpanKind
+    paragraph: int
+
+
+@lru_cache(maxsize=4096)
+def split_spans(text: str) -> tuple[Span, ...]:
+    """All units of `text` in order; between them stands only whitespace, bullets and rules."""
+    spans: list[Span] = []
+    for ordinal, (start, end, kind) in enumerate(_blocks(text)):
+        if kind in ("sentence", "item"):
+            spans.extend(Span(s, e, kind, ordinal) for s, e in _sentences(text, start, end))
+        else:
+            spans.append(Span(start, end, kind, ordinal))
+    return tuple(spans)
+
+
+def split_sentences(text: str) -> tuple[str, ...]:
+    """The sentences of running text, without code, tables and headings."""
+    return tuple(text[s.start : s.end] for s in split_spans(text) if s.kind in ("sentence", "item"))
+
+
+def _lines(text: str) -> Iterator[tuple[int, int, str]]:
+    start = 0
+    for line in text.splitlines(keepends=True):
+        yield start, start + len(line), line.rstrip("\r\n")
+        start += len(line)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
+    """Paragraphs, list items, listings, tables, headings as `(start, end, kind)`, trimmed."""
+    open_kind: SpanKind | None = None
+    open_start = 0
+    open_end = 0
+    fence = ""
+
+    def close() -> Iterator[tuple[int, int, SpanKind]]:
+        nonlocal open_kind
+        if open_kind is not None:
+            start, end = _trim(text, open_start, open_end)
+            if start < end:
+                yield start, end, open_kind
+        open_kind = None
+
+    for start, end, line in _lines(text):
+        if fence:
+            open_end = end
+            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+                yield from close()
+            continue
+        opened = _FENCE.match(line)
+        if opened:
+            yield from close()
+            fence, open_kind, open_start, open_end = opened.group(1), "code", start, end
+            continue
+        if not line.strip():
+            yield from close()
+        elif _HEADING.match(line):
+            yield from close()
+            yield (*_trim(text, start, end), "heading")
+        elif _PIPE_ROW.match(line) or _GRID_ROW.match(line) or (open_kind == "table" and "  " in line.strip()):
+            if open_kind != "table":
+                yield from close()
+                open_kind, open_start = "table", start
+            open_end = end
+        elif _RULE.match(line):
+            yield from close()
+        elif bullet := _BULLET.match(line):
+            yield from close()
+            open_kind, open_start, open_end = "item", start + bullet.end(), end
+        elif open_kind in ("sentence", "item"):
+            open_end = end
+        else:
+            yield from close()
+            open_kind, open_start, open_end = "sentence", start, end
+    yield from close()
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    code_spans = [match.span() for match in _CODE_SPAN.finditer(text, start, end)]
+    begin = start
+    for match in _END.finditer(text, start, end):
+        stop = match.end()
+        if any(s < match.start() < e - 1 for s, e in code_spans):
+            continue
+        if stop < end and not _ends_sentence(text, begin, match.start(), stop, end):
+            continue
+        first, last = _trim(text, begin, stop)
+        if first < last:
+            yield first, last
+        begin = stop
+    first, last = _trim(text, begin, end)
+    if first < last:
+        yield first, last
+
+
+def _ends_sentence(text: str, begin: int, mark: int, stop: int, end: int) -> bool:
+    """Whether the mark at `mark` (its closing quotes end at `stop`) ends the sentence begun at `begin`."""
+    if text[mark] in "。！？；":
+        return True
+    following = text[stop:end].lstrip()
+    if not following:
+        return True
+    before = text[begin : mark + 1]
+    last_word = before.split()[-1].lower() if before.split() else ""
+    if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and following[0].isupper()):
+        return False
+    if re.fullmatch(r"\(?\d{1,3}\.", last_word) and len(before.split()) == 1:
+        return False
+    return not (following[0].islower() and _STARTS_LOWER_WORD.match(following))

@@ -1,0 +1,202 @@
+"""Stand-ins without models or files: a hash embedder, a library of lists, a scripted generator."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
+from rag.errors import ArmUnavailable
+from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
+from rag.types import Arm, Passage, Usage
+from rag.wording import wording
+
+DIM = 256
+
+
+def hash_embed(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Unit vectors `(len(texts), DIM)`; texts that share words are near, deterministic everywhere."""
+    vectors = np.zeros((len(texts), DIM), np.float32)
+    for row, text in enumerate(texts):
+        for piece in wording(text).pieces | {"·"}:
+            digest = hashlib.sha256(piece.encode()).digest()
+            vectors[row, digest[0]] += 1.0 if digest[1] % 2 else -1.0
+            vectors[row, digest[2]] += 1.0
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1.0, norms)
+
+
+def make_node(
+    text: str,
+    ordinal: int = 0,
+    *,
+    document_id: str = "book",
+    title: str = "A Book",
+    heading_path: tuple[str, ...] = ("Chapter", "Section"),
+    chapter: int = 1,
+    page_marks: tuple[tuple[int, int], ...] = (),
+    page_labels: tuple[str | None, ...] = (),
+) -> StoredNode:
+    """A node with an id of its place."""
+    return StoredNode(
+        rowid=hash((document_id, ordinal)) & 0x7FFFFFFF,
+        node_id=f"{document_id}-{ordinal}",
+        document_id=document_id,
+        title=title,
+        ordinal=ordinal,
+        chapter=chapter,
+        heading_path=heading_path,
+        text=text,
+        page_marks=page_marks,
+        page_labels=page_labels,
+        num_tokens=len(text.split()),
+    )
+
+
+def make_passage(text: str, **fields: object) -> Passage:
+    """A passage without pages unless told otherwise."""
+    values: dict[str, object] = {
+        "node_id": "book-0",
+        "document_id": "book",
+        "title": "A Book",
+        "section": ("Chapter", "Section"),
+        "page_label": None,
+        "page_start": None,
+        "page_end": None,
+        "text": text,
+        "score": 1.0,
+        "chapter": 1,
+    }
+    return Passage(**(values | fields))  # type: ignore[arg-type]
+
+
+class FakeLibrary:
+    """Nodes in a list, searched by brute force with the hash embedder and by shared words."""
+
+    embedder_name = "hash"
+
+    def __init__(self, nodes: Sequence[StoredNode] = ()) -> None:
+        self.nodes = list(nodes)
+        self.searches = 0
+
+    @property
+    def generation(self) -> int:
+        return len(self.nodes)
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return hash_embed(texts)
+
+    def dense(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+        self.searches += 1
+        nodes = self._allowed(filters)
+        if not nodes:
+            return []
+        vectors = hash_embed([query, *(" ".join((*node.heading_path, node.text)) for node in nodes)])
+        return self._best(nodes, vectors[1:] @ vectors[0], k)
+
+    def lexical(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+        nodes = self._allowed(filters)
+        asked = wording(query).pieces
+        shared = [len(asked & wording(" ".join((*node.heading_path, node.text))).pieces) for node in nodes]
+        return [hit for hit in self._best(nodes, np.array(shared, float), k) if hit.score > 0]
+
+    def neighbours(self, node: StoredNode, before: int, after: int) -> list[StoredNode]:
+        return [
+            other
+            for other in self.nodes
+            if other.document_id == node.document_id
+            and other.ordinal != node.ordinal
+            and node.ordinal - before <= other.ordinal <= node.ordinal + after
+        ]
+
+    def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
+        by_id = {node.node_id: node for node in self.nodes}
+        return [by_id[node_id] for node_id in node_ids if node_id in by_id]
+
+    def documents(self) -> list[Document]:
+        titles = {node.document_id: node.title for node in self.nodes}
+        return [
+            Document(key, title, f"{key}.md", False, "markdown", None, 1, 1, "0", "2026-01-01T00:00:00Z", BookHealth())
+            for key, title in titles.items()
+        ]
+
+    def chapters(self, document_id: str) -> list[Chapter]:
+        found: dict[int, str] = {}
+        for node in self.nodes:
+            if node.document_id == document_id:
+                found.setdefault(node.chapter, node.heading_path[0])
+        return [Chapter(ordinal, title, 1) for ordinal, title in sorted(found.items())]
+
+    def _allowed(self, filters: Filters | None) -> list[StoredNode]:
+        filters = filters or Filters()
+        return [
+            node
+            for node in self.nodes
+            if (not filters.document_ids or node.document_id in filters.document_ids)
+            and (not filters.chapters or node.chapter in filters.chapters or node.heading_path[0] in filters.chapters)
+            and (
+                filters.pages is None
+                or (
+                    node.page_start is not None
+                    and node.page_end is not None
+                    and node.page_start <= filters.pages[1]
+                    and node.page_end >= filters.pages[0]
+                )
+            )
+        ]
+
+    @staticmethod
+    def _best(nodes: Sequence[StoredNode], scores: NDArray[np.floating], k: int) -> list[Hit]:  # type: ignore[type-arg]
+        order = np.argsort(-scores, kind="stable")[:k]
+        return [Hit(nodes[i], float(scores[i])) for i in order]
+
+
+class ScriptedGenerator:
+    """Says what it was told to say, in the pieces it was given; records the requests it saw."""
+
+    name = "scripted"
+    model_name = "script"
+
+    def __init__(
+        self,
+        pieces: Sequence[str] = ("All is well. [1]",),
+        *,
+        arms: tuple[Arm, ...] = ("base", "rag"),
+        adapters: tuple[str, ...] = (),
+        refused: bool = False,
+        before_piece: Callable[[int], None] = lambda index: None,
+    ) -> None:
+        self.pieces = tuple(pieces)
+        self.arms = arms
+        self.adapters = adapters
+        self.refused = refused
+        self.before_piece = before_piece
+        self.requests: list[GenerationRequest] = []
+        self.closed_streams = 0
+
+    def check(self, request: GenerationRequest) -> None:
+        if request.arm not in self.arms:
+            raise ArmUnavailable(f"arm {request.arm!r} is not scripted", hint="script it")
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        self.requests.append(request)
+        try:
+            for index, piece in enumerate(self.pieces):
+                self.before_piece(index)
+                yield TextPiece(piece)
+            yield GenerationDone(Usage(10, 0, len(self.pieces)), 1.0, 1, refused=self.refused)
+        finally:
+            self.closed_streams += 1
+
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        self.requests.append(request)
+        return ChoiceScores(tuple(float(len(choice)) for choice in choices))
+
+    def close(self) -> None:
+        """Nothing to free."""
