@@ -227,7 +227,7 @@ class AnswerEngine:
         request = GenerationRequest(
             question=question.text,
             arm=question.arm,
-            turns=self._turns(question.conversation_id),
+            turns=self._turns(question),
             adapter=question.adapter,
             max_tokens=question.max_tokens,
             temperature=question.temperature,
@@ -252,10 +252,10 @@ class AnswerEngine:
             raise ArmUnavailable(f"several adapters are loaded: {', '.join(known)}", hint="name one with `adapter`")
         return known[0]
 
-    def _turns(self, conversation_id: str | None) -> tuple[Turn, ...]:
-        if conversation_id is None:
-            return ()
-        answers = self.conversations.answers(conversation_id)
+    def _turns(self, question: Question) -> tuple[Turn, ...]:
+        if question.conversation_id is None:
+            return tuple(Turn(asked, answered) for asked, answered in question.turns)[-EARLIER_TURNS:]
+        answers = self.conversations.answers(question.conversation_id)
         return tuple(Turn(answer.question, answer.answer) for answer in answers if not answer.refused)[-EARLIER_TURNS:]
 
     def _find(

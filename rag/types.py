@@ -25,6 +25,7 @@ class Question:
         top_k: number of passages to retrieve.
         max_tokens: longest answer, in the generator's tokens; None is the generator's default.
         temperature: 0 is greedy.
+        turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Question:
     max_tokens: int | None = None
     temperature: float = 0.0
     seed: int | None = None
+    turns: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
