@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals.metrics.key_facts import fact_met, normalize
+from evals.metrics.text_overlap import token_f1
 from evals.questions import BANK_FOLDER, BankQuestion, load_bank
+from indexes.embedder import load_embedder
+from indexes.settings import IndexSettings
 
 BOOK_FOLDER = Path(__file__).parent.parent / "indexes" / "sample_book"
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -34,6 +38,8 @@ FLOOR_BOUNDS = {"longest_option": 0.32, "frequent_position": 0.30, "options_cent
 MAX_ACCIDENTAL_FACTS = 0.02
 NEAR_DUPLICATE_COSINE = 0.95
 NGRAM = 8
+KEY_MARGIN = 0.25
+"""How much nearer (token F1) another option must be to the reference answer to doubt the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ def check_questions(
     findings = [
         *_check_evidence(questions, book),
         *_check_key_facts(questions),
+        *_check_answer_keys(questions),
         *_check_splits(questions),
         *_check_duplicates(questions, embed),
         *_check_wording(questions),
@@ -177,6 +184,19 @@ def _check_key_facts(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
         yield Finding("key_facts", "bank", f"other answers state all key facts in {accidental / pairs:.1%} of pairs")
 
 
+def _check_answer_keys(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
+    """A swapped key: another option states the key facts or the reference answer's words clearly better."""
+    for question in questions:
+        if question.answer_index is None or not question.choices:
+            continue
+        facts = [sum(fact_met(fact, choice) for fact in question.key_facts) for choice in question.choices]
+        words = [token_f1(choice, question.answer) or 0.0 for choice in question.choices]
+        best = max(range(len(facts)), key=lambda index: (facts[index], words[index]))
+        keyed = question.answer_index
+        if facts[best] > facts[keyed] or words[best] > words[keyed] + KEY_MARGIN:
+            yield Finding("answer_key", question.id, f"keys option {keyed}, its reference answer says option {best}")
+
+
 def _check_wording(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
     leaning = re.compile(
         r"according to the (text|book|chapter)|in (this|the) (chapter|figure|listing|section)"
@@ -275,11 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     questions = load_bank(folder=BANK_FOLDER)
     chosen = [question for question in questions if not options.chapters or question.chapter in options.chapters]
-    embed = None
-    if options.embed:
-        from indexes.embedder import embed_with_bundled_model
-
-        embed = embed_with_bundled_model()
+    with tempfile.TemporaryDirectory() as home:
+        embed = load_embedder(IndexSettings(home=Path(home))).encode if options.embed else None
     report = check_questions(chosen, embed=embed, whole_bank=not options.chapters)
     out = sys.stdout
     for finding in report.findings:

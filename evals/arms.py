@@ -1,0 +1,96 @@
+"""The arms of a comparison: the four that users have, and two controls that show where a gain is lost.
+
+`oracle` reads the gold passages (what is missing there, the reader lost; what is missing only in `rag`, the retriever
+lost); `random` reads passages of other sections (what still comes out right does not come from reading).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evals.metrics.key_facts import normalize
+from evals.questions import BankQuestion
+from indexes.errors import InvalidInput
+from indexes.types import Hit, StoredNode
+from rag.passages import PassageBudget, select_passages
+from rag.retrieval.protocol import SearchableLibrary
+from rag.types import ARMS, TUNED_ARMS, Arm, Passage
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpec:
+    """An arm: `engine_arm` is what the engine runs, `evidence` where passages come from."""
+
+    name: str
+    engine_arm: Arm
+    evidence: str
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it uses an adapter, so that tuning seeds matter."""
+        return self.engine_arm in TUNED_ARMS
+
+
+_EXTRA = {
+    "oracle": ArmSpec("oracle", "rag", "gold"),
+    "random": ArmSpec("random", "rag", "random"),
+    "oracle+tuned": ArmSpec("oracle+tuned", "rag+tuned", "gold"),
+}
+EVALUATED_ARMS: Mapping[str, ArmSpec] = {
+    **{arm: ArmSpec(arm, arm, "retrieved" if "rag" in arm else "none") for arm in ARMS},
+    **_EXTRA,
+}
+DEFAULT_ARMS = ("base", "tuned", "rag", "rag+tuned", "oracle", "random")
+
+
+def parse_arms(names: Sequence[str]) -> tuple[ArmSpec, ...]:
+    """Arms by name, in the order given, each once.
+
+    Raises:
+        InvalidInput: a name that is no arm.
+    """
+    unknown = [name for name in names if name not in EVALUATED_ARMS]
+    if unknown or not names:
+        raise InvalidInput(
+            f"arm {unknown[0]!r} is not known" if unknown else "no arm is named",
+            hint=f"arms are {', '.join(EVALUATED_ARMS)}",
+        )
+    return tuple(EVALUATED_ARMS[name] for name in dict.fromkeys(names))
+
+
+class GoldPassages:
+    """Finds the passages that hold a question's gold evidence, and passages that do not.
+
+    Args:
+        nodes: every node of the books that the questions are about.
+    """
+
+    def __init__(self, library: SearchableLibrary, nodes: Sequence[StoredNode], budget: PassageBudget) -> None:
+        self._library = library
+        self._nodes = nodes
+        self._budget = budget
+        self._texts = [normalize(node.text) for node in nodes]
+        self._headings = [{normalize(heading) for heading in node.heading_path} for node in nodes]
+
+    def gold(self, question: BankQuestion, top_k: int) -> tuple[Passage, ...]:
+        """Passages with the evidence of every part; of the gold section where the evidence spans nodes."""
+        hits = [Hit(self._nodes[index], 1.0) for index in self._gold_indexes(question)]
+        return select_passages(hits, self._library, top_k, self._budget)
+
+    def random(self, question: BankQuestion, top_k: int, seed: int) -> tuple[Passage, ...]:
+        """`top_k` passages of other sections, the same for the same question and seed."""
+        avoided = {normalize(gold.heading) for gold in question.gold}
+        others = [index for index, headings in enumerate(self._headings) if not headings & avoided]
+        picked = random.Random(f"{seed}:{question.id}").sample(others, min(top_k, len(others)))
+        return select_passages([Hit(self._nodes[index], 1.0) for index in picked], self._library, top_k, self._budget)
+
+    def _gold_indexes(self, question: BankQuestion) -> list[int]:
+        found: list[int] = []
+        for gold in question.gold:
+            evidence, heading = normalize(gold.evidence), normalize(gold.heading)
+            holding = [i for i, text in enumerate(self._texts) if evidence and evidence in text]
+            of_section = [i for i, headings in enumerate(self._headings) if heading in headings]
+            found += [i for i in holding if i in set(of_section)] or holding or of_section
+        return list(dict.fromkeys(found))

@@ -1,0 +1,114 @@
+"""Plots as SVG text: a forest plot of differences and a scatter of accuracy against speed. No script, no font files.
+
+Colours come from CSS variables of the page around them, so plots follow light and dark mode.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_WIDTH = 760
+_LABEL = 230
+_NUMBERS = 170
+_ROW = 34
+
+
+@dataclass(frozen=True, slots=True)
+class ForestRow:
+    """A difference with its interval, in points."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    note: str
+
+
+def forest_plot(rows: Sequence[ForestRow], smallest_effect: float) -> str:
+    """Differences as dots on whiskers around zero; the band is the smallest effect that matters, in points."""
+    if not rows:
+        return ""
+    reach = max(10.0, *(abs(bound) for row in rows for bound in (row.low, row.high) if not math.isnan(bound))) * 1.08
+    left, right = _LABEL, _WIDTH - _NUMBERS
+    height = _ROW * len(rows) + 52
+
+    def x(value: float) -> float:
+        return left + (value + reach) / (2 * reach) * (right - left)
+
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
+        'aria-label="Paired differences with 95 % intervals, in points">',
+        f'<rect x="{x(-smallest_effect):.1f}" y="8" width="{x(smallest_effect) - x(-smallest_effect):.1f}" '
+        f'height="{height - 44}" class="band"/>',
+        f'<line x1="{x(0):.1f}" y1="8" x2="{x(0):.1f}" y2="{height - 36}" class="axis"/>',
+    ]
+    step = _tick_step(reach)
+    tick = -math.floor(reach / step) * step
+    while tick <= reach:
+        parts.append(f'<text x="{x(tick):.1f}" y="{height - 18}" class="tick">{tick:+.0f}</text>')
+        tick += step
+    parts.append(f'<text x="{(left + right) / 2:.1f}" y="{height - 2}" class="tick">difference in points</text>')
+    for number, row in enumerate(rows):
+        y = 8 + _ROW * (number + 0.5)
+        parts += [
+            f'<text x="{left - 12}" y="{y + 5:.1f}" class="label">{html.escape(row.label)}</text>',
+            f'<line x1="{x(row.low):.1f}" y1="{y:.1f}" x2="{x(row.high):.1f}" y2="{y:.1f}" class="whisker"/>',
+            f'<circle cx="{x(row.value):.1f}" cy="{y:.1f}" r="5" class="dot"/>',
+            f'<text x="{right + 12}" y="{y + 5:.1f}" class="note">{html.escape(row.note)}</text>',
+        ]
+    return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterPoint:
+    """An arm: questions a second (x) and share right with its interval (y)."""
+
+    label: str
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> str:
+    """Share right over speed on a logarithmic axis, with intervals."""
+    points = [point for point in points if point.x > 0 and not math.isnan(point.y)]
+    if not points:
+        return ""
+    width, height, left, bottom = _WIDTH, 320, 64, 48
+    low_x = math.floor(math.log10(min(point.x for point in points)) - 0.15)
+    high_x = math.ceil(math.log10(max(point.x for point in points)) + 0.15)
+
+    def x(value: float) -> float:
+        return left + (math.log10(value) - low_x) / (high_x - low_x) * (width - left - 120)
+
+    def y(value: float) -> float:
+        return 14 + (1 - value) * (height - bottom - 14)
+
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(y_title)} over {x_title}">']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts += [
+            f'<line x1="{left}" y1="{y(share):.1f}" x2="{width - 20}" y2="{y(share):.1f}" class="grid"/>',
+            f'<text x="{left - 10}" y="{y(share) + 4:.1f}" class="label">{share:.0%}</text>',
+        ]
+    for power in range(low_x, high_x + 1):
+        parts.append(f'<text x="{x(10**power):.1f}" y="{height - 28}" class="tick">{10.0**power:g}</text>')
+    parts.append(f'<text x="{width / 2:.0f}" y="{height - 8}" class="tick">{html.escape(x_title)}</text>')
+    for number, point in enumerate(points):
+        # Labels alternate above and below, so that arms of like speed stay readable.
+        shift = -10 if number % 2 else 18
+        parts += [
+            f'<line x1="{x(point.x):.1f}" y1="{y(point.low):.1f}" x2="{x(point.x):.1f}" y2="{y(point.high):.1f}" '
+            'class="whisker"/>',
+            f'<circle cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="5" class="dot"/>',
+            f'<text x="{x(point.x) + 9:.1f}" y="{y(point.y) + shift:.1f}" class="note">'
+            f"{html.escape(point.label)}</text>",
+        ]
+    return "".join([*parts, "</svg>"])
+
+
+def _tick_step(reach: float) -> float:
+    return next((step for step in (2.0, 5.0, 10.0, 20.0, 25.0) if reach / step <= 4), 50.0)
