@@ -1,0 +1,197 @@
+"""The decoding loop writes what the library's own `generate` writes, from any cache it is given."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import build_model
+
+from rag.generators.cache import SlabCache
+from rag.generators.decode import decode, new_cache, prefill
+from rag.generators.sampling import Sampler
+from rag.models.loading import load_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen2": {},
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "gemma": {"num_key_value_heads": 1},
+    "phi3": {"num_key_value_heads": 8, "hidden_size": 128},
+    "granite": {},
+}
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    family: str = request.param
+    folder = build_model(tmp_path_factory.mktemp("families") / family, family=family, **FAMILIES[family])
+    return load_model(str(folder), dtype="float32", device="cpu").model
+
+
+@pytest.fixture(scope="module")
+def one_model(tiny_model: Path) -> Any:
+    return load_model(str(tiny_model), dtype="float32", device="cpu").model
+
+
+def random_prompt(length: int, seed: int = 0) -> list[int]:
+    """Tokens in which short runs come back, so that prompt lookup finds something."""
+    draw = random.Random(seed)
+    runs = [[draw.randrange(3, 600) for _ in range(6)] for _ in range(4)]
+    tokens: list[int] = []
+    while len(tokens) < length:
+        tokens += draw.choice(runs)
+    return tokens[:length]
+
+
+def generated(model: Any, prompt: list[int], count: int) -> list[int]:
+    """The library's greedy continuation."""
+    import torch
+
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        output = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count, do_sample=False
+        )
+    return list(output[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("lookup_tokens", [0, 6])
+def test_greedy_tokens_are_those_of_generate(model: Any, lookup_tokens: int) -> None:
+    prompt = random_prompt(150)
+    cache = new_cache(model, 150 + 40, cuttable=True)
+    ours = list(decode(model, prompt, cache, max_new_tokens=40, lookup_tokens=lookup_tokens, chunk_tokens=64))
+    assert ours == generated(model, prompt, 40)
+
+
+@pytest.mark.parametrize("cached_tokens", [1, 70, 149])
+def test_a_kept_prefix_changes_no_token(one_model: Any, cached_tokens: int) -> None:
+    prompt = random_prompt(150)
+    first = SlabCache(3, 150)
+    prefill(one_model, prompt, first)
+    second = SlabCache(3, 190)
+    second.append(first.copy_out(0, 150), cached_tokens)
+    assert second.get_seq_length() == cached_tokens
+    assert list(decode(one_model, prompt, second, max_new_tokens=40, lookup_tokens=6)) == generated(
+        one_model, prompt, 40
+    )
+
+
+def test_a_cache_as_long_as_the_prompt_is_refused(one_model: Any) -> None:
+    cache = SlabCache(3, 60)
+    prefill(one_model, random_prompt(50), cache)
+    with pytest.raises(ValueError, match="cannot precede"):
+        next(decode(one_model, random_prompt(50), cache, max_new_tokens=2))
+
+
+def test_guessed_tokens_save_steps_on_text_that_repeats(one_model: Any) -> None:
+    """The model's own greedy text soon repeats itself; guesses must then be verified several at a time."""
+    prompt = random_prompt(60)
+    steps = 0
+    forward = one_model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return forward(*args, **kwargs)
+
+    one_model.forward = counted
+    try:
+        written = list(decode(one_model, prompt, SlabCache(3, 200), max_new_tokens=120, lookup_tokens=8))
+    finally:
+        one_model.forward = forward
+    assert len(written) == 120
+    assert steps < 90
+    assert written == generated(one_model, prompt, 120)
+
+
+def test_one_seed_writes_one_text_with_and_without_guesses(one_model: Any) -> None:
+    prompt = random_prompt(60)
+
+    def text(seed: int, lookup_tokens: int) -> list[int]:
+        sampler = Sampler(temperature=0.7, top_p=0.9, seed=seed)
+        cache = SlabCache(3, 120)
+        return list(decode(one_model, prompt, cache, max_new_tokens=50, sampler=sampler, lookup_tokens=lookup_tokens))
+
+    assert text(1, 0) == text(1, 0) == text(1, 8)
+    assert text(1, 0) != text(2, 0)
+
+
+def test_decoding_stops_within_two_tokens_of_cancellation(one_model: Any) -> None:
+    written: list[int] = []
+    for token in decode(
+        one_model,
+        random_prompt(60),
+        SlabCache(3, 200),
+        max_new_tokens=120,
+        lookup_tokens=8,
+        cancelled=lambda: len(written) >= 10,
+    ):
+        written.append(token)
+    assert 10 <= len(written) <= 12
+
+
+def test_a_cancelled_prompt_is_not_read_to_its_end(one_model: Any) -> None:
+    cache = SlabCache(3, 600)
+    polls = iter([False, False, True, True])
+    assert prefill(one_model, random_prompt(500), cache, cancelled=lambda: next(polls), chunk_tokens=100) is None
+    assert cache.get_seq_length() == 200
+
+
+def test_sliding_window_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None:
+    folder = build_model(tmp_path / "sliding", family="mistral", sliding_window=32)
+    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    assert loaded.capabilities.attention == "sliding"
+    assert not loaded.capabilities.prompt_lookup
+    assert "sliding" in loaded.capabilities.limits
+    prompt = random_prompt(100)
+    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.kv_crop)
+    assert list(decode(loaded.model, prompt, cache, max_new_tokens=30)) == generated(loaded.model, prompt, 30)
+
+
+def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None:
+    folder = build_model(
+        tmp_path / "hybrid",
+        family="qwen3_5_text",
+        num_hidden_layers=4,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+    )
+    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    assert loaded.capabilities.attention == "hybrid"
+    assert "recurrent" in loaded.capabilities.limits
+    prompt = random_prompt(100)
+    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.kv_crop)
+    ours = list(decode(loaded.model, prompt, cache, max_new_tokens=20, chunk_tokens=4096))
+    assert ours == generated(loaded.model, prompt, 20)
+
+
+def test_writing_beyond_the_promised_size_is_an_error(one_model: Any) -> None:
+    with pytest.raises(ValueError, match="holds 20 tokens"):
+        prefill(one_model, random_prompt(30), SlabCache(3, 20))
+
+
+def test_nucleus_sampling_keeps_the_most_likely_tokens_only() -> None:
+    import torch
+
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
+    sampler = Sampler(temperature=1.0, top_p=0.7, seed=3)
+    drawn = [sampler.accept(logits, [])[0] for _ in range(400)]
+    assert set(drawn) == {0, 1}  # 0.5 + 0.3 reaches 0.7
+    assert 0.55 < drawn.count(0) / 400 < 0.70  # 0.5 / 0.8 = 0.625
+
+
+def test_accepted_guesses_are_drawn_from_the_models_own_distribution() -> None:
+    import torch
+
+    logits = torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
+    sampler = Sampler(temperature=1.0, seed=5)
+    drawn = [sampler.accept(logits, [1])[0] for _ in range(800)]
+    assert 0.20 < drawn.count(1) / 800 < 0.30  # the guess is taken no more often than it is likely

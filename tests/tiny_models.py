@@ -1,0 +1,88 @@
+"""Language models of a few thousand weights, made on the spot: a tokenizer trained on ten sentences, random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SENTENCES = (
+    "A warp is 32 threads that execute in lockstep on a streaming multiprocessor.",
+    "Shared memory is divided into banks; bank conflicts serialize accesses.",
+    "Coalesced global memory access needs consecutive threads to touch consecutive addresses.",
+    "Occupancy is the ratio of active warps to the maximum warps supported.",
+    "Use __syncthreads() to make a barrier for every thread in the block.",
+    "线程束由三十二个线程组成。",
+)
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build_tokenizer(*, chat_template: str | None = CHAT_TEMPLATE) -> Any:
+    """A byte-level BPE tokenizer with ChatML's special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES * 20, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    if chat_template:
+        fast.chat_template = chat_template
+    return fast
+
+
+def build_model(folder: Path, *, family: str = "qwen3", seed: int = 0, dtype: str = "float32", **shape: Any) -> Path:
+    """Writes a model folder with random weights and returns it.
+
+    Args:
+        family: `qwen3`, `qwen2` (biases), `llama`, or another model type of transformers.
+        shape: overrides of the config.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    numbers: dict[str, Any] = {
+        "vocab_size": 640, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048,
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": True,
+    }  # fmt: skip
+    config = AutoConfig.for_model(family, **(numbers | shape))
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
+    with torch.no_grad():  # larger weights than a fresh model's, so that logits differ clearly between tokens
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(2.0)
+    model.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def build_adapter(folder: Path, base: Path, *, rank: int = 4, seed: int = 1) -> Path:
+    """Writes a LoRA adapter with random weights for the model in `base` and returns its folder."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
+    get_peft_model(model, config).save_pretrained(folder)
+    return folder
+
+
+def edit_json(file: Path, **changes: Any) -> None:
+    """Overwrites keys of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
