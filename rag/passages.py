@@ -88,12 +88,14 @@ def _reach_out(windows: list[_Window], library: SearchableLibrary, left: int, wo
     for window in windows:
         for step in (1, -1):
             edge = window.nodes[-1] if step == 1 else window.nodes[0]
-            near = library.neighbours(edge, 1 if step == -1 else 0, 1 if step == 1 else 0)
-            for node in near:
+            around = library.neighbours(edge, before=1 if step == -1 else 0, after=1 if step == 1 else 0)
+            for node in around:
+                if node.node_id == edge.node_id:
+                    continue
                 size = _words(node)
                 fits = size <= left and window.words + size <= words_each
                 taken = any(other.holds(node) for other in windows)
-                if fits and not taken and node.heading_path == window.found.heading_path:
+                if fits and not taken:
                     window.take(node)
                     left -= size
 

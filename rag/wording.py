@@ -19,7 +19,7 @@ _CAMEL = re.compile(r"[a-z0-9][A-Z]")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
 
-STOP_WORDS = frozenset(  # words of prose read better than a list of strings
+_STOP_WORDS = (
     "a about above after again all also although am an and any are as at be because been before being below "
     "between both but by can cannot could did do does doing done down during each either else ever every few "
     "for from further get gets give given gives had has have having he her here hers him his how however i "
@@ -29,8 +29,9 @@ STOP_WORDS = frozenset(  # words of prose read better than a list of strings
     "therefore these they this those though through thus to too under until up upon us use used uses using "
     "very via want was way we well were what whatever when where whether which while who whom whose why will "
     "with within without would yet you your yours explain describe mean means called name named tell please "
-    "happen happens between does difference example following kind reason thing things".split()  # noqa: SIM905
+    "happen happens between does difference example following kind reason thing things"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words that carry no evidence. `difference`, `example` and their like are question words here."""
 
 

@@ -92,26 +92,26 @@ class FakeLibrary:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return hash_embed(texts)
 
-    def dense(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+    def dense(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
         self.searches += 1
         nodes = self._allowed(filters)
         if not nodes:
             return []
         vectors = hash_embed([query, *(" ".join((*node.heading_path, node.text)) for node in nodes)])
-        return self._best(nodes, vectors[1:] @ vectors[0], k)
+        return self._best(nodes, vectors[1:] @ vectors[0], top_k)
 
-    def lexical(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
+    def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
         nodes = self._allowed(filters)
         asked = wording(query).pieces
         shared = [len(asked & wording(" ".join((*node.heading_path, node.text))).pieces) for node in nodes]
-        return [hit for hit in self._best(nodes, np.array(shared, float), k) if hit.score > 0]
+        return [hit for hit in self._best(nodes, np.array(shared, float), top_k) if hit.score > 0]
 
-    def neighbours(self, node: StoredNode, before: int, after: int) -> list[StoredNode]:
+    def neighbours(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
         return [
             other
             for other in self.nodes
             if other.document_id == node.document_id
-            and other.ordinal != node.ordinal
+            and other.heading_path == node.heading_path
             and node.ordinal - before <= other.ordinal <= node.ordinal + after
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from indexes.types import Hit
+from indexes.types import Hit, StoredNode
 
 RRF_CONSTANT = 60.0
 """The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009)."""
@@ -21,7 +21,7 @@ def reciprocal_rank_fusion(
     if len(weights) != len(rankings):
         raise ValueError(f"{len(weights)} weights for {len(rankings)} rankings")
     scores: dict[str, float] = {}
-    nodes = {}
+    nodes: dict[str, StoredNode] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         for rank, hit in enumerate(ranking, 1):
             nodes.setdefault(hit.node.node_id, hit.node)

@@ -8,6 +8,7 @@ what it was: `#pragma unroll` and `@cuda.jit` are words of the subject.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -55,7 +56,7 @@ def _names_book(wanted: str, document: Document) -> bool:
     return bool(plain) and any(plain in _plain(name) for name in names)
 
 
-def _chapters(wanted: str, chapters: list[Chapter]) -> list[Chapter]:
+def _chapters(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
     if wanted.isdigit():
         return [chapter for chapter in chapters if chapter.ordinal == int(wanted)]
     plain = _plain(wanted)
@@ -63,7 +64,7 @@ def _chapters(wanted: str, chapters: list[Chapter]) -> list[Chapter]:
 
 
 def _titles(
-    tags: list[str], filters: Filters, documents: list[Document], library: SearchableLibrary
+    tags: list[str], filters: Filters, documents: Sequence[Document], library: SearchableLibrary
 ) -> tuple[int | str, ...]:
     found: list[int | str] = []
     for tag in tags:

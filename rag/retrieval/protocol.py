@@ -22,30 +22,30 @@ class SearchableLibrary(Protocol):
         """Changes whenever what can be found changes."""
         ...
 
-    def dense(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
-        """The `k` nodes whose vectors are nearest the query's; the score is the cosine."""
+    def dense(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `top_k` nodes whose vectors are nearest the query's; the score is the cosine."""
         ...
 
-    def lexical(self, query: str, k: int, filters: Filters | None = None) -> list[Hit]:
-        """The `k` nodes that match the query's terms best."""
+    def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `top_k` nodes that match the query's terms best."""
         ...
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors, float32 `(len(texts), dim)`."""
         ...
 
-    def neighbours(self, node: StoredNode, before: int, after: int) -> list[StoredNode]:
-        """Nodes around `node` in its book, in reading order, `node` not among them."""
+    def neighbours(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
+        """`node` with up to `before` and `after` nodes around it in its own section, in reading order."""
         ...
 
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """The nodes with these ids, in the order asked."""
         ...
 
-    def documents(self) -> list[Document]:
+    def documents(self) -> Sequence[Document]:
         """All books."""
         ...
 
-    def chapters(self, document_id: str) -> list[Chapter]:
+    def chapters(self, document_id: str) -> Sequence[Chapter]:
         """The chapters of a book in order."""
         ...
