@@ -1,0 +1,83 @@
+"""The application: middleware, routes, pages, and what starts and stops with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+
+from api.answering import Answering
+from api.body_limit import BodyLimit
+from api.books import Books
+from api.errors import install_handlers
+from api.metrics import Metrics, RequestMeter
+from api.pages.mount import LazyPages
+from api.routes import ask, compare, conversations, docs, documents, feedback, health, jobs, login, openai, search
+from api.security import Guard
+from api.services import Services
+
+logger = logging.getLogger("coalesce.app")
+ROUTERS = tuple(
+    module.router
+    for module in (ask, search, compare, documents, jobs, conversations, feedback, openai, health, docs, login)
+)
+
+
+def create_app(services: Services, *, pages: bool = True) -> FastAPI:
+    """The application over `services`, which start and stop with it.
+
+    Args:
+        pages: mount the web page too; one application of a process may.
+    """
+    settings = services.settings.server
+    metrics = Metrics()
+    answering = Answering(services, settings, metrics)
+    books = Books(services)
+    lazy_pages = LazyPages(services, answering, books) if pages else None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.callback(services.close)
+            stack.callback(answering.close)
+            if lazy_pages is not None:
+                await stack.enter_async_context(lazy_pages.running())
+            services.start(lazy_pages.import_pages if lazy_pages is not None else None)
+            yield
+
+    # docs_url is ours: FastAPI's own page loads its script from the network.
+    app = FastAPI(
+        title="Coalesce",
+        version=program_version(),
+        summary="Cited answers from GPU-programming books.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.services = services
+    app.state.answering = answering
+    app.state.metrics = metrics
+    app.state.books = books
+    metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(services.preparation.ready))
+    metrics.watch("coalesce_answers_inside", "Answers in work or waiting.", lambda: float(answering.gate.inside))
+    install_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    if lazy_pages is not None:
+        app.mount("/", lazy_pages)
+    # The one added last sees a request first.
+    app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(RequestMeter, metrics=metrics)
+    return app
+
+
+def program_version() -> str:
+    """The installed version."""
+    try:
+        return version("coalesce-rag")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,175 @@
+"""`coalesce ask` and `coalesce search`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from api.commands.context import (
+    Adapter,
+    BaseUrl,
+    GeneratorName,
+    Invocation,
+    Json,
+    Model,
+    Quantization,
+    generator_options,
+)
+
+if TYPE_CHECKING:
+    from api.console import Console
+    from api.settings import CoalesceSettings
+    from indexes.types import Filters
+    from rag.engine import AnswerEngine
+    from rag.types import Answer, Citation, Passage
+
+Book = Annotated[list[str] | None, typer.Option("--book", metavar="ID", help="Only this book; may be repeated.")]
+Chapter = Annotated[
+    list[str] | None,
+    typer.Option("--chapter", metavar="N", help="Only this chapter: number or exact title; may be repeated."),
+]
+Pages = Annotated[str | None, typer.Option("--pages", metavar="A-B", help="Only these pages of the file, from 1.")]
+TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="How many passages to use.")]
+QUOTE_CHARS = 160
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command(epilog='Example: coalesce ask "When is a memory access coalesced?" --chapter 5')(ask)
+    app.command(epilog='Example: coalesce search "__syncthreads divergence" --top-k 3')(search)
+
+
+def ask(
+    context: typer.Context,
+    question: Annotated[str, typer.Argument(help="The question.")],
+    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="What answers.")] = "rag",
+    book: Book = None,
+    chapter: Chapter = None,
+    pages: Pages = None,
+    top_k: TopK = 5,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest answer.")] = None,
+    generator: GeneratorName = None,
+    model: Model = None,
+    quantization: Quantization = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    json_output: Json = False,
+) -> None:
+    """Ask a question; the answer names its sources."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    from api.console import Console
+    from api.schemas.answers import AnswerOut
+    from api.text_input import refuse_controls
+    from rag.types import Question
+
+    filters = _filters(book, chapter, pages)
+    console = Console(json_output=json_output)
+    asked = Question(
+        refuse_controls(question, "question"), arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens
+    )
+    with _engine(settings, console) as engine:
+        answer = _stream(engine, asked, console)
+    lines = [] if json_output else _sources(answer)
+    console.result(AnswerOut.of(answer).model_dump(mode="json"), lines)
+
+
+def search(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    book: Book = None,
+    chapter: Chapter = None,
+    pages: Pages = None,
+    top_k: TopK = 5,
+    json_output: Json = False,
+) -> None:
+    """Find passages."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(generator="extractive")
+    from api.console import Console
+    from api.schemas.answers import PassagesOut
+    from api.text_input import refuse_controls
+
+    filters = _filters(book, chapter, pages)
+    console = Console(json_output=json_output)
+    refuse_controls(query, "query")
+    with _engine(settings, console) as engine:
+        passages = engine.search(query, top_k, filters)
+    nothing = ["nothing was found"]
+    console.result(PassagesOut.of(passages).model_dump(mode="json"), _listed(passages) or nothing)
+
+
+@contextmanager
+def _engine(settings: CoalesceSettings, console: Console) -> Iterator[AnswerEngine]:
+    """The engine over the home's library, loaded; both closed at the end."""
+    from indexes.library import open_library
+    from rag.assemble import build_engine
+
+    library = open_library(settings.index, create=True)
+    try:
+        console.step("loading models")
+        engine = build_engine(settings.rag, library)
+        try:
+            engine.load()
+            console.clear()
+            yield engine
+        finally:
+            engine.close()
+    finally:
+        library.close()
+
+
+def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
+    from rag.errors import GenerationFailed
+    from rag.types import AnswerDone, TextDelta
+
+    for event in engine.stream(question):
+        if isinstance(event, TextDelta) and not console.json_output:
+            console.text(event.text)
+        elif isinstance(event, AnswerDone):
+            return event.answer
+    raise GenerationFailed("the answer ended without its last event")
+
+
+def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | None) -> Filters:
+    from indexes.errors import InvalidInput
+    from indexes.types import Filters
+
+    first_last = None
+    if pages is not None:
+        first, _, last = pages.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first)):
+            raise InvalidInput(f"--pages {pages!r} is not of the form A-B", hint="for example --pages 12-20")
+        first_last = (int(first), int(last or first))
+    named = tuple(int(chapter) if chapter.isdecimal() else chapter for chapter in chapters or ())
+    return Filters(tuple(books or ()), named, first_last)
+
+
+def _sources(answer: Answer) -> list[str]:
+    lines = ["", ""] if answer.citations else [""]
+    shown: set[int] = set()
+    for citation in answer.citations:
+        if citation.marker not in shown:
+            shown.add(citation.marker)
+            lines.append(f"[{citation.marker}] {_place(citation)}")
+        quote = " ".join(citation.quote.split())
+        lines.append(f"    {citation.verdict}: “{textwrap.shorten(quote, QUOTE_CHARS, placeholder=' …')}”")
+    return lines
+
+
+def _listed(passages: tuple[Passage, ...]) -> list[str]:
+    lines: list[str] = []
+    for number, passage in enumerate(passages, 1):
+        lines.append(f"[{number}] {_place(passage)}  ({passage.score:.3f})")
+        lines.extend(textwrap.indent(passage.text.strip(), "    ").splitlines())
+        lines.append("")
+    return lines
+
+
+def _place(source: Citation | Passage) -> str:
+    page = f", page {source.page_label or source.page_start}" if source.page_start is not None else ""
+    return " › ".join((source.title, *source.section)) + page

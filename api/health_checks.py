@@ -1,0 +1,165 @@
+"""The checks of `coalesce doctor`. Each gives a verdict with the value it saw, and the command that mends a fault."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from api.services import check_home
+from api.settings import CoalesceSettings
+from indexes.errors import CoalesceError, IndexMissing
+
+MIN_FREE_BYTES = 1024**3
+PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi", "nicegui")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+
+def run_checks(settings: CoalesceSettings) -> list[Check]:
+    """Every check; one that breaks is a failed check, never an end of the others."""
+    checks: list[Check] = []
+    for check in (_python, _packages, _faiss, _embedder, _home, _disk, _library, _generator):
+        checks.extend(_guarded(check, settings))
+    return checks
+
+
+def book_report(settings: CoalesceSettings, document_id: str) -> dict[str, Any]:
+    """What reading one book lost or doubts; raises NotFound, IndexMissing."""
+    from indexes.library import open_library
+
+    library = open_library(settings.index, create=False)
+    try:
+        document = library.document(document_id)
+    finally:
+        library.close()
+    health = {name: list(items) for name, items in asdict(document.health).items()}
+    return {"id": document.document_id, "title": document.title, "format": document.format} | health
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed distribution, None when it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def faiss_check(cpu: str | None, gpu: str | None) -> Check:
+    """Exactly one of the two FAISS distributions may be there: both install into one folder."""
+    if cpu and gpu:
+        return Check(
+            "faiss",
+            ok=False,
+            detail=f"faiss-cpu {cpu} and faiss-gpu {gpu} are both installed and overwrite each other's files",
+            hint="pip uninstall -y faiss-cpu faiss-gpu && pip install 'coalesce-rag[cpu]' (or [gpu])",
+        )
+    if not (cpu or gpu):
+        return Check("faiss", ok=False, detail="not installed", hint="pip install 'coalesce-rag[cpu]'")
+    return Check("faiss", ok=True, detail=f"faiss-cpu {cpu}" if cpu else f"faiss-gpu {gpu}")
+
+
+def _guarded(check: Callable[[CoalesceSettings], Iterator[Check]], settings: CoalesceSettings) -> Iterator[Check]:
+    name = check.__name__.strip("_")
+    try:
+        yield from check(settings)
+    except CoalesceError as error:
+        yield Check(name, ok=False, detail=error.message, hint=error.hint)
+    except Exception as error:  # noqa: BLE001  a doctor reports what breaks, whatever it is
+        yield Check(name, ok=False, detail=f"{type(error).__name__}: {error}", hint="make install")
+
+
+def _python(_: CoalesceSettings) -> Iterator[Check]:
+    yield Check(
+        "python",
+        ok=sys.version_info >= (3, 11),
+        detail=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        hint="use Python 3.11 or newer",
+    )
+
+
+def _packages(_: CoalesceSettings) -> Iterator[Check]:
+    versions = {package: installed_version(package) for package in PACKAGES}
+    missing = [package for package, found in versions.items() if found is None]
+    detail = ", ".join(f"{package} {found or 'missing'}" for package, found in versions.items())
+    yield Check("packages", ok=not missing, detail=detail, hint="make install")
+
+
+def _faiss(_: CoalesceSettings) -> Iterator[Check]:
+    yield faiss_check(installed_version("faiss-cpu"), installed_version("faiss-gpu"))
+
+
+def _embedder(settings: CoalesceSettings) -> Iterator[Check]:
+    from indexes.settings import EMBEDDED_MODEL
+
+    if settings.embedder != EMBEDDED_MODEL:
+        folder = Path(settings.embedder).expanduser()
+        where = "on disk" if folder.is_dir() else "to be fetched by name when it is first used"
+        yield Check("embedder", ok=True, detail=f"{settings.embedder}, {where}")
+        return
+    from indexes.model_files import BUNDLED_SHA256, bundled_model_folder, weights_fingerprint
+
+    # The library remembers digests in the home; an empty folder in its place makes this check read the weights.
+    with tempfile.TemporaryDirectory() as nothing_remembered:
+        weights_fingerprint(bundled_model_folder(), Path(nothing_remembered), bundled=True)
+    yield Check("embedder", ok=True, detail=f"{EMBEDDED_MODEL}, sha256 {BUNDLED_SHA256[:12]}… as published")
+
+
+def _home(settings: CoalesceSettings) -> Iterator[Check]:
+    check_home(settings.home)
+    yield Check("home", ok=True, detail=str(settings.home))
+
+
+def _disk(settings: CoalesceSettings) -> Iterator[Check]:
+    free = shutil.disk_usage(settings.home).free
+    yield Check(
+        "disk", ok=free >= MIN_FREE_BYTES, detail=f"{free / 1024**3:.1f} GiB free", hint="free at least 1 GiB of space"
+    )
+
+
+def _library(settings: CoalesceSettings) -> Iterator[Check]:
+    from indexes.library import open_library
+
+    try:
+        library = open_library(settings.index, create=False)
+    except IndexMissing:
+        yield Check("library", ok=True, detail="none yet; `coalesce serve` or `coalesce add PATH` makes one")
+        return
+    try:
+        library.load()
+        documents = library.documents()
+        if documents:
+            library.dense("warp", 1)
+            library.lexical("warp", 1)
+    finally:
+        library.close()
+    nodes = sum(document.nodes for document in documents)
+    yield Check(
+        "library", ok=True, detail=f"{len(documents)} books, {nodes} nodes, searchable on {library.faiss_device}"
+    )
+
+
+def _generator(settings: CoalesceSettings) -> Iterator[Check]:
+    from rag.assemble import resolve_kind
+
+    kind = resolve_kind(settings.rag.generator)
+    model = f", model {settings.model}" if settings.model else ""
+    asked = " (chosen by `auto`)" if settings.generator == "auto" else ""
+    if kind in ("local", "remote") and not settings.model:
+        yield Check("generator", ok=False, detail=f"{kind} without a model", hint="set COALESCE_MODEL, or give --model")
+        return
+    yield Check("generator", ok=True, detail=f"{kind}{model}{asked}")

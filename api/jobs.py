@@ -1,0 +1,197 @@
+"""The job queue: one piece of work after the other on one thread, with progress, cancel, and an end that is kept.
+
+A job that was running when the server stopped is found `failed` after the next start: its work is a transaction of
+the library, so nothing of it was kept. Two servers may share a home; only the first one there sweeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+from filelock import FileLock, Timeout
+
+from api.errors import describe
+from api.job_store import Job, JobStore, now
+from indexes.errors import Cancelled, Conflict
+
+logger = logging.getLogger("coalesce.jobs")
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class JobHandle:
+    """What a job's work is given: a place to tell its progress, and whether it should stop."""
+
+    _tell: Callable[[int, int, str], None]
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def progress(self, done: int, total: int, message: str) -> None:
+        """Tells how far the work is; seen by everybody who watches the job."""
+        self._tell(done, total, message)
+
+    def cancelled(self) -> bool:
+        """True when the work should raise `Cancelled` at its next safe point."""
+        return self._stop.is_set()
+
+    def cancel(self) -> None:
+        """Asks the work to stop."""
+        self._stop.set()
+
+
+Work = Callable[[JobHandle], str]
+"""Does the work and gives the last message; raises `Cancelled` when it was told to stop."""
+
+
+@dataclass(slots=True)
+class _Live:
+    job: Job
+    handle: JobHandle
+    work: Work
+
+
+class JobQueue:
+    """Jobs of one server.
+
+    Args:
+        folder: the home, for the jobs' file and the lock that tells servers apart.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._store = JobStore(folder / "jobs.sqlite3")
+        self._owner = FileLock(folder / "jobs.lock")
+        self._lock = threading.Lock()
+        self._live: dict[str, _Live] = {}
+        self._waiting: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run_all, name="coalesce-jobs", daemon=True)
+
+    def start(self) -> None:
+        """Marks what an earlier server left unfinished as failed, and begins to work."""
+        try:
+            self._owner.acquire(timeout=0)
+        except Timeout:
+            logger.info("another server uses this home: its jobs are left alone")
+        else:
+            self._sweep()
+        self._thread.start()
+
+    def submit(self, kind: str, work: Work, *, document_id: str | None = None) -> Job:
+        """Queues `work` and gives the job as it stands."""
+        time = now()
+        job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time)
+        self._store.save(job)
+        handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
+        with self._lock:
+            self._live[job.id] = _Live(job, handle, work)
+        self._waiting.put(job.id)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        """One job as it is now; raises NotFound."""
+        with self._lock:
+            live = self._live.get(job_id)
+        return live.job if live is not None else self._store.get(job_id)
+
+    def list(self) -> list[Job]:
+        """Every job kept, the newest first."""
+        stored = self._store.list()
+        with self._lock:
+            return [self._live[job.id].job if job.id in self._live else job for job in stored]
+
+    def unfinished(self, document_id: str) -> Job | None:
+        """The queued or running job of a book, if there is one."""
+        with self._lock:
+            jobs = (live.job for live in self._live.values() if live.job.document_id == document_id)
+            return next((job for job in jobs if not job.final), None)
+
+    def cancel(self, job_id: str) -> Job:
+        """Stops a job: at once while it waits, else at its next safe point. Twice is as good as once.
+
+        Raises:
+            NotFound: no job has this id.
+            Conflict: it has come to another end already.
+        """
+        with self._lock:
+            live = self._live.get(job_id)
+            dropped = live is not None and live.job.state == "queued"
+            if live is not None:
+                live.handle.cancel()
+                if dropped:
+                    live.job = live.job.changed(state="cancelled", message="cancelled before it began")
+        if live is not None and dropped:
+            self._end(live.job)
+            return live.job
+        job = self.get(job_id)
+        if job.final and job.state != "cancelled":
+            raise Conflict(f"job {job_id} is {job.state} already", hint="only queued and running jobs can be cancelled")
+        return job
+
+    def close(self) -> None:
+        """Cancels what is left and stops the thread."""
+        with self._lock:
+            lives = list(self._live.values())
+        for live in lives:
+            live.handle.cancel()
+        self._waiting.put(None)
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+        self._store.close()
+        self._owner.release()
+
+    def _sweep(self) -> None:
+        for job in self._store.list():
+            if not job.final:
+                error = {
+                    "type": "interrupted",
+                    "message": "the server stopped before the job was done; nothing of it was kept",
+                    "hint": "start it again",
+                }
+                self._store.save(job.changed(state="failed", message="interrupted", error=error))
+
+    def _run_all(self) -> None:
+        while (job_id := self._waiting.get()) is not None:
+            with self._lock:
+                live = self._live.get(job_id)
+                if live is None or live.job.final:
+                    continue
+                live.job = live.job.changed(state="running", message="started")
+            self._end(self._run(live))
+
+    def _run(self, live: _Live) -> Job:
+        try:
+            if live.handle.cancelled():
+                raise Cancelled("cancelled before it began")
+            message = live.work(live.handle)
+        except Cancelled as stopped:
+            return live.job.changed(state="cancelled", message=str(stopped))
+        except Exception as error:  # whatever a job does, the queue goes on and the job says what it was
+            reply = describe(error)
+            if reply.status == 500:
+                logger.error("job %s (%s) failed", live.job.id, live.job.kind, exc_info=error)
+            told = {"type": reply.type, "message": reply.message, "hint": reply.hint}
+            return live.job.changed(state="failed", message=reply.message, error=told)
+        total = max(live.job.total, 1)
+        return live.job.changed(state="done", done=total, total=total, message=message)
+
+    def _progress(self, job_id: str, done: int, total: int, message: str) -> None:
+        with self._lock:
+            live = self._live.get(job_id)
+            if live is not None and not live.job.final:
+                live.job = live.job.changed(done=done, total=total, message=message)
+
+    def _end(self, job: Job) -> None:
+        with self._lock:
+            self._live[job.id].job = job
+        try:
+            self._store.save(job)
+        except (OSError, sqlite3.Error):
+            logger.exception("the end of job %s could not be kept; it is known until the server stops", job.id)
+            return
+        with self._lock:
+            del self._live[job.id]

@@ -1,0 +1,1 @@
+"""The REST calls, one resource a file; each file exports `router`."""

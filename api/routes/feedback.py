@@ -1,0 +1,20 @@
+"""`POST /v1/feedback`: a reader's verdict on an answer, kept with it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.deps import ServicesDep
+from api.schemas.base import error_responses
+from api.schemas.conversations import FeedbackIn, FeedbackOut
+from api.text_input import refuse_controls
+
+router = APIRouter(prefix="/v1", tags=["conversations"])
+
+
+@router.post("/feedback", status_code=201, responses=error_responses(400, 404, 422, 503))
+def give_feedback(body: FeedbackIn, services: ServicesDep) -> FeedbackOut:
+    """Keeps a thumb up or down; a second one on the same answer replaces the first."""
+    comment = refuse_controls(body.comment or "", "comment")
+    kept = services.engine.conversations.give_feedback(body.answer_id, body.rating, comment)
+    return FeedbackOut(answer_id=kept.answer_id, rating=kept.rating, comment=kept.comment, created_at=kept.created_at)

@@ -1,0 +1,119 @@
+"""Wire forms of the OpenAI-compatible calls, as far as they mean something here.
+
+Unlike ours, requests may carry fields nobody here knows: clients of this API send many.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.schemas.answers import CitationOut, FiltersIn, MaxTokens, PassageOut, TopK
+from api.schemas.base import Id, Seed, WireOut
+
+MAX_MESSAGES = 1000
+
+
+class OpenAIIn(BaseModel):
+    """Base of what OpenAI clients send."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class ContentPart(OpenAIIn):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessageIn(OpenAIIn):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+
+
+class StreamOptions(OpenAIIn):
+    """`include_usage` asks for a last chunk that holds nothing but the usage."""
+
+    include_usage: bool | None = None
+
+
+class ChatIn(OpenAIIn):
+    """Body of `POST /v1/chat/completions`; `adapter`, `top_k` and `filters` are ours."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=MAX_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Seed | None = None
+    n: int | None = None
+    tools: list[Any] | None = None
+    adapter: Id | None = None
+    top_k: TopK | None = None
+    filters: FiltersIn | None = None
+
+
+class ModelOut(WireOut):
+    """An arm as a model; `available` says whether it can run with what is configured."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "coalesce"
+    available: bool
+    generator: str
+    base_model: str
+    adapters: list[str]
+
+
+class ModelsOut(WireOut):
+    """Every arm."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelOut]
+
+
+class ChatUsage(WireOut):
+    """Tokens, in OpenAI's words."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class ChatMessageOut(WireOut):
+    """The answer, with what it rests on beside it."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+    citations: list[CitationOut]
+    passages: list[PassageOut]
+    refused: bool
+
+
+class ChatChoice(WireOut):
+    """The one choice there is."""
+
+    index: int = 0
+    message: ChatMessageOut
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatOut(WireOut):
+    """A whole completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
