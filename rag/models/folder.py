@@ -47,7 +47,7 @@ def local_folder(name: str) -> Path | None:
         what = "is a file, not a folder" if path.exists() else "does not exist"
         raise ModelCannotLoad(
             f"The model folder {name} {what}.",
-            hint="Give the folder that holds config.json and *.safetensors with --model PATH, or a hub name OWNER/NAME.",
+            hint="Give --model the folder that holds config.json and *.safetensors, or a hub name OWNER/NAME.",
         )
     return None
 
@@ -105,7 +105,7 @@ def quantization_of(config: dict[str, Any]) -> str | None:
 
 def _weight_files(path: Path) -> list[Path]:
     again = f"The download did not finish: run `hf download NAME --local-dir {path}` again."
-    unfinished = [p for p in path.rglob("*.incomplete")]
+    unfinished = list(path.rglob("*.incomplete"))
     if unfinished:
         raise ModelCannotLoad(f"{path} is half downloaded: {unfinished[0].name} is there.", hint=again)
     for index in (path / "model.safetensors.index.json", path / "pytorch_model.bin.index.json"):

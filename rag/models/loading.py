@@ -102,7 +102,7 @@ def load_tokenizer(name: str, *, needs_chat_template: bool = True) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # noqa: BLE001 - tokenizer files fail in as many ways as there are formats
+    except Exception as error:  # tokenizer files fail in as many ways as there are formats
         raise ModelCannotLoad(
             f"The tokenizer of {name} cannot be loaded: {first_line(error)}",
             hint="The folder needs tokenizer.json (or the model's own tokenizer files) beside config.json.",
@@ -176,7 +176,7 @@ def _load_weights(
             f"{name} does not fit into the memory of {device}: {first_line(error)}",
             hint="Use --quantization nf4, a smaller model, or --generator remote.",
         ) from error
-    except Exception as error:  # noqa: BLE001 - every cause is the same to the caller: this model does not load
+    except Exception as error:  # every cause is the same to the caller: this model does not load
         raise ModelCannotLoad(f"{name} cannot be loaded: {first_line(error)}", hint=_hint_for(error)) from error
     finally:
         if bars:

@@ -1,4 +1,4 @@
-"""How many bytes a model needs, computed from its config alone: to refuse before work starts, and for `coalesce memory`.
+"""How many bytes a model needs, from its config alone: to refuse before work starts, and for `coalesce memory`.
 
 The architecture is built on torch's meta device (shapes without storage), so every linear layer is counted as it is,
 not by a formula for one family. Nothing is downloaded for a path. NF4 with double quantization keeps, for every 64
