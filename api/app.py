@@ -15,14 +15,34 @@ from api.books import Books
 from api.errors import install_handlers
 from api.metrics import Metrics, RequestMeter
 from api.pages.mount import LazyPages
-from api.routes import ask, compare, conversations, docs, documents, feedback, health, jobs, login, openai, search
+from api.routes import (
+    ask,
+    cards,
+    compare,
+    conversations,
+    docs,
+    documents,
+    exams,
+    feedback,
+    health,
+    jobs,
+    login,
+    openai,
+    questions,
+    reports,
+    search,
+)
 from api.security import Guard
 from api.services import Services
+from api.studying import Studying
 
 logger = logging.getLogger("coalesce.app")
 ROUTERS = tuple(
     module.router
-    for module in (ask, search, compare, documents, jobs, conversations, feedback, openai, health, docs, login)
+    for module in (
+        *(ask, search, compare, documents, jobs, conversations, feedback),
+        *(questions, exams, cards, reports, openai, health, docs, login),
+    )
 )
 
 
@@ -36,12 +56,14 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     metrics = Metrics()
     answering = Answering(services, settings, metrics)
     books = Books(services)
+    studying = Studying(services)
     lazy_pages = LazyPages(services, answering, books) if pages else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.callback(services.close)
+            stack.callback(studying.close)
             stack.callback(answering.close)
             if lazy_pages is not None:
                 await stack.enter_async_context(lazy_pages.running())
@@ -61,6 +83,7 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     app.state.answering = answering
     app.state.metrics = metrics
     app.state.books = books
+    app.state.studying = studying
     metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(services.preparation.ready))
     metrics.watch("coalesce_answers_inside", "Answers in work or waiting.", lambda: float(answering.gate.inside))
     install_handlers(app)

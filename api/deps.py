@@ -11,6 +11,7 @@ from api.books import Books
 from api.jobs import JobQueue
 from api.metrics import Metrics
 from api.services import Services
+from api.studying import Studying
 
 
 def get_services(request: Request) -> Services:
@@ -38,8 +39,14 @@ def get_jobs(request: Request) -> JobQueue:
     return get_services(request).jobs
 
 
+def get_studying(request: Request) -> Studying:
+    """Questions, exams and cards."""
+    return cast(Studying, request.app.state.studying)
+
+
 ServicesDep = Annotated[Services, Depends(get_services)]
 AnsweringDep = Annotated[Answering, Depends(get_answering)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
 JobsDep = Annotated[JobQueue, Depends(get_jobs)]
 BooksDep = Annotated[Books, Depends(get_books)]
+StudyingDep = Annotated[Studying, Depends(get_studying)]

@@ -16,7 +16,7 @@ import argparse
 import re
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from evals.book_sections import BOOK_FOLDER, sections_of
 from evals.metrics.key_facts import fact_met, normalize
 from evals.metrics.text_overlap import token_f1
 from evals.questions import BANK_FOLDER, BankQuestion, load_bank
-from indexes.embedder import load_embedder
-from indexes.settings import IndexSettings
 
-BOOK_FOLDER = Path(__file__).parent.parent / "indexes" / "sample_book"
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts to unit vectors, float32 `(num_texts, dim)`."""
 
@@ -76,20 +74,6 @@ def check_questions(
     if whole_bank:
         findings += [*_check_floors(floors), *_check_totals(questions)]
     return CheckReport(tuple(findings), floors, dict(Counter(question.split for question in questions)))
-
-
-def sections_of(chapter: Path) -> dict[str, str]:
-    """The `##` sections of a chapter's Markdown source by heading; headings inside fences do not count."""
-    sections: dict[str, list[str]] = defaultdict(list)
-    heading, fenced = "", False
-    for line in chapter.read_text(encoding="utf-8").split("\n"):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        if line.startswith("## ") and not fenced:
-            heading = line[3:].strip()
-        else:
-            sections[heading].append(line)
-    return {name: "\n".join(lines) for name, lines in sections.items()}
 
 
 def shortcut_floors(questions: Sequence[BankQuestion], embed: Embed | None = None) -> dict[str, float]:
@@ -295,8 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     questions = load_bank(folder=BANK_FOLDER)
     chosen = [question for question in questions if not options.chapters or question.chapter in options.chapters]
-    with tempfile.TemporaryDirectory() as home:
-        embed = load_embedder(IndexSettings(home=Path(home))).encode if options.embed else None
+    embed = _bundled_encoder() if options.embed else None
     report = check_questions(chosen, embed=embed, whole_bank=not options.chapters)
     out = sys.stdout
     for finding in report.findings:
@@ -305,6 +288,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.write(f"floor {name}: {value:.3f} (bound {FLOOR_BOUNDS[name]:.2f})\n")
     out.write(f"{len(chosen)} questions {report.counts}, {len(report.findings)} findings\n")
     return 1 if report.findings else 0
+
+
+def _bundled_encoder() -> Embed:
+    from indexes.embedder import load_embedder
+    from indexes.settings import IndexSettings
+
+    with tempfile.TemporaryDirectory() as home:
+        return load_embedder(IndexSettings(home=Path(home))).encode
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""`GET /v1/questions`: the question bank; reference answers only when they are asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.deps import ServicesDep, StudyingDep
+from api.schemas.base import Id, error_responses
+from api.schemas.study import QuestionKind, QuestionOut, QuestionsOut
+from indexes.types import Document
+
+router = APIRouter(prefix="/v1/questions", tags=["study"])
+MAX_LIMIT = 5000
+
+
+@router.get("", responses=error_responses(400, 404, 422, 503))
+def list_questions(
+    services: ServicesDep,
+    studying: StudyingDep,
+    document_id: Annotated[Id | None, Query()] = None,
+    chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+    with_answers: bool = False,
+    question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
+) -> QuestionsOut:
+    """Questions in chapter order. The bank is over the bundled book: another book's id gives none."""
+    document: Document | None = services.library.document(document_id) if document_id is not None else None
+    if document is not None and not document.sample and question_file is None:
+        return QuestionsOut(questions=[])
+    chosen = [
+        question
+        for question in studying.questions(question_file)
+        if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
+    ]
+    return QuestionsOut(questions=[QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]])

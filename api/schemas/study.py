@@ -1,0 +1,287 @@
+"""Wire forms of the question bank, exams, cards, progress and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from api.schemas.answers import PassageOut
+from api.schemas.base import Id, Seed, WireIn, WireOut
+from evals.exam import MAX_QUESTIONS, ExamPlan
+from evals.questions import BankQuestion
+from evals.study import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS, ChapterProgress, Progress
+from evals.study_store import StoredCard, StoredExam
+
+Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
+QuestionKind = Literal["choice", "short", "why", "code"]
+ChapterNumber = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class GoldOut(WireOut):
+    """Where the book answers a question."""
+
+    file: str
+    heading: str
+    part: int
+    evidence: str
+
+
+class QuestionOut(WireOut):
+    """A question of the bank; the answer's fields are there only when they are asked for."""
+
+    id: str
+    chapter: int
+    type: str
+    question: str
+    question_zh: str
+    choices: list[str] | None = None
+    difficulty: int
+    split: str
+    section: str | None
+    answerable: bool
+    answer: str | None = None
+    answer_index: int | None = None
+    key_facts: list[str] | None = None
+    gold: list[GoldOut] | None = None
+
+    @classmethod
+    def of(cls, value: BankQuestion, *, with_answer: bool) -> Self:
+        """From the bank's question."""
+        shown = cls(
+            id=value.id,
+            chapter=value.chapter,
+            type=value.type,
+            question=value.question,
+            question_zh=value.question_zh,
+            choices=list(value.choices) or None,
+            difficulty=value.difficulty,
+            split=value.split,
+            section=value.section,
+            answerable=value.answerable,
+        )
+        if not with_answer:
+            return shown
+        return shown.model_copy(
+            update={
+                "answer": value.answer,
+                "answer_index": value.answer_index,
+                "key_facts": list(value.key_facts),
+                "gold": [GoldOut(**asdict(gold)) for gold in value.gold],
+            }
+        )
+
+
+class QuestionsOut(WireOut):
+    """Questions of the bank."""
+
+    questions: list[QuestionOut]
+
+
+class ExamIn(WireIn):
+    """Body of `POST /v1/exams`."""
+
+    chapters: list[ChapterNumber] | None = Field(default=None, max_length=1000)
+    types: list[QuestionKind] | None = Field(default=None, max_length=10)
+    count: Annotated[int, Field(ge=1, le=MAX_QUESTIONS)] = 10
+    seed: Seed | None = None
+    weights: dict[str, Annotated[float, Field(gt=0, le=1e6)]] | None = Field(
+        default=None, max_length=1000, description="share of each chapter, by its number"
+    )
+    time_limit_s: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
+    learner: Learner = DEFAULT_LEARNER
+    question_file: Id | None = Field(default=None, description="name of a file in the home's `questions/` folder")
+
+    def plan(self, random_seed: int) -> ExamPlan:
+        """The exam as `evals` draws it; `random_seed` where none is given."""
+        return ExamPlan(
+            count=self.count,
+            chapters=tuple(self.chapters or ()),
+            types=tuple(self.types or ()),
+            seed=random_seed if self.seed is None else self.seed,
+            weights={int(chapter): weight for chapter, weight in (self.weights or {}).items()},
+            time_limit_s=self.time_limit_s,
+        )
+
+
+class ExamQuestionOut(WireOut):
+    """A question as it is asked: never an answer in it."""
+
+    id: str
+    type: str
+    question: str
+    question_zh: str = ""
+    chapter: int = 0
+    choices: list[str] | None = None
+
+
+class MarkOut(WireOut):
+    """The mark of one question, with the passage that justifies it."""
+
+    question_id: str
+    score: float
+    max_score: float
+    answer: int | str | None
+    answer_index: int | None = None
+    reference_answer: str
+    facts_met: list[str] = Field(default_factory=list)
+    facts_missed: list[str] = Field(default_factory=list)
+    passage: PassageOut | None
+
+
+class ResultOut(WireOut):
+    """The marks of an exam."""
+
+    score: float
+    max_score: float
+    marks: list[MarkOut]
+
+
+class ExamOut(WireOut):
+    """An exam; `result` once it was handed in."""
+
+    id: str
+    learner: str
+    created_at: datetime
+    deadline: datetime | None
+    questions: list[ExamQuestionOut]
+    handed_in_at: datetime | None
+    result: ResultOut | None
+
+    @classmethod
+    def of(cls, value: StoredExam) -> Self:
+        """From the stored exam."""
+        return cls(
+            id=value.id,
+            learner=value.learner,
+            created_at=value.created_at,
+            deadline=value.deadline,
+            questions=[exam_question(record) for record in value.questions],
+            handed_in_at=value.handed_in_at,
+            result=ResultOut(**value.result) if value.result is not None else None,
+        )
+
+
+def exam_question(record: Mapping[str, Any]) -> ExamQuestionOut:
+    """A question as an exam or a card asks it; options only where they are to be chosen from."""
+    return ExamQuestionOut(
+        id=record["id"],
+        type=record["type"],
+        question=record["question"],
+        question_zh=record.get("question_zh", ""),
+        chapter=record.get("chapter", 0),
+        choices=list(record["choices"]) if record["type"] == "choice" else None,
+    )
+
+
+class AnswersIn(WireIn):
+    """Body of `POST /v1/exams/{id}/answers`: an option's index or a text by question id."""
+
+    answers: dict[str, int | str | None] = Field(max_length=MAX_QUESTIONS)
+    learner: Learner = DEFAULT_LEARNER
+
+
+class CardOut(WireOut):
+    """A card and when it is due."""
+
+    id: str
+    question_id: str
+    question: str
+    question_zh: str
+    type: str
+    choices: list[str] | None
+    answer: str
+    due: datetime
+    state: str
+
+    @classmethod
+    def of(cls, value: StoredCard) -> Self:
+        """From the stored card."""
+        asked = exam_question(value.question)
+        return cls(
+            id=value.id,
+            question_id=value.question_id,
+            question=asked.question,
+            question_zh=asked.question_zh,
+            type=asked.type,
+            choices=asked.choices,
+            answer=value.question["answer"],
+            due=value.due,
+            state=value.state,
+        )
+
+
+class CardsOut(WireOut):
+    """Cards that are due."""
+
+    cards: list[CardOut]
+
+
+class ReviewIn(WireIn):
+    """Body of `POST /v1/cards/{id}/review`: 1 again, 2 hard, 3 good, 4 easy."""
+
+    rating: Annotated[int, Field(ge=1, le=4)]
+    learner: Learner = DEFAULT_LEARNER
+    reviewed_at: datetime | None = Field(default=None, strict=False, description="when; now if left out")
+
+
+class ChapterProgressOut(WireOut):
+    """Progress in one chapter; `forecast` counts cards coming due on each of the next seven days."""
+
+    chapter: int
+    title: str
+    questions: int
+    seen: int
+    right: int
+    due: int
+    forecast: list[int]
+
+    @classmethod
+    def of(cls, value: ChapterProgress, title: str) -> Self:
+        """From the learner's progress."""
+        return cls(title=title, **{**asdict(value), "forecast": list(value.forecast)})
+
+
+class WeakSectionOut(WireOut):
+    """A section whose questions were missed."""
+
+    section: str
+    missed: int
+    seen: int
+
+
+class ProgressOut(WireOut):
+    """A learner's progress by chapter, and the sections missed most."""
+
+    learner: str
+    chapters: list[ChapterProgressOut]
+    weak_sections: list[WeakSectionOut]
+
+    @classmethod
+    def of(cls, value: Progress, titles: Mapping[int, str]) -> Self:
+        """From the learner's progress; `titles` by chapter number."""
+        return cls(
+            learner=value.learner,
+            chapters=[ChapterProgressOut.of(item, titles.get(item.chapter, "")) for item in value.chapters],
+            weak_sections=[WeakSectionOut(section=s, missed=m, seen=n) for s, m, n in value.weak_sections],
+        )
+
+
+class ReportSummaryOut(WireOut):
+    """A comparison that was run."""
+
+    id: str
+    created_at: str
+    verdict: str
+    generator: str
+    model: str
+    arms: list[str]
+
+
+class ReportsOut(WireOut):
+    """Comparisons that were run, newest first."""
+
+    reports: list[ReportSummaryOut]

@@ -1,0 +1,67 @@
+"""The door to studying: questions from the bank and the home, and what learners do with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from api.schemas.answers import PassageOut
+from api.services import Services
+from evals.justification import justify
+from evals.questions import BankQuestion, load_bank, load_questions
+from evals.study import Study
+from evals.study_store import StudyStore
+from indexes.errors import InvalidInput, NotFound
+
+QUESTION_FOLDER = "questions"
+STUDY_FILE = "study.sqlite3"
+REPORT_FOLDER = "reports"
+_FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.jsonl")
+
+
+class Studying:
+    """Exams, cards and progress over a server's library."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.store = StudyStore(services.settings.home / STUDY_FILE)
+        self.study = Study(self.store, bank, self._passage)
+
+    @property
+    def reports(self) -> Path:
+        """The folder that comparisons write their reports to."""
+        return self._services.settings.home / REPORT_FOLDER
+
+    def questions(self, file_name: str | None) -> tuple[BankQuestion, ...]:
+        """The bank, or a question file that the user put into the home.
+
+        Raises:
+            InvalidInput: a name that is no plain file name.
+            NotFound: there is no such file.
+            MalformedQuestions: a broken line, by number.
+        """
+        if file_name is None:
+            return bank()
+        if not _FILE_NAME.fullmatch(file_name):
+            raise InvalidInput(f"question file {file_name!r:.80} is no name of a .jsonl file", hint="name it plainly")
+        path = self._services.settings.home / QUESTION_FOLDER / file_name
+        if not path.is_file():
+            raise NotFound(f"there is no question file {file_name!r}", hint=f"put it into {path.parent}")
+        return load_questions(path)
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.store.close()
+
+    def _passage(self, question: BankQuestion) -> Mapping[str, Any] | None:
+        passage = justify(question, self._services.library)
+        return PassageOut.of(passage).model_dump() if passage is not None else None
+
+
+@lru_cache(maxsize=1)
+def bank() -> tuple[BankQuestion, ...]:
+    """The bundled bank, read once."""
+    return load_bank()
