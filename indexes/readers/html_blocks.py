@@ -1,0 +1,258 @@
+"""A piece of HTML to headings and blocks. Knows tags; nothing of files, spines or pages."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+
+from bs4 import BeautifulSoup
+from bs4.element import Comment, NavigableString, PreformattedString, Tag
+
+from indexes.readers.elements import Block, Element, Heading, fence, one_line
+
+_SILENT = frozenset(
+    {
+        "script",
+        "style",
+        "nav",
+        "head",
+        "template",
+        "noscript",
+        "svg",
+        "button",
+        "form",
+        "input",
+        "select",
+        "iframe",
+        "object",
+        "canvas",
+        "audio",
+        "video",
+    }
+)
+_CONTAINERS = frozenset(
+    {
+        "html",
+        "body",
+        "main",
+        "article",
+        "section",
+        "div",
+        "header",
+        "footer",
+        "aside",
+        "details",
+        "figure",
+        "center",
+        "blockquote",
+        "dl",
+        "dd",
+        "fieldset",
+        "hgroup",
+        "address",
+    }
+)
+_BLOCK_TAGS = _CONTAINERS | frozenset(
+    {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr", "math"}
+)
+_LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
+_NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
+_HEADERLINK = frozenset({"headerlink", "anchor", "anchor-link", "heading-anchor", "hash-link"})
+MAX_DEPTH = 200
+"""Tags nested deeper than this are read as plain text; hostile files nest without end."""
+
+
+def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
+    """Parsed markup; never fetches anything that it names."""
+    with warnings.catch_warnings():
+        # bs4 guesses that short markup is a path or URL, or that XHTML is XML; neither matters here.
+        warnings.simplefilter("ignore")
+        return BeautifulSoup(markup, parser)
+
+
+def html_to_elements(markup: str) -> list[Element]:
+    """A piece of HTML (a page's body, or what stands inside Markdown) as elements."""
+    soup = make_soup(markup)
+    return elements_of(soup)
+
+
+def elements_of(root: Tag) -> list[Element]:
+    """Elements below a tag, in reading order."""
+    elements: list[Element] = []
+    for element in _walk(root, 0):
+        if isinstance(element, Heading) or element.text.strip():
+            elements.append(element)
+    return elements
+
+
+def _walk(tag: Tag, depth: int) -> Iterator[Element]:
+    if depth > MAX_DEPTH:
+        yield Block(one_line(" ".join(tag.strings)))
+        return
+    loose: list[str] = []
+    for child in tag.children:
+        if isinstance(child, Tag) and child.name in _SILENT | {"br"} and child.name != "br":
+            continue
+        if isinstance(child, Tag) and (child.name in _BLOCK_TAGS or _holds_blocks(child, depth)):
+            if text := _tidy("".join(loose)):
+                yield Block(text)
+            loose = []
+            yield from _block(child, depth + 1)
+        else:
+            loose.append(_inline(child, depth))
+    if text := _tidy("".join(loose)):
+        yield Block(text)
+
+
+def _holds_blocks(tag: Tag, depth: int) -> bool:
+    return depth < MAX_DEPTH and tag.find(list(_BLOCK_TAGS)) is not None
+
+
+def _block(tag: Tag, depth: int) -> Iterator[Element]:
+    name = tag.name
+    if re.fullmatch(r"h[1-6]", name):
+        title = one_line(_inline(tag, depth).replace("`", "").replace("*", ""))
+        if title:
+            yield Heading(int(name[1]), title)
+    elif name == "pre":
+        yield Block(_listing(tag))
+    elif name in ("ul", "ol"):
+        yield from (Block(text) for text in _list(tag, depth))
+    elif name == "table":
+        yield from _table(tag, depth)
+    elif name == "math":
+        yield Block(_formula(tag))
+    elif name == "hr":
+        return
+    elif name in ("dt", "summary"):
+        if text := _tidy(_inline(tag, depth)):
+            yield Block(f"**{text}**" if "`" not in text and "*" not in text else text)
+    else:
+        yield from _walk(tag, depth)
+
+
+def _listing(tag: Tag) -> str:
+    for line_break in tag.find_all("br"):
+        line_break.replace_with("\n")
+    code = "".join(str(piece) for piece in tag.strings)
+    if not code.strip():
+        return ""
+    owner: Tag | None = tag
+    language = ""
+    for candidate in (tag.find("code"), tag, tag.parent, tag.parent.parent if tag.parent else None):
+        owner = candidate if isinstance(candidate, Tag) else None
+        classes = " ".join(owner.get_attribute_list("class")) if owner is not None and owner.has_attr("class") else ""
+        found = [name for name in _LANGUAGE.findall(classes) if name.lower() not in _NO_LANGUAGE]
+        if found:
+            language = found[0]
+            break
+    return fence(code, language)
+
+
+def _list(tag: Tag, depth: int, level: int = 0) -> list[str]:
+    texts: list[str] = []
+    lines: list[str] = []
+    number = 1
+    for item in tag.find_all("li", recursive=False):
+        marker = f"{number}." if tag.name == "ol" else "-"
+        number += 1
+        opened = False
+        for element in _walk_item(item, depth + 1, level):
+            text = element.text if isinstance(element, Block) else f"**{element.title}**"
+            if text.startswith(("```", "| ")):
+                if lines:
+                    texts.append("\n".join(lines))
+                texts.append(text)
+                lines = []
+            elif re.match(r"^ *(-|\d+\.) ", text) and opened:
+                lines.append(text)
+            else:
+                lead = "  " * level + (f"{marker} " if not opened else " " * (len(marker) + 1))
+                lines.append(lead + text)
+                opened = True
+    if lines:
+        texts.append("\n".join(lines))
+    return texts
+
+
+def _walk_item(item: Tag, depth: int, level: int) -> Iterator[Element]:
+    loose: list[str] = []
+    for child in item.children:
+        is_list = isinstance(child, Tag) and child.name in ("ul", "ol")
+        if isinstance(child, Tag) and (is_list or child.name in _BLOCK_TAGS):
+            if text := _tidy("".join(loose)):
+                yield Block(text)
+            loose = []
+            if is_list and depth < MAX_DEPTH:
+                yield from (Block(text) for text in _list(child, depth, level + 1))
+            else:
+                yield from _block(child, depth)
+        elif not (isinstance(child, Tag) and child.name in _SILENT):
+            loose.append(_inline(child, depth))
+    if text := _tidy("".join(loose)):
+        yield Block(text)
+
+
+def _table(tag: Tag, depth: int) -> Iterator[Element]:
+    code = tag.select_one("td.code pre, td.rouge-code pre")
+    if code is not None:
+        # Highlighters lay a listing out as a table of line numbers and code.
+        yield Block(_listing(code))
+        return
+    caption = tag.find("caption")
+    if isinstance(caption, Tag) and (text := _tidy(_inline(caption, depth))):
+        yield Block(text)
+    rows: list[list[str]] = []
+    for row in tag.find_all("tr"):
+        cells = list(row.find_all(["td", "th"], recursive=False))
+        rows.append([one_line(_inline(cell, depth)).replace("|", "\\|") for cell in cells])
+    rows = [row for row in rows if any(row)]
+    if not rows:
+        return
+    if max(len(row) for row in rows) == 1:
+        yield from (Block(row[0]) for row in rows if row)
+        return
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + " --- |" * len(rows[0]))
+    yield Block("\n".join(lines))
+
+
+def _formula(tag: Tag) -> str:
+    note = tag.find("annotation", attrs={"encoding": "application/x-tex"})
+    if isinstance(note, Tag):
+        return f"${one_line(note.get_text())}$"
+    if tag.get("alttext"):
+        return f"${one_line(str(tag['alttext']))}$"
+    return one_line(tag.get_text(" "))
+
+
+def _inline(node: object, depth: int) -> str:
+    if isinstance(node, NavigableString):
+        return "" if isinstance(node, (Comment, PreformattedString)) else re.sub(r"\s+", " ", str(node))
+    if not isinstance(node, Tag) or node.name in _SILENT:
+        return ""
+    if node.name == "br":
+        return "\n"
+    if node.name == "img":
+        return str(node.get("alt") or "")
+    if node.name == "math":
+        return _formula(node)
+    if node.name == "a" and set(node.get_attribute_list("class")) & _HEADERLINK:
+        return ""
+    if depth > MAX_DEPTH:
+        return re.sub(r"\s+", " ", node.get_text(" "))
+    inner = "".join(_inline(child, depth + 1) for child in node.children)
+    if node.name in ("code", "kbd", "tt", "samp"):
+        inner = inner.strip()
+        return f"`{inner}`" if inner and "`" not in inner else inner
+    if node.name == "sup" and re.fullmatch(r"[\w+-]{1,4}", inner):
+        return f"^{inner}"
+    if node.name in _BLOCK_TAGS or node.name in ("li", "tr"):
+        return f" {inner} "
+    return inner
+
+
+def _tidy(text: str) -> str:
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    return "\n".join(line for line in lines if line)

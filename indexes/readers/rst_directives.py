@@ -1,0 +1,184 @@
+"""Stand-ins for the directives and roles that Sphinx and its extensions add to docutils."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives, roles
+
+from indexes.readers.source import clean_text
+
+_NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
+_ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
+_ROLE_TARGET = re.compile(r"^(.*?)\s*<[^<>]*>$", re.DOTALL)
+
+# docutils' own, whose meaning is kept.
+_NATIVE = frozenset(
+    {"figure", "list-table", "table", "math", "parsed-literal", "replace", "unicode", "epigraph", "pull-quote",
+     "highlights", "compound", "container", "rubric", "line-block", "date", "role", "default-role", "class", "header",
+     "footer", "csv-table", "topic", "sidebar", "attention", "caution", "danger", "error", "hint", "important", "note",
+     "tip", "warning", "admonition", "image"}
+)  # fmt: skip
+_LISTINGS = frozenset({"code", "code-block", "sourcecode", "code-cell", "prompt", "highlight-block"})
+_SILENT = frozenset(
+    {"toctree", "meta", "highlight", "contents", "index", "include", "raw", "currentmodule", "module", "default-domain",
+     "sectionauthor", "codeauthor", "sectnum", "title", "target-notes", "bibliography", "automodule", "graphviz",
+     "mermaid", "plot", "testsetup", "testcleanup", "tabularcolumns", "program"}
+)  # fmt: skip
+_NATIVE_ROLES = frozenset(
+    {"math", "emphasis", "strong", "literal", "subscript", "superscript", "sub", "sup", "title-reference", "raw"}
+)
+_CODE_ROLES = re.compile(r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp"
+                         r"|program|const|macro|type|member|struct|enum|var|expr|literal|any|hip|cuda)$")  # fmt: skip
+_LABELS = {"seealso": "See also", "challenge": "Challenge", "exercise": "Exercise", "solution": "Solution",
+           "prereq": "Prerequisites", "questions": "Questions", "objectives": "Objectives",
+           "keypoints": "Key points", "discussion": "Discussion"}  # fmt: skip
+MAX_INCLUDED_BYTES = 1_000_000
+
+
+class _AnyOptions(dict[str, Any]):
+    """An option specification that takes every option as it stands."""
+
+    def __missing__(self, name: str) -> Any:
+        return directives.unchanged
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Tolerant(Directive):  # type: ignore[misc]  # docutils carries no types
+    """Arguments, options and content of any kind; the tree keeps the words."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+    option_spec: ClassVar[Any] = _AnyOptions()
+
+    @property
+    def argument(self) -> str:
+        return self.arguments[0].strip() if self.arguments else ""
+
+    def nested(self) -> list[nodes.Node]:
+        """The content, parsed."""
+        box = nodes.container()
+        self.state.nested_parse(self.content, self.content_offset, box)
+        return list(box.children)
+
+
+class Unwrapped(_Tolerant):
+    """An unknown directive: its argument as a line, then its content."""
+
+    def run(self) -> list[nodes.Node]:
+        """The words of the directive."""
+        lead = self.argument or _LABELS.get(self.name.lower(), "")
+        if not lead:
+            return self.nested()
+        inline, _ = self.state.inline_text(lead, self.lineno)
+        plain = self.name.lower() in _LABELS or "tab" in self.name.lower() or not self.content
+        described = re.match(
+            r"(c:|cpp:|py:|js:|auto|doxygen)|(function|method|class|attribute|data|envvar)$", self.name
+        )
+        if described:
+            return [nodes.paragraph("", "", nodes.literal("", lead)), *self.nested()]
+        body = nodes.strong("", "", *inline) if plain and self.content else nodes.inline("", "", *inline)
+        return [nodes.paragraph("", "", body), *self.nested()]
+
+
+class Silent(_Tolerant):
+    """A directive that holds no text of the book."""
+
+    def run(self) -> list[nodes.Node]:
+        """Nothing."""
+        return []
+
+
+class Listing(_Tolerant):
+    """`code-block` and its kin; a caption comes before the listing."""
+
+    def run(self) -> list[nodes.Node]:
+        """A caption, if any, and a literal block that knows its language."""
+        code = "\n".join(self.content)
+        block = nodes.literal_block(code, code, language=_language(self.argument))
+        caption = self.options.get("caption")
+        return [nodes.paragraph(caption, caption), block] if caption else [block]
+
+
+class LiteralInclude(_Tolerant):
+    """A listing from a file, if that file lies inside the book's folder; else its name is reported."""
+
+    def run(self) -> list[nodes.Node]:
+        """A literal block, or nothing."""
+        settings = self.state.document.settings
+        root = Path(settings.book_root).resolve()
+        name = self.argument
+        base = root if name.startswith("/") else Path(settings.book_file).resolve().parent
+        target = (base / name.lstrip("/")).resolve()
+        if not target.is_relative_to(root) or not target.is_file() or target.stat().st_size > MAX_INCLUDED_BYTES:
+            settings.book_missing.append(name)
+            return []
+        lines = clean_text(target.read_text(encoding="utf-8", errors="replace")).split("\n")
+        code = "\n".join(self._chosen(lines))
+        if not code.strip():
+            return []
+        language = self.options.get("language") or target.suffix.lstrip(".")
+        return [nodes.literal_block(code, code, language=_language(language))]
+
+    def _chosen(self, lines: list[str]) -> list[str]:
+        start = self._find(lines, "start-after", 1) or self._find(lines, "start-at", 0) or 0
+        rest = lines[start:]
+        end = self._find(rest, "end-before", 0) or self._find(rest, "end-at", 1)
+        rest = rest[:end] if end is not None else rest
+        wanted = self.options.get("lines")
+        if not wanted:
+            return rest
+        chosen: list[str] = []
+        for part in wanted.split(","):
+            bounds = re.fullmatch(r"\s*(\d*)\s*(-?)\s*(\d*)\s*", part)
+            if bounds is not None and (bounds[1] or bounds[3]):
+                first = int(bounds[1] or 1)
+                last = int(bounds[3]) if bounds[3] else (len(rest) if bounds[2] else first)
+                chosen.extend(rest[first - 1 : last])
+        return chosen
+
+    def _find(self, lines: list[str], option: str, after: int) -> int | None:
+        wanted = self.options.get(option)
+        if not wanted:
+            return None
+        return next((number + after for number, line in enumerate(lines) if wanted in line), None)
+
+
+def _language(name: str) -> str:
+    first = name.split()[0] if name.split() else ""
+    return re.sub(r"[^\w+#-]", "", first).lower()
+
+
+def _words_role(name: str, rawtext: str, text: str, *_where: Any) -> tuple[list[nodes.Node], list[nodes.Node]]:
+    """An unknown role: its words, as code where the role names code."""
+    text = re.sub(r"\x00", "", text).strip()
+    target = _ROLE_TARGET.match(text)
+    words = (target[1] if target and target[1] else text.strip("<>")).lstrip("~!")
+    if _CODE_ROLES.search(name.lower()):
+        return [nodes.literal(rawtext, words)], []
+    return [nodes.inline(rawtext, words)], []
+
+
+def register_for(text: str) -> None:
+    """Register a stand-in for every directive and role that `text` uses and docutils does not know."""
+    for name in {match.lower() for match in _NAMES.findall(text)}:
+        if name in _NATIVE:
+            continue
+        if name in _LISTINGS:
+            directives.register_directive(name, Listing)
+        elif name == "literalinclude":
+            directives.register_directive(name, LiteralInclude)
+        elif name in _SILENT:
+            directives.register_directive(name, Silent)
+        else:
+            directives.register_directive(name, Unwrapped)
+    for first, second in _ROLES.findall(text):
+        name = (first or second).lower()
+        if name not in _NATIVE_ROLES:
+            roles.register_local_role(name, _words_role)

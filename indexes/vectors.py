@@ -1,0 +1,127 @@
+"""FAISS: unit vectors under integer ids, searched by inner product. The only file that names faiss.
+
+It checks what FAISS does not: wrong dimensions (a bare AssertionError there), vectors that are no numbers (ids of -1),
+fewer vectors than asked for (padding with -1), and files that are cut short (a C++ trace).
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.errors import IndexCorrupt, InvalidInput
+from indexes.text_encoder import Matrix
+
+
+class VectorIndex:
+    """Exact search over unit vectors. Threads may share it: searches and changes take turns."""
+
+    def __init__(self, dimension: int, *, use_gpu: bool = False, index: Any = None) -> None:
+        import faiss
+
+        self.dimension = dimension
+        self._faiss: Any = faiss
+        self._index = index if index is not None else faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
+        self._lock = threading.RLock()
+        self._use_gpu = use_gpu and faiss.get_num_gpus() > 0
+        self._on_gpu: Any = None
+
+    @property
+    def device(self) -> str:
+        """Where searches run: `cuda` or `cpu`."""
+        return "cuda" if self._use_gpu else "cpu"
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def ids(self) -> np.ndarray:
+        """All ids, int64, in the order of storage."""
+        with self._lock:
+            return np.asarray(self._faiss.vector_to_array(self._index.id_map), dtype=np.int64)
+
+    def add(self, ids: np.ndarray, vectors: Matrix) -> None:
+        """Add vectors, shape (n, dimension), under new ids, shape (n,)."""
+        checked = self._checked(vectors)
+        if len(ids) != len(checked):
+            raise InvalidInput(f"{len(ids)} ids were given for {len(checked)} vectors.")
+        with self._lock:
+            self._index.add_with_ids(checked, np.ascontiguousarray(ids, dtype=np.int64))
+            self._on_gpu = None
+
+    def remove_range(self, first: int, last: int) -> int:
+        """Remove the ids from `first` to `last`, both included; how many there were."""
+        with self._lock:
+            self._on_gpu = None
+            return int(self._index.remove_ids(self._faiss.IDSelectorRange(first, last + 1)))
+
+    def remove(self, ids: np.ndarray) -> int:
+        """Remove these ids; how many there were."""
+        with self._lock:
+            self._on_gpu = None
+            return int(self._index.remove_ids(self._faiss.IDSelectorBatch(np.ascontiguousarray(ids, dtype=np.int64))))
+
+    def search(self, query: np.ndarray, top_k: int, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, int64, and inner products, float32, of the best vectors, best first; at most `top_k`.
+
+        Args:
+            query: one vector, shape (dimension,).
+            allowed: ids that may be found; None allows all.
+
+        Raises:
+            InvalidInput: a query of another dimension, or one that is no number.
+        """
+        row = self._checked(np.asarray(query).reshape(1, -1))
+        with self._lock:
+            count = min(top_k, len(self), len(allowed) if allowed is not None else top_k)
+            if count < 1:
+                return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
+            if allowed is None:
+                scores, ids = self._fastest().search(row, count)
+            else:
+                # GPU indexes take no selectors, so filtered searches stay on the CPU.
+                selector = self._faiss.IDSelectorBatch(np.ascontiguousarray(allowed, dtype=np.int64))
+                scores, ids = self._index.search(row, count, params=self._faiss.SearchParameters(sel=selector))
+        found = ids[0] >= 0
+        return ids[0][found], scores[0][found]
+
+    def save(self, path: Path) -> None:
+        """Write the index to a file, in place of what was there, at once."""
+        draft = path.with_name(path.name + ".tmp")
+        with self._lock:
+            self._faiss.write_index(self._index, str(draft))
+        draft.replace(path)
+
+    def _fastest(self) -> Any:
+        if not self._use_gpu:
+            return self._index
+        if self._on_gpu is None:
+            self._on_gpu = self._faiss.index_cpu_to_gpu(self._faiss.StandardGpuResources(), 0, self._index)
+        return self._on_gpu
+
+    def _checked(self, vectors: np.ndarray) -> Matrix:
+        checked = np.ascontiguousarray(vectors, dtype=np.float32)
+        if checked.ndim != 2 or checked.shape[1] != self.dimension:
+            raise InvalidInput(
+                f"Vectors of shape {checked.shape} were given to an index of dimension {self.dimension}."
+            )
+        if not np.isfinite(checked).all():
+            raise InvalidInput("A vector holds values that are no numbers.")
+        return checked
+
+
+def load_index(path: Path, dimension: int, *, use_gpu: bool = False) -> VectorIndex:
+    """Read an index from a file. Raises IndexCorrupt when it is cut short, of another kind or another dimension."""
+    import faiss
+
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise IndexCorrupt(
+            f"The vector file '{path}' cannot be read.", hint="it is rebuilt from the catalog"
+        ) from error
+    if not isinstance(index, faiss.IndexIDMap2) or index.d != dimension:
+        raise IndexCorrupt(f"The vector file '{path}' is of another kind.", hint="it is rebuilt from the catalog")
+    return VectorIndex(dimension, use_gpu=use_gpu, index=index)
