@@ -1,0 +1,180 @@
+"""Questions, exams, cards and progress over HTTP: the contract's forms, and what clients get wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from typing import Any
+
+import pytest
+from api_fakes import SAMPLE_ID, Live
+
+
+def start(live: Live, **body: Any) -> dict[str, Any]:
+    reply = live.client.post("/v1/exams", json={"count": 5, "seed": 3, **body})
+    assert reply.status_code == 201, reply.text
+    exam: dict[str, Any] = reply.json()
+    return exam
+
+
+def test_answers_stay_hidden_until_asked_for(shared: Live) -> None:
+    plain = shared.client.get("/v1/questions", params={"limit": 5000}).json()["questions"]
+    assert len(plain) >= 500
+    assert all(q["answer"] is None and q["answer_index"] is None and q["gold"] is None for q in plain)
+    told = shared.client.get("/v1/questions", params={"limit": 3, "with_answers": "true"}).json()["questions"]
+    assert len(told) == 3
+    assert all(q["answer"] and q["gold"] for q in told if q["answerable"])
+
+
+def test_questions_are_filtered_by_book_chapter_and_type(shared: Live) -> None:
+    def ask(**params: Any) -> list[dict[str, Any]]:
+        questions: list[dict[str, Any]] = shared.client.get("/v1/questions", params=params).json()["questions"]
+        return questions
+
+    assert {(q["chapter"], q["type"]) for q in ask(chapter=5, type="choice")} == {(5, "choice")}
+    assert len(ask(document_id=SAMPLE_ID, limit=7)) == 7
+    assert shared.client.get("/v1/questions", params={"document_id": "none"}).status_code == 404
+    assert shared.client.get("/v1/questions", params={"limit": 5001}).status_code == 422
+    assert shared.client.get("/v1/questions", params={"question_file": "../x.jsonl"}).status_code == 400
+
+
+def test_an_exam_holds_no_answer_and_choice_questions_have_four_options(live: Live) -> None:
+    exam = start(live, count=40)
+    assert len(exam["questions"]) == 40
+    for question in exam["questions"]:
+        assert not {"answer", "answer_index", "key_facts", "gold"} & question.keys()
+        assert (question["choices"] is not None) == (question["type"] == "choice")
+        assert question["choices"] is None or len(question["choices"]) == 4
+
+
+def test_the_same_seed_gives_the_same_exam_under_a_new_id(live: Live) -> None:
+    first, second = start(live), start(live)
+    assert first["questions"] == second["questions"]
+    assert first["id"] != second["id"]
+
+
+def test_an_exam_is_marked_once_and_misses_are_due_at_once(live: Live) -> None:
+    exam = start(live, types=["choice"], count=4)
+    bank = {
+        q["id"]: q
+        for q in live.client.get("/v1/questions", params={"limit": 5000, "with_answers": True}).json()["questions"]
+    }
+    ids = [q["id"] for q in exam["questions"]]
+    answers = {ids[0]: bank[ids[0]]["answer_index"], ids[1]: (bank[ids[1]]["answer_index"] + 1) % 4}
+    reply = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": answers})
+    result = reply.json()
+    assert (result["score"], result["max_score"]) == (1.0, 4.0)
+    for mark in result["marks"]:
+        assert mark["reference_answer"] == bank[mark["question_id"]]["answer"]
+        evidence = bank[mark["question_id"]]["gold"][0]["evidence"]
+        assert evidence in mark["passage"]["text"]
+    assert live.client.get(f"/v1/exams/{exam['id']}").json()["result"] == result
+    due = live.client.get("/v1/cards/due").json()["cards"]
+    assert {card["question_id"] for card in due} == set(ids[1:])
+    again = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": answers})
+    assert (again.status_code, again.json()["error"]["type"]) == (409, "exam_closed")
+
+
+def test_late_answers_are_a_conflict(live: Live) -> None:
+    exam = start(live, time_limit_s=0.001)
+    assert exam["deadline"] is not None
+    late = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
+    assert (late.status_code, late.json()["error"]["type"]) == (409, "exam_closed")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"count": 0},
+        {"count": 501},
+        {"count": 10_000},
+        {"types": ["essay"]},
+        {"chapters": ["one"]},
+        {"chapters": [99]},
+        {"weights": {"one": 1.0}},
+        {"weights": {"1": -1.0}},
+        {"learner": ""},
+        {"learner": "\x00"},
+        {"time_limit_s": 0},
+        {"surprise": 1},
+    ],
+)
+def test_an_exam_that_makes_no_sense_is_a_clear_error(shared: Live, body: dict[str, Any]) -> None:
+    reply = shared.client.post("/v1/exams", json=body)
+    assert reply.status_code in (400, 422), reply.text
+    assert reply.json()["error"]["message"]
+
+
+def test_wrong_answers_forms_leave_the_exam_open(live: Live) -> None:
+    exam = start(live, types=["choice"], count=2)
+    path = f"/v1/exams/{exam['id']}/answers"
+    question_id = exam["questions"][0]["id"]
+    for answers in ({"99-999": 1}, {question_id: 9}, {question_id: [1]}, {question_id: "no such option"}):
+        assert live.client.post(path, json={"answers": answers}).status_code in (400, 422)
+    assert live.client.get(f"/v1/exams/{exam['id']}").json()["handed_in_at"] is None
+    assert live.client.post(path, json={"answers": {question_id: 1}}).status_code == 200
+
+
+def test_cards_are_reviewed_and_belong_to_their_learner(live: Live) -> None:
+    exam = start(live, learner="ada", count=2)
+    assert live.client.get(f"/v1/exams/{exam['id']}").status_code == 404
+    live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}, "learner": "ada"})
+    card = live.client.get("/v1/cards/due", params={"learner": "ada"}).json()["cards"][0]
+    path = f"/v1/cards/{card['id']}/review"
+    assert live.client.post(path, json={"rating": 3}).status_code == 404
+    assert live.client.post(path, json={"rating": 0, "learner": "ada"}).status_code == 422
+    reviewed = live.client.post(path, json={"rating": 3, "learner": "ada"}).json()
+    assert reviewed["due"] > card["due"]
+    past = live.client.post(path, json={"rating": 3, "learner": "ada", "reviewed_at": "2001-01-01T00:00:00Z"})
+    assert past.status_code == 409
+    assert live.client.get("/v1/cards/due").json()["cards"] == []
+
+
+def test_progress_is_by_chapter_with_titles(live: Live) -> None:
+    exam = start(live, chapters=[5], count=3)
+    live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
+    chapters = live.client.get("/v1/progress").json()["chapters"]
+    fifth = next(chapter for chapter in chapters if chapter["chapter"] == 5)
+    assert (fifth["seen"], fifth["right"], fifth["due"]) == (3, 0, 3)
+    assert fifth["title"]
+    assert len(fifth["forecast"]) == 7
+
+
+def test_decks_leave_as_anki_and_csv(live: Live) -> None:
+    exam = start(live, count=3)
+    live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
+    deck = live.client.get("/v1/cards/export.apkg")
+    assert "collection.anki2" in zipfile.ZipFile(io.BytesIO(deck.content)).namelist()
+    assert live.client.get("/v1/cards/export.csv").text.startswith("id,chapter,question")
+
+
+def test_a_question_file_of_ones_own_is_examined_and_a_broken_one_is_named(live: Live) -> None:
+    folder = live.services.settings.home / "questions"
+    folder.mkdir()
+    mine = {"id": "m1", "question": "How many threads?", "answer": "32 threads.", "key_facts": ["32 threads"]}
+    (folder / "mine.jsonl").write_text(json.dumps(mine), encoding="utf-8")
+    (folder / "bad.jsonl").write_text(json.dumps(mine) + "\n{", encoding="utf-8")
+    exam = start(live, question_file="mine.jsonl", count=1)
+    result = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {"m1": "32 threads"}}).json()
+    assert result["score"] == 1.0
+    bad = live.client.post("/v1/exams", json={"question_file": "bad.jsonl", "count": 1})
+    assert bad.status_code == 422
+    assert "bad.jsonl:2" in bad.json()["error"]["message"]
+
+
+def test_a_thousand_questions_are_listed_within_200_ms(shared: Live) -> None:
+    import time
+
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        shared.client.get("/v1/questions", params={"limit": 1000})
+        seconds.append(time.perf_counter() - begun)
+    assert min(seconds) < 0.2
+
+
+def test_reports_are_listed_and_an_unknown_one_is_not_found(live: Live) -> None:
+    assert live.client.get("/v1/reports").json() == {"reports": []}
+    for report_id in ("none", "..%2F..%2Fetc", "%00"):
+        assert live.client.get(f"/v1/reports/{report_id}").status_code == 404
