@@ -1,0 +1,314 @@
+"""The parts of generation that need no model: prefix tree, lookup, admission, the line for the model, text pieces."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fakes import make_passage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexes.errors import Busy, Cancelled, NotFound
+from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
+from rag.generators.abstention import says_unknown
+from rag.generators.admission import Admission
+from rag.generators.cache import Segment
+from rag.generators.detokenizer import ReasoningFilter, TextStream
+from rag.generators.lookup import PromptLookup
+from rag.generators.model_thread import ModelThread
+from rag.generators.prefix_cache import CacheKey, PrefixCache
+from rag.generators.protocol import GenerationRequest, Turn
+from rag.models.capabilities import Capabilities
+
+KEY = CacheKey("base", None, "nf4", "bfloat16")
+
+
+class Spelling(Segment):
+    """A segment whose content is the tokens themselves: what was found can be spelt out."""
+
+    @staticmethod
+    def of(tokens: list[int]) -> Spelling:
+        return Spelling((tuple(tokens),), (), len(tokens), 10 * len(tokens))
+
+    def part(self, start: int, stop: int) -> Spelling:
+        return Spelling.of(list(self.keys[0][start:stop]))
+
+
+def keep(cache: PrefixCache, tokens: list[int], key: CacheKey = KEY) -> None:
+    cache.keep(key, tokens, lambda start, stop: Spelling.of(tokens[start:stop]))
+
+
+def spelt(cache: PrefixCache, tokens: list[int], key: CacheKey = KEY) -> list[int]:
+    return [token for segment, count in cache.find(key, tokens) for token in segment.keys[0][:count]]
+
+
+token_lists = st.lists(st.integers(0, 3), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(token_lists, min_size=1, max_size=12), token_lists)
+def test_the_prefix_tree_finds_the_longest_beginning_ever_kept(kept: list[list[int]], wanted: list[int]) -> None:
+    cache = PrefixCache(1 << 30)
+    for tokens in kept:
+        keep(cache, tokens)
+    longest = max(
+        next((i for i, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b), min(len(tokens), len(wanted)))
+        for tokens in kept
+    )
+    assert spelt(cache, wanted) == wanted[:longest]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(token_lists, min_size=1, max_size=20), st.integers(0, 300))
+def test_the_prefix_tree_stays_within_its_bytes_and_spells_true(kept: list[list[int]], capacity: int) -> None:
+    cache = PrefixCache(capacity)
+    for tokens in kept:
+        keep(cache, tokens)
+        assert cache.held_bytes <= capacity
+        found = spelt(cache, tokens)
+        assert found == tokens[: len(found)]
+
+
+def test_what_was_used_longest_ago_is_dropped_first() -> None:
+    cache = PrefixCache(60)
+    keep(cache, [1, 1, 1])
+    keep(cache, [2, 2, 2])
+    cache.find(KEY, [1, 1, 1])
+    keep(cache, [3, 3, 3])
+    assert spelt(cache, [2, 2, 2]) == []
+    assert spelt(cache, [1, 1, 1]) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CacheKey("another base", None, "nf4", "bfloat16"),
+        CacheKey("base", "qa@1", "nf4", "bfloat16"),
+        CacheKey("base", None, "none", "bfloat16"),
+        CacheKey("base", None, "nf4", "float32"),
+    ],
+)
+def test_keys_of_another_model_adapter_or_format_are_never_found(other: CacheKey) -> None:
+    cache = PrefixCache(1000)
+    keep(cache, [1, 2, 3])
+    assert spelt(cache, [1, 2, 3], other) == []
+
+
+def test_lookup_guesses_what_followed_the_same_tokens_before() -> None:
+    lookup = PromptLookup([5, 6, 7, 8, 9, 1, 2, 5, 6], 3)
+    assert lookup.guess(10) == [7, 8, 9]
+    assert lookup.guess(2) == [7, 8]
+    lookup.extend([0])
+    assert lookup.guess(10) == []
+
+
+def test_rejected_guesses_get_shorter_and_accepted_ones_longer() -> None:
+    lookup = PromptLookup([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], 8)
+    assert len(lookup.guess(100)) == 8
+    lookup.accepted(0, 8)
+    assert len(lookup.guess(100)) == 4
+    for _ in range(5):
+        lookup.accepted(0, 4)
+    assert len(lookup.guess(100)) == 1
+    lookup.accepted(1, 1)
+    assert len(lookup.guess(100)) == 2
+
+
+def capabilities(context_tokens: int) -> Capabilities:
+    return Capabilities("toy", "full", context_tokens, 2, 2, 0, 1, 4, 4, None, 100, 8, 16, 2, True)
+
+
+def admission(context_tokens: int = 100, budget_bytes: int = 1 << 20) -> Admission:
+    """One token a word; a token's keys and values take 2 layers × (4 + 4) × 2 bytes = 32 bytes."""
+
+    def tokenize(request: GenerationRequest) -> list[int]:
+        words = [request.question, *(p.text for p in request.passages), *(t.question for t in request.turns)]
+        return [0] * sum(len(text.split()) for text in words)
+
+    return Admission(capabilities(context_tokens), tokenize, "toy", budget_bytes, 2, 20)
+
+
+def test_the_lowest_passages_go_first_then_the_oldest_turns() -> None:
+    passages = tuple(make_passage(f"p{n} " * 30) for n in range(3))
+    turns = tuple(Turn(f"t{n} " * 30, "") for n in range(3))
+    fitted = admission().admit(GenerationRequest("q " * 10, "rag", passages))
+    assert fitted.request.passages == passages[:2]
+    assert fitted.max_new_tokens == 20
+    fitted = admission().admit(GenerationRequest("q " * 10, "rag", passages, turns))
+    assert fitted.request.passages == ()
+    assert fitted.request.turns == turns[1:]
+
+
+def test_what_can_never_fit_is_refused_with_its_numbers() -> None:
+    with pytest.raises(PromptTooLong, match="prompt of 90 tokens; toy reads 100, of which 20"):
+        admission().check(GenerationRequest("q " * 90, "rag"))
+    with pytest.raises(DoesNotFitInMemory, match="40 prompt tokens and 20 for the answer"):
+        admission(budget_bytes=59 * 32).admit(GenerationRequest("q " * 40, "base"))
+    assert admission(budget_bytes=60 * 32).admit(GenerationRequest("q " * 40, "base")).kv_bytes == 60 * 32
+
+
+def test_an_answer_longer_than_the_context_is_shortened_not_refused() -> None:
+    assert admission().admit(GenerationRequest("q " * 40, "base", max_tokens=5000)).max_new_tokens == 60
+
+
+def count_to(number: int, pause_s: float = 0.0) -> Callable[[Callable[[], bool]], Iterator[int]]:
+    def work(stop: Callable[[], bool]) -> Iterator[int]:
+        for value in range(number):
+            if stop():
+                return
+            time.sleep(pause_s)
+            yield value
+
+    return work
+
+
+def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
+    owner = ModelThread(50, 10)
+    names: set[str] = set()
+    order: list[int] = []
+
+    def work(number: int) -> Callable[[Callable[[], bool]], Iterator[int]]:
+        def run(_: Callable[[], bool]) -> Iterator[int]:
+            names.add(threading.current_thread().name)
+            order.append(number)
+            yield number
+
+        return run
+
+    gate = owner.iterate(count_to(3, 0.05))
+    next(gate)
+    threads = []
+    for number in range(8):
+        threads.append(threading.Thread(target=lambda n=number: list(owner.iterate(work(n)))))
+        threads[-1].start()
+        time.sleep(0.005)
+    list(gate)
+    for thread in threads:
+        thread.join()
+    assert order == list(range(8))
+    assert len(names) == 1
+    owner.close()
+
+
+def test_failing_work_tells_its_own_consumer_only(caplog: pytest.LogCaptureFixture) -> None:
+    owner = ModelThread(5, 10)
+
+    def fails(_: Callable[[], bool]) -> Iterator[int]:
+        yield 1
+        raise KeyError("planted")
+
+    def ours(_: Callable[[], bool]) -> Iterator[int]:
+        raise NotFound("nothing")
+        yield 0
+
+    stream = owner.iterate(fails)
+    assert next(stream) == 1
+    with pytest.raises(GenerationFailed, match="planted"):
+        next(stream)
+    with pytest.raises(NotFound):
+        next(owner.iterate(ours))
+    assert list(owner.iterate(count_to(3))) == [0, 1, 2]
+    assert "generation failed" in caplog.text
+    owner.close()
+
+
+def test_memory_is_freed_after_work_ran_out_of_it() -> None:
+    freed: list[bool] = []
+    owner = ModelThread(5, 10, lambda: freed.append(True))
+
+    def greedy(_: Callable[[], bool]) -> Iterator[int]:
+        raise MemoryError
+        yield 0
+
+    with pytest.raises(GenerationFailed, match="out of memory"):
+        next(owner.iterate(greedy))
+    assert freed == [True]
+    owner.close()
+
+
+def test_waiting_work_can_be_withdrawn() -> None:
+    owner = ModelThread(5, 10)
+    running = owner.iterate(count_to(100, 0.01))
+    next(running)
+    with pytest.raises(Cancelled):
+        next(owner.iterate(count_to(1), cancelled=lambda: True))
+    running.close()
+    assert owner.call(lambda: 7) == 7
+    owner.close()
+
+
+def test_a_full_line_and_a_long_wait_are_busy() -> None:
+    owner = ModelThread(0, 0.1)
+    running = owner.iterate(count_to(200, 0.01))
+    next(running)
+    with pytest.raises(Busy) as full:
+        next(owner.iterate(count_to(1)))
+    assert full.value.retry_after_s >= 1
+    running.close()
+    owner.close()
+    patient = ModelThread(1, 0.1)
+    running = patient.iterate(count_to(200, 0.01))
+    next(running)
+    with pytest.raises(Busy, match="waited"):
+        next(patient.iterate(count_to(1)))
+    patient.close()
+
+
+def test_a_closed_owner_refuses_work() -> None:
+    owner = ModelThread(5, 10)
+    owner.close()
+    with pytest.raises(GenerationFailed, match="closed"):
+        next(owner.iterate(count_to(1)))
+
+
+class ByteTokenizer:
+    """One token a UTF-8 byte: characters of several bytes need several tokens."""
+
+    def decode(self, tokens: list[int], **_: Any) -> str:
+        return bytes(tokens).decode("utf-8", errors="replace")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\ufffd"), max_size=40))
+def test_pieces_joined_are_the_text_and_hold_whole_characters(text: str) -> None:
+    stream = TextStream(ByteTokenizer())
+    pieces = [stream.push(byte) for byte in text.encode()]
+    pieces.append(stream.finish())
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 9), st.booleans())
+def test_a_leading_reasoning_block_is_left_out_however_it_is_cut(step: int, inside: bool) -> None:
+    text = ("" if inside else "<think>") + "hidden [1] thoughts</think>\n\nThe answer is <b>.</think>"
+    chosen = ReasoningFilter(inside=inside)
+    shown = "".join(chosen.push(text[start : start + step]) for start in range(0, len(text), step)) + chosen.finish()
+    assert shown.strip() == "The answer is <b>.</think>"
+
+
+@pytest.mark.parametrize("text", ["Plain answer.", "<thin air", "< 32 threads", ""])
+def test_text_without_reasoning_passes_unchanged(text: str) -> None:
+    chosen = ReasoningFilter()
+    assert "".join(chosen.push(character) for character in text) + chosen.finish() == text
+
+
+@pytest.mark.parametrize(
+    ("answer", "unknown"),
+    [
+        ("The passages do not answer the question.", True),
+        ("The provided passages don't mention a price.", True),
+        ("There is no information about this in the passages.", True),
+        ("这些段落没有提到这个问题。", True),
+        ("A warp is 32 threads [1].", False),
+        ("Threads of a warp do not diverge when all take the same branch.", False),
+        ("The passages do not mention it, but [2] says 32.", False),
+        ("", False),
+    ],
+)
+def test_an_answer_that_denies_knowing_is_recognised(answer: str, unknown: bool) -> None:
+    assert says_unknown(answer) is unknown

@@ -1,0 +1,324 @@
+"""The local generator: right text from kept prefixes and adapters, limits before work, failures that stay small."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import make_passage
+from tiny_models import build_adapter, build_model
+
+from indexes.errors import Busy, Cancelled
+from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
+from rag.generators import local
+from rag.generators.local import LocalGenerator, load_local_generator
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece, Turn
+from rag.settings import GeneratorSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+PASSAGES = tuple(make_passage(f"Passage {n}: shared memory has banks; a warp is 32 threads. " * 3) for n in range(3))
+
+
+def settings(model: Path, **changes: Any) -> GeneratorSettings:
+    base = GeneratorSettings(
+        kind="local", model=str(model), quantization="none", dtype="float32", device="cpu", max_tokens=24
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture(scope="module")
+def second_adapter(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    return build_adapter(tmp_path_factory.mktemp("adapters") / "other", tiny_model, rank=8, seed=7)
+
+
+@pytest.fixture
+def generator(tiny_model: Path, tiny_adapter: Path, second_adapter: Path) -> Iterator[LocalGenerator]:
+    made = load_local_generator(
+        settings(tiny_model, adapters={"qa": str(tiny_adapter), "other": str(second_adapter)})
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plain(tiny_model: Path) -> Iterator[LocalGenerator]:
+    made = load_local_generator(settings(tiny_model))
+    yield made
+    made.close()
+
+
+def answer(generator: LocalGenerator, request: GenerationRequest) -> tuple[str, GenerationDone]:
+    pieces = list(generator.stream(request))
+    done = pieces[-1]
+    assert isinstance(done, GenerationDone)
+    return "".join(piece.text for piece in pieces[:-1] if isinstance(piece, TextPiece)), done
+
+
+def ask(question: str = "What is a warp?", **changes: Any) -> GenerationRequest:
+    return replace(GenerationRequest(question, "base"), **changes)
+
+
+def test_it_is_a_generator_and_scores_choices(generator: LocalGenerator) -> None:
+    assert isinstance(generator, Generator)
+    assert isinstance(generator, ChoiceScorer)
+    assert generator.arms == ("base", "tuned", "rag", "rag+tuned")
+    assert generator.adapters == ("qa", "other")
+
+
+def test_turn_two_and_repeated_passages_are_read_from_the_cache(plain: LocalGenerator) -> None:
+    first = ask(arm="rag", passages=PASSAGES)
+    text, done = answer(plain, first)
+    assert done.usage.cached_prompt_tokens == 0
+    _, other_question = answer(plain, replace(first, question="What is occupancy?"))
+    assert other_question.usage.cached_prompt_tokens > 0.8 * done.usage.prompt_tokens
+    _, turn_two = answer(plain, replace(first, question="And why?", turns=(Turn(first.question, text),)))
+    assert turn_two.usage.cached_prompt_tokens > other_question.usage.cached_prompt_tokens
+    again, repeated = answer(plain, first)
+    assert again == text
+    assert repeated.usage.cached_prompt_tokens == done.usage.prompt_tokens - 1
+
+
+def test_kept_prefixes_change_no_answer(tiny_model: Path, plain: LocalGenerator) -> None:
+    fresh = load_local_generator(settings(tiny_model, prefix_cache=False, prompt_lookup_tokens=0))
+    try:
+        for question in ("What is a warp?", "What is occupancy?", "What is a warp?"):
+            request = ask(question, arm="rag", passages=PASSAGES)
+            text, done = answer(fresh, request)
+            assert done.usage.cached_prompt_tokens == 0
+            assert answer(plain, request)[0] == text
+    finally:
+        fresh.close()
+
+
+def test_adapters_answer_as_if_each_were_alone(
+    generator: LocalGenerator, tiny_model: Path, tiny_adapter: Path, second_adapter: Path
+) -> None:
+    alone = {}
+    for name, path in (("qa", tiny_adapter), ("other", second_adapter)):
+        single = load_local_generator(settings(tiny_model, adapters={name: str(path)}))
+        alone[name] = answer(single, ask(arm="tuned", adapter=name))[0]
+        alone["base"] = answer(single, ask())[0]
+        single.close()
+    assert len(set(alone.values())) == 3
+    for name in ("qa", "base", "other", "qa", "other", "base", "qa"):
+        request = ask() if name == "base" else ask(arm="tuned", adapter=name)
+        text, done = answer(generator, request)
+        assert text == alone[name]
+        assert done.usage.prompt_tokens > 0
+
+
+def test_an_adapter_never_reads_another_adapters_keys(generator: LocalGenerator) -> None:
+    answer(generator, ask())
+    _, tuned = answer(generator, ask(arm="tuned", adapter="qa"))
+    assert tuned.usage.cached_prompt_tokens == 0
+    _, other = answer(generator, ask(arm="tuned", adapter="other"))
+    assert other.usage.cached_prompt_tokens == 0
+
+
+def test_concurrent_answers_are_those_of_one_at_a_time(generator: LocalGenerator) -> None:
+    requests = [ask(f"What is number {n}?", arm="tuned", adapter=("qa", "other")[n % 2]) for n in range(6)]
+    expected = [answer(generator, request)[0] for request in requests]
+    got: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda n=n, r=r: got.__setitem__(n, answer(generator, r)[0]))
+        for n, r in enumerate(requests)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[n] for n in range(6)] == expected
+
+
+def test_one_seed_gives_one_text(plain: LocalGenerator) -> None:
+    def text(seed: int) -> str:
+        return answer(plain, ask(temperature=0.9, sampling_top_p=0.95, seed=seed))[0]
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+def test_the_wrong_arm_or_adapter_is_refused_with_what_to_do(
+    plain: LocalGenerator, generator: LocalGenerator
+) -> None:
+    with pytest.raises(ArmUnavailable, match="needs a LoRA adapter") as error:
+        plain.check(ask(arm="tuned"))
+    assert "--adapter" in error.value.hint
+    with pytest.raises(ArmUnavailable, match="no adapter nobody; loaded are: qa, other"):
+        generator.check(ask(arm="tuned", adapter="nobody"))
+
+
+def test_lowest_passages_are_dropped_until_the_prompt_fits(tiny_model: Path) -> None:
+    small = load_local_generator(settings(tiny_model, context_tokens=800))
+    try:
+        passages = tuple(make_passage(f"Passage {n}. " + "a warp is 32 threads. " * 20) for n in range(8))
+        _, done = answer(small, ask(arm="rag", passages=passages))
+        assert done.passages_used is not None
+        assert 0 < done.passages_used < 8
+        assert done.usage.prompt_tokens + 24 <= 800
+    finally:
+        small.close()
+
+
+def test_a_question_longer_than_the_context_is_refused_before_retrieval(plain: LocalGenerator) -> None:
+    with pytest.raises(PromptTooLong, match=r"prompt of [\d,]+ tokens; .* reads 2,048"):
+        plain.check(ask("warp " * 3000))
+    answer(plain, ask())
+
+
+def test_too_few_bytes_are_refused_with_the_arithmetic(tiny_model: Path) -> None:
+    poor = load_local_generator(settings(tiny_model, kv_budget_bytes=120_000))
+    try:
+        # 3 layers × 2 heads × (16 + 16) numbers × 4 bytes = 768 bytes a token
+        with pytest.raises(DoesNotFitInMemory, match=r"0\.7 MiB for 1,000 tokens\); the budget is 0\.1 MiB"):
+            poor.check(ask("warp " * 200))
+        passages = (make_passage("warp " * 100),)
+        _, done = answer(poor, replace(ask("hi", arm="rag", passages=passages), max_tokens=4))
+        assert done.passages_used == 0
+    finally:
+        poor.close()
+
+
+def test_kept_prefixes_stay_within_their_bytes(tiny_model: Path) -> None:
+    budget = 400_000
+    small = load_local_generator(settings(tiny_model, kv_budget_bytes=budget))
+    try:
+        for number in range(8):
+            answer(small, ask(f"Question number {number} about warps?"))
+            assert small._prefixes.held_bytes <= budget
+        assert small._prefixes.held_bytes > 0
+    finally:
+        small.close()
+
+
+def slow_down(generator: LocalGenerator, seconds: float) -> list[float]:
+    """Makes every step of the model take `seconds`; returns the list to which each step adds its time."""
+    steps: list[float] = []
+    forward = generator._model.forward
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        steps.append(time.monotonic())
+        return forward(*args, **kwargs)
+
+    generator._model.forward = slow
+    return steps
+
+
+def test_closing_the_stream_stops_the_model(tiny_model: Path) -> None:
+    generator = load_local_generator(settings(tiny_model, prompt_lookup_tokens=0))
+    steps = slow_down(generator, 0.02)
+    stream = generator.stream(ask(max_tokens=500))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    taken = len(steps)
+    time.sleep(0.3)
+    assert len(steps) <= taken + 2
+    generator.close()
+
+
+def test_cancelling_stops_within_two_tokens_and_frees_the_model(tiny_model: Path) -> None:
+    generator = load_local_generator(settings(tiny_model, prompt_lookup_tokens=0))
+    steps = slow_down(generator, 0.02)
+    stop = threading.Event()
+    stream = generator.stream(ask(max_tokens=500, cancelled=stop.is_set))
+    next(stream)
+    stop.set()
+    taken = len(steps)
+    with pytest.raises(Cancelled):
+        list(stream)
+    time.sleep(0.2)
+    assert len(steps) <= taken + 2
+    assert answer(generator, ask(max_tokens=4))[1].usage.completion_tokens == 4
+    generator.close()
+
+
+def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
+    generator = load_local_generator(settings(tiny_model, max_queue=1, queue_timeout_s=0.2, prompt_lookup_tokens=0))
+    slow_down(generator, 0.02)
+    running = generator.stream(ask(max_tokens=200))
+    next(running)
+    waiting: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            list(generator.stream(ask("Second?")))
+        except Busy as error:
+            waiting.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.08)
+    with pytest.raises(Busy, match="waiting for the model") as full:
+        generator.check(ask("Third?"))
+    assert full.value.retry_after_s >= 1
+    thread.join()
+    assert "waited" in str(waiting[0])
+    running.close()  # type: ignore[attr-defined]
+    assert answer(generator, ask(max_tokens=3))[1].usage.completion_tokens == 3
+    generator.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [(RuntimeError("planted"), "planted"), (MemoryError(), "out of memory"), (RuntimeError("CUDA out of memory"), "out of memory")],
+)
+def test_a_failing_answer_harms_no_other(plain: LocalGenerator, raised: Exception, said: str) -> None:
+    expected, _ = answer(plain, ask())
+    forward = plain._model.forward
+    steps = 0
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise raised
+        return forward(*args, **kwargs)
+
+    plain._model.forward = failing
+    stream = plain.stream(ask("Another question?"))
+    with pytest.raises(GenerationFailed, match=said):
+        list(stream)
+    plain._model.forward = forward
+    assert answer(plain, ask())[0] == expected
+
+
+def test_scores_of_options_are_their_log_likelihoods(plain: LocalGenerator) -> None:
+    import torch
+
+    choices = ("32 threads", "a bank", "memory accesses")
+    request = ask()
+    scores = plain.score_choices(request, choices)
+    prompt = plain._chat.tokens(request)
+    for index, choice in enumerate(choices):
+        option = plain._loaded.tokenizer.encode(choice, add_special_tokens=False)
+        with torch.inference_mode():
+            rows = plain._model(input_ids=torch.tensor([prompt + option])).logits[0].log_softmax(-1)
+        expected = sum(float(rows[len(prompt) - 1 + place, token]) for place, token in enumerate(option))
+        assert scores.extra["sum_logprob"][index] == pytest.approx(expected, abs=1e-3)
+        assert scores.scores[index] == pytest.approx(expected / len(choice.encode()), abs=1e-3)
+    assert len(scores.extra["letters"]) == 3
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path: Path, tiny_model: Path, tiny_adapter: Path) -> None:
+    other_width = build_model(tmp_path / "wide", hidden_size=160)
+    with pytest.raises(AdapterMismatch, match=r"down_proj to be 256 → 128; in .* it is 256 → 160"):
+        load_local_generator(settings(other_width, adapters={"qa": str(tiny_adapter)}))
+    deeper = build_model(tmp_path / "deep", num_hidden_layers=5)
+    with pytest.raises(AdapterMismatch, match="trained on another base"):
+        load_local_generator(settings(deeper, adapters={"qa": str(tiny_adapter)}))
+    shallower = build_model(tmp_path / "shallow", num_hidden_layers=2)
+    with pytest.raises(AdapterMismatch, match="does not have"):
+        load_local_generator(settings(shallower, adapters={"qa": str(tiny_adapter)}))
+
+
+def test_the_default_budget_leaves_memory_to_others() -> None:
+    free = local.free_memory_bytes("cpu")
+    assert free is not None
+    assert 0 < local.default_kv_budget_bytes("cpu") <= free // 2

@@ -1,0 +1,236 @@
+"""Models on disk: what is wrong with a folder is said before it is loaded; sizes are computed as they come out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_models import build_model, build_tokenizer, edit_json
+
+from rag.errors import AdapterMismatch, DoesNotFitInMemory, ModelCannotLoad
+from rag.models import loading
+from rag.models.adapter_folder import read_adapter
+from rag.models.attention import grouped_attention
+from rag.models.devices import choose_device, choose_dtype
+from rag.models.fingerprint import base_fingerprint
+from rag.models.folder import inspect_folder
+from rag.models.loading import load_model, load_tokenizer
+from rag.models.memory import estimate_memory, linear_layers
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_model: Path) -> Path:
+    """A copy of the tiny model that a test may damage."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+@pytest.fixture(scope="module")
+def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large enough for linear layers to outweigh the rest."""
+    return build_model(
+        tmp_path_factory.mktemp("models") / "wide", hidden_size=512, intermediate_size=1536, num_hidden_layers=4,
+        head_dim=64, dtype="bfloat16",
+    )  # fmt: skip
+
+
+def weights_bytes(model: object) -> int:
+    """Bytes of every distinct parameter with its quantization state."""
+    total = 0
+    for parameter in {id(p): p for p in model.parameters()}.values():  # type: ignore[attr-defined]
+        total += parameter.numel() * parameter.element_size()
+        state = getattr(parameter, "quant_state", None)
+        if state is not None:
+            total += state.absmax.nbytes + (state.state2.absmax.nbytes if state.nested else 0)
+    return total
+
+
+def test_a_half_downloaded_folder_is_named_before_loading(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(ModelCannotLoad, match=r"has [\d,]+ bytes where its header promises") as error:
+        load_model(str(folder))
+    assert "download it again" in error.value.hint
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}), "utf-8"
+    )
+    with pytest.raises(ModelCannotLoad, match=r"1 of 2 weight files are missing \(model-00002-of-00002"):
+        inspect_folder(folder)
+
+
+def test_an_unfinished_download_is_named(folder: Path) -> None:
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "model.safetensors.incomplete").touch()
+    with pytest.raises(ModelCannotLoad, match="half downloaded"):
+        inspect_folder(folder)
+
+
+def test_folders_that_are_no_model_say_what_they_are(tmp_path: Path, folder: Path, tiny_adapter: Path) -> None:
+    with pytest.raises(ModelCannotLoad, match="does not exist"):
+        load_model(str(tmp_path / "nowhere"))
+    with pytest.raises(ModelCannotLoad, match=r"holds no config\.json"):
+        load_model(str(tmp_path))
+    with pytest.raises(ModelCannotLoad, match="LoRA adapter, not a model") as error:
+        load_model(str(tiny_adapter))
+    assert "--adapter" in error.value.hint
+    (folder / "config.json").write_text("{", "utf-8")
+    with pytest.raises(ModelCannotLoad, match="cannot be read"):
+        load_model(str(folder))
+
+
+def test_weights_that_are_not_there_or_of_another_program_say_so(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model.gguf")
+    with pytest.raises(ModelCannotLoad, match="no weight files") as error:
+        inspect_folder(folder)
+    assert "Ollama" in error.value.hint
+
+
+def test_a_tokenizer_without_chat_template_is_refused(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    build_tokenizer(chat_template=None).save_pretrained(folder)
+    with pytest.raises(ModelCannotLoad, match="no chat template") as error:
+        load_model(str(folder))
+    assert "instruct" in error.value.hint
+    load_tokenizer(str(folder), needs_chat_template=False)
+
+
+def test_a_folder_without_tokenizer_is_refused(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).unlink()
+    with pytest.raises(ModelCannotLoad, match="tokenizer"):
+        load_model(str(folder))
+
+
+def test_a_hub_out_of_reach_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelCannotLoad) as error:
+        load_model("nobody/not-on-this-disk")
+    assert "nobody/not-on-this-disk" in error.value.message
+    assert "hub" in error.value.hint
+
+
+def test_an_unknown_architecture_is_refused(folder: Path) -> None:
+    edit_json(folder / "config.json", model_type="no-such-architecture")
+    with pytest.raises(ModelCannotLoad):
+        load_model(str(folder))
+
+
+def test_foreign_quantization_is_sent_to_an_engine(folder: Path) -> None:
+    edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(ModelCannotLoad, match="quantized with gptq") as error:
+        load_model(str(folder))
+    assert "--generator remote" in error.value.hint
+
+
+def test_weights_larger_than_the_free_memory_are_refused_with_the_numbers(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda device: 1000)
+    with pytest.raises(DoesNotFitInMemory, match=r"needs .* GiB for its weights \(none\); .* are free on cpu"):
+        load_model(str(tiny_model), device="cpu")
+
+
+def test_devices_and_formats_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ModelCannotLoad, match="no device tpu"):
+        choose_device("tpu")
+    with pytest.raises(ModelCannotLoad, match="dtype 'float8'"):
+        choose_dtype("float8", "cpu", "none")
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4", "int8"])
+def test_estimated_weights_are_within_5_percent_of_the_loaded_model(wide_model: Path, quantization: str) -> None:
+    loaded = load_model(str(wide_model), quantization=quantization, dtype="bfloat16", device="cpu")
+    measured = weights_bytes(loaded.model)
+    estimate = estimate_memory(str(wide_model), quantization=quantization).weights_bytes
+    assert estimate == pytest.approx(measured, rel=0.05)
+
+
+def test_nf4_linear_layers_take_at_most_28_percent_of_their_bfloat16_size(wide_model: Path) -> None:
+    import torch
+
+    loaded = load_model(str(wide_model), quantization="nf4", device="cpu")
+    with torch.inference_mode():  # some processors repack the weights at the first pass: measured as it is served
+        loaded.model(input_ids=torch.tensor([[5, 6, 7]]))
+    packed = full = 0
+    for _, layer in linear_layers(loaded.model):
+        packed += layer.weight.numel() * layer.weight.element_size() + layer.weight.quant_state.absmax.nbytes
+        full += layer.in_features * layer.out_features * 2
+    assert packed <= 0.28 * full
+
+
+def test_the_estimate_counts_what_the_config_says(tiny_model: Path) -> None:
+    estimate = estimate_memory(str(tiny_model / "config.json"), context_tokens=1000, batch=2)
+    assert estimate.kv_cache_bytes == 2 * 1000 * 3 * 2 * (16 + 16) * 2  # batch × tokens × layers × heads × k+v × bytes
+    assert estimate.optimizer_bytes == estimate.adapter_bytes == 0
+    parts = estimate.weights_bytes + estimate.kv_cache_bytes + estimate.activation_bytes
+    assert estimate.total_bytes == parts
+
+
+def test_the_training_estimate_counts_the_adapter(tiny_model: Path, tiny_adapter: Path) -> None:
+    estimate = estimate_memory(str(tiny_model), quantization="nf4", context_tokens=256, train=True, rank=4)
+    adapter = read_adapter(tiny_adapter)
+    numbers = sum(layer.rank * (layer.in_features + layer.out_features) for layer in adapter.layers)
+    assert estimate.trainable_parameters == numbers
+    assert estimate.adapter_bytes == 4 * numbers
+    assert estimate.optimizer_bytes == 12 * numbers
+    assert estimate.kv_cache_bytes == 0
+
+
+def test_a_model_quantized_on_disk_keeps_its_quantization(tmp_path: Path, wide_model: Path) -> None:
+    loaded = load_model(str(wide_model), quantization="nf4", device="cpu")
+    fingerprint = base_fingerprint(loaded.model)
+    loaded.model.save_pretrained(tmp_path / "nf4")
+    loaded.tokenizer.save_pretrained(tmp_path / "nf4")
+    again = load_model(str(tmp_path / "nf4"), device="cpu")
+    assert again.quantization == "nf4"
+    assert base_fingerprint(again.model) == fingerprint
+    assert fingerprint == base_fingerprint(load_model(str(wide_model), device="cpu").model)
+    with pytest.raises(ModelCannotLoad, match="quantized as nf4 on disk; int8 was asked for"):
+        load_model(str(tmp_path / "nf4"), quantization="int8")
+
+
+def test_another_models_fingerprint_differs(tmp_path: Path, tiny_model: Path) -> None:
+    other = build_model(tmp_path / "other", seed=5)
+    prints = {base_fingerprint(load_model(str(path), device="cpu").model) for path in (tiny_model, other)}
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize("new", [1, 5, 40])
+def test_grouped_attention_is_attention(new: int) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    cached = 50
+    query = torch.randn(1, 8, new, 16)
+    key, value = torch.randn(1, 2, cached + new, 16), torch.randn(1, 2, cached + new, 16)
+    mask = torch.ones(new, cached + new, dtype=torch.bool).tril(cached)[None, None]
+    module = torch.nn.Module()
+    module.num_key_value_groups = 4  # type: ignore[assignment]
+    ours, _ = grouped_attention(module, query, key, value, mask if new > 1 else None, scaling=0.25)
+    scores = query @ key.repeat_interleave(4, 1).transpose(2, 3) * 0.25
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+    expected = (weights @ value.repeat_interleave(4, 1)).transpose(1, 2)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_damaged_adapter_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:
+    copy = Path(shutil.copytree(tiny_adapter, tmp_path / "adapter"))
+    edit_json(copy / "adapter_config.json", r=16)
+    with pytest.raises(AdapterMismatch, match="says rank 16 but .* has rank 4"):
+        read_adapter(copy)
+    edit_json(copy / "adapter_config.json", peft_type="IA3")
+    with pytest.raises(AdapterMismatch, match="kind IA3"):
+        read_adapter(copy)
+    weights = copy / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(ModelCannotLoad, match="damaged"):
+        read_adapter(copy)
+    weights.unlink()
+    with pytest.raises(ModelCannotLoad, match="holds no adapter_model"):
+        read_adapter(copy)
