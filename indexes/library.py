@@ -224,6 +224,11 @@ class Library:
         """The node with up to `before` and `after` nodes around it in its own section, in document order."""
         return self._catalog.neighbours(node, before, after)
 
+    def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
+        """The node with up to `before` and `after` nodes around it in its book, whatever their sections, in order."""
+        rowids = range(node.rowid - before, node.rowid + after + 1)
+        return [near for near in self._catalog.nodes_by_rowid(rowids) if near.document_id == node.document_id]
+
     # --- within
 
     def _check_embedder(self) -> None:

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from rag.types import Answer, Citation, Passage, Timings, Usage
+from rag.types import Answer, Citation, Passage, PassagePart, Timings, Usage
 
 
 def answer_to_json(answer: Answer) -> str:
@@ -48,6 +48,10 @@ def _citation(data: dict[str, Any]) -> Citation:
     return Citation(**(_known(Citation, data) | {"section": tuple(data["section"])}))
 
 
+def _part(data: dict[str, Any]) -> PassagePart:
+    return PassagePart(**(_known(PassagePart, data) | {"section": tuple(data["section"])}))
+
+
 def _passage(data: dict[str, Any]) -> Passage:
     marks = tuple((int(offset), int(page)) for offset, page in data.get("page_marks", ()))
     return Passage(
@@ -57,6 +61,7 @@ def _passage(data: dict[str, Any]) -> Passage:
                 "section": tuple(data["section"]),
                 "page_marks": marks,
                 "page_labels": tuple(data.get("page_labels", ())),
+                "parts": tuple(_part(item) for item in data.get("parts", ())),
             }
         )
     )

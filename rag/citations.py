@@ -157,12 +157,13 @@ def cite(number: int, claim: str, passage: Passage) -> Citation:
     start, end = best_quote(claim, passage.text)
     quote = passage.text[start:end]
     page_start = passage.page_of(start)
+    part = passage.part_at(start)
     return Citation(
         marker=number,
-        node_id=passage.node_id,
+        node_id=part.node_id,
         document_id=passage.document_id,
         title=passage.title,
-        section=passage.section,
+        section=part.section,
         page_label=passage.label_of(page_start),
         page_start=page_start,
         page_end=passage.page_of(max(end - 1, start)),

@@ -1,59 +1,75 @@
 """Ranked nodes made into the few passages that model and reader see.
 
-Short nodes rank and cite well, long passages hold more of what was asked: neighbouring hits of one section become one
-passage, and what is left of the budget lets passages reach past their node to its neighbours in the same section.
+Short nodes rank and cite well, long passages hold more of what was asked. So neighbouring hits become one passage, and
+what is left of the budget lets passages reach past their node to its neighbours, into the next section of the same
+chapter too, whose heading then stands in the passage. A listing that was cut into several nodes is joined again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indexes.types import Hit, PageMarks, StoredNode
 from rag.retrieval.protocol import SearchableLibrary
-from rag.types import Passage
+from rag.types import Passage, PassagePart
 
-JOINT = "\n\n"
-"""Stands between the texts of neighbouring nodes in one passage."""
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+FARTHEST = 4
+"""Nodes on either side of a found node that its passage may reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageBudget:
-    """Most words of all passages together, and of one."""
+    """Most words of all passages together, and of one; two Chinese characters count as a word."""
 
     words: int = 1500
-    words_each: int = 420
+    words_each: int = 450
 
     @classmethod
     def of_tokens(cls, tokens: int) -> PassageBudget:
         """The budget for a prompt: three words for four tokens, as in English prose."""
         words = max(tokens * 3 // 4, 1)
-        return cls(words, max(words * 28 // 100, 1))
+        return cls(words, max(words * 3 // 10, 1))
 
 
-@dataclass(slots=True)
 class _Window:
-    """Neighbouring nodes of one section, in reading order; `found` is the best-ranked of them."""
+    """A run of nodes in reading order around the best-ranked of them."""
 
-    nodes: list[StoredNode]
-    found: StoredNode
-    score: float
+    def __init__(self, hit: Hit, near: Sequence[StoredNode]) -> None:
+        self.found = hit.node
+        self.score = hit.score
+        self._near = {node.ordinal: node for node in near if node.chapter == hit.node.chapter}
+        self._near[hit.node.ordinal] = hit.node
+        self.first = self.last = hit.node.ordinal
+        self.words = count_words(hit.node.text)
 
     @property
-    def words(self) -> int:
-        return sum(_words(node) for node in self.nodes)
+    def nodes(self) -> list[StoredNode]:
+        return [self._near[ordinal] for ordinal in range(self.first, self.last + 1)]
 
-    def touches(self, node: StoredNode) -> bool:
-        first, last = self.nodes[0], self.nodes[-1]
-        same = first.document_id == node.document_id and first.heading_path == node.heading_path
-        return same and first.ordinal - 1 <= node.ordinal <= last.ordinal + 1
+    def covers(self, node: StoredNode) -> bool:
+        return node.document_id == self.found.document_id and self.first <= node.ordinal <= self.last
 
-    def holds(self, node: StoredNode) -> bool:
-        return any(inside.node_id == node.node_id for inside in self.nodes)
+    def next_to(self, node: StoredNode) -> bool:
+        same = node.document_id == self.found.document_id and node.ordinal in self._near
+        return same and node.ordinal in (self.first - 1, self.last + 1)
 
-    def take(self, node: StoredNode) -> None:
-        self.nodes.append(node)
-        self.nodes.sort(key=lambda item: item.ordinal)
+    def edge(self, step: int) -> StoredNode | None:
+        """The node just outside, after it (1) or before it (-1)."""
+        return self._near.get(self.last + 1 if step > 0 else self.first - 1)
+
+    def take(self, node: StoredNode) -> int:
+        """Grows by a node next to it; the words it cost."""
+        self.first, self.last = min(self.first, node.ordinal), max(self.last, node.ordinal)
+        cost = self.cost(node)
+        self.words += cost
+        return cost
+
+    def cost(self, node: StoredNode) -> int:
+        return count_words(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
 
 
 def select_passages(
@@ -65,72 +81,108 @@ def select_passages(
     left = budget.words
     for hit in hits:
         text = " ".join(hit.node.text.split())
-        if text in seen:
+        if text in seen or any(window.covers(hit.node) for window in windows):
             continue
         seen.add(text)
-        size = _words(hit.node)
-        home = next((w for w in windows if w.touches(hit.node) and w.words + size <= budget.words_each), None)
-        if windows and size > left:
-            break
+        home = next((window for window in windows if window.next_to(hit.node)), None)
         if home is not None:
-            home.take(hit.node)
-        elif len(windows) < top_k:
-            windows.append(_Window([hit.node], hit.node, hit.score))
-        else:
-            continue
-        left -= size
-    _reach_out(windows, library, left, budget.words_each)
-    return tuple(_passage(window) for window in windows)
+            if home.words + home.cost(hit.node) <= budget.words_each and home.cost(hit.node) <= left:
+                left -= home.take(hit.node)
+        elif len(windows) < top_k and (count_words(hit.node.text) <= left or not windows):
+            windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST)))
+            left -= windows[-1].words
+    _reach_out(windows, left, budget.words_each)
+    return tuple(passage_from_nodes(window.nodes, window.found, window.score) for window in windows)
 
 
-def _reach_out(windows: list[_Window], library: SearchableLibrary, left: int, words_each: int) -> None:
-    """Lets each passage, best first, take the node after and the node before while the budget lasts."""
-    for window in windows:
-        for step in (1, -1):
-            edge = window.nodes[-1] if step == 1 else window.nodes[0]
-            around = library.neighbours(edge, before=1 if step == -1 else 0, after=1 if step == 1 else 0)
-            for node in around:
-                if node.node_id == edge.node_id:
+def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
+    """Lets passages, the best first, take what follows and what precedes them while the budget lasts."""
+    for _ in range(FARTHEST):
+        for window in windows:
+            for step in (1, -1):
+                node = window.edge(step)
+                if node is None or any(other.covers(node) for other in windows):
                     continue
-                size = _words(node)
-                fits = size <= left and window.words + size <= words_each
-                taken = any(other.holds(node) for other in windows)
-                if fits and not taken:
-                    window.take(node)
-                    left -= size
+                cost = window.cost(node)
+                if cost <= left and window.words + cost <= words_each:
+                    left -= window.take(node)
 
 
 def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: float) -> Passage:
     """One passage over neighbouring nodes; `found` gives it its id and heading path."""
-    text = JOINT.join(node.text for node in nodes)
-    marks = join_page_marks(nodes)
-    labels = _page_labels(nodes, marks)
+    pieces: list[str] = []
+    parts: list[PassagePart] = []
+    marks: list[tuple[int, int]] = []
+    length = 0
+    in_listing = _begins_in_listing(nodes[0])
+    if in_listing:
+        pieces.append("```\n")
+        length = 4
+    for index, node in enumerate(nodes):
+        joint = "" if index == 0 else _joint(nodes[index - 1], node, in_listing)
+        pieces.extend((joint, node.text))
+        start = length + len(joint)
+        length = start + len(node.text)
+        in_listing ^= len(_FENCE.findall(node.text)) % 2 == 1
+        parts.append(PassagePart(start, length, node.node_id, node.heading_path))
+        marks.extend((start + offset, page) for offset, page in node.page_marks)
+    if in_listing:
+        pieces.append("\n```")
+    page_marks = _merged(marks)
+    labels = _page_labels(nodes, page_marks)
     return Passage(
         node_id=found.node_id,
         document_id=found.document_id,
         title=found.title,
         section=found.heading_path,
         page_label=labels[0] if labels else None,
-        page_start=marks[0][1] if marks else None,
-        page_end=marks[-1][1] if marks else None,
-        text=text,
+        page_start=page_marks[0][1] if page_marks else None,
+        page_end=page_marks[-1][1] if page_marks else None,
+        text="".join(pieces),
         score=score,
         chapter=found.chapter,
-        page_marks=marks,
+        page_marks=page_marks,
         page_labels=labels,
+        parts=tuple(parts),
     )
 
 
-def join_page_marks(nodes: Iterable[StoredNode]) -> PageMarks:
-    """Page marks of the joined text; a page that goes on is marked once."""
-    marks: list[tuple[int, int]] = []
-    offset = 0
-    for node in nodes:
-        for start, page in node.page_marks:
-            if not marks or marks[-1][1] != page:
-                marks.append((start + offset, page))
-        offset += len(node.text) + len(JOINT)
-    return tuple(marks)
+def count_words(text: str) -> int:
+    """Words of a text; two Chinese characters count as one."""
+    return len(text.split()) + len(_CJK.findall(text)) // 2
+
+
+def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:
+    """What stands between two neighbouring nodes: a line break in a listing, the heading where a section begins."""
+    if in_listing:
+        return "\n"
+    if before.heading_path == after.heading_path or not after.heading_path:
+        return "\n\n"
+    shared = 0
+    while before.heading_path[shared : shared + 1] == after.heading_path[shared : shared + 1] != ():
+        shared += 1
+    fresh = after.heading_path[shared:] or after.heading_path[-1:]
+    first_level = len(after.heading_path) - len(fresh) + 1
+    lines = [f"{'#' * min(level, 6)} {heading}" for level, heading in enumerate(fresh, first_level)]
+    return "\n\n" + "\n\n".join(lines) + "\n\n"
+
+
+def _begins_in_listing(node: StoredNode) -> bool:
+    """Whether a node begins inside a listing that its forerunner opened: its first fence stands alone and closes."""
+    fences = _FENCE.findall(node.text)
+    if len(fences) % 2 == 0:
+        return False
+    first = next(line for line in node.text.split("\n") if _FENCE.match(line))
+    return first.strip().strip("`~") == "" and not node.text.lstrip().startswith(("```", "~~~"))
+
+
+def _merged(marks: Sequence[tuple[int, int]]) -> PageMarks:
+    """Marks without those that repeat the page before."""
+    kept: list[tuple[int, int]] = []
+    for offset, page in marks:
+        if not kept or kept[-1][1] != page:
+            kept.append((offset if kept else 0, page))
+    return tuple(kept)
 
 
 def _page_labels(nodes: Sequence[StoredNode], marks: PageMarks) -> tuple[str | None, ...]:
@@ -141,11 +193,3 @@ def _page_labels(nodes: Sequence[StoredNode], marks: PageMarks) -> tuple[str | N
         pages = list(dict.fromkeys(page for _, page in node.page_marks))
         by_page.update(zip(pages, node.page_labels, strict=False))
     return tuple(by_page.get(page) for page in range(marks[0][1], marks[-1][1] + 1))
-
-
-def _passage(window: _Window) -> Passage:
-    return passage_from_nodes(window.nodes, window.found, window.score)
-
-
-def _words(node: StoredNode) -> int:
-    return len(node.text.split())

@@ -41,6 +41,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class PassagePart:
+    """A node's stretch of a passage: `passage.text[start:end]` is the node's text."""
+
+    start: int
+    end: int
+    node_id: str
+    section: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """Evidence shown to model and reader; its number is its place in the answer's `passages`, from 1.
 
@@ -49,6 +59,7 @@ class Passage:
         page_label: printed label of `page_start`.
         text: what the model reads and the reader sees; may reach past the node it was found by.
         page_marks, page_labels: as in `indexes.types.StoredNode`; they give a quote its own page.
+        parts: the nodes that `text` was joined from, in order; they give a quote its own node and section.
     """
 
     node_id: str
@@ -63,6 +74,12 @@ class Passage:
     chapter: int = 0
     page_marks: PageMarks = ()
     page_labels: tuple[str | None, ...] = ()
+    parts: tuple[PassagePart, ...] = ()
+
+    def part_at(self, char_offset: int) -> PassagePart:
+        """The part that holds the character at `char_offset`, or the last that begins before it."""
+        held = [part for part in self.parts if part.start <= char_offset]
+        return held[-1] if held else PassagePart(0, len(self.text), self.node_id, self.section)
 
     def page_of(self, char_offset: int) -> int | None:
         """File page of the character at `char_offset` in `text`."""

@@ -106,13 +106,11 @@ class FakeLibrary:
         shared = [len(asked & wording(" ".join((*node.heading_path, node.text))).pieces) for node in nodes]
         return [hit for hit in self._best(nodes, np.array(shared, float), top_k) if hit.score > 0]
 
-    def neighbours(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
+    def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
         return [
             other
             for other in self.nodes
-            if other.document_id == node.document_id
-            and other.heading_path == node.heading_path
-            and node.ordinal - before <= other.ordinal <= node.ordinal + after
+            if other.document_id == node.document_id and node.ordinal - before <= other.ordinal <= node.ordinal + after
         ]
 
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:

@@ -34,8 +34,8 @@ class SearchableLibrary(Protocol):
         """Unit vectors, float32 `(len(texts), dim)`."""
         ...
 
-    def neighbours(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
-        """`node` with up to `before` and `after` nodes around it in its own section, in reading order."""
+    def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
+        """`node` with up to `before` and `after` nodes around it in its book, in reading order."""
         ...
 
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
