@@ -15,10 +15,10 @@ from typing import Annotated
 
 import typer
 
-from api.commands import ask, books, doctor, serve
+from api.commands import ask, bench, books, doctor, serve
 from api.commands.context import Invocation
 
-GROUPS = (serve, books, ask, doctor)
+GROUPS = (serve, books, ask, bench, doctor)
 
 app = typer.Typer(
     name="coalesce",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
 
-BOOK_FOLDER = Path(__file__).parent.parent / "indexes" / "sample_book"
+from indexes.sample import SAMPLE_PATH
 
 
 def sections_of(chapter: Path) -> dict[str, str]:
@@ -27,7 +27,7 @@ def sections_of(chapter: Path) -> dict[str, str]:
 def chapter_titles() -> dict[int, str]:
     """Titles of the bundled book's chapters, by number from 1."""
     titles = {}
-    for number, path in enumerate(sorted(BOOK_FOLDER.glob("*.md")), start=1):
+    for number, path in enumerate(sorted(SAMPLE_PATH.glob("*.md")), start=1):
         lines = path.read_text(encoding="utf-8").split("\n")
         titles[number] = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
     return titles

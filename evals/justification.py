@@ -6,9 +6,10 @@ without ids that could be opened. A question without gold gets the best passage 
 
 from __future__ import annotations
 
-from evals.book_sections import BOOK_FOLDER, sections_of
+from evals.book_sections import sections_of
 from evals.metrics.key_facts import normalize
 from evals.questions import BankQuestion
+from indexes.sample import SAMPLE_PATH
 from rag.passages import passage_from_nodes
 from rag.retrieval.protocol import SearchableLibrary
 from rag.types import Passage
@@ -31,8 +32,8 @@ def justify(question: BankQuestion, library: SearchableLibrary) -> Passage | Non
 
 def _from_bundled_book(question: BankQuestion) -> Passage | None:
     gold = question.gold[0]
-    path = BOOK_FOLDER / gold.file
-    if path.parent != BOOK_FOLDER or not path.is_file():
+    path = SAMPLE_PATH / gold.file
+    if path.parent != SAMPLE_PATH or not path.is_file():
         return None
     text = sections_of(path).get(gold.heading, "").strip()
     if not text:

@@ -24,10 +24,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evals.book_sections import BOOK_FOLDER, sections_of
+from evals.book_sections import sections_of
 from evals.metrics.key_facts import fact_met, normalize
 from evals.metrics.text_overlap import token_f1
 from evals.questions import BANK_FOLDER, BankQuestion, load_bank
+from indexes.sample import SAMPLE_PATH
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts to unit vectors, float32 `(num_texts, dim)`."""
@@ -59,7 +60,7 @@ class CheckReport:
 
 
 def check_questions(
-    questions: Sequence[BankQuestion], *, book: Path = BOOK_FOLDER, embed: Embed | None = None, whole_bank: bool = True
+    questions: Sequence[BankQuestion], *, book: Path = SAMPLE_PATH, embed: Embed | None = None, whole_bank: bool = True
 ) -> CheckReport:
     """Runs every check; those that need vectors only with `embed`, those of bank totals only with `whole_bank`."""
     floors = shortcut_floors(questions, embed)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from indexes.library import Library
 from indexes.text_encoder import CancelCheck
 from indexes.types import AddResult, ProgressListener
+
+if TYPE_CHECKING:  # the path alone must not cost the library's imports
+    from indexes.library import Library
 
 SAMPLE_TITLE = "GPU Programming from First Principles"
 SAMPLE_PATH = Path(__file__).resolve().parent / "sample_book"
