@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.answering import Answering
 from api.body_limit import BodyLimit
@@ -45,6 +46,10 @@ ROUTERS = tuple(
     )
 )
 
+API_PREFIX = "/v1"
+PAGE_PREFIX = "/_nicegui"
+"""Where the page keeps its assets, uploads and socket."""
+
 
 def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     """The application over `services`, which start and stop with it.
@@ -76,6 +81,7 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
         version=program_version(),
         summary="Cited answers from GPU-programming books.",
         lifespan=lifespan,
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
@@ -90,12 +96,24 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     if lazy_pages is not None:
-        app.mount("/", lazy_pages)
+        # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
+        app.router.default = _pages_or_not_found(lazy_pages, app.router.default)
     # The one added last sees a request first.
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(RequestMeter, metrics=metrics)
     return app
+
+
+def _pages_or_not_found(pages: ASGIApp, not_found: ASGIApp) -> ASGIApp:
+    """Unknown paths of the API stay unknown; everything else is the page's."""
+
+    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+        asks_for_page = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD")
+        of_page = scope["path"].startswith(PAGE_PREFIX) or (asks_for_page and not scope["path"].startswith(API_PREFIX))
+        await (pages if of_page else not_found)(scope, receive, send)
+
+    return choose
 
 
 def program_version() -> str:

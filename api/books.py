@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -9,7 +10,7 @@ from typing import BinaryIO
 from api.job_store import Job
 from api.jobs import JobHandle
 from api.services import Services
-from api.uploads import Upload, UploadFolder, file_name, upload_id
+from api.uploads import UploadFolder, file_name, upload_id
 from indexes.errors import NotFound, UnsupportedFormat
 from indexes.types import AddProgress
 
@@ -29,6 +30,7 @@ class Books:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._folder = UploadFolder(services.settings.home)
+        self._lock = threading.Lock()
 
     def upload(self, source: BinaryIO, name: str) -> Taken:
         """Takes a file in and queues the job that adds it, unless its content is there or on its way.
@@ -39,14 +41,21 @@ class Books:
             InvalidInput: the file is empty or has no name.
         """
         self._services.library  # noqa: B018  raises NotReady before anything is taken in
-        upload = self._folder.keep(source, check_format(file_name(name)))
-        document_id = upload_id(upload.sha256)
-        waiting = self._services.jobs.unfinished(document_id)
-        if waiting is not None:
-            return Taken(document_id, waiting, new=False)
-        if self._has(document_id):
-            return Taken(document_id, None, new=False)
-        job = self._services.jobs.submit("add", lambda handle: self._add(handle, upload), document_id=document_id)
+        name = check_format(file_name(name))
+        incoming = self._folder.take_in(source)
+        document_id = upload_id(incoming.sha256)
+        with self._lock:
+            waiting = self._services.jobs.unfinished(document_id)
+            if waiting is not None or self._has(document_id):
+                self._folder.drop(incoming)
+                return Taken(document_id, waiting, new=False)
+            path = self._folder.settle(incoming, name)
+            job = self._services.jobs.submit(
+                "add",
+                lambda handle: self._add(handle, path),
+                document_id=document_id,
+                undo=lambda: self._folder.forget(incoming.sha256),
+            )
         return Taken(document_id, job, new=True)
 
     def remove(self, document_id: str) -> None:
@@ -54,15 +63,13 @@ class Books:
         library = self._services.library
         document = library.document(document_id)
         library.remove(document_id)
-        self._folder.forget(document)
+        self._folder.forget_book(document)
 
-    def _add(self, handle: JobHandle, upload: Upload) -> str:
+    def _add(self, handle: JobHandle, path: Path) -> str:
         def tell(progress: AddProgress) -> None:
             handle.progress(progress.done, progress.total, progress.stage)
 
-        result = self._services.library.add(
-            upload.path, progress=tell, cancelled=handle.cancelled, source_name=upload.name
-        )
+        result = self._services.library.add(path, progress=tell, cancelled=handle.cancelled, source_name=path.name)
         return f"{result.status}: {result.document.title}, {result.document.nodes} nodes in {result.seconds:.1f} s"
 
     def _has(self, document_id: str) -> bool:

@@ -54,6 +54,7 @@ class _Live:
     job: Job
     handle: JobHandle
     work: Work
+    undo: Callable[[], None]
 
 
 class JobQueue:
@@ -81,14 +82,16 @@ class JobQueue:
             self._sweep()
         self._thread.start()
 
-    def submit(self, kind: str, work: Work, *, document_id: str | None = None) -> Job:
-        """Queues `work` and gives the job as it stands."""
+    def submit(
+        self, kind: str, work: Work, *, document_id: str | None = None, undo: Callable[[], None] = lambda: None
+    ) -> Job:
+        """Queues `work` and gives the job as it stands; `undo` runs when it ends in anything but `done`."""
         time = now()
         job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time)
         self._store.save(job)
         handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
         with self._lock:
-            self._live[job.id] = _Live(job, handle, work)
+            self._live[job.id] = _Live(job, handle, work, undo)
         self._waiting.put(job.id)
         return job
 
@@ -187,7 +190,10 @@ class JobQueue:
 
     def _end(self, job: Job) -> None:
         with self._lock:
-            self._live[job.id].job = job
+            live = self._live[job.id]
+            live.job = job
+        if job.state != "done":
+            live.undo()
         try:
             self._store.save(job)
         except (OSError, sqlite3.Error):

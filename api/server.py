@@ -38,11 +38,12 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     server: uvicorn.Server
 
     def told(preparation: Preparation) -> None:
-        console.step(preparation.step, preparation.done, preparation.total)
         if preparation.ready:
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
             server.should_exit = True
+        else:
+            console.step(preparation.step, preparation.done, preparation.total)
 
     services = Services(settings, listener=told)
     config = uvicorn.Config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import unicodedata
 from dataclasses import dataclass
@@ -15,33 +16,33 @@ from indexes.types import Document
 
 COPY_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 200
+PARTIAL_PREFIX = ".partial-"
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """A file that was taken in: where it lies now, the name it came with, and its content's SHA-256."""
+class Incoming:
+    """A file that has come in whole but has no place yet: where it lies, and its content's SHA-256."""
 
     path: Path
-    name: str
     sha256: str
 
 
 class UploadFolder:
-    """`uploads/` of the home: one file a content, named by its digest and its own ending."""
+    """`uploads/` of the home: one folder a content, named by its digest, with the file under its own name."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "uploads"
 
-    def keep(self, source: BinaryIO, name: str) -> Upload:
-        """Copies a file in; the same content comes to the same place.
+    def take_in(self, source: BinaryIO) -> Incoming:
+        """Copies a file in; `settle` or `drop` must follow.
 
         Raises:
-            InvalidInput: the name is none, or the file is empty.
+            InvalidInput: the file is empty.
         """
-        name = file_name(name)
         self._folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
-        descriptor, partial = tempfile.mkstemp(prefix=".partial-", dir=self._folder)
+        descriptor, name = tempfile.mkstemp(prefix=PARTIAL_PREFIX, dir=self._folder)
+        partial = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as target:
                 while block := source.read(COPY_BYTES):
@@ -49,18 +50,30 @@ class UploadFolder:
                     target.write(block)
                 size = target.tell()
             if not size:
-                raise InvalidInput(f"{name!r} is empty", hint="upload a file with text in it")
-            path = self._folder / f"{digest.hexdigest()}{Path(name).suffix.casefold()}"
-            Path(partial).replace(path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-        return Upload(path, name, digest.hexdigest())
+                raise InvalidInput("the file is empty", hint="upload a file with text in it")
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        return Incoming(partial, digest.hexdigest())
 
-    def forget(self, document: Document) -> None:
-        """Removes the file of a book that was uploaded; leaves books that were added by path alone."""
+    def settle(self, incoming: Incoming, name: str) -> Path:
+        """Gives a file its place, and that place back."""
+        folder = self._folder / incoming.sha256
+        folder.mkdir(exist_ok=True)
+        return incoming.path.replace(folder / name)
+
+    def drop(self, incoming: Incoming) -> None:
+        """Removes a file that is not wanted after all."""
+        incoming.path.unlink(missing_ok=True)
+
+    def forget(self, sha256: str) -> None:
+        """Removes what was kept of a content, if anything was."""
+        shutil.rmtree(self._folder / sha256, ignore_errors=True)
+
+    def forget_book(self, document: Document) -> None:
+        """Removes the file of a book that was uploaded; a book that was added by its path keeps what it is."""
         if upload_id(document.sha256) == document.document_id:
-            for path in self._folder.glob(f"{document.sha256}*"):
-                path.unlink(missing_ok=True)
+            self.forget(document.sha256)
 
 
 def upload_id(sha256: str) -> str:
@@ -82,5 +95,5 @@ def file_name(given: str) -> str:
         raise InvalidInput(
             f"the file's name {given!r} is none", hint="send a file name with an ending, such as book.pdf"
         )
-    stem, suffix = shown[: MAX_NAME_CHARS - 20], Path(shown).suffix[:20]
-    return shown if len(shown) <= MAX_NAME_CHARS else stem + suffix
+    suffix = Path(shown).suffix[:20]
+    return shown if len(shown) <= MAX_NAME_CHARS else shown[: MAX_NAME_CHARS - len(suffix)] + suffix

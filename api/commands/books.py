@@ -105,7 +105,7 @@ def remove(
     try:
         document = library.document(document_id)
         library.remove(document_id)
-        UploadFolder(settings.home).forget(document)
+        UploadFolder(settings.home).forget_book(document)
     finally:
         library.close()
     Console(json_output=json_output).result({"removed": document_id}, [f"removed {document.title}"])

@@ -1,0 +1,188 @@
+"""`POST /v1/ask`, `/v1/search` and `/v1/compare`: the contract's fields, events, filters and refusals."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import httpx
+import pytest
+from api_fakes import SAMPLE_ID, FakeBuilder, Live, running, wait_until
+from fakes import ScriptedGenerator
+
+from rag.errors import GenerationFailed
+
+ANSWER_FIELDS = {
+    "id", "conversation_id", "question", "answer", "refused", "arm", "generator", "model", "adapter", "citations",
+    "passages", "timings", "usage", "tokens_per_s", "peak_memory_bytes",
+}  # fmt: skip
+PASSAGE_FIELDS = {
+    "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",
+}  # fmt: skip
+CITATION_FIELDS = {
+    "marker", "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "quote",
+    "char_start", "char_end", "verdict",
+}  # fmt: skip
+QUESTION = "How many threads are in a warp?"
+
+
+def events_of(response: httpx.Response) -> list[tuple[str, dict]]:
+    """The named events of a finished stream."""
+    events = []
+    for block in response.text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if lines:
+            events.append((lines["event"], json.loads(lines["data"])))
+    return events
+
+
+def test_an_answer_has_exactly_the_contracts_fields(shared: Live):
+    answer = shared.client.post("/v1/ask", json={"question": QUESTION}).json()
+    assert set(answer) == ANSWER_FIELDS
+    assert set(answer["passages"][0]) == PASSAGE_FIELDS
+    assert set(answer["citations"][0]) == CITATION_FIELDS
+    assert set(answer["timings"]) == {"retrieve_s", "ttft_s", "total_s"}
+    assert set(answer["usage"]) == {"prompt_tokens", "cached_prompt_tokens", "completion_tokens"}
+    assert (answer["arm"], answer["generator"], answer["model"], answer["adapter"]) == (
+        "rag",
+        "scripted",
+        "script",
+        None,
+    )
+
+
+def test_a_citation_quotes_its_passage_verbatim_and_its_marker_stands_in_the_answer(shared: Live):
+    answer = shared.client.post("/v1/ask", json={"question": QUESTION}).json()
+    citation = answer["citations"][0]
+    passage = answer["passages"][citation["marker"] - 1]
+    assert passage["text"][citation["char_start"] : citation["char_end"]] == citation["quote"] != ""
+    assert f"[{citation['marker']}]" in answer["answer"]
+    assert (citation["page_start"], citation["page_label"]) == (3, "iii")
+
+
+def test_the_deltas_of_a_stream_joined_are_the_answer(shared: Live):
+    response = shared.client.post("/v1/ask", json={"question": QUESTION, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = events_of(response)
+    names = [name for name, _ in events]
+    assert names == ["passages", *["delta"] * (len(names) - 2), "done"]
+    done = events[-1][1]
+    assert set(done) == ANSWER_FIELDS
+    assert "".join(data["text"] for name, data in events if name == "delta") == done["answer"]
+    assert events[0][1]["passages"] == done["passages"]
+
+
+def test_an_answer_belongs_to_a_conversation_that_can_be_gone_on_with(live: Live):
+    first = live.client.post("/v1/ask", json={"question": QUESTION}).json()
+    second = live.client.post(
+        "/v1/ask", json={"question": "And why?", "conversation_id": first["conversation_id"]}
+    ).json()
+    assert second["conversation_id"] == first["conversation_id"]
+    turns = live.generator.requests[-1].turns
+    assert [turn.question for turn in turns] == [QUESTION]
+
+
+def test_an_arm_that_cannot_run_is_a_409_with_a_hint(shared: Live):
+    reply = shared.client.post("/v1/ask", json={"question": QUESTION, "arm": "tuned"})
+    assert reply.status_code == 409
+    assert reply.json()["error"]["type"] == "arm_unavailable"
+    assert reply.json()["error"]["hint"]
+
+
+def test_an_error_before_the_stream_begins_keeps_its_status(shared: Live):
+    reply = shared.client.post("/v1/ask", json={"question": QUESTION, "arm": "tuned", "stream": True})
+    assert reply.status_code == 409
+
+
+def test_an_error_in_the_middle_of_a_stream_is_its_last_event(settings):
+    def fail(index: int) -> None:
+        if index == 1:
+            raise GenerationFailed("the model broke", hint="ask again")
+
+    builder = FakeBuilder(ScriptedGenerator(["one ", "two"], before_piece=fail))
+    with running(settings, builder) as live:
+        events = events_of(live.client.post("/v1/ask", json={"question": QUESTION, "stream": True}))
+        assert [name for name, _ in events] == ["passages", "delta", "error"]
+        assert events[-1][1] == {
+            "error": {"type": "generation_failed", "message": "the model broke", "hint": "ask again"}
+        }
+        whole = live.client.post("/v1/ask", json={"question": QUESTION})
+        assert (whole.status_code, whole.json()["error"]["type"]) == (503, "generation_failed")
+        assert 'coalesce_answers_failed_total{type="generation_failed"} 2.0' in live.client.get("/metrics").text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_stops_the_generator(settings, stream):
+    reached = threading.Event()
+
+    def slow(index: int) -> None:
+        reached.set()
+        threading.Event().wait(0.02)
+
+    generator = ScriptedGenerator(["word "] * 5000, before_piece=slow)
+    with running(settings, FakeBuilder(generator)) as live:
+        with httpx.Client(base_url=live.address, timeout=0.5) as client:
+            if stream:
+                with client.stream("POST", "/v1/ask", json={"question": QUESTION, "stream": True}) as response:
+                    next(response.iter_raw())
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    client.post("/v1/ask", json={"question": QUESTION})
+        assert reached.is_set()
+        wait_until(lambda: generator.closed_streams == 1, "the generator was closed", timeout_s=3)
+        assert live.client.get("/healthz").status_code == 200
+
+
+def test_one_thread_drives_an_answer_from_its_first_piece_to_its_last(settings):
+    threads: set[int] = set()
+    generator = ScriptedGenerator(["w "] * 50, before_piece=lambda index: threads.add(threading.get_ident()))
+    with running(settings, FakeBuilder(generator)) as live:
+        live.client.post("/v1/ask", json={"question": QUESTION, "stream": True})
+    assert len(threads) == 1
+
+
+def test_search_gives_the_passages_an_answer_would_be_given(shared: Live):
+    found = shared.client.post("/v1/search", json={"query": QUESTION}).json()
+    asked = shared.client.post("/v1/ask", json={"question": QUESTION}).json()
+    assert found["passages"] == asked["passages"] != []
+
+
+def test_filters_restrict_what_is_found(shared: Live):
+    def found(**filters) -> list:
+        return shared.client.post("/v1/search", json={"query": "warp", "filters": filters}).json()["passages"]
+
+    assert (
+        found(document_ids=[SAMPLE_ID]) and found(chapters=[1]) and found(chapters=["Chapter"]) and found(pages=[1, 3])
+    )
+    assert not found(chapters=[2]) and not found(chapters=["Chap"]) and not found(pages=[4, 9])
+
+
+def test_a_filter_that_names_an_unknown_book_is_a_404(shared: Live):
+    body = {"query": "warp", "filters": {"document_ids": ["nobody"]}}
+    assert shared.client.post("/v1/search", json=body).status_code == 404
+
+
+def test_a_comparison_answers_in_the_order_asked(shared: Live):
+    answers = shared.client.post("/v1/compare", json={"question": QUESTION, "arms": ["rag", "base"]}).json()["answers"]
+    assert [answer["arm"] for answer in answers] == ["rag", "base"]
+    assert answers[0]["citations"] and not answers[1]["passages"]
+
+
+def test_a_comparison_without_arms_takes_those_that_can_run(shared: Live):
+    answers = shared.client.post("/v1/compare", json={"question": QUESTION}).json()["answers"]
+    assert [answer["arm"] for answer in answers] == ["base", "rag"]
+
+
+def test_a_comparison_with_an_arm_that_cannot_run_runs_none(live: Live):
+    reply = live.client.post("/v1/compare", json={"question": QUESTION, "arms": ["rag", "tuned"]})
+    assert reply.status_code == 409
+    assert live.generator.requests == []
+
+
+def test_a_refusal_has_no_citations_and_says_so(settings):
+    builder = FakeBuilder(ScriptedGenerator(["The books do not say."], refused=True))
+    with running(settings, builder) as live:
+        answer = live.client.post("/v1/ask", json={"question": QUESTION}).json()
+    assert answer["refused"] is True
+    assert answer["citations"] == []
+    assert answer["answer"]

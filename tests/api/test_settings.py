@@ -1,0 +1,101 @@
+"""Settings: which source wins, and that a misspelt name is never passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from api.settings import load_settings, parse_pair
+from indexes.errors import InvalidInput
+
+
+def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
+    (tmp_path / "coalesce.toml").write_text('port = 1111\nhost = "127.0.0.2"\ncandidates = 7\n')
+    monkeypatch.setenv("COALESCE_PORT", "2222")
+    monkeypatch.setenv("COALESCE_HOST", "127.0.0.3")
+    settings = load_settings({"home": tmp_path, "port": 3333, "host": None})
+    assert (settings.port, settings.host, settings.candidates, settings.max_queue) == (3333, "127.0.0.3", 7, 16)
+
+
+def test_the_environment_names_the_home_whose_file_is_read(tmp_path, monkeypatch):
+    (tmp_path / "coalesce.toml").write_text("port = 1111\n")
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path))
+    assert load_settings().port == 1111
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("COALESCE_MODLE", "COALESCE_MODEL"), ("COALESCE_API_KEY", "COALESCE_API_KEYS")]
+)
+def test_a_misspelt_environment_name_is_refused_with_the_nearest_right_one(name, nearest, monkeypatch, tmp_path):
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(InvalidInput) as refused:
+        load_settings({"home": tmp_path})
+    assert name in refused.value.message
+    assert nearest in refused.value.hint
+
+
+def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest_right_one(tmp_path):
+    (tmp_path / "coalesce.toml").write_text('quantisation = "nf4"\n')
+    with pytest.raises(InvalidInput) as refused:
+        load_settings({"home": tmp_path})
+    assert "quantisation" in refused.value.message
+    assert "quantization" in refused.value.hint
+
+
+@pytest.mark.parametrize("content", ["port = ", "\ufffd\x00", 'home = "/tmp"', 'port = "many"', "port = 70000"])
+def test_a_file_that_cannot_be_used_is_an_error_that_names_it(content, tmp_path):
+    (tmp_path / "coalesce.toml").write_text(content)
+    with pytest.raises(InvalidInput) as refused:
+        load_settings({"home": tmp_path})
+    assert "coalesce.toml" in refused.value.message + refused.value.hint
+
+
+def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "coalesce.toml").write_bytes(b'model = "\xff\xfe"')
+    with pytest.raises(InvalidInput, match="not valid TOML"):
+        load_settings({"home": tmp_path})
+
+
+def test_adapters_come_as_pairs_or_as_a_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("COALESCE_ADAPTERS", "cuda=adapters/cuda, exam=adapters/exam")
+    assert load_settings({"home": tmp_path}).adapters == {"cuda": "adapters/cuda", "exam": "adapters/exam"}
+    monkeypatch.delenv("COALESCE_ADAPTERS")
+    (tmp_path / "coalesce.toml").write_text('[adapters]\ncuda = "a"\n')
+    assert load_settings({"home": tmp_path}).rag.generator.adapters == {"cuda": "a"}
+
+
+@pytest.mark.parametrize("pair", ["cuda", "=path", "name=", " = "])
+def test_a_pair_without_two_sides_is_refused(pair):
+    with pytest.raises(InvalidInput):
+        parse_pair(pair)
+
+
+def test_keys_are_not_shown_when_settings_are_printed(tmp_path, monkeypatch):
+    monkeypatch.setenv("COALESCE_API_KEYS", "first-secret,second-secret")
+    settings = load_settings({"home": tmp_path})
+    assert settings.server.api_keys == ("first-secret", "second-secret")
+    assert "secret" not in repr(settings) + str(settings) + repr(settings.server)
+
+
+def test_a_bad_key_setting_is_named_without_its_value(tmp_path):
+    with pytest.raises(InvalidInput) as refused:
+        load_settings({"home": tmp_path, "api_keys": 12345})
+    assert "12345" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.9.1", True), ("0.0.0.0", False), ("::", False),
+     ("192.168.1.4", False), ("example.org", False)],
+)  # fmt: skip
+def test_only_this_machines_own_addresses_are_loopback(host, loopback, tmp_path):
+    assert load_settings({"home": tmp_path, "host": host}).server.loopback is loopback
+
+
+def test_each_floor_gets_its_own_part(tmp_path):
+    settings = load_settings({"home": tmp_path, "embedder": "e", "candidates": 9, "model": "m", "device": "cpu"})
+    assert settings.index.embedder == "e"
+    assert settings.index.catalog_path.parent == Path(tmp_path)
+    assert settings.rag.retrieval.candidates == 9
+    assert (settings.rag.generator.model, settings.rag.generator.device) == ("m", "cpu")
