@@ -31,8 +31,10 @@ _SILENT = frozenset(
 _NATIVE_ROLES = frozenset(
     {"math", "emphasis", "strong", "literal", "subscript", "superscript", "sub", "sup", "title-reference", "raw"}
 )
-_CODE_ROLES = re.compile(r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp"
-                         r"|program|const|macro|type|member|struct|enum|var|expr|literal|any|hip|cuda)$")  # fmt: skip
+_CODE_ROLES = re.compile(
+    r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
+    r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
+)
 _LABELS = {"seealso": "See also", "challenge": "Challenge", "exercise": "Exercise", "solution": "Solution",
            "prereq": "Prerequisites", "questions": "Questions", "objectives": "Objectives",
            "keypoints": "Key points", "discussion": "Discussion"}  # fmt: skip

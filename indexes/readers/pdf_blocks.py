@@ -1,0 +1,265 @@
+"""Lines in reading order to paragraphs, lists, tables and listings, each with the pages it stands on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Literal
+
+from indexes.readers.elements import Block
+from indexes.readers.pdf_order import OrderedPage
+from indexes.readers.pdf_page import LINE_HYPHEN, Line, typed_text
+
+Kind = Literal["prose", "item", "table", "listing", "heading"]
+_BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
+_TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
+_CONTENTS_LINE = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
+
+
+@dataclass(slots=True)
+class Paragraph:
+    """Lines that belong together; a working value of this file and of `pdf`.
+
+    Attributes:
+        margins: where each of its runs of lines begins in `lines` (a new one after a page's or column's end), with the
+            left margin of the column that it stands in.
+        full_width: its last line reaches the right margin, as a line does whose sentence goes on.
+    """
+
+    kind: Kind
+    lines: list[Line]
+    margins: list[tuple[int, float]]
+    full_width: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Where most of a page's text lines begin and end, and how far one is below the other, in points."""
+
+    left: float
+    right: float
+    leading: float
+
+
+def margins_of(lines: Sequence[Line]) -> Margins:
+    """Margins and leading of one column of lines."""
+    starts = Counter(round(line.x0) for line in lines)
+    left = min((x for x, count in starts.items() if count >= max(starts.values()) * 0.5), default=0)
+    right = max((line.x1 for line in lines), default=0.0)
+    steps = [above.bottom - below.bottom for above, below in pairwise(lines) if 0 < above.bottom - below.bottom < 40]
+    return Margins(float(left), right, median(steps) if steps else 12.0)
+
+
+def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph]:
+    """One page's paragraphs in reading order; lines of `headings` stand alone."""
+    alone = set(map(id, headings))
+    found: list[Paragraph] = []
+    for column in _columns(page):
+        margins = margins_of(column)
+        own: list[Paragraph] = []
+        for line in column:
+            if _CONTENTS_LINE.search(line.text):
+                continue  # a line of the printed table of contents says nothing that the headings do not
+            kind = "heading" if id(line) in alone else _kind(line)
+            if own and _belongs(own[-1], line, kind, margins):
+                own[-1].lines.append(line)
+            else:
+                own.append(Paragraph(kind, [line], [(0, margins.left)]))
+        near_right = margins.right - 0.15 * (margins.right - margins.left)
+        for paragraph in own:
+            paragraph.full_width = paragraph.lines[-1].x1 > near_right
+        found.extend(own)
+    return found
+
+
+def _columns(page: OrderedPage) -> list[list[Line]]:
+    """Runs of lines that go down the page; where reading goes up again, a column begins."""
+    runs: list[list[Line]] = []
+    for line in page.lines:
+        if runs and (page.columns == 1 or line.top <= runs[-1][-1].top + 1):
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return runs
+
+
+def _kind(line: Line) -> Kind:
+    if line.mono:
+        return "listing"
+    if _BULLET.match(line.words[0].text) and len(line.words) > 1:
+        return "item"
+    gaps = sum(1 for before, after in pairwise(line.words) if after.x0 - before.x1 > 2.2 * line.size)
+    return "table" if gaps else "prose"
+
+
+def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
+    """True when a line goes on with the paragraph before it."""
+    above = last.lines[-1]
+    step = above.bottom - line.bottom
+    if "heading" in (kind, last.kind):
+        return False
+    if kind == "listing" or last.kind == "listing":
+        # Blank lines of a listing leave a gap of whole lines.
+        return kind == last.kind and -1 < step < 3.2 * max(above.height, line.height)
+    if kind == "table" or last.kind == "table":
+        return kind == last.kind and 0 < step < 2.2 * max(above.height, line.height)
+    if kind == "item" or not -0.6 * line.height < step < 1.42 * max(margins.leading, 0.9 * line.height):
+        return False
+    if abs(line.size - last.lines[0].size) > 0.12 * line.size:
+        return False
+    if last.kind == "item":
+        return line.x0 > last.lines[0].x0 + 2
+    indented = line.x0 > margins.left + 0.7 * line.size and line.x0 > above.x0 + 0.7 * line.size
+    ended = _TERMINAL.search(above.text) is not None and above.x1 < margins.right - 1.5 * line.size
+    return not (indented and _TERMINAL.search(above.text)) and not (ended and line.x0 > above.x0 + 3)
+
+
+def joined(paragraphs: list[Paragraph], body_size: float) -> list[Paragraph]:
+    """Paragraphs and listings that a page's or column's end tore apart, made whole again."""
+    whole: list[Paragraph] = []
+    for paragraph in paragraphs:
+        before = _torn_partner(whole, paragraph, body_size)
+        if before is None:
+            whole.append(paragraph)
+            continue
+        before.margins.extend((len(before.lines) + start, left) for start, left in paragraph.margins)
+        before.lines.extend(paragraph.lines)
+        before.full_width = paragraph.full_width
+    return whole
+
+
+def _torn_partner(whole: Sequence[Paragraph], paragraph: Paragraph, body_size: float) -> Paragraph | None:
+    """The paragraph that this one goes on with, past footnotes at the foot of its page."""
+    for before in reversed(whole[-6:]):
+        last, first = before.lines[-1], paragraph.lines[0]
+        moved = first.page == last.page + 1 or (first.page == last.page and first.bottom > last.top)
+        if before.kind == "heading" or not moved:
+            return None
+        if before.kind in ("prose", "item") and last.size < 0.92 * body_size and first.size >= 0.92 * body_size:
+            continue  # a footnote
+        if before.kind == "listing" and paragraph.kind == "listing":
+            return before if _listing_is_open(before) else None
+        if paragraph.kind != "prose" or before.kind not in ("prose", "item"):
+            return None
+        if abs(first.size - last.size) > 0.12 * first.size:
+            return None
+        text = last.text
+        if text.endswith((LINE_HYPHEN, "-")):
+            return before
+        opens_low = first.text[:1].islower() or first.text[:1] in "(`"
+        if _TERMINAL.search(text):
+            return None
+        return before if opens_low or before.full_width else None
+    return None
+
+
+def _listing_is_open(listing: Paragraph) -> bool:
+    text = " ".join(line.text for line in listing.lines)
+    return text.count("{") > text.count("}") or text.count("(") > text.count(")") or "{" not in text
+
+
+def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:
+    """A paragraph as text with page marks; words that a line's end cut in two are mended."""
+    if paragraph.kind == "listing":
+        return _listing(paragraph)
+    if paragraph.kind == "table":
+        return _rows(paragraph)
+    text = ""
+    marks: list[tuple[int, int]] = []
+    for line in paragraph.lines:
+        addition = _row(line) if paragraph.kind == "heading" else line.text
+        if not text:
+            start = 0
+        elif text.endswith((LINE_HYPHEN, "-", "\u2010", "\xad")) and len(text) > 1 and text[-2].isalpha():
+            text = _mended(text, addition, known_words)
+            start = len(text)
+        else:
+            glue = "" if _is_cjk(text[-1]) and _is_cjk(addition[:1]) else " "
+            text, start = text + glue, len(text) + len(glue)
+        if not marks or marks[-1][1] != line.page:
+            marks.append((start, line.page))
+        text += addition
+    text = text.replace(LINE_HYPHEN, "-").replace("\xad", "")
+    if paragraph.kind == "item":
+        text = re.sub(r"^[•◦▪‣●○■□–*·∙⁃-]\s*", "- ", text)
+        marks = [(min(offset, len(text)), page) for offset, page in marks]
+    return Block(text, tuple(marks))
+
+
+def _mended(text: str, addition: str, known_words: Counter[str]) -> str:
+    """`text` up to its final hyphen, which goes unless the book writes the word with it."""
+    before = re.search(r"[\w-]*$", text[:-1])
+    after = re.match(r"\w+", addition)
+    if before is None or after is None or not after[0][0].islower():
+        return text[:-1] + "-"
+    plain, hyphened = (before[0] + after[0]).casefold(), f"{before[0]}-{after[0]}".casefold()
+    keep = known_words[hyphened] > known_words[plain]
+    return text[:-1] + "-" if keep else text[:-1]
+
+
+def _is_cjk(letter: str) -> bool:
+    return (bool(letter) and "\u3000" <= letter <= "\u9fff") or "\uff00" <= letter <= "\uffef"
+
+
+def _listing(paragraph: Paragraph) -> Block:
+    """A listing in a fence, its lines in the columns where they were printed."""
+    first_margin = paragraph.margins[0][1]
+    text = "```\n"
+    marks: list[tuple[int, int]] = []
+    shift = 0.0
+    ends = [*(start for start, _ in paragraph.margins[1:]), len(paragraph.lines)]
+    for (start, margin), end in zip(paragraph.margins, ends, strict=True):
+        lines = paragraph.lines[start:end]
+        own = min(line.x0 for line in lines)
+        if start == 0:
+            shift = own - first_margin
+        # The rest of a listing on another page may be indented throughout: its column 0 is where it was before.
+        left = min(own, margin + shift)
+        step = _line_step(lines)
+        previous: Line | None = None
+        for line in lines:
+            if not marks or marks[-1][1] != line.page:
+                marks.append((len(text) if marks else 0, line.page))
+            if previous is not None:
+                text += "\n" * max(0, min(round((previous.bottom - line.bottom) / step) - 1, 3))
+            text += typed_text(line, left).rstrip() + "\n"
+            previous = line
+    return Block(text + "```", tuple(marks))
+
+
+def _line_step(lines: Sequence[Line]) -> float:
+    steps = [above.bottom - below.bottom for above, below in pairwise(lines) if above.bottom - below.bottom > 1]
+    return min(steps) if steps else 12.0
+
+
+def _rows(paragraph: Paragraph) -> Block:
+    """A table's rows, one a line, cells parted by bars."""
+    marks: list[tuple[int, int]] = []
+    text = ""
+    for line in paragraph.lines:
+        text += "\n" if text else ""
+        if not marks or marks[-1][1] != line.page:
+            marks.append((len(text), line.page))
+        text += "| " + _row(line, " | ") + " |"
+    return Block(text.replace(LINE_HYPHEN, "-"), tuple(marks))
+
+
+def _row(line: Line, glue: str = " ") -> str:
+    out = line.words[0].text
+    for before, after in pairwise(line.words):
+        out += (glue if after.x0 - before.x1 > 1.5 * line.size else " ") + after.text
+    return out
+
+
+def words_of(pages: Iterable[OrderedPage]) -> Counter[str]:
+    """How often each word stands whole in the book: tells `data-parallel` from a `compu-ter` at a line's end."""
+    words: Counter[str] = Counter()
+    for page in pages:
+        for line in page.lines:
+            for word in line.words[:-1]:
+                words[re.sub(r"^\W+|\W+$", "", word.text).casefold()] += 1
+    return words

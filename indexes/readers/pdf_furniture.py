@@ -1,0 +1,183 @@
+"""What a page carries besides its text: running heads, feet and page numbers. Finds them, and the printed labels."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from indexes.readers.pdf_page import Line, PageLines
+
+_ROMAN = re.compile(r"^(?=[ivxlcdm])m*(cm|cd|d?c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})$", re.IGNORECASE)
+_FOLIO_WRAP = re.compile(
+    r"^(?:page|p\.|seite|[-–—|\[(~· ])*\s*(\d{1,4}|[ivxlcdm]{1,8})\s*(?:[-–—|\])~· ]|(?:of|/)\s*\d+)*$", re.IGNORECASE
+)
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
+EDGE_SHARE = 0.14
+"""Heads and feet stand in the upper and lower 14 % of a page."""
+NEAR_PAGES = 8
+"""A head or page number is believed when a page at most this far away agrees with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folio:
+    """A page number as printed; `roman` tells `iv` from `4`."""
+
+    text: str
+    value: int
+    roman: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Furniture:
+    """Which lines are not text (by page and place in `PageLines.lines`), and what number each page bears."""
+
+    lines: frozenset[tuple[int, int]]
+    folios: dict[int, str]
+
+
+def find_furniture(pages: Sequence[PageLines]) -> Furniture:
+    """Heads, feet and page numbers of a book: what stands at the pages' edges and recurs, or counts on."""
+    edges = {page.page: _edge_lines(page) for page in pages}
+    folios = _agreeing_folios(edges)
+    recurring = _recurring(edges)
+    text_size = body_size(pages)
+    found: set[tuple[int, int]] = set()
+    for page, lines in edges.items():
+        for index, line in lines:
+            plain = _number_of(line.text) is not None and page in folios and folios[page].text in line.text
+            if (page, index) in recurring or plain:
+                found.add((page, index))
+    places = _places(edges, found)
+    for page, lines in edges.items():
+        for index, line in lines:
+            # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
+            numbered = page in folios and _bears(line.text, folios[page].text)
+            outermost = not any(
+                other.bottom > line.top - 1 if line.bottom > _middle(pages, page) else other.top < line.bottom + 1
+                for other_index, other in lines
+                if other_index != index and (page, other_index) not in found
+            )
+            if places[_place(line)] >= 3 and outermost and (numbered or abs(line.size - text_size) > 0.4):
+                found.add((page, index))
+    return Furniture(frozenset(found), {page: folio.text for page, folio in folios.items()})
+
+
+def _edge_lines(page: PageLines) -> list[tuple[int, Line]]:
+    """Lines near the upper and lower edge, at most three at each."""
+    low, high = page.height * EDGE_SHARE, page.height * (1 - EDGE_SHARE)
+    upper = sorted(((i, one) for i, one in enumerate(page.lines) if one.bottom > high), key=lambda at: -at[1].top)
+    lower = sorted(((i, one) for i, one in enumerate(page.lines) if one.top < low), key=lambda at: at[1].bottom)
+    return [*upper[:3], *lower[:3]]
+
+
+def _recurring(edges: dict[int, list[tuple[int, Line]]]) -> set[tuple[int, int]]:
+    """Lines whose words, numbers aside, stand at the same height of at least three pages not far apart."""
+    seen: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for page, lines in edges.items():
+        for index, line in lines:
+            for height in {round((line.bottom - 2) / 6), round((line.bottom + 2) / 6)}:
+                seen[_without_numbers(line.text), height].append((page, index))
+    found: set[tuple[int, int]] = set()
+    for (words, _), places in seen.items():
+        pages = [page for page, _ in places]
+        for page, index in places:
+            near = sum(1 for other in set(pages) if other != page and abs(other - page) <= NEAR_PAGES)
+            enough = 1 if len(pages) == 2 and len(edges) <= 4 else 2
+            if words and near >= enough:
+                found.add((page, index))
+    return found
+
+
+def _without_numbers(text: str) -> str:
+    words = [word for word in text.casefold().split() if not re.fullmatch(r"[\W\d]+", word) and not _ROMAN.match(word)]
+    return " ".join(words)
+
+
+def _agreeing_folios(edges: dict[int, list[tuple[int, Line]]]) -> dict[int, Folio]:
+    """Of all numbers at the pages' edges those that count on from page to page."""
+    candidates = {page: _folio_candidates(lines) for page, lines in edges.items()}
+    by_offset: dict[tuple[bool, int], list[int]] = defaultdict(list)
+    for page, folios in candidates.items():
+        for folio in folios:
+            by_offset[folio.roman, page - folio.value].append(page)
+    chosen: dict[int, Folio] = {}
+    for page, folios in candidates.items():
+        best, votes = None, 0
+        for folio in folios:
+            near = [
+                other for other in by_offset[folio.roman, page - folio.value] if 0 < abs(other - page) <= NEAR_PAGES
+            ]
+            if len(set(near)) > votes:
+                best, votes = folio, len(set(near))
+        if best is not None:
+            chosen[page] = best
+    return chosen
+
+
+def _folio_candidates(lines: Sequence[tuple[int, Line]]) -> list[Folio]:
+    found: list[Folio] = []
+    for _, line in lines:
+        whole = _FOLIO_WRAP.match(line.text.strip())
+        words = [whole[1]] if whole is not None else [line.words[0].text, line.words[-1].text]
+        for word in words:
+            folio = _number_of(word)
+            if folio is not None and folio not in found:
+                found.append(folio)
+    return found
+
+
+def _number_of(text: str) -> Folio | None:
+    whole = _FOLIO_WRAP.match(text.strip())
+    if whole is None:
+        return None
+    word = whole[1]
+    if word.isdigit():
+        return Folio(word, int(word), False)
+    if not _ROMAN.match(word):
+        return None
+    value = 0
+    values = [_ROMAN_VALUES[letter] for letter in word.lower()]
+    for this, following in zip(values, [*values[1:], 0], strict=True):
+        value += -this if this < following else this
+    return Folio(word, value, True)
+
+
+def _bears(text: str, number: str) -> bool:
+    return number in re.findall(r"\w+", text)
+
+
+def _place(line: Line) -> tuple[int, int]:
+    return round(line.bottom / 4), round(line.size * 2)
+
+
+def _places(edges: dict[int, list[tuple[int, Line]]], found: set[tuple[int, int]]) -> Counter[tuple[int, int]]:
+    return Counter(_place(line) for page, lines in edges.items() for index, line in lines if (page, index) in found)
+
+
+def _middle(pages: Sequence[PageLines], number: int) -> float:
+    return pages[number - 1].height / 2
+
+
+def body_size(pages: Sequence[PageLines]) -> float:
+    """The size in which most of the book's letters are set, listings aside."""
+    sizes: Counter[float] = Counter()
+    for page in pages:
+        for line in page.lines:
+            if not line.mono:
+                sizes[line.size] += sum(len(word.text) for word in line.words)
+    return sizes.most_common(1)[0][0] if sizes else 10.0
+
+
+def printed_labels(folios: dict[int, str], declared: Sequence[str], num_pages: int) -> tuple[str | None, ...]:
+    """The label of each page: what the file declares, unless the pages themselves say otherwise.
+
+    A declared list that merely counts from 1 is what many programs write unasked; and a list that most printed
+    numbers contradict is wrong. In both cases the printed numbers win, and a page that bears none has no label.
+    """
+    counted = all(label in ("", str(page)) for page, label in enumerate(declared, 1))
+    agreeing = sum(declared[page - 1].casefold() == text.casefold() for page, text in folios.items()) if declared else 0
+    if folios and (not declared or counted or 2 * agreeing < len(folios)):
+        return tuple(folios.get(page) for page in range(1, num_pages + 1))
+    return tuple(label or None for label in declared) or (None,) * num_pages

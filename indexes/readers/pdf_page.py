@@ -1,0 +1,220 @@
+"""One PDF page to lines of words with their places. Talks to PDFium; knows nothing of paragraphs or chapters."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+_MONO_NAME = re.compile(
+    r"mono|courier|consol|typewriter|menlo|inconsolata|fira ?code|source ?code|hack|cmtt|cmsltt|lettergothic|txtt|pcr"
+    r"|monaco|andale|ocr-?[ab]|fixed|zi4|nimbusmon|pcrr|sfmono",
+    re.IGNORECASE,
+)
+_BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|\bbd\b|-b$", re.IGNORECASE)
+_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " "})
+_DROPPED = re.compile("[\u200b-\u200f\ufeff\ufffe\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
+LINE_HYPHEN = "\x02"
+"""What stands in a line's text for a hyphen that PDFium takes for a break inside a word."""
+_FIXED_PITCH = 1
+_FORCE_BOLD = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Letters without white space between. Coordinates in points, origin at the page's lower left."""
+
+    text: str
+    x0: float
+    x1: float
+    bottom: float
+    top: float
+    size: float
+    mono: bool
+    bold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Words on one baseline without a gap wide enough to part columns; `page` is the file page, from 1."""
+
+    words: tuple[Word, ...]
+    page: int
+    x0: float
+    x1: float
+    bottom: float
+    top: float
+    size: float
+    mono: bool
+    bold: bool
+
+    @property
+    def text(self) -> str:
+        """The words with single spaces between."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def height(self) -> float:
+        """Height of the line's box, in points."""
+        return self.top - self.bottom
+
+
+@dataclass(frozen=True, slots=True)
+class PageLines:
+    """A page's lines in content order.
+
+    Attributes:
+        page: file page, from 1.
+        width, height: of the page, in points.
+        has_content: false for a blank page.
+    """
+
+    page: int
+    width: float
+    height: float
+    lines: tuple[Line, ...]
+    has_content: bool
+
+
+def read_page(document: Any, number: int) -> PageLines:
+    """Lines of page `number` (from 1) of an open PDFium document."""
+    page = document[number - 1]
+    try:
+        width, height = page.get_size()
+        text_page = page.get_textpage()
+        try:
+            words = list(_words(text_page))
+        finally:
+            text_page.close()
+        import pypdfium2.raw as pdfium
+
+        objects = int(pdfium.FPDFPage_CountObjects(page))
+    finally:
+        page.close()
+    return PageLines(number, width, height, tuple(_lines(words, number)), objects > 0)
+
+
+def _words(text_page: Any) -> Iterator[Word]:
+    """Words in content order; text that does not run from left to right is left out."""
+    import pypdfium2.raw as pdfium
+
+    unicode_of, box_of, size_of = (
+        pdfium.FPDFText_GetUnicode,
+        pdfium.FPDFText_GetLooseCharBox,
+        pdfium.FPDFText_GetFontSize,
+    )
+    rect = pdfium.FS_RECTF()
+    letters: list[str] = []
+    x0 = x1 = bottom = top = size = 0.0
+    style = (False, False)
+    upright = True
+    fonts: dict[tuple[str, int], tuple[bool, bool]] = {}
+    for index in range(pdfium.FPDFText_CountChars(text_page)):
+        letter = chr(unicode_of(text_page, index) & 0x1FFFFF) if unicode_of(text_page, index) <= 0x10FFFF else "\ufffd"
+        if letter.isspace() or letter == "\x00":
+            if letters and upright:
+                yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+            letters = []
+            continue
+        box_of(text_page, index, rect)
+        # Text set with wide spacing instead of spaces, and letters of another baseline, begin a new word.
+        if letters and (
+            rect.left > x1 + 0.28 * size or rect.left < x0 - size or rect.bottom > top or rect.top < bottom
+        ):
+            if upright:
+                yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+            letters = []
+        if not letters:
+            x0, bottom, top = rect.left, rect.bottom, rect.top
+            size = float(size_of(text_page, index))
+            height = top - bottom
+            size = height / 1.15 if size <= 1.5 < height else size  # a size hidden in the text matrix
+            style = _style(text_page, index, fonts)
+            angle = pdfium.FPDFText_GetCharAngle(text_page, index)
+            upright = angle < 0 or abs(math.remainder(angle, 2 * math.pi)) < 0.1
+            x1 = x0
+        x1 = max(x1, rect.right)
+        letters.append(LINE_HYPHEN if letter == "\x02" else letter)
+    if letters and upright:
+        yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+
+
+def _style(text_page: Any, index: int, fonts: dict[tuple[str, int], tuple[bool, bool]]) -> tuple[bool, bool]:
+    """Whether the letter's font has letters of one width, and whether it is bold."""
+    import pypdfium2.raw as pdfium
+
+    buffer = ctypes.create_string_buffer(128)
+    flags = ctypes.c_int()
+    pdfium.FPDFText_GetFontInfo(text_page, index, buffer, 128, flags)
+    key = (buffer.value.decode("utf-8", errors="replace"), flags.value)
+    if key not in fonts:
+        mono = bool(key[1] & _FIXED_PITCH) or bool(_MONO_NAME.search(key[0]))
+        fonts[key] = (mono, bool(key[1] & _FORCE_BOLD) or bool(_BOLD_NAME.search(key[0])))
+    return fonts[key]
+
+
+def _lines(words: Sequence[Word], page: int) -> Iterator[Line]:
+    """Words that follow each other on one baseline, as lines; a wide gap begins another line."""
+    current: list[Word] = []
+    for raw in words:
+        text = _DROPPED.sub("", raw.text.translate(_LIGATURES))
+        if not text:
+            continue
+        word = replace(raw, text=text)
+        if current and not _continues(current, word):
+            yield make_line(current, page)
+            current = []
+        current.append(word)
+    if current:
+        yield make_line(current, page)
+
+
+def _continues(current: Sequence[Word], word: Word) -> bool:
+    last = current[-1]
+    overlap = min(last.top, word.top) - max(last.bottom, word.bottom)
+    if overlap < 0.35 * min(last.top - last.bottom, word.top - word.bottom):
+        return False
+    gap = word.x0 - last.x1
+    if last.mono and word.mono:
+        return gap > -last.size  # spaces in a listing are as wide as its author liked
+    return -last.size < gap < 2.2 * max(last.size, word.size)
+
+
+def make_line(words: Sequence[Word], page: int) -> Line:
+    """A line of words; its size and style are those of most of its letters."""
+    letters = sum(len(word.text) for word in words)
+    mono = sum(len(word.text) for word in words if word.mono)
+    bold = sum(len(word.text) for word in words if word.bold)
+    sizes = [word.size for word in words for _ in word.text]
+    body = [word for word in words if word.size >= 0.8 * median(sizes)] or list(words)
+    return Line(
+        tuple(words),
+        page,
+        min(word.x0 for word in words),
+        max(word.x1 for word in words),
+        min(word.bottom for word in body),
+        max(word.top for word in body),
+        round(median(sizes), 1),
+        mono * 10 > letters * 8,
+        bold * 10 > letters * 8,
+    )
+
+
+def typed_text(line: Line, left: float) -> str:
+    """A listing's line as it was typed: each word in the column where it stands, counted from `left`."""
+    advance = letter_width(line)
+    out = ""
+    for word in line.words:
+        column = round((word.x0 - left) / advance)
+        out += " " * max(column - len(out), 1 if out else 0) + word.text.replace(LINE_HYPHEN, "-")
+    return out
+
+
+def letter_width(line: Line) -> float:
+    """Width of one letter of a line in a font of one width, in points."""
+    wide = [(word.x1 - word.x0) / len(word.text) for word in line.words if len(word.text) > 1]
+    return max(median(wide) if wide else 0.6 * line.size, 0.1)
