@@ -28,17 +28,11 @@ class ChatPrompt:
         Raises:
             ModelCannotLoad: the chat template does not take the messages.
         """
-        with self._lock:
-            try:
-                return self._apply(messages)
-            except Exception as first:  # noqa: BLE001 - templates raise their own errors, of jinja's classes
-                try:
-                    return self._apply(_without_system(messages))  # several templates know no system role
-                except Exception:  # noqa: BLE001 - the first error is the one to show
-                    raise ModelCannotLoad(
-                        f"The chat template of {self._model_name} fails: {first}",
-                        hint="Repair the template in the model's folder, or use another model.",
-                    ) from first
+        return self._render(messages, answer_follows=True)
+
+    def whole_tokens(self, messages: list[Message]) -> list[int]:
+        """Tokens of a chat that ends with its answer, for training; errors as for `message_tokens`."""
+        return self._render(messages, answer_follows=False)
 
     def opens_reasoning(self, prompt: list[int]) -> bool:
         """True when the prompt ends inside a `<think>` block that the template opened."""
@@ -51,10 +45,23 @@ class ChatPrompt:
         with self._lock:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _apply(self, messages: list[Message]) -> list[int]:
+    def _render(self, messages: list[Message], *, answer_follows: bool) -> list[int]:
+        with self._lock:
+            try:
+                return self._apply(messages, answer_follows)
+            except Exception as first:  # noqa: BLE001 - templates raise errors of jinja's classes
+                try:
+                    return self._apply(_without_system(messages), answer_follows)  # several know no system role
+                except Exception:  # noqa: BLE001 - the first error is the one to show
+                    raise ModelCannotLoad(
+                        f"The chat template of {self._model_name} fails: {first}",
+                        hint="Repair the template in the model's folder, or use another model.",
+                    ) from first
+
+    def _apply(self, messages: list[Message], answer_follows: bool) -> list[int]:
         return list(
             self._tokenizer.apply_chat_template(
-                messages, tokenize=True, add_generation_prompt=True, return_dict=False, enable_thinking=False
+                messages, tokenize=True, add_generation_prompt=answer_follows, return_dict=False, enable_thinking=False
             )
         )
 

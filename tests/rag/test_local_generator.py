@@ -39,9 +39,7 @@ def second_adapter(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -
 
 @pytest.fixture
 def generator(tiny_model: Path, tiny_adapter: Path, second_adapter: Path) -> Iterator[LocalGenerator]:
-    made = load_local_generator(
-        settings(tiny_model, adapters={"qa": str(tiny_adapter), "other": str(second_adapter)})
-    )
+    made = load_local_generator(settings(tiny_model, adapters={"qa": str(tiny_adapter), "other": str(second_adapter)}))
     yield made
     made.close()
 
@@ -144,9 +142,7 @@ def test_one_seed_gives_one_text(plain: LocalGenerator) -> None:
     assert text(1) != text(2)
 
 
-def test_the_wrong_arm_or_adapter_is_refused_with_what_to_do(
-    plain: LocalGenerator, generator: LocalGenerator
-) -> None:
+def test_the_wrong_arm_or_adapter_is_refused_with_what_to_do(plain: LocalGenerator, generator: LocalGenerator) -> None:
     with pytest.raises(ArmUnavailable, match="needs a LoRA adapter") as error:
         plain.check(ask(arm="tuned"))
     assert "--adapter" in error.value.hint
@@ -267,7 +263,11 @@ def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("raised", "said"),
-    [(RuntimeError("planted"), "planted"), (MemoryError(), "out of memory"), (RuntimeError("CUDA out of memory"), "out of memory")],
+    [
+        (RuntimeError("planted"), "planted"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("CUDA out of memory"), "out of memory"),
+    ],
 )
 def test_a_failing_answer_harms_no_other(plain: LocalGenerator, raised: Exception, said: str) -> None:
     expected, _ = answer(plain, ask())

@@ -222,7 +222,7 @@ def test_grouped_attention_is_attention(new: int) -> None:
 def test_a_damaged_adapter_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:
     copy = Path(shutil.copytree(tiny_adapter, tmp_path / "adapter"))
     edit_json(copy / "adapter_config.json", r=16)
-    with pytest.raises(AdapterMismatch, match="says rank 16 but .* has rank 4"):
+    with pytest.raises(AdapterMismatch, match=r"says rank 16 but .* has rank 4"):
         read_adapter(copy)
     edit_json(copy / "adapter_config.json", peft_type="IA3")
     with pytest.raises(AdapterMismatch, match="kind IA3"):

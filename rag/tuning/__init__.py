@@ -1,0 +1,1 @@
+"""Making and using training data: datasets, LoRA training, export."""

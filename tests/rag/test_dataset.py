@@ -1,0 +1,177 @@
+"""Training data in the three formats: what is written is read back, what is broken is named by file and number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag.errors import MalformedTrainingData
+from rag.tuning.dataset import read_dataset, split_rows, write_dataset
+from rag.tuning.formats import FORMATS, Format
+from rag.tuning.loss_curve import draw_curve, points_of
+from rag.tuning.rows import RowPassage, TrainingRow, rows_sha256
+
+ROWS = (
+    TrainingRow("What is a warp?", "32 threads.", section="warps"),
+    TrainingRow("And a block?", "Up to 1024 threads.", (("What is a grid?", "Blocks."),), "Be brief.", section="grids"),
+    TrainingRow("什么是线程束？", "三十二个线程。", passages=(RowPassage("A Book", ("One", "Two"), "A warp is…"),)),
+)
+ALPACA = {"instruction": "What is a warp?", "input": "", "output": "32 threads."}
+
+
+def lines(*records: object) -> str:
+    return "\n".join(json.dumps(record) for record in records)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_what_is_written_is_read_back(tmp_path: Path, file_format: Format) -> None:
+    file = write_dataset(ROWS, tmp_path, file_format=file_format)
+    assert tuple(read_dataset(tmp_path)) == ROWS
+    assert tuple(read_dataset(file)) == ROWS
+    (tmp_path / "dataset_info.json").unlink()
+    assert tuple(read_dataset(file)) == ROWS
+
+
+texts = st.text(min_size=1, max_size=30).filter(lambda text: text.strip() != "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.builds(TrainingRow, texts, texts, st.lists(st.tuples(texts, texts), max_size=2).map(tuple)), min_size=1)
+)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_any_text_survives_writing_and_reading(
+    tmp_path_factory: pytest.TempPathFactory, file_format: Format, rows: list[TrainingRow]
+) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    write_dataset(rows, folder, file_format=file_format)
+    assert read_dataset(folder) == rows
+
+
+def test_several_datasets_share_one_info_file(tmp_path: Path) -> None:
+    write_dataset(ROWS[:1], tmp_path, name="one", file_format="alpaca")
+    write_dataset(ROWS[1:2], tmp_path, name="two", file_format="sharegpt")
+    assert sorted(json.loads((tmp_path / "dataset_info.json").read_text("utf-8"))) == ["one", "two"]
+    assert read_dataset(tmp_path) == list(ROWS[:2])
+
+
+def test_columns_and_tags_of_dataset_info_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines({"q": "What?", "more": "Exactly?", "a": "That."}), "utf-8")
+    chat = {"talk": [{"who": "me", "says": "Hello?"}, {"who": "it", "says": "Yes."}]}
+    (tmp_path / "b.json").write_text(json.dumps([chat]), "utf-8")
+    info = {
+        "alpaca": {"file_name": "a.jsonl", "columns": {"prompt": "q", "query": "more", "response": "a"}},
+        "chat": {
+            "file_name": "b.json",
+            "formatting": "sharegpt",
+            "columns": {"messages": "talk"},
+            "tags": {"role_tag": "who", "content_tag": "says", "user_tag": "me", "assistant_tag": "it"},
+        },
+    }
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    assert read_dataset(tmp_path) == [TrainingRow("What?\nExactly?", "That."), TrainingRow("Hello?", "Yes.")]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lines(ALPACA) + "\n\n{broken", "line 3"),
+        (lines(ALPACA, {"instruction": "x"}), "line 2: `output` is missing"),
+        (lines(ALPACA, ALPACA | {"output": "  "}), "line 2: `output` is empty"),
+        (lines(ALPACA, ALPACA | {"instruction": 7}), "line 2: `instruction` is no text but int"),
+        (lines(ALPACA, [1]), "line 2: expected an object, found list"),
+        (lines({"text": "x"}), "line 1: expected the key"),
+        (json.dumps([ALPACA, {"instruction": "x"}]), "row 2: `output` is missing"),
+        ("[\n{},\n oops]", "line 3"),
+        (lines(ALPACA | {"history": [["only one"]]}), "`history` is no list of"),
+        (lines({"messages": [{"role": "user", "content": "x"}]}), "does not end with an answer"),
+        (lines({"messages": [{"role": "assistant", "content": "x"}]}), "role 'assistant' stands out of turn"),
+        (lines({"conversations": "x"}), "`conversations` is no list of messages"),
+        (lines(ALPACA | {"passages": [{"title": "x"}]}), "`text` is missing"),
+        ("", "no training rows"),
+    ],
+)
+def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(content, "utf-8")
+    with pytest.raises(MalformedTrainingData) as error:
+        read_dataset(file)
+    assert said in error.value.message
+    assert "data.jsonl" in error.value.message
+
+
+def test_what_is_not_there_or_not_text_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MalformedTrainingData, match="no training data"):
+        read_dataset(tmp_path / "nothing")
+    with pytest.raises(MalformedTrainingData, match="no training rows"):
+        read_dataset(tmp_path)
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(MalformedTrainingData, match="cannot be read"):
+        read_dataset(tmp_path)
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"a": {"file_name": "gone.json"}}), "utf-8")
+    with pytest.raises(MalformedTrainingData, match=r"gone\.json, which is not there"):
+        read_dataset(tmp_path)
+
+
+def test_no_section_stands_on_both_sides_of_the_split() -> None:
+    rows = [TrainingRow(f"q{n}", "a", section=f"s{n % 7}") for n in range(100)]
+    split = split_rows(rows, 0.2, seed=3)
+    assert split.by == "section"
+    assert {row.section for row in split.train}.isdisjoint(row.section for row in split.validation)
+    assert 10 <= len(split.validation) <= 35
+    assert split_rows(rows, 0.2, seed=3) == split
+    assert split_rows(rows, 0.2, seed=4) != split
+
+
+def test_rows_without_sections_are_split_by_row() -> None:
+    rows = [TrainingRow(f"q{n}", "a") for n in range(20)]
+    split = split_rows(rows, 0.1)
+    assert (split.by, len(split.train), len(split.validation)) == ("row", 18, 2)
+    one_section = [TrainingRow(f"q{n}", "a", section="only") for n in range(20)]
+    assert split_rows(one_section, 0.1).by == "row"
+
+
+def test_an_empty_split_is_refused() -> None:
+    with pytest.raises(MalformedTrainingData, match=r"1 row\(s\) leave an empty split"):
+        split_rows([TrainingRow("q", "a")], 0.1)
+    assert split_rows([TrainingRow("q", "a")], 0).validation == ()
+
+
+def test_the_datas_hash_follows_content_and_order() -> None:
+    assert rows_sha256(ROWS) == rows_sha256(list(ROWS))
+    assert len({rows_sha256(ROWS), rows_sha256(ROWS[::-1]), rows_sha256(ROWS[:2])}) == 3
+
+
+def test_every_answer_of_a_conversation_becomes_a_row() -> None:
+    row = TrainingRow("c?", "C", (("a?", "A"), ("b?", "B")))
+    assert [(r.question, r.answer, len(r.history)) for r in row.exchanges()] == [
+        ("a?", "A", 0), ("b?", "B", 1), ("c?", "C", 2),
+    ]  # fmt: skip
+
+
+def test_the_training_prompt_is_the_serving_prompt() -> None:
+    messages = ROWS[2].messages()
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
+    assert "[1] A Book > One > Two\nA warp is…" in messages[0]["content"]
+    assert messages[-1]["content"] == "三十二个线程。"
+    assert ROWS[1].messages()[0]["content"] == "Be brief."
+
+
+def test_the_loss_curve_is_a_picture_with_both_losses() -> None:
+    history = [
+        {"step": 1, "epoch": 0.5, "loss": 3.0, "learning_rate": 1e-4},
+        {"step": 2, "epoch": 1.0, "loss": float("nan")},
+        {"step": 2, "epoch": 1.0, "eval_loss": 2.0, "eval_runtime": 1.0},
+        {"step": 2, "train_runtime": 3.0},
+    ]
+    points = points_of(history)
+    assert len(points) == 3
+    picture = draw_curve(points)
+    assert picture.count("<polyline") == 2
+    assert "training 3.000" in picture
+    assert "validation 2.000" in picture
+    assert "No loss" in draw_curve([])

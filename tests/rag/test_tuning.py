@@ -1,0 +1,314 @@
+"""Training: only answers are learnt, gradients are right, an interrupted run ends as if it had not been."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import build_model, build_tokenizer
+
+from indexes.errors import Cancelled, Conflict, InvalidInput, StorageFull
+from rag.errors import AdapterMismatch, MalformedTrainingData
+from rag.generators.chat_prompt import ChatPrompt
+from rag.generators.local import load_local_generator
+from rag.generators.protocol import GenerationRequest, TextPiece
+from rag.models.adapter_folder import read_adapter
+from rag.settings import GeneratorSettings
+from rag.tuning import train
+from rag.tuning.encoding import IGNORED, answer_loss, collate, encode_rows
+from rag.tuning.rows import RowPassage, TrainingRow
+from rag.tuning.settings import TuneProgress, TuneSettings
+from rag.tuning.train import add_lora, keep_gradients_right, load_for_training, tune
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+PAIRS = (
+    ("What is a warp?", "A warp is 32 threads."),
+    ("What is occupancy?", "Active warps over maximum warps."),
+    ("What makes a barrier?", "__syncthreads() does."),
+    ("What is coalescing?", "Consecutive threads touch consecutive addresses."),
+)
+ROWS = [TrainingRow(q, a, section=q) for q, a in PAIRS for _ in range(4)]
+QUICK = TuneSettings(
+    quantization="none", dtype="float32", device="cpu", rank=8, alpha=16, learning_rate=3e-3, batch_size=2,
+    accumulation=1, max_tokens=256, max_steps=8, checkpoint_steps=4, log_steps=1, validation_share=0.25,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def biased_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2 shape: its attention has biases, wide enough for 4-bit blocks."""
+    return build_model(tmp_path_factory.mktemp("models") / "qwen2", family="qwen2", num_hidden_layers=2)
+
+
+def stop_after(steps: int) -> tuple[Callable[[TuneProgress], None], Callable[[], bool]]:
+    """(progress, cancelled) that stop a run after some steps."""
+    seen: list[int] = []
+    return (lambda progress: seen.append(progress.step)), (lambda: len(seen) >= steps)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(folder / "adapter_model.safetensors"))
+
+
+def equal(first: Path, second: Path) -> bool:
+    import torch
+
+    a, b = weights(first), weights(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_only_the_answer_is_learnt() -> None:
+    tokenizer = build_tokenizer()
+    row = TrainingRow("What is a warp?", "A warp is 32 threads.", passages=(RowPassage("B", ("S",), "A warp…"),))
+    encoded = encode_rows(tokenizer, [row], 512).rows[0]
+    learnt = [token for token in encoded.labels if token != IGNORED]
+    assert tokenizer.decode(learnt) == "A warp is 32 threads.<|im_end|>\n"
+    unlearnt = encoded.labels.count(IGNORED)
+    assert encoded.labels[:unlearnt] == [IGNORED] * unlearnt
+    assert encoded.input_ids[unlearnt:] == learnt
+    prompt = ChatPrompt(tokenizer, "tiny").message_tokens(row.messages()[:-1])
+    assert encoded.input_ids[:unlearnt] == prompt  # what serving puts before the answer
+    everything = encode_rows(tokenizer, [row], 512, train_on_prompt=True).rows[0]
+    assert everything.labels == everything.input_ids
+
+
+def test_a_template_that_rewrites_the_prompt_still_trains_behind_the_serving_prompt() -> None:
+    """Some templates open a reasoning block for the answer to come, and leave it out of finished answers."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif %}", "assistant\n<think>{% endif %}")
+    encoded = encode_rows(tokenizer, [ROWS[0]], 512).rows[0]
+    learnt = [token for token in encoded.labels if token != IGNORED]
+    assert tokenizer.decode(learnt) == "A warp is 32 threads.<|im_end|>"
+    before = tokenizer.decode(encoded.input_ids[: -len(learnt)])
+    assert before.endswith("assistant\n<think>")
+
+
+def test_a_template_without_system_role_gets_its_text_before_the_question() -> None:
+    tokenizer = build_tokenizer()
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    tokenizer.chat_template = refuses + tokenizer.chat_template
+    text = tokenizer.decode(ChatPrompt(tokenizer, "tiny").message_tokens(ROWS[0].messages()[:-1]))
+    assert text.startswith("<|im_start|>user\nYou answer questions")
+    assert "What is a warp?" in text
+
+
+def test_the_loss_is_the_mean_over_answer_tokens_alone(tiny_model: Path) -> None:
+    import torch
+
+    loaded = load_for_training(str(tiny_model), QUICK)
+    rows = encode_rows(loaded.tokenizer, ROWS[:6:2], 256).rows
+    batch = collate(rows, 0)
+    labels = batch.pop("labels")
+    loss = float(answer_loss(loaded.model(**batch), labels))
+    total, count = 0.0, 0
+    for row in rows:
+        with torch.no_grad():
+            logits = loaded.model(input_ids=torch.tensor([row.input_ids])).logits[0].log_softmax(-1)
+        for place, label in enumerate(row.labels):
+            if label != IGNORED:
+                total -= float(logits[place - 1, label])
+                count += 1
+    assert loss == pytest.approx(total / count, abs=1e-4)
+    assert float(answer_loss(loaded.model(**batch), labels, count)) == pytest.approx(total / count, abs=1e-4)
+    assert batch["logits_to_keep"] < batch["input_ids"].shape[1] / 2  # a long prompt's logits are not computed
+
+
+def test_long_rows_lose_their_last_passages_before_they_are_left_out() -> None:
+    tokenizer = build_tokenizer()
+    passages = tuple(RowPassage("B", (), f"Passage {n} " + "warp " * 100) for n in range(3))
+    rows = [TrainingRow("Q?", "A.", passages=passages), TrainingRow("Q?", "warp " * 900)]
+    encoded = encode_rows(tokenizer, rows, 700)
+    assert (len(encoded.rows), encoded.shortened, encoded.dropped) == (1, 1, 1)
+    text = tokenizer.decode(encoded.rows[0].input_ids)
+    assert "Passage 0" in text
+    assert "Passage 2" not in text
+    with pytest.raises(MalformedTrainingData, match="All 1 rows are longer than 30 tokens"):
+        encode_rows(tokenizer, [ROWS[0]], 30)
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
+    settings = replace(
+        QUICK, quantization=quantization, dtype="auto", max_steps=50, learning_rate=1e-2, validation_share=0.0,
+        checkpoint_steps=50, activation_checkpointing=False,
+    )  # fmt: skip
+    report = tune(str(tiny_model), ROWS[:8], tmp_path / "out", settings)
+    assert report.steps == 50
+    assert report.eval_loss is None
+    assert report.tokens_per_s > 0
+    generator = load_local_generator(
+        GeneratorSettings(
+            kind="local", model=str(tiny_model), quantization=quantization, device="cpu", max_tokens=40,
+            adapters={"qa": report.adapter},
+        )
+    )  # fmt: skip
+
+    def text(request: GenerationRequest) -> str:
+        return "".join(piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece)).strip()
+
+    try:
+        for question, answer in PAIRS[:2]:
+            assert text(GenerationRequest(question, "tuned", adapter="qa")) == answer
+            assert text(GenerationRequest(question, "base")) != answer
+    finally:
+        generator.close()
+
+
+def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(tmp_path: Path, tiny_model: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[TuneProgress] = []
+    report = tune(str(tiny_model), ROWS, out, QUICK, progress=seen.append)
+    assert [progress.step for progress in seen] == list(range(1, 9))
+    assert seen[-1].total_steps == 8
+    assert report.eval_loss is not None
+    assert (report.split_by, report.validation_rows) == ("section", 4)
+    adapter = read_adapter(out)
+    kinds = {layer.module.rpartition(".")[2] for layer in adapter.layers}
+    assert kinds == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert adapter.record is not None
+    assert adapter.record.num_rows == 16
+    assert adapter.record.settings["rank"] == 8
+    assert adapter.record.metrics["eval_loss"] == report.eval_loss
+    points = [json.loads(line) for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
+    assert sum("loss" in point for point in points) == 8
+    assert "<polyline" in (out / "loss.svg").read_text("utf-8")
+    assert not (out / "training_args.bin").exists()
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
+    """Dropout on, validation in between: every source of randomness has to be restored."""
+    settings = replace(QUICK, quantization=quantization, dtype="auto", dropout=0.1)
+    whole = tune(str(tiny_model), ROWS, tmp_path / "whole", settings)
+    progress, cancelled = stop_after(5)
+    with pytest.raises(Cancelled, match="stopped at step 5"):
+        tune(str(tiny_model), ROWS, tmp_path / "parts", settings, progress=progress, cancelled=cancelled)
+    assert not (tmp_path / "parts" / "adapter_model.safetensors").exists()
+    resumed = tune(str(tiny_model), ROWS, tmp_path / "parts", settings, resume=True)
+    assert resumed.steps == whole.steps == 8
+    assert equal(tmp_path / "whole", tmp_path / "parts")
+    assert resumed.eval_loss == whole.eval_loss
+    losses = [(tmp_path / name / "loss.jsonl").read_text("utf-8") for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+def test_validation_leaves_gradients_as_they_were(tiny_model: Path, biased_model: Path, family: str) -> None:
+    """Without `keep_gradients_right` this fails on CPUs with AVX512-BF16: wrong gradients, or an error with biases."""
+    import torch
+
+    base = tiny_model if family == "qwen3" else biased_model
+    settings = replace(QUICK, quantization="nf4", dtype="bfloat16", dropout=0.0)
+    loaded = load_for_training(str(base), settings)
+    model = add_lora(loaded, settings)
+    batch = collate(encode_rows(loaded.tokenizer, ROWS[:4], 256).rows, 0)
+    labels = batch.pop("labels")
+
+    def gradients() -> dict[str, Any]:
+        model.train()
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = answer_loss(model(**batch), labels)
+        loss.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    before = gradients()
+    model.eval()
+    with torch.no_grad():
+        model(**batch)
+    after = gradients()
+    assert before.keys() == after.keys()
+    assert len(before) > 10
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_gradient_trap_is_real_where_the_processor_has_it(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails after an update of bitsandbytes, `keep_gradients_right` may be removed."""
+    from bitsandbytes.functional import has_avx512bf16
+
+    if not has_avx512bf16():
+        pytest.skip("this processor does not repack 4-bit weights")
+    monkeypatch.setattr(train, "keep_gradients_right", lambda model: None)
+    with pytest.raises((AssertionError, RuntimeError, UserWarning)):
+        test_validation_leaves_gradients_as_they_were(tiny_model, tiny_model, "qwen3")
+
+
+def test_a_finished_or_other_run_is_not_overwritten(tmp_path: Path, tiny_model: Path) -> None:
+    settings = replace(QUICK, max_steps=2, checkpoint_steps=1)
+    tune(str(tiny_model), ROWS, tmp_path / "out", settings)
+    with pytest.raises(Conflict, match="holds a training run already"):
+        tune(str(tiny_model), ROWS, tmp_path / "out", settings)
+    with pytest.raises(Conflict, match="another data_sha256"):
+        tune(str(tiny_model), ROWS[1:], tmp_path / "out", settings, resume=True)
+    with pytest.raises(Conflict, match="another settings"):
+        tune(str(tiny_model), ROWS, tmp_path / "out", replace(settings, rank=4), resume=True)
+
+
+def test_a_full_disk_loses_no_earlier_checkpoint(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    save = torch.save
+    calls = 0
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 4:  # in the middle of the second checkpoint
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(StorageFull, match="the last complete checkpoint is kept"):
+        tune(str(tiny_model), ROWS, tmp_path / "out", QUICK)
+    monkeypatch.setattr(torch, "save", save)
+    assert [folder.name for folder in (tmp_path / "out" / "checkpoints").iterdir()] == ["checkpoint-4"]
+    tune(str(tiny_model), ROWS, tmp_path / "out", QUICK, resume=True)
+    tune(str(tiny_model), ROWS, tmp_path / "whole", QUICK)
+    assert equal(tmp_path / "out", tmp_path / "whole")
+
+
+def test_an_adapter_is_refused_by_another_base_of_the_same_shape(tmp_path: Path, tiny_model: Path) -> None:
+    tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, max_steps=1))
+    twin = build_model(tmp_path / "twin", seed=99)
+    with pytest.raises(AdapterMismatch, match="was trained on"):
+        load_local_generator(
+            GeneratorSettings(
+                kind="local", model=str(twin), quantization="none", adapters={"qa": str(tmp_path / "out")}
+            )
+        )
+
+
+def test_passages_can_be_left_out_of_the_prompts(tmp_path: Path, tiny_model: Path) -> None:
+    rows = [replace(row, passages=(RowPassage("B", (), "A warp is 32 threads."),)) for row in ROWS]
+    settings = replace(QUICK, max_steps=1, max_tokens=512)
+    tune(str(tiny_model), rows, tmp_path / "with", settings)
+    tune(str(tiny_model), rows, tmp_path / "without", replace(settings, passages=False))
+    records = [read_adapter(tmp_path / name).record for name in ("with", "without")]
+    assert [record and record.with_passages for record in records] == [True, False]
+
+
+@pytest.mark.parametrize("change", [{"rank": 0}, {"epochs": 0}, {"batch_size": 0}, {"quantization": "int8"}])
+def test_settings_that_no_run_can_have_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        tune("anything", ROWS, tmp_path, replace(QUICK, **change))
+
+
+def test_repacking_is_switched_off_for_every_quantized_layer(tiny_model: Path) -> None:
+    settings = replace(QUICK, quantization="nf4", dtype="bfloat16")
+    model = load_for_training(str(tiny_model), settings).model
+    flags = [m.support_avx512bf16_for_cpu for m in model.modules() if hasattr(m, "support_avx512bf16_for_cpu")]
+    assert len(flags) == 21
+    assert not any(flags)
+    keep_gradients_right(model)
