@@ -36,6 +36,8 @@ class _Format:
 _MARKDOWN = _Format("markdown", "markdown:read_markdown")
 _RST = _Format("rst", "rst:read_rst", ("root",))
 _TEXT = _Format("text", "plain_text:read_plain_text")
+_HTML = _Format("html", "html:read_html")
+_CODE = _Format("code", "code:read_code")
 
 TEXT_FORMATS: dict[str, _Format] = {
     ".md": _MARKDOWN,
@@ -43,9 +45,17 @@ TEXT_FORMATS: dict[str, _Format] = {
     ".qmd": _MARKDOWN,
     ".rst": _RST,
     ".txt": _TEXT,
+    ".html": _HTML,
+    ".htm": _HTML,
+    ".xhtml": _HTML,
+    ".ipynb": _Format("ipynb", "notebook:read_notebook"),
+    **dict.fromkeys((".cu", ".cuh", ".hip", ".cl", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".py"), _CODE),
 }
 """Files that are chapters when they lie in a folder."""
-WHOLE_BOOKS: dict[str, _Format] = {".pdf": _Format("pdf", "pdf:read_pdf", ("cancelled", "progress"))}
+WHOLE_BOOKS: dict[str, _Format] = {
+    ".pdf": _Format("pdf", "pdf:read_pdf", ("cancelled", "progress")),
+    ".epub": _Format("epub", "epub:read_epub", ("cancelled", "progress")),
+}
 """Files that are books of their own wherever they lie."""
 
 _MAGIC = {

@@ -125,11 +125,31 @@ def _block(tag: Tag, depth: int) -> Iterator[Element]:
         yield Block(_formula(tag))
     elif name == "hr":
         return
-    elif name in ("dt", "summary"):
-        if text := _tidy(_inline(tag, depth)):
-            yield Block(f"**{text}**" if "`" not in text and "*" not in text else text)
+    elif name == "dl":
+        yield from _definitions(tag, depth)
     else:
         yield from _walk(tag, depth)
+
+
+def _definitions(tag: Tag, depth: int) -> Iterator[Element]:
+    """A definition list: each term before the first paragraph of its definition."""
+    term = ""
+    for child in tag.children:
+        if not isinstance(child, Tag):
+            continue
+        if child.name == "dt":
+            if term:
+                yield Block(term)
+            term = one_line(_inline(child, depth))
+            continue
+        for element in _walk(child, depth):
+            if term and isinstance(element, Block) and not element.text.startswith(("```", "| ")):
+                yield Block(f"{term.rstrip(':')}: {element.text}")
+            else:
+                yield from ([Block(term), element] if term else [element])
+            term = ""
+    if term:
+        yield Block(term)
 
 
 def _listing(tag: Tag) -> str:

@@ -65,6 +65,8 @@ def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph
             if _CONTENTS_LINE.search(line.text):
                 continue  # a line of the printed table of contents says nothing that the headings do not
             kind = "heading" if id(line) in alone else _kind(line)
+            if kind == "listing" and own and _is_code_in_prose(own[-1], line, margins):
+                kind = "prose"
             if own and _belongs(own[-1], line, kind, margins):
                 own[-1].lines.append(line)
             else:
@@ -74,6 +76,14 @@ def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph
             paragraph.full_width = paragraph.lines[-1].x1 > near_right
         found.extend(own)
     return found
+
+
+def _is_code_in_prose(last: Paragraph, line: Line, margins: Margins) -> bool:
+    """True for a line of code letters that a sentence happens to fill from margin to margin."""
+    above = last.lines[-1]
+    step = above.bottom - line.bottom
+    goes_on = last.kind in ("prose", "item") and not _TERMINAL.search(above.text)
+    return goes_on and 0 < step < 1.25 * margins.leading and abs(line.x0 - above.x0) < 2
 
 
 def _columns(page: OrderedPage) -> list[list[Line]]:

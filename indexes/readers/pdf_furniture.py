@@ -53,7 +53,9 @@ def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     for page, lines in edges.items():
         for index, line in lines:
             # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
-            numbered = page in folios and _bears(line.text, folios[page].text)
+            numbered = page in folios and any(
+                abs(other.bottom - line.bottom) < 3 and _bears(other.text, folios[page].text) for _, other in lines
+            )
             outermost = not any(
                 other.bottom > line.top - 1 if line.bottom > _middle(pages, page) else other.top < line.bottom + 1
                 for other_index, other in lines

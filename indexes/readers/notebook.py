@@ -1,0 +1,81 @@
+"""Jupyter notebooks: Markdown cells as text, code cells as listings with their numbers, outputs in brief."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from indexes.errors import UnreadableBook
+from indexes.readers.elements import Block, Element, Heading, Parsed, fence
+from indexes.readers.markdown import parse_markdown
+from indexes.readers.source import clean_text, read_text
+from indexes.types import BookHealth
+
+MAX_OUTPUT_LINES = 12
+MAX_OUTPUT_CHARS = 1_000
+"""Longer outputs are cut: a training log of a million lines teaches nothing and would bury the book."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9;]+m")
+
+
+def read_notebook(path: Path) -> Parsed:
+    """Read an .ipynb file. Raises UnreadableBook when it is no notebook."""
+    source = read_text(path)
+    try:
+        notebook = json.loads(source.text)
+        cells = notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"]
+        language = str(notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python"))
+        elements: list[Element] = []
+        title: str | None = None
+        for number, cell in enumerate(cells, 1):
+            found = _cell(cell, number, language)
+            elements.extend(found)
+            if number == 1 and cell.get("cell_type") == "markdown":
+                title = parse_markdown(_joined(cell.get("source", ""))).title
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise UnreadableBook(
+            f"'{path.name}' is no Jupyter notebook: {str(error)[:100]}.", hint="open and save it with Jupyter"
+        ) from error
+    notes = (source.note,) if source.note else ()
+    return Parsed(tuple(elements), title, health=BookHealth(notes=notes))
+
+
+def _cell(cell: dict[str, Any], number: int, language: str) -> list[Element]:
+    source = clean_text(_joined(cell.get("source", cell.get("input", ""))))
+    kind = cell.get("cell_type")
+    if kind == "markdown":
+        return list(parse_markdown(source).elements)
+    if kind == "heading":
+        return [Heading(int(cell.get("level", 1)), source)]
+    if kind != "code" or not source.strip():
+        return []
+    magic = re.match(r"%%(\w+)[^\n]*\n", source)
+    language = (
+        {"cu": "cuda", "writefile": "", "bash": "bash", "sh": "bash"}.get(magic[1], language) if magic else language
+    )
+    elements: list[Element] = [Block(f"Cell {number}:\n{fence(source, language)}")]
+    output = _output(cell.get("outputs", []))
+    if output:
+        elements.append(Block(f"Output of cell {number}:\n{fence(output)}"))
+    return elements
+
+
+def _output(outputs: list[dict[str, Any]]) -> str:
+    """The outputs' text, cut to a few lines; pictures and HTML are left out."""
+    texts: list[str] = []
+    size = 0
+    for output in outputs:
+        data = output.get("data", output)
+        text = output.get("text") or data.get("text/plain") or output.get("evalue") or ""
+        if size <= MAX_OUTPUT_CHARS:
+            texts.append(_joined(text)[: 4 * MAX_OUTPUT_CHARS])
+            size += len(texts[-1])
+    lines = clean_text(_ESCAPES.sub("", "\n".join(texts))).strip("\n").split("\n")
+    cut = "\n".join(lines[:MAX_OUTPUT_LINES])[:MAX_OUTPUT_CHARS].rstrip()
+    whole = len(lines) <= MAX_OUTPUT_LINES and len("\n".join(lines)) <= MAX_OUTPUT_CHARS
+    return cut if whole or not cut else f"{cut}\n..."
+
+
+def _joined(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
