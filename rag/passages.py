@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from indexes.types import Hit, PageMarks, StoredNode
 from rag.retrieval.protocol import SearchableLibrary
 from rag.types import Passage, PassagePart
+from rag.wording import count_words
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
-_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 FARTHEST = 4
 """Nodes on either side of a found node that its passage may reach."""
 
@@ -145,11 +145,6 @@ def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: fl
         page_labels=labels,
         parts=tuple(parts),
     )
-
-
-def count_words(text: str) -> int:
-    """Words of a text; two Chinese characters count as one."""
-    return len(text.split()) + len(_CJK.findall(text)) // 2
 
 
 def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:

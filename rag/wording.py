@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:(?:::|\.|->)[A-Za-z_][A-Za-z0-9_]*)*(?:\(\))?)"
     r"|(?P<cjk>[\u3400-\u9fff\uf900-\ufaff]+)"
 )
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _CAMEL = re.compile(r"[a-z0-9][A-Z]")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
@@ -80,6 +81,11 @@ def wording(text: str) -> Wording:
                 sequence.extend(stem(part) for part in bare.lower().split("."))
     stems = frozenset(piece for piece in sequence if piece not in numbers and piece)
     return Wording(stems, frozenset(identifiers), frozenset(numbers), tuple(sequence))
+
+
+def count_words(text: str) -> int:
+    """Words of a text; two Chinese characters count as one."""
+    return len(text.split()) + len(_CJK.findall(text)) // 2
 
 
 def is_identifier(token: str) -> bool:

@@ -55,7 +55,7 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, multilingual: bool =
         text,
         chinese,
         dense=standing if multilingual or not english else english,
-        lexical=f"{standing} {english}",
+        lexical=f"{standing} {translate_terms(standing, synonyms=True)}",
         english=english or standing,
     )
 
