@@ -5,6 +5,7 @@ Exit status: 0 done; 1 our error (what was wrong, and the command that mends it)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -15,10 +16,10 @@ from typing import Annotated
 
 import typer
 
-from api.commands import ask, bench, books, doctor, serve
+from api.commands import ask, bench, books, doctor, evaluate, serve
 from api.commands.context import Invocation
 
-GROUPS = (serve, books, ask, bench, doctor)
+GROUPS = (serve, books, ask, evaluate, bench, doctor)
 
 app = typer.Typer(
     name="coalesce",
@@ -50,7 +51,14 @@ def main() -> None:
     # Model libraries warn about much that concerns nobody here; their errors still show.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("coalesce").setLevel(logging.WARNING)
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    if "torch" not in sys.modules:
+        sys.exit(status)
+    # Every command has closed what it opened; taking the model libraries apart would take seconds and change nothing.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def run(arguments: list[str]) -> int:

@@ -63,20 +63,19 @@ class KeyRing:
         """True when no key is asked for."""
         return not self._keys
 
-    def has_key(self, given: str) -> bool:
-        """Whether `given` is one of the keys."""
+    def has_key(self, given: bytes) -> bool:
+        """Whether `given` is one of the keys, in UTF-8."""
         return _any_equal(self._keys, given)
 
-    def has_cookie(self, given: str) -> bool:
+    def has_cookie(self, given: bytes) -> bool:
         """Whether `given` is the digest of one of the keys."""
         return _any_equal(self._cookies, given)
 
 
-def _any_equal(known: list[bytes], given: str) -> bool:
-    encoded = given.encode("utf-8", "surrogateescape")
+def _any_equal(known: list[bytes], given: bytes) -> bool:
     found = False
     for item in known:
-        found |= hmac.compare_digest(item, encoded)
+        found |= hmac.compare_digest(item, given)
     return found
 
 
@@ -136,14 +135,15 @@ class Guard:
         )
 
     def _check_key(self, headers: Headers) -> None:
+        # Header bytes are read as Latin-1, whatever they were written in: this takes the bytes back.
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._keys.has_key(key.strip()):
+        if scheme.lower() == "bearer" and self._keys.has_key(key.strip().encode("latin-1")):
             return
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
             cookies = SimpleCookie()
-        if COOKIE in cookies and self._keys.has_cookie(cookies[COOKIE].value):
+        if COOKIE in cookies and self._keys.has_cookie(cookies[COOKIE].value.encode("utf-8", "replace")):
             return
         given = "no API key was given" if not scheme else "the API key is not known"
         raise NoKey(given, hint="send `Authorization: Bearer KEY` with a key of COALESCE_API_KEYS")

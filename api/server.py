@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import socket
-import sys
 
 import uvicorn
 
@@ -65,8 +63,6 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         listener.close()
     if services.preparation.error is not None:
         raise services.preparation.error
-    if services.preparing:
-        _leave_now()
 
 
 def take_port(settings: ServerSettings) -> socket.socket:
@@ -104,10 +100,3 @@ def take_port(settings: ServerSettings) -> socket.socket:
 def _address(settings: ServerSettings, port: int) -> str:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _leave_now() -> None:
-    """Ends the process while a thread is still importing: waiting for it takes seconds, and nothing is half written."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

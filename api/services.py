@@ -143,11 +143,6 @@ class Services:
         self.jobs.start()
         self._thread.start()
 
-    @property
-    def preparing(self) -> bool:
-        """True while the preparing thread runs."""
-        return self._thread.is_alive()
-
     def close(self) -> None:
         """Stops the jobs and frees the models."""
         self.jobs.close()

@@ -30,7 +30,7 @@ async def show_login() -> HTMLResponse:
 @router.post(LOGIN_PATH)
 async def log_in(key: Annotated[str, Form(max_length=1000)], request: Request, services: ServicesDep) -> Response:
     """Sets the cookie for a known key."""
-    if not KeyRing(services.settings.server.api_keys).has_key(key):
+    if not KeyRing(services.settings.server.api_keys).has_key(key.encode()):
         return HTMLResponse(_PAGE.format(note="This key is not known."), 401)
     reply = RedirectResponse("/", status_code=303)
     secure = request.url.scheme == "https"

@@ -1,0 +1,90 @@
+"""The error table: every class of every floor is in it, and every error has the contract's form."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+import evals.errors
+import indexes.errors
+import rag.errors
+from api import errors
+from api.errors import ERROR_TABLE, describe
+from indexes.errors import Busy, CoalesceError, HomeNotWritable, NotFound, StorageFull
+
+
+def classes_of(module: object) -> Iterator[type[CoalesceError]]:
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, CoalesceError):
+            yield value
+
+
+def every_class() -> set[type[CoalesceError]]:
+    return {cls for module in (indexes.errors, rag.errors, evals.errors, errors) for cls in classes_of(module)}
+
+
+def subclasses(cls: type) -> Iterator[type]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def test_every_error_class_of_every_floor_is_in_the_table():
+    assert every_class() == set(ERROR_TABLE)
+
+
+def test_error_classes_live_in_the_errors_modules_only():
+    ours = {
+        cls
+        for cls in subclasses(CoalesceError)
+        if cls.__module__.partition(".")[0] in ("indexes", "rag", "evals", "api")
+    }
+    assert ours <= every_class()
+
+
+@pytest.mark.parametrize("cls", sorted(ERROR_TABLE, key=lambda cls: cls.__name__), ids=lambda cls: cls.__name__)
+def test_an_error_becomes_its_status_type_message_and_hint(cls: type[CoalesceError]):
+    reply = describe(cls("what was wrong", hint="what mends it"))
+    status, kind = ERROR_TABLE[cls]
+    assert (reply.status, reply.type) == (status, kind)
+    assert reply.body == {"error": {"type": kind, "message": "what was wrong", "hint": "what mends it"}}
+    assert ("Retry-After" in reply.headers) == (status in (429, 503))
+    assert status in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503) or cls is CoalesceError
+
+
+def test_a_subclass_that_nobody_listed_answers_as_its_parent():
+    class Lost(NotFound):
+        pass
+
+    assert describe(Lost("x")).status == 404
+
+
+def test_retry_after_is_rounded_up_to_whole_seconds():
+    assert describe(Busy("x", retry_after_s=0.2)).headers["Retry-After"] == "1"
+    assert describe(Busy("x", retry_after_s=6.4)).headers["Retry-After"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("error", "cls"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), StorageFull),
+        (PermissionError(errno.EACCES, "denied"), HomeNotWritable),
+        (OSError(errno.EROFS, "read-only"), HomeNotWritable),
+        (sqlite3.OperationalError("database or disk is full"), StorageFull),
+        (sqlite3.OperationalError("attempt to write a readonly database"), HomeNotWritable),
+        (sqlite3.OperationalError("unable to open database file"), HomeNotWritable),
+        (sqlite3.OperationalError("database is locked"), Busy),
+    ],
+)
+def test_a_full_or_forbidden_disk_is_told_as_such(error, cls):
+    assert isinstance(errors.known_error(error), cls)
+    assert describe(error).status == 503
+
+
+def test_an_unknown_error_shows_nothing_of_the_program():
+    reply = describe(RuntimeError("secret /home/somebody"))
+    assert reply.status == 500
+    assert "secret" not in str(reply.body)

@@ -1,0 +1,113 @@
+"""`/healthz`, `/readyz`, `/metrics`, `/docs`: the server says what it is doing from its first moment."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from api_fakes import FakeBuilder, Live, running, wait_until
+
+from indexes.errors import EmbedderMismatch
+
+
+def test_the_server_is_alive_before_it_is_ready_and_says_what_it_waits_for(settings):
+    builder = FakeBuilder()
+    builder.gate.clear()
+    with running(settings, builder, wait=False) as live:
+        assert live.client.get("/healthz").json() == {"status": "ok"}
+        reply = live.client.get("/readyz")
+        assert reply.status_code == 503
+        assert int(reply.headers["retry-after"]) >= 1
+        assert "embedder" in reply.json()["waiting_for"]
+        for path in ("/v1/documents", "/v1/conversations", "/v1/models"):
+            early = live.client.get(path)
+            assert (early.status_code, early.json()["error"]["type"]) == (503, "not_ready")
+            assert early.headers["retry-after"]
+        asked = live.client.post("/v1/ask", json={"question": "warp?"})
+        assert asked.status_code == 503
+        assert live.client.post("/v1/documents", files={"file": ("a.txt", b"x")}).status_code == 503
+        builder.gate.set()
+        wait_until(lambda: live.client.get("/readyz").status_code == 200, "ready")
+
+
+def test_ready_says_with_what(shared: Live):
+    ready = shared.client.get("/readyz").json()
+    expected = {
+        "generator": "scripted", "model": "script", "adapters": [], "arms": ["base", "rag"], "embedder": "hash",
+        "faiss_device": "cpu", "documents": 1,
+    }  # fmt: skip
+    assert {name: ready[name] for name in expected} == expected
+
+
+def test_an_empty_home_gets_the_sample_book_once_and_never_again(settings):
+    with running(settings) as live:
+        assert [document["sample"] for document in live.client.get("/v1/documents").json()["documents"]] == [True]
+        live.client.delete("/v1/documents/sample")
+    builder = FakeBuilder()
+    with running(settings, builder) as live:
+        assert live.client.get("/v1/documents").json() == {"documents": []}
+        assert builder.samples_added == 0
+        assert live.client.get("/readyz").status_code == 200
+
+
+def test_a_home_with_a_book_of_its_own_gets_no_sample(settings):
+    builder = FakeBuilder()
+    builder.shelf.put("mine", "My own notes on warps.", source="mine.txt")
+    with running(settings, builder) as live:
+        assert [document["id"] for document in live.client.get("/v1/documents").json()["documents"]] == ["mine"]
+        assert builder.samples_added == 0
+
+
+def test_a_preparation_that_fails_is_told_to_everybody(settings):
+    class Broken(FakeBuilder):
+        def library(self, settings):
+            raise EmbedderMismatch("embedded by another model", hint="coalesce add --reindex")
+
+    with running(settings, Broken(), wait=False) as live:
+        wait_until(lambda: live.services.preparation.error is not None, "the preparation failed")
+        reply = live.client.get("/readyz")
+        assert (reply.status_code, reply.json()["status"]) == (503, "failed")
+        assert "embedded by another model" in reply.json()["error"]["message"]
+        assert live.client.get("/healthz").status_code == 200
+
+
+def test_metrics_are_prometheus_text_and_count_by_route_pattern(live: Live):
+    live.client.post("/v1/ask", json={"question": "What is a warp?"})
+    live.client.get("/v1/documents/one")
+    live.client.get("/v1/documents/two")
+    reply = live.client.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    text = reply.text
+    assert 'coalesce_answers_total{arm="rag",generator="scripted",refused="false"} 1.0' in text
+    assert 'coalesce_http_requests_total{method="GET",route="/v1/documents/{document_id}",status="404"} 2.0' in text
+    assert "coalesce_ready 1.0" in text
+    assert re.search(r'coalesce_answer_seconds_count\{stage="ttft"\} 1\.0', text)
+    assert "/one" not in text
+
+
+def test_the_description_names_every_call_and_its_errors(shared: Live):
+    paths = shared.client.get("/openapi.json").json()["paths"]
+    contract = {
+        "/v1/ask": {"post"}, "/v1/search": {"post"}, "/v1/compare": {"post"}, "/v1/documents": {"get", "post"},
+        "/v1/documents/{document_id}": {"get", "delete"}, "/v1/jobs/{job_id}": {"get", "delete"},
+        "/v1/jobs/{job_id}/events": {"get"}, "/v1/conversations": {"get", "post"},
+        "/v1/conversations/{conversation_id}": {"get", "patch", "delete"}, "/v1/feedback": {"post"},
+        "/v1/models": {"get"}, "/v1/chat/completions": {"post"}, "/healthz": {"get"}, "/readyz": {"get"},
+        "/metrics": {"get"},
+    }  # fmt: skip
+    for path, methods in contract.items():
+        assert methods <= set(paths[path]), path
+    assert "409" in paths["/v1/ask"]["post"]["responses"]
+
+
+def test_the_docs_page_loads_nothing_from_elsewhere(shared: Live):
+    page = shared.client.get("/docs")
+    assert "/v1/ask" in page.text
+    assert "question" in page.text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.text)
+    assert "<script" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])
+def test_probes_answer_head_or_get(path, shared: Live):
+    assert shared.client.get(path).status_code == 200

@@ -1,0 +1,111 @@
+"""How much at once: sixteen clients without an error, a full queue and a quick client are told when to come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from api_fakes import FakeBuilder, Live, running, wait_until
+from fakes import ScriptedGenerator
+
+from api.errors import RateLimited
+from api.limits import AnswerGate, RateLimit
+from indexes.errors import Busy
+
+QUESTION = {"question": "What is a warp?"}
+
+
+def test_sixteen_clients_at_once_get_sixteen_answers_each_with_its_own_question(live: Live):
+    def ask(number: int) -> tuple[int, str]:
+        body = {"question": f"What is warp number {number}?", "stream": number % 2 == 0}
+        with httpx.Client(base_url=live.address, timeout=30) as client:
+            reply = client.post("/v1/ask", json=body)
+            return reply.status_code, reply.text
+
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(ask, range(64)))
+    for number, (status, text) in enumerate(replies):
+        assert status == 200
+        assert f"What is warp number {number}?" in text
+
+
+def test_a_full_server_says_when_to_come_back_and_goes_on(settings):
+    go_on = threading.Event()
+    generator = ScriptedGenerator(before_piece=lambda index: go_on.wait(10) and None)
+    small = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 1})
+    with running(small, FakeBuilder(generator)) as live, ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(httpx.post, f"{live.address}/v1/ask", json=QUESTION, timeout=20) for _ in range(2)]
+        wait_until(lambda: "coalesce_answers_inside 2.0" in live.client.get("/metrics").text, "two are inside")
+        for path, body in (
+            ("/v1/ask", QUESTION),
+            ("/v1/search", {"query": "warp"}),
+            ("/v1/ask", QUESTION | {"stream": True}),
+        ):
+            reply = live.client.post(path, json=body)
+            assert (reply.status_code, reply.json()["error"]["type"]) == (503, "busy")
+            assert int(reply.headers["retry-after"]) >= 1
+        go_on.set()
+        assert [one.result().status_code for one in first] == [200, 200]
+        assert live.client.post("/v1/ask", json=QUESTION).status_code == 200
+
+
+def test_places_are_given_back_after_errors_and_leaving_clients(settings):
+    small = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 0})
+    with running(small) as live:
+        for _ in range(3):
+            assert live.client.post("/v1/ask", json=QUESTION | {"arm": "tuned"}).status_code == 409
+            assert live.client.post("/v1/compare", json=QUESTION | {"arms": ["tuned"]}).status_code == 409
+        wait_until(lambda: live.client.post("/v1/ask", json=QUESTION).status_code == 200, "a place is free")
+
+
+def test_a_client_that_asks_too_often_is_a_429_that_says_when(settings):
+    with running(settings.model_copy(update={"rate_limit_per_minute": 2})) as live:
+        statuses = [live.client.post("/v1/ask", json=QUESTION).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        reply = live.client.post("/v1/search", json={"query": "warp"})
+        assert reply.json()["error"]["type"] == "rate_limited"
+        assert 1 <= int(reply.headers["retry-after"]) <= 30
+        assert live.client.get("/v1/documents").status_code == 200
+
+
+def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
+    now = [0.0]
+    limit = RateLimit(60, clock=lambda: now[0])
+    for _ in range(60):
+        limit.take("a")
+    with pytest.raises(RateLimited) as refused:
+        limit.take("a")
+    assert refused.value.retry_after_s == pytest.approx(1.0)
+    limit.take("b")
+    now[0] = 2.0
+    limit.take("a")
+    limit.take("a")
+    with pytest.raises(RateLimited):
+        limit.take("a")
+
+
+def test_a_gate_never_holds_more_than_its_places():
+    gate = AnswerGate(3)
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def visit(_: int) -> bool:
+        nonlocal inside, most
+        try:
+            with gate.place():
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.002)
+                with lock:
+                    inside -= 1
+        except Busy:
+            return False
+        return True
+
+    with ThreadPoolExecutor(12) as pool:
+        taken = list(pool.map(visit, range(60)))
+    assert most <= 3
+    assert any(taken) and gate.inside == 0
