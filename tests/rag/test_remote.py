@@ -1,0 +1,360 @@
+"""The remote generator against an engine that misbehaves in every way a script can make it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fakes import make_passage
+
+from indexes.errors import Busy, Cancelled
+from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
+from rag.generators import openai_client
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece, Turn
+from rag.generators.remote import RemoteGenerator
+from rag.settings import GeneratorSettings
+
+Answer = Callable[["Handler", dict[str, Any]], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Hands every request to the test's script and remembers what was asked."""
+
+    server: Engine
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        self.server.answer(self, body)
+
+    def do_GET(self) -> None:
+        self.reply({"data": [{"id": "base", "max_model_len": 1000}]})
+
+    def reply(self, content: Any, status: int = 200, **headers: str) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def open_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def event(self, content: Any) -> None:
+        data = content if isinstance(content, str) else json.dumps(content)
+        self.wfile.write(f"data: {data}\n\n".encode())
+        self.wfile.flush()
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+class Engine(ThreadingHTTPServer):
+    """An engine on a free port."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+        self.answer: Answer = say("A warp ", "is 32 ", "threads [1].")
+
+    def handle_error(self, *_: Any) -> None:
+        """Clients that hang up are part of the tests."""
+
+
+def delta(text: str | None, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"delta": {"content": text} if text else {}, "finish_reason": finish}]}
+
+
+def say(*pieces: str, pause_s: float = 0.0, usage: bool = True) -> Answer:
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.wfile.write(b": the connection is kept open\n\n")
+        for piece in pieces:
+            handler.event(delta(piece))
+            time.sleep(pause_s)
+        handler.event(delta(None, "stop"))
+        if usage:
+            counts = {"prompt_tokens": 50, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
+            handler.event({"choices": [], "usage": counts})
+        handler.event("[DONE]")
+
+    return answer
+
+
+def fail_first(times: int, status: int, then: Answer, **headers: str) -> Answer:
+    left = [times]
+
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            handler.reply({"error": {"message": "overloaded"}}, status, **headers)
+        else:
+            then(handler, body)
+
+    return answer
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    server = Engine()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def generator(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteGenerator]:
+    monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
+    made = RemoteGenerator(
+        GeneratorSettings(
+            kind="remote",
+            model="base",
+            adapters={"qa": "cuda-qa"},
+            base_url=f"http://127.0.0.1:{engine.server_port}",
+            api_key="secret",
+            request_timeout_s=0.5,
+        )
+    )
+    yield made
+    made.close()
+
+
+PASSAGES = tuple(make_passage(f"Passage {n}.") for n in range(3))
+REQUEST = GenerationRequest("What is a warp?", "rag", PASSAGES)
+
+
+def run(generator: RemoteGenerator, request: GenerationRequest = REQUEST) -> tuple[str, GenerationDone]:
+    pieces = list(generator.stream(request))
+    done = pieces[-1]
+    assert isinstance(done, GenerationDone)
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
+
+
+def test_it_streams_and_reports_the_engines_counts(engine: Engine, generator: RemoteGenerator) -> None:
+    assert isinstance(generator, Generator)
+    assert isinstance(generator, ChoiceScorer)
+    text, done = run(generator)
+    assert text == "A warp is 32 threads [1]."
+    assert (done.usage.prompt_tokens, done.usage.cached_prompt_tokens, done.usage.completion_tokens) == (50, 40, 7)
+    assert done.passages_used == 3
+    asked = engine.asked[0]
+    assert (asked["model"], asked["temperature"], asked["stream"]) == ("base", 0.0, True)
+    assert asked["messages"][0]["role"] == "system"
+
+
+def test_adapters_are_models_of_the_engine(engine: Engine, generator: RemoteGenerator) -> None:
+    run(generator, replace(REQUEST, arm="rag+tuned", adapter="qa"))
+    assert engine.asked[0]["model"] == "cuda-qa"
+    with pytest.raises(ArmUnavailable, match="no adapter other"):
+        generator.check(replace(REQUEST, arm="tuned", adapter="other"))
+    plain = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url="http://127.0.0.1:1"))
+    assert plain.arms == ("base", "rag")
+    with pytest.raises(ArmUnavailable, match="none is named"):
+        plain.check(replace(REQUEST, arm="tuned"))
+
+
+def test_sampling_settings_are_handed_on(engine: Engine, generator: RemoteGenerator) -> None:
+    run(generator, replace(REQUEST, temperature=0.5, sampling_top_p=0.9, seed=7, max_tokens=33))
+    asked = engine.asked[0]
+    assert (asked["temperature"], asked["top_p"], asked["seed"], asked["max_tokens"]) == (0.5, 0.9, 7, 33)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_an_overloaded_engine_is_tried_again(engine: Engine, generator: RemoteGenerator, status: int) -> None:
+    engine.answer = fail_first(2, status, say("Yes."))
+    assert run(generator)[0] == "Yes."
+    assert len(engine.asked) == 3
+
+
+def test_an_engine_that_stays_overloaded_is_busy(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = fail_first(99, 429, say(), Retry_After="7")
+    with pytest.raises(Busy, match="overloaded") as error:
+        run(generator)
+    assert error.value.retry_after_s == 7
+    assert len(engine.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (401, EngineUnreachable, "refuses the key"),
+        (404, EngineUnreachable, "does not know it"),
+        (400, GenerationFailed, "answered 400"),
+        (500, EngineUnreachable, "answered 500"),
+    ],
+)
+def test_refusals_say_what_to_do(
+    engine: Engine, generator: RemoteGenerator, status: int, error: type[Exception], said: str
+) -> None:
+    engine.answer = fail_first(99, status, say())
+    with pytest.raises(error, match=said) as raised:
+        run(generator)
+    assert raised.value.hint  # type: ignore[attr-defined]
+    assert len(engine.asked) == (4 if status == 500 else 1)
+
+
+def test_nobody_at_the_address_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
+    nobody = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url="http://127.0.0.1:9/v1"))
+    with pytest.raises(EngineUnreachable, match="does not answer") as error:
+        run(nobody)
+    assert "--base-url" in error.value.hint
+
+
+def test_a_silent_engine_times_out(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = lambda handler, body: time.sleep(1.2)
+    with pytest.raises(EngineUnreachable, match="did not answer in time"):
+        run(generator)
+
+
+def test_passages_the_engine_finds_too_many_are_dropped(engine: Engine, generator: RemoteGenerator) -> None:
+    def choosy(handler: Handler, body: dict[str, Any]) -> None:
+        if "[2]" in str(body["messages"]) or len(body["messages"]) > 2:
+            message = "This model's maximum context length is 1000 tokens"
+            handler.reply({"error": {"message": message}}, 400)
+        else:
+            say("Yes.")(handler, body)
+
+    engine.answer = choosy
+    _, done = run(generator, replace(REQUEST, turns=(Turn("a?", "b."),)))
+    assert done.passages_used == 0
+    engine.answer = fail_first(99, 400, say())
+    with pytest.raises(GenerationFailed):
+        run(generator)
+
+
+def test_a_question_longer_than_the_engines_context_is_refused(engine: Engine, generator: RemoteGenerator) -> None:
+    with pytest.raises(PromptTooLong, match="reads 1,000"):
+        generator.check(replace(REQUEST, question="warp " * 4000))
+    generator.check(REQUEST)
+    engine.answer = lambda handler, body: handler.reply({"error": "prompt is too long"}, 400)
+    with pytest.raises(PromptTooLong):
+        run(generator)
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[1]", b"{}", b'{"choices": []}', b'{"choices": [7]}'])
+def test_nonsense_is_an_error_of_the_engine(engine: Engine, generator: RemoteGenerator, content: bytes) -> None:
+    engine.answer = lambda handler, body: handler.reply(content)
+    with pytest.raises((EngineUnreachable, GenerationFailed)):
+        run(generator)
+    with pytest.raises((EngineUnreachable, GenerationFailed)):
+        generator.score_choices(REQUEST, ("a", "b"))
+
+
+def test_a_connection_lost_in_the_middle_is_no_finished_answer(engine: Engine, generator: RemoteGenerator) -> None:
+    def dies(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(delta("Half an"))
+
+    engine.answer = dies
+    stream = generator.stream(REQUEST)
+    assert next(stream) == TextPiece("Half an")
+    with pytest.raises(GenerationFailed, match="before its end"):
+        list(stream)
+
+
+def test_an_error_in_the_middle_is_told(engine: Engine, generator: RemoteGenerator) -> None:
+    def fails(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(delta("Half"))
+        handler.event({"error": {"message": "out of blocks"}})
+
+    engine.answer = fails
+    with pytest.raises(GenerationFailed, match="out of blocks"):
+        run(generator)
+
+
+def test_closing_hangs_up_so_that_the_engine_stops(engine: Engine, generator: RemoteGenerator) -> None:
+    hung_up = threading.Event()
+
+    def endless(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        try:
+            while True:
+                handler.event(delta("word "))
+                time.sleep(0.01)
+        except OSError:
+            hung_up.set()
+
+    engine.answer = endless
+    stream = generator.stream(REQUEST)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert hung_up.wait(2)
+
+
+def test_cancelling_does_not_wait_for_the_engines_next_word(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = say("one ", "two ", pause_s=0.4)
+    stop = threading.Event()
+    stream = generator.stream(replace(REQUEST, cancelled=stop.is_set))
+    next(stream)
+    stop.set()
+    before = time.monotonic()
+    with pytest.raises(Cancelled):
+        next(stream)
+    assert time.monotonic() - before < 0.3
+
+
+def test_reasoning_is_left_out_and_denial_is_a_refusal(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = say("<thi", "nk>Hm.</think>\n", "The passages do not answer ", "the question.", usage=False)
+    text, done = run(generator)
+    assert text == "The passages do not answer the question."
+    assert done.refused
+    assert done.usage.completion_tokens == 4
+
+
+def listed(**logprobs: float) -> dict[str, Any]:
+    entries = [{"token": token, "logprob": value} for token, value in logprobs.items()]
+    return {"choices": [{"message": {"content": "B"}, "logprobs": {"content": [{"top_logprobs": entries}]}}]}
+
+
+def test_options_are_scored_by_their_letters(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = lambda handler, body: handler.reply(listed(B=-0.1, A=-3.0, x=-5.0))
+    scores = generator.score_choices(REQUEST, ("one", "two", "three"))
+    assert scores.scores == (-3.0, -0.1, -6.0)
+    assert "B. two" in engine.asked[0]["messages"][-1]["content"]
+    assert engine.asked[0]["logprobs"] is True
+
+
+@pytest.mark.parametrize(
+    ("written", "scores"),
+    [("B", (0.0, 1.0)), ("(b) because", (0.0, 1.0)), ("Answer: A.", (1.0, 0.0)), ("答案是 B", (0.0, 1.0))],
+)
+def test_without_log_probabilities_the_letter_counts(
+    engine: Engine, generator: RemoteGenerator, written: str, scores: tuple[float, ...]
+) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        if "logprobs" in body:
+            handler.reply({"error": "logprobs are not supported"}, 400)
+        else:
+            handler.reply({"choices": [{"message": {"content": written}}]})
+
+    engine.answer = answer
+    assert generator.score_choices(REQUEST, ("one", "two")).scores == scores
+
+
+@pytest.mark.parametrize("written", ["", "I think so", "E", "Because of it", None])
+def test_an_answer_that_names_no_option_is_unscored(
+    engine: Engine, generator: RemoteGenerator, written: str | None
+) -> None:
+    engine.answer = lambda handler, body: handler.reply({"choices": [{"message": {"content": written}}]})
+    with pytest.raises(GenerationFailed, match="named no option"):
+        generator.score_choices(REQUEST, ("one", "two"))
