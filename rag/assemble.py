@@ -5,17 +5,21 @@ Building is light; models load when `AnswerEngine.load()` or the first question 
 
 from __future__ import annotations
 
-from indexes.library import Library
+from collections.abc import Callable
+from pathlib import Path
 
 from indexes.errors import InvalidInput
+from indexes.library import Library
+from indexes.model_files import bundled_model_folder
 from indexes.settings import EMBEDDED_MODEL
 from indexes.types import Filters
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
-from rag.generators.encoder import EncoderAnswerer
+from rag.generators.encoder import EncoderAdapter, EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import ChoiceScorer, Generator
+from rag.generators.sentence_scores import Embed
 from rag.passages import PassageBudget
 from rag.retrieval.hybrid import HybridRetriever
 from rag.retrieval.reranker import CrossEncoderReranker
@@ -33,7 +37,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     reranker = CrossEncoderReranker(model=retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker, multilingual=embedder != EMBEDDED_MODEL)
     generator = build_generator(settings.generator, library)
-    chooser = generator if isinstance(generator, ChoiceScorer) else EncoderAnswerer(library.embed, embedder)
+    chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
 
     def load() -> None:
         library.load()
@@ -76,6 +80,22 @@ def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
 
         return RemoteGenerator(settings)
     return ExtractiveGenerator(library.embed, library.embedder_name)
+
+
+def _encoder(settings: GeneratorSettings, library: Library) -> EncoderAnswerer:
+    """The encoder that scores choice questions, with the adapters of it that the settings name."""
+
+    def opener(folder: Path) -> Callable[[], Embed]:
+        def open_adapter() -> Embed:
+            from rag.tuning.encoder import open_encoder_adapter
+
+            return open_encoder_adapter(bundled_model_folder(), folder)
+
+        return open_adapter
+
+    adapters = settings.adapters if settings.kind == "encoder" else {}
+    opened = {name: EncoderAdapter(opener(Path(folder))) for name, folder in adapters.items()}
+    return EncoderAnswerer(library.embed, library.embedder_name, opened)
 
 
 def resolve_kind(settings: GeneratorSettings) -> str:

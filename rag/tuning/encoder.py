@@ -2,8 +2,8 @@
 
 The loss is cross-entropy over cosines: a question's right text against its wrong options and every other question's
 right text in the batch (InfoNCE, van den Oord et al. 2018, with hard negatives). With `evidence`, question and option
-together must also come nearest to what the book says, so that the adapter learns to read. Runs on CPU in a minute or two
-and gives the same adapter for the same data, settings and seed.
+together must also come nearest to what the book says, so that the adapter learns to read. Runs on CPU in a minute or
+two and gives the same adapter for the same data, settings and seed.
 """
 
 from __future__ import annotations
