@@ -1,0 +1,207 @@
+"""The `coalesce` command: exit statuses, one JSON document on stdout, errors in words and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from api import cli
+from api.cli import run
+from api.console import Console, table
+from api.health_checks import faiss_check
+from indexes.errors import InvalidInput
+
+COMMANDS = ("serve", "add", "list", "remove", "ask", "search", "doctor")
+HEAVY = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "llama_index", "nicegui", "fastapi")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command, capsys):
+    assert run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Example: coalesce {command}" in text
+    assert ("--json" in text) == (command != "serve")
+
+
+def test_help_imports_nothing_heavy():
+    code = f"import sys, api.cli as c; c.run(['ask', '--help']); print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"], ["nonsense"], ["ask"], ["add"], ["remove"], ["ask", "q", "--arm", "both"],
+        ["ask", "q", "--top-k", "many"], ["serve", "--port", "x"], ["ask", "q", "--generator", "magic"],
+        ["ask", "q", "--quantization", "int3"],
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_status_2(arguments, capsys):
+    assert run(arguments) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--host", "0.0.0.0"], "COALESCE_API_KEYS"),
+        (["serve", "--port", "99999"], "99999"),
+        (["serve", "--host", "203.0.113.77", "--insecure"], "203.0.113.77"),
+        (["remove", "nobody"], "coalesce"),
+        (["ask", "q", "--pages", "9-2"], "9-2"),
+        (["ask", "q", "--pages", "x"], "A-B"),
+        (["ask", "q", "--adapter", "nopair"], "NAME=PATH"),
+        (["add", "a", "b", "--title", "One"], "--title"),
+        (["ask", "bell \x07"], "U+0007"),
+        (["search", "bell \x07"], "U+0007"),
+        (["doctor", "--book", "nobody"], "coalesce"),
+    ],
+)
+def test_our_errors_are_status_1_with_the_value_and_what_mends_it(arguments, said, capsys):
+    assert run(arguments) == 1
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert said in streams.err
+    assert "Traceback" not in streams.err
+    assert len(streams.err.strip().splitlines()) == 2
+
+
+def test_a_misspelt_setting_stops_every_command(monkeypatch, capsys):
+    monkeypatch.setenv("COALESCE_GENERATER", "local")
+    assert run(["list"]) == 1
+    assert "COALESCE_GENERATOR" in capsys.readouterr().err
+
+
+def test_an_empty_library_lists_as_nothing(capsys):
+    assert run(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"documents": []}
+    assert run(["list"]) == 0
+    assert "coalesce add PATH" in capsys.readouterr().out
+
+
+def test_the_home_option_beats_the_environment(tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "coalesce.toml").write_text("nonsense = 1\n")
+    assert run(["--home", str(other), "list"]) == 1
+    assert str(other) in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, home, capsys):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of the program")
+
+    monkeypatch.setattr("indexes.library.open_library", broken)
+    assert run(["list"]) == 1
+    streams = capsys.readouterr()
+    assert "RuntimeError: a fault of the program" in streams.err
+    assert "Traceback" not in streams.err
+    assert "Traceback" in (home / "errors.log").read_text()
+    assert run(["--debug", "list"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_as_such(monkeypatch, capsys):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("indexes.library.open_library", full)
+    assert run(["list"]) == 1
+    assert "disk is full" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_status_130(monkeypatch, capsys):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("indexes.library.open_library", interrupted)
+    assert run(["list"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone_is_no_complaint():
+    done = subprocess.run(
+        [sys.executable, "-c", "from api.cli import main; main()", "list", "--json"],
+        stdout=_closed_pipe(), stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_home_that_cannot_be_written_is_told_as_such(tmp_path, monkeypatch, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("COALESCE_HOME", str(blocked / "home"))
+    for arguments in (["serve"], ["add", str(tmp_path)]):
+        assert run(arguments) == 1
+        assert "COALESCE_HOME" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_told_with_another_one(capsys):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run(["serve", "--port", str(port)]) == 1
+    error = capsys.readouterr().err
+    assert str(port) in error
+    assert f"coalesce serve --port {port + 1}" in error
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_lines_elsewhere(capsys):
+    console = Console()
+    for done in range(3):
+        console.step("reading", done, 3)
+    console.step("storing")
+    assert capsys.readouterr().err.splitlines() == ["reading ...", "storing ..."]
+
+
+def test_results_go_to_stdout_and_everything_else_to_stderr(capsys):
+    console = Console(json_output=True)
+    console.say("working")
+    console.result({"zahl": "σ"}, ["not shown"])
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == {"zahl": "σ"}
+    assert streams.err == "working\n"
+
+
+def test_columns_are_aligned():
+    assert table([("a", "bbb", "c"), ("aa", "b", "c c")]) == ["a   bbb  c", "aa  b    c c"]
+    assert table([]) == []
+
+
+def test_both_faiss_distributions_at_once_are_a_fault():
+    assert faiss_check("1.15", None).ok
+    assert faiss_check(None, "1.15").ok
+    both, none = faiss_check("1.15", "1.15"), faiss_check(None, None)
+    assert not both.ok
+    assert "pip uninstall" in both.hint
+    assert not none.ok
+
+
+def test_errors_are_words_for_every_kind_of_exception(monkeypatch, capsys):
+    monkeypatch.setattr(
+        cli, "app", lambda *_, **__: (_ for _ in ()).throw(InvalidInput("bad value 'x'", hint="mend it"))
+    )
+    assert run([]) == 1
+    assert capsys.readouterr().err == "coalesce: bad value 'x'\n  mend it\n"
+
+
+def _closed_pipe() -> int:
+    read, write = os.pipe()
+    os.close(read)
+    return write

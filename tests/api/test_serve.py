@@ -1,0 +1,238 @@
+"""A real `coalesce serve` on a home of its own: from the first moment to Ctrl-C, beside the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from api_fakes import wait_until
+
+pytestmark = pytest.mark.integration
+
+HEALTHY_S = 2.0
+READY_S = 12.0
+SLACK = 2.5
+"""Other work on the machine may make a start this much slower; `docs/benchmarks.md` has the figures of a quiet one."""
+COMMAND = [sys.executable, "-c", "from api.cli import main; main()"]
+BOOK = """# Zebrafish kernels
+
+## Striping
+
+A zebrafish kernel writes every seventh element of its buffer, so that its stripes never share a sector.
+
+```cpp
+__global__ void zebrafish(float* out) { out[threadIdx.x * 7] = 1.0f; }
+```
+"""
+
+
+@dataclass
+class Process:
+    """A running server and how long it took."""
+
+    popen: subprocess.Popen[str]
+    client: httpx.Client
+    home: Path
+    address: str
+    healthy_s: float
+    ready_s: float
+
+    def coalesce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return coalesce(self.home, *arguments)
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "COALESCE_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+
+
+def coalesce(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], env=environment(home), capture_output=True, text=True, check=False)
+
+
+def start(home: Path, *options: str) -> Process:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = time.perf_counter()
+    command = [*COMMAND, "serve", "--port", str(port), *options]
+    with (home.parent / "serve.log").open("a") as log:
+        popen = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, text=True)
+    address = f"http://127.0.0.1:{port}"
+    client = httpx.Client(base_url=address, timeout=60)
+
+    def answers(path: str) -> bool:
+        if popen.poll() is not None:
+            raise AssertionError(f"the server ended: {(home.parent / 'serve.log').read_text()}")
+        try:
+            return client.get(path).status_code == 200
+        except httpx.ConnectError:
+            return False
+
+    wait_until(lambda: answers("/healthz"), "healthz", 60)
+    healthy = time.perf_counter() - started
+    wait_until(lambda: answers("/readyz"), "readyz", 240)
+    return Process(popen, client, home, address, healthy, time.perf_counter() - started)
+
+
+def stop(process: Process, number: signal.Signals = signal.SIGINT) -> int:
+    process.client.close()
+    process.popen.send_signal(number)
+    return process.popen.wait(30)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = start(tmp_path_factory.mktemp("serve") / "home")
+    yield process
+    if process.popen.poll() is None:
+        stop(process)
+
+
+def test_a_fresh_home_answers_from_the_sample_book_with_verbatim_quotes(server: Process):
+    ready = server.client.get("/readyz").json()
+    assert (ready["generator"], ready["faiss_device"], ready["documents"]) == ("extractive", "cpu", 1)
+    answer = server.client.post(
+        "/v1/ask", json={"question": "What is a warp and how many threads does it have?"}
+    ).json()
+    assert answer["refused"] is False
+    assert answer["citations"]
+    for citation in answer["citations"]:
+        passage = answer["passages"][citation["marker"] - 1]
+        assert passage["text"][citation["char_start"] : citation["char_end"]] == citation["quote"]
+        assert f"[{citation['marker']}]" in answer["answer"]
+        assert citation["page_start"] is None
+
+
+def test_an_unknown_call_is_json_and_an_unknown_page_is_a_page(server: Process):
+    for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/ask", 405), ("POST", "/nothing", 404)):
+        reply = server.client.request(method, path)
+        assert (reply.status_code, set(reply.json())) == (status, {"error"})
+    assert "text/html" in server.client.get("/").headers["content-type"]
+
+
+def test_the_official_client_streams_an_answer_with_citations(server: Process):
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none") as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="coalesce-rag",
+                messages=[{"role": "user", "content": "What does __syncthreads do?"}],
+                stream=True,
+            )
+        )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert chunks[-1].choices[0].delta.citations
+    assert chunks[-1].usage is not None
+
+
+def test_a_question_off_the_subject_is_refused(server: Process):
+    answer = server.client.post("/v1/ask", json={"question": "Which wine goes with grilled salmon?"}).json()
+    assert answer["refused"] is True
+    assert answer["citations"] == []
+
+
+def test_files_that_lie_are_failed_jobs_and_the_server_goes_on(server: Process):
+    for name, data in (
+        ("lies.pdf", b"plain text"),
+        ("lies.txt", b"\x7fELF\0\0\0"),
+        ("cut.pdf", b"%PDF-1.7\n1 0 obj\n<<"),
+    ):
+        reply = server.client.post("/v1/documents", files={"file": (name, data)})
+        assert reply.status_code == 202
+        job_id = reply.json()["job_id"]
+        wait_until(lambda job_id=job_id: job(server, job_id)["state"] == "failed", f"{name} failed", 60)
+        assert name in job(server, job_id)["message"]
+    assert server.client.get("/readyz").status_code == 200
+
+
+def job(server: Process, job_id: str) -> dict:
+    return server.client.get(f"/v1/jobs/{job_id}").json()
+
+
+def test_the_command_line_adds_and_removes_beside_the_server_and_the_server_sees_it(server: Process, tmp_path: Path):
+    book = tmp_path / "zebrafish.md"
+    book.write_text(BOOK)
+    with ThreadPoolExecutor(2) as pool:
+        adds = list(pool.map(lambda _: server.coalesce("add", str(book), "--json"), range(2)))
+    assert [add.returncode for add in adds] == [0, 0], adds
+    documents = [json.loads(add.stdout)["documents"][0] for add in adds]
+    assert sorted(document["status"] for document in documents) == ["added", "unchanged"]
+    document_id = documents[0]["id"]
+    body = {"query": "zebrafish kernel stripes"}
+    assert server.client.post("/v1/search", json=body).json()["passages"][0]["document_id"] == document_id
+
+    listed = json.loads(server.coalesce("list", "--json").stdout)["documents"]
+    assert document_id in {document["id"] for document in listed}
+    found = json.loads(server.coalesce("search", "zebrafish", "--book", document_id, "--json").stdout)["passages"]
+    assert found[0]["section"][-1] == "Striping"
+
+    assert server.coalesce("remove", document_id).returncode == 0
+    passages = server.client.post("/v1/search", json=body | {"top_k": 50}).json()["passages"]
+    assert document_id not in {passage["document_id"] for passage in passages}
+    assert server.client.get(f"/v1/documents/{document_id}").status_code == 404
+
+
+def test_an_upload_is_removed_within_a_second_and_found_no_more(server: Process):
+    taken = server.client.post("/v1/documents", files={"file": ("zebrafish.md", BOOK.encode())}).json()
+    wait_until(lambda: job(server, taken["job_id"])["state"] == "done", "the upload is added", 60)
+    started = time.perf_counter()
+    assert server.client.delete(f"/v1/documents/{taken['document_id']}").status_code == 204
+    assert time.perf_counter() - started < SLACK
+    assert not list((server.home / "uploads").rglob("*.md"))
+
+
+def test_sixteen_clients_at_once_are_not_slower_than_one(server: Process):
+    questions = [f"What limits the occupancy of a kernel, case {number}?" for number in range(48)]
+
+    def ask(question: str) -> int:
+        return server.client.post("/v1/ask", json={"question": question}).status_code
+
+    def questions_per_s(clients: int) -> float:
+        started = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            assert set(pool.map(ask, questions)) == {200}
+        return len(questions) / (time.perf_counter() - started)
+
+    ask(questions[0])
+    alone = questions_per_s(1)
+    # The machine's other work comes and goes: the better of two tries is the server's own.
+    assert max(questions_per_s(16), questions_per_s(16)) >= 0.9 * alone
+
+
+def test_a_restart_is_quick_and_a_removed_sample_stays_removed(server: Process):
+    sample = next(one for one in server.client.get("/v1/documents").json()["documents"] if one["sample"])
+    started = time.perf_counter()
+    assert server.client.delete(f"/v1/documents/{sample['id']}").status_code == 204
+    assert time.perf_counter() - started < SLACK
+    assert stop(server) == 0
+    again = start(server.home)
+    try:
+        assert again.client.get("/v1/documents").json() == {"documents": []}
+        answer = again.client.post("/v1/ask", json={"question": "What is a warp?"}).json()
+        assert answer["refused"] is True
+        assert again.healthy_s < HEALTHY_S * SLACK
+        assert again.ready_s < READY_S * SLACK
+    finally:
+        assert stop(again, signal.SIGTERM) == 0
+    assert "Traceback" not in (server.home.parent / "serve.log").read_text()
+
+
+def test_a_generator_that_cannot_load_ends_the_start_with_status_1(tmp_path: Path):
+    done = coalesce(
+        tmp_path / "home", "serve", "--port", "0", "--generator", "local", "--model", str(tmp_path / "none")
+    )
+    assert done.returncode == 1
+    assert str(tmp_path / "none") in done.stderr
+    assert "Traceback" not in done.stderr
