@@ -62,7 +62,7 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     answering = Answering(services, settings, metrics)
     books = Books(services)
     studying = Studying(services)
-    lazy_pages = LazyPages(services, answering, books) if pages else None
+    lazy_pages = LazyPages(services, answering, books, studying) if pages else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

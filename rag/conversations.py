@@ -186,6 +186,16 @@ class ConversationStore:
             db.execute("INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)", (answer_id, rating, comment, now))
         return Feedback(answer_id, "up" if rating == "up" else "down", comment, now)
 
+    def ratings(self, conversation_id: str) -> dict[str, Rating]:
+        """The verdicts on the answers of one conversation, by answer id."""
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT f.answer_id, f.rating FROM feedback f JOIN answers a ON a.id = f.answer_id "
+                "WHERE a.conversation_id = ?",
+                (conversation_id,),
+            ).fetchall()
+        return dict(rows)
+
     def feedback(self) -> tuple[tuple[Feedback, Answer], ...]:
         """All feedback with the answers it is about, oldest first; for export as evaluation cases."""
         with self._transaction() as db:

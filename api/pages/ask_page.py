@@ -1,118 +1,187 @@
-"""`/`: a question, the answer as it is written, and the passage behind each marker."""
+"""`/` and `/c/{conversation_id}`: questions, answers as they are written, and the passage behind each marker."""
 
 from __future__ import annotations
 
-from nicegui import ui
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import replace
 
-from api.pages.answer_view import page_text, show_answer
-from api.pages.frame import PageServices, frame, show_error
-from api.streaming import EventPump
+from fastapi import Request
+from nicegui import background_tasks, ui
+
+from api.pages.answer_card import AnswerCard
+from api.pages.controls import button, link, set_attributes, tag, toast
+from api.pages.conversation_list import ConversationList
+from api.pages.filter_bar import FilterBar
+from api.pages.frame import PageServices, Visit, empty_state, open_view, show_problem
+from api.pages.runs import AnswerRun
+from api.pages.source_panel import SourcePanel
 from api.text_input import refuse_controls
-from rag.types import Answer, AnswerDone, Citation, Event, Passage, PassagesFound, Question, TextDelta
+from indexes.errors import CoalesceError
+from rag.conversations import ConversationStore
+from rag.question_checks import check_question
+from rag.types import Answer, Question
+
+EXAMPLES = 3
 
 
 def register(page: PageServices) -> None:
     """Adds the view to NiceGUI's own application."""
 
     @ui.page("/")
-    def show() -> None:
-        with frame(page):
-            _AskView(page).build()
+    def ask(request: Request) -> None:
+        open_view(page, request, "ask", lambda visit: AskView(visit).build())
+
+    @ui.page("/c/{conversation_id}")
+    def conversation(request: Request, conversation_id: str) -> None:
+        open_view(page, request, "ask", lambda visit: AskView(visit, conversation_id).build())
 
 
-class _AskView:
-    """One browser tab's question and answer."""
+class AskView:
+    """One browser tab's conversation."""
 
-    def __init__(self, page: PageServices) -> None:
-        self._page = page
-        self._pump: EventPump[Event] | None = None
-        self._conversation_id: str | None = None
-        self._passages: tuple[Passage, ...] = ()
-        self._client = ui.context.client
-        self._client.on_delete(self._stop)
+    def __init__(self, visit: Visit, conversation_id: str | None = None) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._conversation_id = conversation_id
+        self._run: AnswerRun | None = None
+        self._settled: set[str] = set()
 
     def build(self) -> None:
-        """Draws the view."""
-        with ui.row().classes("w-full items-center no-wrap"):
-            self._box = ui.input(placeholder="Ask the library").props('outlined autofocus aria-label="Question"')
-            self._box.classes("grow").on("keydown.enter", self._ask)
-            self._ask_button = ui.button("Ask", on_click=self._ask).props("unelevated no-caps")
-            self._stop_button = ui.button("Stop", on_click=self._stop).props("outline no-caps")
-            self._stop_button.set_visibility(False)
-        with ui.row().classes("w-full items-start gap-6"):
-            self._answers = ui.column().classes("grow basis-80 gap-3").props('aria-live="polite"')
-            self._source = ui.column().classes("basis-80 grow gap-2")
-        with self._answers:
-            ui.label("Ask a question about the books in the library. Every answer names its pages.").classes(
-                "opacity-70"
-            )
+        """Draws the view, with what the conversation holds."""
+        answers = self._answers()
+        self._list = ConversationList(self._visit, self._conversation_id)
+        with tag("div", "", "ask-layout"):
+            with tag("aside", "", "conversations", aria_label=self._t("conversations.title"), id="conversations"):
+                self._list.build()
+            with tag("section", "", "desk"):
+                self._thread = tag("div", "", "thread")
+                self._status = tag("p", "", "sr-only", role="status")
+                self._composer()
+            self._source = SourcePanel(self._visit)
+        with self._thread:
+            tag("h1", self._t("nav.ask"), "sr-only")
+            if self._conversation_id is None:
+                self._welcome()
+            ratings = self._store.ratings(self._conversation_id) if self._conversation_id else {}
+            for answer in answers:
+                AnswerCard(self._visit, self._source).show(answer, ratings.get(answer.id))
+        run = self._visit.page.runs.of(self._conversation_id) if self._conversation_id else None
+        if run is not None and not _kept(run, answers):
+            background_tasks.create(self._write(run))
 
-    async def _ask(self) -> None:
-        text = (self._box.value or "").strip()
-        if not text or self._pump is not None:
+    @property
+    def _store(self) -> ConversationStore:
+        return self._visit.page.services.engine.conversations
+
+    def _answers(self) -> tuple[Answer, ...]:
+        return self._store.answers(self._conversation_id) if self._conversation_id is not None else ()
+
+    def _welcome(self) -> None:
+        documents = self._visit.page.services.library.documents()
+        with tag("section", "", "welcome") as self._greeting:
+            if not documents:
+                with empty_state(self._t("ask.empty.title"), self._t("ask.empty.text")):
+                    link(self._t("library.add"), "/library", "button primary")
+                return
+            tag("h2", self._t("ask.welcome"))
+            tag("p", self._t.count("ask.books", len(documents), title=documents[0].title))
+            if any(document.sample for document in documents):
+                with tag("ul", "", "examples", aria_label=self._t("ask.examples")):
+                    for number in range(1, EXAMPLES + 1):
+                        text = self._t(f"ask.example.{number}")
+                        with tag("li"):
+                            button(text, lambda text=text: self._ask(text), kind="example")
+
+    def _composer(self) -> None:
+        with tag("form", "", "composer", aria_label=self._t("ask.form")) as form:
+            self._filters = FilterBar(self._visit)
+            with tag("div", "", "composer-row"):
+                tag("label", self._t("ask.placeholder"), "sr-only", for_="question")
+                box = tag("textarea", "", "question-box", id="question", rows="1", autofocus=True)
+                set_attributes(box, placeholder=self._t("ask.placeholder"), maxlength="100000", enterkeyhint="send")
+                box.on(
+                    "keydown.enter",
+                    lambda event: self._ask(event.args),
+                    js_handler="(e) => coalesce.sendOnEnter(e, emit)",
+                )
+                self._send = button("", kind="primary round", icon_name="send", label=self._t("ask.send"), id="send")
+                self._send.on(
+                    "click",
+                    lambda event: self._ask(event.args),
+                    js_handler="() => emit(document.getElementById('question').value)",
+                )
+                self._stop = button("", self._stop_run, kind="round", icon_name="stop", label=self._t("ask.stop"))
+                self._stop.set_visibility(False)
+        form.on("submit.prevent", js_handler="() => {}")
+
+    async def _ask(self, text: str) -> None:
+        text = text.strip()
+        if not text or self._run is not None:
             return
-        self._answers.clear()
-        self._source.clear()
+        made = None
         try:
-            question = Question(refuse_controls(text, "question"), conversation_id=self._conversation_id)
-            address = self._client.ip or "page"
-            self._pump = self._page.answering.stream(question, address)
-            self._set_busy(True)
-            await self._write(text, self._pump)
-        except Exception as error:  # noqa: BLE001  shown to the reader in words
-            with self._answers:
-                show_error(error)
+            filters = self._filters.value()
+            question = Question(refuse_controls(text, "question"), filters=filters, **self._filters.arm())
+            check_question(question)
+            if self._conversation_id is None:
+                made = await asyncio.to_thread(self._store.create, text)
+            conversation_id = made.id if made is not None else self._conversation_id or ""
+            run = self._visit.page.runs.start(replace(question, conversation_id=conversation_id), self._visit.address)
+        except CoalesceError as error:
+            if made is not None:
+                await asyncio.to_thread(self._store.delete, made.id)
+            toast(self._t.error(error), bad=True)
+            return
+        if made is not None:
+            self._conversation_id = made.id
+            self._greeting.delete()
+            ui.run_javascript(f"history.replaceState(null, '', '/c/{made.id}')")
+            self._list.refresh(made.id)
+        ui.run_javascript("coalesce.clearQuestion()")
+        await self._write(run)
+
+    async def _write(self, run: AnswerRun) -> None:
+        """Draws a run as it goes on, to its end."""
+        self._run = run
+        self._set_busy(True)
+        self._status.set_text(self._t("ask.writing"))
+        try:
+            with self._thread:
+                card = AnswerCard(self._visit, self._source)
+                card.begin(run.question.text)
+            await card.write(run)
+            self._finish(run, card)
         finally:
-            self._pump = None
+            self._run = None
             self._set_busy(False)
 
-    async def _write(self, text: str, pump: EventPump[Event]) -> None:
-        with self._answers:
-            ui.label(text).classes("text-lg font-medium whitespace-pre-wrap")
-            spinner = ui.spinner("dots", size="lg")
-            body = ui.column().classes("gap-3 w-full")
-        with body:
-            running = ui.label().classes("whitespace-pre-wrap leading-7")
-        pieces: list[str] = []
-        async for event in pump:
-            match event:
-                case PassagesFound(passages):
-                    self._passages = passages
-                case TextDelta(piece):
-                    pieces.append(piece)
-                    running.set_text("".join(pieces))
-                case AnswerDone(answer):
-                    self._finish(answer, body)
-        spinner.delete()
+    def _finish(self, run: AnswerRun, card: AnswerCard) -> None:
+        if run.done is not None:
+            card.finish(run.done)
+            self._status.set_text(self._t.count("ask.finished", len(run.done.citations)))
+            self._list.refresh(self._conversation_id)
+            return
+        self._status.set_text("")
+        with card.body_slot:
+            if run.stopped:
+                tag("p", self._t("ask.stopped"), "note", role="status")
+            elif run.error is not None:
+                show_problem(self._visit, run.error)
+        with suppress(RuntimeError):  # the tab has gone meanwhile
+            ui.run_javascript(f"coalesce.restoreQuestion({json.dumps(run.question.text)})")
 
-    def _finish(self, answer: Answer, body: ui.column) -> None:
-        self._conversation_id = answer.conversation_id
-        body.clear()
-        with body:
-            show_answer(answer, self._open)
-        if answer.citations:
-            self._open(answer.citations[0])
-
-    def _open(self, citation: Citation) -> None:
-        passage = self._passages[citation.marker - 1]
-        self._source.clear()
-        with self._source:
-            ui.label(f"[{citation.marker}] {passage.title}").classes("font-semibold")
-            ui.label(" › ".join(passage.section) + page_text(citation)).classes("text-sm opacity-80")
-            ui.label(f"The quote is {citation.verdict}: it stands word for word in the passage.").classes(
-                "text-xs opacity-70"
-            )
-            with ui.element("div").classes("whitespace-pre-wrap border rounded p-3 w-full leading-6 text-sm"):
-                ui.label(passage.text[: citation.char_start]).classes("inline")
-                ui.label(passage.text[citation.char_start : citation.char_end]).classes(
-                    "inline bg-yellow-200 text-black"
-                )
-                ui.label(passage.text[citation.char_end :]).classes("inline")
-
-    def _stop(self) -> None:
-        if self._pump is not None:
-            self._pump.stop()
+    def _stop_run(self) -> None:
+        if self._run is not None:
+            self._run.stop()
 
     def _set_busy(self, busy: bool) -> None:
-        self._ask_button.set_visibility(not busy)
-        self._stop_button.set_visibility(busy)
+        self._send.set_visibility(not busy)
+        self._stop.set_visibility(busy)
+
+
+def _kept(run: AnswerRun, answers: tuple[Answer, ...]) -> bool:
+    """Whether a run that was stopped at its very end was kept all the same."""
+    last = answers[-1] if answers else None
+    return last is not None and run.ended and last.question == run.question.text and last.answer.startswith(run.text)

@@ -1,21 +1,34 @@
-"""What every view shares: the head with its links, what the server is doing, and errors in words."""
+"""What every view shares: head, navigation, language, theme, the wait until the server is ready, errors in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 
-from nicegui import ui
+from fastapi import Request
+from nicegui import Client, app, ui
+from nicegui.element import Element
 
 from api.answering import Answering
 from api.books import Books
-from api.errors import describe
+from api.pages.controls import button, link, select, set_attributes, tag
+from api.pages.runs import Runs
+from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, language_of, texts_of
 from api.services import Services
+from api.studying import Studying
+from evals.study import DEFAULT_LEARNER
+from indexes.errors import CoalesceError
 
 TITLE = "Coalesce"
-LINKS = (("Ask", "/"), ("Library", "/library"), ("API", "/docs"))
-READY_POLL_S = 0.3
+VIEWS = ("ask", "compare", "library", "study", "reports", "settings")
+PATHS = {"ask": "/"} | {name: f"/{name}" for name in VIEWS if name != "ask"}
+THEMES = ("auto", "light", "dark")
+READY_POLL_S = 0.2
+STATIC = Path(__file__).parent / "static"
+STATIC_URL = "/assets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +38,137 @@ class PageServices:
     services: Services
     answering: Answering
     books: Books
+    studying: Studying
+    runs: Runs
 
 
-@contextmanager
-def frame(page: PageServices) -> Iterator[None]:
-    """The page's head and a column for its content."""
-    with ui.header().classes("bg-transparent text-inherit items-center gap-6 px-6 border-b"), ui.row().classes("gap-6"):
-        ui.label(TITLE).classes("text-lg font-semibold")
-        for name, target in LINKS:
-            ui.link(name, target).classes("text-inherit no-underline")
-    with ui.column().classes("w-full max-w-6xl mx-auto px-4 gap-4"):
-        _waiting_note(page)
-        yield
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One browser tab: what it may use, and how its reader wants it.
+
+    Attributes:
+        t: the texts of the reader's language.
+        learner: whose exams and cards.
+        address: the reader's network address, for the rate limit.
+    """
+
+    page: PageServices
+    t: Texts
+    learner: str
+    address: str
+    client: Client
 
 
-def show_error(error: BaseException) -> None:
-    """Says what went wrong and what mends it."""
-    reply = describe(error)
-    ui.notify(f"{reply.message}. {reply.hint}" if reply.hint else reply.message, type="negative", multi_line=True)
+Build = Callable[[Visit], None]
 
 
-def _waiting_note(page: PageServices) -> None:
-    preparation = page.services.preparation
+def install_assets() -> None:
+    """Serves style and script and puts them into every page's head."""
+    app.add_static_files(STATIC_URL, STATIC, max_cache_age=86_400)
+
+    def address(name: str) -> str:
+        return f"{STATIC_URL}/{name}?v={sha256((STATIC / name).read_bytes()).hexdigest()[:8]}"
+
+    ui.add_head_html(
+        f'<link rel="stylesheet" href="{address("style.css")}"><script src="{address("page.js")}"></script>',
+        shared=True,
+    )
+
+
+def open_view(page: PageServices, request: Request, view: str, build: Build, *, title: str = "") -> None:
+    """Draws a view: head, then what `build` makes, as soon as the server is ready."""
+    visit = _visit(page, request)
+    t = visit.t
+    _head(visit, request, view, title or t(f"nav.{view}"))
+    with tag("main", "", f"view {view}", id="main", tabindex="-1") as main:
+        _when_ready(visit, main, build)
+
+
+def show_problem(visit: Visit, error: BaseException) -> None:
+    """Says in the page what went wrong and what mends it."""
+    tag("p", visit.t.error(error), "problem", role="alert")
+
+
+def empty_state(title: str, text: str) -> Element:
+    """What to do where there is nothing yet; use as a context for its buttons."""
+    block = tag("section", "", "empty")
+    with block:
+        tag("h2", title)
+        tag("p", text)
+    return block
+
+
+def _visit(page: PageServices, request: Request) -> Visit:
+    client = ui.context.client
+    cookies = request.cookies
+    language = language_of(cookies.get("coalesce_lang"), request.headers.get("accept-language", ""))
+    # The page object is shared by all visits of a path; language and theme are this visit's own.
+    client.page = copy.copy(client.page)
+    client.page.language = HTML_LANGUAGES[language]  # type: ignore[assignment]
+    learner = cookie_text(cookies.get("coalesce_learner")).strip() or DEFAULT_LEARNER
+    return Visit(page, texts_of(language), learner[:100], client.ip or "page", client)
+
+
+def _head(visit: Visit, request: Request, view: str, title: str) -> None:
+    t = visit.t
+    ui.page_title(f"{title} · {TITLE}")
+    theme = request.cookies.get("coalesce_theme", "auto")
+    theme = theme if theme in THEMES else "auto"
+    if theme != "auto":
+        ui.add_head_html(f"<style>:root{{color-scheme:{theme} !important}}</style>")
+    link(t("skip"), "#main", "skip")
+    with tag("header", "", "head"):
+        with link("", "/", "brand", aria_label=TITLE):
+            ui.html(_LOGO, sanitize=False, tag="span").props["aria-hidden"] = "true"
+            tag("span", TITLE)
+        with tag("nav", "", "views", aria_label=t("nav.label")):
+            for name in VIEWS:
+                link(t(f"nav.{name}"), PATHS[name], aria_current="page" if name == view else None)
+        with tag("div", "", "head-tools"):
+            select(
+                LANGUAGES.items(),
+                lambda value: ui.run_javascript(f"coalesce.prefer('lang', {value!r})") if value in LANGUAGES else None,
+                value=t.language,
+                aria_label=t("language"),
+                id="language",
+            )
+            following = THEMES[(THEMES.index(theme) + 1) % len(THEMES)]
+            toggle = button("", icon_name="sun", kind="quiet", label=t(f"theme.{theme}"), id="theme")
+            toggle.on("click", js_handler=f"() => coalesce.prefer('theme', '{following}')")
+
+
+def _when_ready(visit: Visit, main: Element, build: Build) -> None:
+    preparation = visit.page.services.preparation
     if preparation.ready:
+        _build(visit, main, build)
         return
-    with ui.row().classes("items-center gap-3") as note:
-        ui.spinner(size="sm")
-        text = ui.label(preparation.step)
+    with tag("section", "", "empty", role="status") as waiting:
+        tag("h1", visit.t("waiting.title"))
+        step = tag("p", preparation.step)
+        bar = tag("progress", "", "bar", aria_label=visit.t("waiting.title"))
 
     def look() -> None:
-        counted = f" ({preparation.done} of {preparation.total})" if preparation.total else ""
-        text.set_text(f"{preparation.step}{counted}")
-        if preparation.ready:
-            note.delete()
+        counted = f" ({preparation.done:,} / {preparation.total:,})" if preparation.total else ""
+        step.set_text(visit.t.either(f"waiting.{preparation.step}", preparation.step) + counted)
+        set_attributes(bar, max=preparation.total or None, value=preparation.done if preparation.total else None)
+        if preparation.ready or preparation.error is not None:
             timer.deactivate()
+            waiting.delete()
+            _build(visit, main, build)
 
     timer = ui.timer(READY_POLL_S, look)
+
+
+def _build(visit: Visit, main: Element, build: Build) -> None:
+    with main:
+        try:
+            build(visit)
+        except CoalesceError as error:
+            show_problem(visit, error)
+
+
+_LOGO = (
+    '<svg viewBox="0 0 24 24" width="26" height="26" fill="none" stroke="currentColor" stroke-width="1.6" '
+    'stroke-linejoin="round"><path d="M4 6c3.3-1.3 5.8-.9 8 1.1 2.2-2 4.7-2.4 8-1.100v12c-3.3-1.3-5.8-.9-8 '
+    '1.1-2.2-2-4.7-2.4-8-1.100zM12 7.100v12"/></svg>'
+)

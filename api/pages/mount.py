@@ -10,20 +10,31 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answering import Answering
 from api.books import Books
 from api.services import Services
+from api.studying import Studying
+
+RECONNECT_S = 20.0
+"""How long the server keeps a tab whose connection is lost; one that comes back later reloads itself."""
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; object-src 'none'; "
+    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+)
+"""The browser itself keeps every request on this server. NiceGUI's own scripts are inline and compile templates."""
 
 
 class LazyPages:
     """An ASGI application that hands everything to the page's own once that is imported."""
 
-    def __init__(self, services: Services, answering: Answering, books: Books) -> None:
+    def __init__(self, services: Services, answering: Answering, books: Books, studying: Studying) -> None:
         self._services = services
         self._answering = answering
         self._books = books
+        self._studying = studying
         self._shell: FastAPI | None = None
         self._imported = asyncio.Event()
         self._started = asyncio.Event()
@@ -32,17 +43,9 @@ class LazyPages:
 
     def import_pages(self) -> None:
         """Imports NiceGUI and the pages; called on the preparing thread, so that imports never race each other."""
-        from nicegui import ui
+        from api.pages.register import make_shell
 
-        from api.pages import ask_page, library_page
-        from api.pages.frame import TITLE, PageServices
-
-        page_services = PageServices(self._services, self._answering, self._books)
-        ask_page.register(page_services)
-        library_page.register(page_services)
-        shell = FastAPI(openapi_url=None)
-        ui.run_with(shell, title=TITLE, dark=None, show_welcome_message=False)
-        self._shell = shell
+        self._shell = make_shell(self._services, self._answering, self._books, self._studying, RECONNECT_S)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._imported.set)
 
@@ -64,7 +67,7 @@ class LazyPages:
         await self._started.wait()
         application: ASGIApp | None = self._shell
         if application is not None:
-            await application(scope, receive, send)
+            await application(scope, receive, _guarded(send))
 
     async def _live(self) -> None:
         await self._imported.wait()
@@ -74,3 +77,20 @@ class LazyPages:
         async with shell.router.lifespan_context(shell):
             self._started.set()
             await self._stop.wait()
+
+
+def _guarded(send: Send) -> Send:
+    """Adds the headers that keep a page's requests here."""
+
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [
+                *message.get("headers", ()),
+                (b"content-security-policy", POLICY.encode()),
+                (b"x-content-type-options", b"nosniff"),
+                (b"referrer-policy", b"no-referrer"),
+            ]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return guarded

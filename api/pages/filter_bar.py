@@ -1,0 +1,114 @@
+"""Where to look, and with which arm: book, chapter, pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.pages.controls import button, field, icon, select, set_attributes, tag, text_box
+from api.pages.frame import Visit
+from indexes.errors import CoalesceError, InvalidInput
+from indexes.types import Filters
+from rag.types import ARMS
+
+
+class FilterBar:
+    """Closed until it is wanted; says what it restricts when it is closed."""
+
+    def __init__(self, visit: Visit, *, arms: bool = True) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._book = ""
+        self._chapter = ""
+        self._pages = ["", ""]
+        self._arm = "rag"
+        with tag("details", "", "filters"):
+            with tag("summary"):
+                icon("filter")
+                self._summary = tag("span", self._t("filters.none"))
+            self._fields = tag("div", "", "filter-fields")
+        self._arms = arms
+        self._draw()
+
+    def value(self) -> Filters:
+        """What was chosen.
+
+        Raises:
+            InvalidInput: pages that are no numbers, or go backwards.
+        """
+        return Filters(
+            (self._book,) if self._book else (), (int(self._chapter),) if self._chapter else (), self._page_range()
+        )
+
+    def arm(self) -> dict[str, Any]:
+        """The arm, as an argument of `Question`."""
+        return {"arm": self._arm}
+
+    def _page_range(self) -> tuple[int, int] | None:
+        first, last = (text.strip() for text in self._pages)
+        if not first and not last:
+            return None
+        if not (first or "1").isdecimal() or not (last or "1").isdecimal():
+            raise InvalidInput(f"pages {first!r} to {last!r} are no numbers", hint="give page numbers of the file")
+        low = int(first or 1)
+        high = int(last or max(low, 1_000_000))
+        if not 1 <= low <= high:
+            raise InvalidInput(f"pages go from {low} to {high}", hint="give the first page first")
+        return low, high
+
+    def _draw(self) -> None:
+        services = self._visit.page.services
+        documents = services.library.documents()
+        chosen = next((document for document in documents if document.document_id == self._book), None)
+        self._fields.clear()
+        with self._fields:
+            with field(self._t("filters.book")):
+                books = [("", self._t("filters.all_books")), *((d.document_id, d.title) for d in documents)]
+                select(books, self._set_book, value=self._book)
+            if chosen is not None:
+                chapters = services.library.chapters(chosen.document_id)
+                with field(self._t("filters.chapter")):
+                    listed = [(str(item.ordinal), f"{item.ordinal}. {item.title}") for item in chapters]
+                    select([("", self._t("filters.all_chapters")), *listed], self._set_chapter, value=self._chapter)
+                if chosen.pages:
+                    self._page_box(0, self._t("filters.from_page"), chosen.pages)
+                    self._page_box(1, self._t("filters.to_page"), chosen.pages)
+            available = [arm for arm in ARMS if arm in services.engine.arms]
+            if self._arms and len(available) > 1:
+                with field(self._t("filters.arm")):
+                    select([(arm, self._t(f"arm.{arm}")) for arm in available], self._set_arm, value=self._arm)
+            if self._book:
+                button(self._t("filters.clear"), lambda: self._set_book(""), kind="quiet")
+
+    def _page_box(self, index: int, label: str, pages: int) -> None:
+        def keep(text: str) -> None:
+            self._pages[index] = text
+            self._say()
+
+        with field(label):
+            box = text_box(keep, value=self._pages[index], kind="number", event="input", min="1", max=str(pages))
+            set_attributes(box, placeholder="1" if index == 0 else str(pages), inputmode="numeric")
+
+    def _set_book(self, document_id: str) -> None:
+        self._book, self._chapter, self._pages = document_id, "", ["", ""]
+        self._draw()
+        self._say()
+
+    def _set_chapter(self, chapter: str) -> None:
+        self._chapter = chapter
+        self._say()
+
+    def _set_arm(self, arm: str) -> None:
+        self._arm = arm if arm in ARMS else "rag"
+
+    def _say(self) -> None:
+        parts = []
+        if self._book:
+            try:
+                parts.append(self._visit.page.services.library.document(self._book).title)
+            except CoalesceError:
+                self._book = ""
+        if self._chapter:
+            parts.append(self._t("filters.in_chapter", n=self._chapter))
+        if any(self._pages):
+            parts.append(self._t("filters.in_pages", first=self._pages[0] or "1", last=self._pages[1] or "…"))
+        self._summary.set_text(" · ".join(parts) or self._t("filters.none"))

@@ -1,0 +1,230 @@
+"""Answers and passages as HTML that cannot run: everything of a book, a question or a model is escaped.
+
+Answers are CommonMark with tables, formulas and citation markers. Raw HTML is shown as text, images are not loaded (a
+picture in an answer would call another machine), and only web links become links.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+from rag.types import Citation
+
+_MARKER = re.compile(r"\[(\d{1,3})\]")
+_FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)(?:^[ ]{0,3}```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+_SPECIAL = re.compile(r"`(?P<code>[^`\n]+)`|(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$\n]*[^\s$])?)\$(?![\d$])")
+_LOOKS_LIKE_C = re.compile(r"__\w+__|<<<|#include|;\s*$|^\s*(?:void|int|float|for)\b", re.MULTILINE)
+_ALIASES = {"cu": "cuda", "cuh": "cuda", "hip": "cuda", "cl": "c", "opencl": "c", "ptx": "gas", "pycon": "pycon"}
+_FORMULA_FENCES = (("$$", "$$", True), ("$", "$", False), ("\\(", "\\)", False), ("\\[", "\\]", True))
+LONGEST_HIGHLIGHTED = 20_000
+MARKS = "marks"
+
+
+@dataclass(slots=True)
+class Markers:
+    """Which citation the next `[n]` belongs to: the n-th marker to the n-th citation with it.
+
+    Attributes:
+        label: the name of a marker's button, with `{n}`.
+    """
+
+    citations: Sequence[Citation]
+    num_passages: int
+    label: str = "[{n}]"
+    seen: dict[int, int] | None = None
+
+    def take(self, number: int) -> int | None:
+        """Index of the citation, -1 for a passage that has no citation (yet), None for no passage at all."""
+        if not 1 <= number <= self.num_passages:
+            return None
+        self.seen = self.seen or {}
+        mine = [index for index, citation in enumerate(self.citations) if citation.marker == number]
+        place = self.seen.get(number, 0)
+        self.seen[number] = place + 1
+        return mine[min(place, len(mine) - 1)] if mine else -1
+
+
+def answer_html(text: str, markers: Markers) -> str:
+    """A whole or half-written answer."""
+    return str(_renderer().render(text, {MARKS: markers}))
+
+
+def plain_html(text: str) -> str:
+    """Markdown without markers: questions, reference answers."""
+    return answer_html(text, Markers((), 0))
+
+
+def passage_html(text: str, start: int = 0, end: int = 0) -> str:
+    """A passage word for word, its listings set as code, `text[start:end]` marked."""
+    pieces: list[str] = []
+    position = 0
+    for fence in _FENCE.finditer(text):
+        pieces.append(_prose(text, position, fence.start(), start, end))
+        body = _marked(text, fence.start(2), fence.end(2), start, end)
+        pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
+        position = fence.end()
+    pieces.append(_prose(text, position, len(text), start, end))
+    return "".join(pieces)
+
+
+def code_html(code: str, language: str) -> str:
+    """A listing with its words coloured."""
+    return f'<div class="listing"><pre tabindex="0"><code>{_coloured(code, language)}</code></pre></div>'
+
+
+def _prose(text: str, begin: int, stop: int, start: int, end: int) -> str:
+    """Running text as it is written, with inline code and formulas set as such."""
+    while begin < stop and text[begin] == "\n":
+        begin += 1
+    while stop > begin and text[stop - 1] == "\n":
+        stop -= 1
+    pieces: list[str] = []
+    position = begin
+    for special in _SPECIAL.finditer(text, begin, stop):
+        pieces.append(_marked(text, position, special.start(), start, end))
+        kind = "<code>{}</code>" if special.lastgroup == "code" else '<span class="formula">{}</span>'
+        body = kind.format(escape(special.group(special.lastgroup or 0)))
+        inside = special.start() < end and special.end() > start
+        pieces.append(f"<mark>{body}</mark>" if inside else body)
+        position = special.end()
+    pieces.append(_marked(text, position, stop, start, end))
+    return f'<div class="prose">{"".join(pieces)}</div>' if begin < stop else ""
+
+
+def _marked(text: str, begin: int, stop: int, start: int, end: int) -> str:
+    low, high = max(begin, start), min(stop, end)
+    if low >= high:
+        return escape(text[begin:stop])
+    return f"{escape(text[begin:low])}<mark>{escape(text[low:high])}</mark>{escape(text[high:stop])}"
+
+
+def _coloured(code: str, language: str) -> str:
+    if len(code) > LONGEST_HIGHLIGHTED:
+        return escape(code)
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    name = _ALIASES.get(language, language) or ("cuda" if _LOOKS_LIKE_C.search(code) else "text")
+    try:
+        lexer = get_lexer_by_name(name, stripnl=False)
+    except ClassNotFound:
+        return escape(code)
+    return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
+
+
+@lru_cache(maxsize=1)
+def _renderer() -> MarkdownIt:
+    markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image"])
+    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]
+    markdown.inline.ruler.before("link", "citation", _citation_rule)
+    markdown.inline.ruler.before("escape", "formula", _formula_rule)
+    markdown.block.ruler.before("paragraph", "formula_block", _formula_block_rule, {"alt": ["paragraph"]})
+    markdown.add_render_rule("citation", _render_citation)
+    markdown.add_render_rule("formula", _render_formula)
+    markdown.add_render_rule("fence", _render_fence)
+    markdown.add_render_rule("code_block", _render_fence)
+    markdown.add_render_rule("link_open", _render_link_open)
+    return markdown
+
+
+def _citation_rule(state: StateInline, silent: bool) -> bool:
+    if state.src[state.pos] != "[":
+        return False
+    match = _MARKER.match(state.src, state.pos)
+    before = state.src[state.pos - 1] if state.pos else " "
+    if match is None or state.src[match.end() : match.end() + 1] == "(":
+        return False
+    # `a[1]` is code, not a marker: the same rule as in `rag.citations`.
+    if before.isascii() and (before.isalnum() or before in "_)"):
+        return False
+    if not silent:
+        index = state.env[MARKS].take(int(match.group(1)))
+        if index is None:
+            return False
+        state.push("citation", "", 0).meta = {"number": int(match.group(1)), "index": index}
+    state.pos = match.end()
+    return True
+
+
+def _formula_rule(state: StateInline, silent: bool) -> bool:
+    source, start = state.src, state.pos
+    for opening, closing, display in (
+        ("$$", "$$", True),
+        ("$", "$", False),
+        ("\\(", "\\)", False),
+        ("\\[", "\\]", True),
+    ):
+        if not source.startswith(opening, start):
+            continue
+        end = source.find(closing, start + len(opening))
+        formula = source[start + len(opening) : end] if end >= 0 else ""
+        if not formula.strip() or (opening == "$" and not _is_formula(formula, source, end)):
+            return False
+        if not silent:
+            state.push("formula", "", 0).meta = {"formula": formula.strip(), "display": display}
+        state.pos = end + len(closing)
+        return True
+    return False
+
+
+def _is_formula(formula: str, source: str, end: int) -> bool:
+    """`$5 and $6` is money: a formula has no space at its ends and no digit behind it (Pandoc's rule)."""
+    return formula == formula.strip() and not source[end + 1 : end + 2].isdigit() and "\n\n" not in formula
+
+
+def _formula_block_rule(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+    line = state.src[state.bMarks[first] + state.tShift[first] : state.eMarks[first]]
+    closing = {"$$": "$$", "\\[": "\\]"}.get(line[:2])
+    if closing is None:
+        return False
+    for number in range(first, last):
+        text = state.src[state.bMarks[number] : state.eMarks[number]].rstrip()
+        if text.endswith(closing) and (number > first or len(line.strip()) > 4):
+            if silent:
+                return True
+            whole = state.src[state.bMarks[first] + state.tShift[first] : state.eMarks[number]].strip()
+            token = state.push("formula", "", 0)
+            token.meta = {"formula": whole[2:-2].strip(), "display": True}
+            state.line = number + 1
+            return True
+    return False
+
+
+def _render_citation(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: Any) -> str:
+    meta = tokens[index].meta
+    label = escape(env[MARKS].label.format(n=meta["number"]))
+    return (
+        f'<button type="button" class="cite" data-cite="{meta["index"]}" data-passage="{meta["number"]}" '
+        f'aria-label="{label}">{meta["number"]}</button>'
+    )
+
+
+def _render_formula(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, ___: Any) -> str:
+    meta = tokens[index].meta
+    kind = "formula display" if meta["display"] else "formula"
+    return f'<span class="{kind}">{escape(meta["formula"])}</span>'
+
+
+def _render_fence(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, ___: Any) -> str:
+    return code_html(
+        tokens[index].content, tokens[index].info.split(maxsplit=1)[0].lower() if tokens[index].info else ""
+    )
+
+
+def _render_link_open(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    tokens[index].attrSet("target", "_blank")
+    tokens[index].attrSet("rel", "noopener noreferrer")
+    return renderer.renderToken(tokens, index, options, env)

@@ -1,0 +1,37 @@
+"""Puts every view on the page's own application. Importing this imports NiceGUI."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from nicegui import ui
+
+from api.answering import Answering
+from api.books import Books
+from api.pages import ask_page, page_images
+from api.pages.frame import TITLE, PageServices, install_assets
+from api.pages.icons import FAVICON
+from api.pages.runs import Runs
+from api.services import Services
+from api.studying import Studying
+
+
+def make_shell(
+    services: Services, answering: Answering, books: Books, studying: Studying, reconnect_s: float
+) -> FastAPI:
+    """The page's application; one of a process, because NiceGUI keeps its own for all."""
+    page = PageServices(services, answering, books, studying, Runs(answering))
+    install_assets()
+    page_images.register(services)
+    ask_page.register(page)
+    shell = FastAPI(openapi_url=None)
+    ui.run_with(
+        shell,
+        title=TITLE,
+        favicon=FAVICON,
+        dark=None,
+        tailwind=False,
+        binding_refresh_interval=None,
+        reconnect_timeout=reconnect_s,
+        show_welcome_message=False,
+    )
+    return shell

@@ -1,0 +1,92 @@
+"""The passage behind a marker: beside the answer, its quote marked, with heading path, printed page and page image."""
+
+from __future__ import annotations
+
+from urllib.parse import quote as url_quote
+
+from nicegui import ui
+
+from api.pages.controls import button, set_attributes, tag
+from api.pages.frame import Visit
+from api.pages.markup import passage_html
+from api.pages.page_images import page_source
+from api.pages.texts import Texts
+from rag.types import Citation, Passage
+
+QUOTE_IN_URL = 600
+
+
+class SourcePanel:
+    """One panel a view; every marker opens in it."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._t = visit.t
+        with tag("aside", "", "source", id="source", aria_label=self._t("source.title"), tabindex="-1") as self._panel:
+            with tag("div", "", "source-head"):
+                self._number = tag("span", "", "number")
+                self._title = tag("h2", "")
+                close = button("", self._close, kind="quiet", icon_name="close", label=self._t("close"))
+                close.on("click", js_handler="() => coalesce.returnFocus()")
+            self._place = tag("p", "", "place")
+            self._verdict = tag("p", "", "verdict")
+            self._image = tag("div", "", "page-image")
+            self._text = ui.html("", sanitize=False).classes("passage")
+        self._panel.set_visibility(False)
+        self._panel.on("keydown.escape", self._close, args=[], js_handler="() => { emit(); coalesce.returnFocus(); }")
+
+    def open_citation(self, citation: Citation, passage: Passage) -> None:
+        """Shows a passage with the quote of a citation marked in it."""
+        self._verdict.set_text(self._t(f"source.{citation.verdict}"))
+        self._verdict.classes(replace=f"verdict {citation.verdict}")
+        self._verdict.set_visibility(True)
+        self._show(
+            citation.marker, passage, place_of(self._t, citation, title=False), (citation.char_start, citation.char_end)
+        )
+        self._show_page(citation.document_id, citation.page_start, citation.quote)
+
+    def open_passage(self, number: int, passage: Passage) -> None:
+        """Shows a passage as it is."""
+        self._verdict.set_visibility(False)
+        self._show(number, passage, place_of(self._t, passage, title=False), (0, 0))
+        self._show_page(passage.document_id, passage.page_start, "")
+
+    def _show(self, number: int, passage: Passage, place: str, span: tuple[int, int]) -> None:
+        self._number.set_text(str(number))
+        self._title.set_text(passage.title)
+        self._place.set_text(place)
+        self._text.set_content(passage_html(passage.text, *span))
+        self._panel.set_visibility(True)
+        ui.run_javascript(f"coalesce.showSource('c{self._text.id}')")
+
+    def _show_page(self, document_id: str, page: int | None, quote: str) -> None:
+        self._image.clear()
+        if page is None or page_source(self._visit.page.services, document_id) is None:
+            return
+        address = f"/page-image/{url_quote(document_id)}/{page}.png?quote={url_quote(quote[:QUOTE_IN_URL])}"
+        with self._image, tag("details"):
+            tag("summary", self._t("source.page_image"))
+            image = tag("img", loading="lazy", src=address)
+            set_attributes(image, alt=self._t("source.page_alt", page=page))
+
+    def _close(self) -> None:
+        self._panel.set_visibility(False)
+
+
+def place_of(t: Texts, source: Citation | Passage, *, title: bool = True) -> str:
+    """Book, heading path and page, as far as they are known."""
+    path = [part for part in source.section if part]
+    if title and source.title:
+        path = [source.title, *(part for part in path if part != source.title)]
+    text = " › ".join(path)
+    page = page_of(t, source.page_label, source.page_start, source.page_end)
+    return f"{text}{t('page.join')}{page}" if page and text else text or page
+
+
+def page_of(t: Texts, label: str | None, start: int | None, end: int | None) -> str:
+    """The printed page where there is one, with the file's page where the two differ."""
+    if start is None:
+        return ""
+    if label and label != str(start):
+        return t("page.printed", label=label, page=start)
+    return t("page.range", first=start, last=end) if end is not None and end != start else t("page.one", page=start)

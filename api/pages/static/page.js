@@ -1,0 +1,217 @@
+// What the page does without asking the server. No request leaves this machine.
+"use strict";
+window.coalesce = (() => {
+  let opener = null;
+  let restored = null;
+
+  const question = () => document.getElementById("question");
+
+  function prefer(name, value) {
+    document.cookie = `coalesce_${name}=${encodeURIComponent(value)};path=/;max-age=31536000;samesite=lax`;
+    location.reload();
+  }
+
+  function sendOnEnter(event, emit) {
+    // An input method's own Enter chooses characters; Shift+Enter is a new line.
+    if (event.isComposing || event.keyCode === 229 || event.shiftKey) return;
+    event.preventDefault();
+    if (event.target.value.trim()) emit(event.target.value);
+  }
+
+  function clearQuestion() {
+    if (question()) question().value = "";
+  }
+
+  function restoreQuestion(text) {
+    if (question() && !question().value) question().value = restored = text;
+  }
+
+  function remember(element) {
+    opener = element;
+    document.querySelectorAll(".cite.open").forEach((other) => other.classList.remove("open"));
+    if (element.classList.contains("cite")) element.classList.add("open");
+  }
+
+  function returnFocus() {
+    document.querySelectorAll(".cite.open").forEach((other) => other.classList.remove("open"));
+    if (opener && opener.isConnected) opener.focus();
+  }
+
+  function showSource(textId) {
+    // Vue draws the passage in its own next step.
+    setTimeout(() => {
+      const panel = document.getElementById("source");
+      const text = document.getElementById(textId);
+      if (!panel || !text) return;
+      panel.focus({ preventScroll: true });
+      const mark = text.querySelector("mark");
+      panel.scrollTop = 0;
+      if (mark) panel.scrollTop = Math.max(0, mark.offsetTop - panel.clientHeight / 3);
+    }, 30);
+  }
+
+  const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  function reveal(id) {
+    setTimeout(() => {
+      const element = document.getElementById(id);
+      if (element) element.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
+    }, 30);
+  }
+
+  function openDialog(id, tries = 40) {
+    const dialog = document.getElementById(id);
+    if (!dialog) return tries && setTimeout(() => openDialog(id, tries - 1), 15);
+    if (!dialog.open) dialog.showModal();
+    const first = dialog.querySelector("[autofocus]");
+    if (first) first.focus();
+  }
+
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // The clipboard needs a secure context: another machine's plain http has none.
+      const box = Object.assign(document.createElement("textarea"), { value: text });
+      document.body.append(box);
+      box.select();
+      document.execCommand("copy");
+      box.remove();
+    }
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await copy(button.dataset.copy);
+    const said = button.getAttribute("aria-label");
+    button.classList.add("done");
+    button.setAttribute("aria-label", button.dataset.copied);
+    setTimeout(() => {
+      button.classList.remove("done");
+      button.setAttribute("aria-label", said);
+    }, 1600);
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const box = question();
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
+    if (event.key === "/" && !typing && box && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      box.focus();
+    }
+    if (!typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      const target = document.querySelector(`[data-key="${CSS.escape(event.key)}"]:not([disabled])`);
+      if (target && !document.querySelector("dialog[open]")) {
+        event.preventDefault();
+        target.click();
+      }
+    }
+  });
+
+  // --- formulas: KaTeX is fetched from this server when the first one is seen
+  let katexState = "none";
+  const drawn = new Map();
+
+  function loadKatex() {
+    if (katexState !== "none") return;
+    katexState = "loading";
+    const base = "/assets/katex/";
+    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: base + "katex.min.css" }));
+    const script = Object.assign(document.createElement("script"), { src: base + "katex.min.js" });
+    script.onload = () => {
+      katexState = "ready";
+      drawFormulas();
+    };
+    document.head.append(script);
+  }
+
+  function drawFormulas() {
+    const waiting = document.querySelectorAll(".formula:not([data-drawn])");
+    if (!waiting.length) return;
+    if (katexState !== "ready") return loadKatex();
+    for (const element of waiting) {
+      const display = element.classList.contains("display");
+      const key = (display ? "D" : "I") + element.textContent;
+      if (!drawn.has(key)) {
+        // Untrusted text: no links, no included files, bounded expansion; a broken formula stays as it is written.
+        drawn.set(key, katex.renderToString(element.textContent, {
+          displayMode: display, throwOnError: false, trust: false, maxSize: 20, maxExpand: 200, strict: "ignore",
+        }));
+      }
+      element.dataset.drawn = "yes";
+      element.innerHTML = drawn.get(key);
+    }
+  }
+
+  // --- uploads go to the same call as any program's
+  function upload(input, texts) {
+    const list = document.getElementById("uploads");
+    for (const file of input.files || input) sendFile(file, list, texts);
+    if (input.value !== undefined) input.value = "";
+  }
+
+  function sendFile(file, list, texts) {
+    const row = Object.assign(document.createElement("div"), { className: "upload", role: "status" });
+    const name = Object.assign(document.createElement("span"), { className: "upload-name", textContent: file.name });
+    const state = Object.assign(document.createElement("span"), { className: "upload-state", textContent: texts.sending });
+    const bar = Object.assign(document.createElement("progress"), { className: "bar", max: 1, value: 0 });
+    bar.setAttribute("aria-label", file.name);
+    const cancel = Object.assign(document.createElement("button"), {
+      type: "button", className: "button quiet", textContent: texts.cancel,
+    });
+    row.append(name, state, bar, cancel);
+    list.append(row);
+    const request = new XMLHttpRequest();
+    const body = new FormData();
+    body.append("file", file);
+    const failed = (message) => {
+      state.textContent = message;
+      row.classList.add("failed");
+      bar.remove();
+      cancel.textContent = texts.dismiss;
+      cancel.onclick = () => row.remove();
+    };
+    cancel.onclick = () => request.abort();
+    request.upload.onprogress = (event) => {
+      if (event.lengthComputable) bar.value = event.loaded / event.total;
+    };
+    request.onload = () => {
+      if (request.status === 202) return row.remove();
+      if (request.status === 200) {
+        state.textContent = texts.there;
+        bar.remove();
+        cancel.textContent = texts.dismiss;
+        cancel.onclick = () => row.remove();
+        return undefined;
+      }
+      let said = texts.failed;
+      try {
+        const error = JSON.parse(request.responseText).error;
+        said = error.hint ? `${error.message}. ${error.hint}.` : error.message;
+      } catch { /* not one of the server's own errors */ }
+      return failed(said);
+    };
+    request.onerror = () => failed(texts.failed);
+    request.onabort = () => row.remove();
+    request.open("POST", "/v1/documents");
+    request.send(body);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(drawFormulas).observe(document.body, { childList: true, subtree: true });
+    drawFormulas();
+    for (const type of ["dragover", "drop"]) {
+      document.addEventListener(type, (event) => {
+        const zone = event.target.closest?.(".drop");
+        if (!zone) return;
+        event.preventDefault();
+        zone.classList.toggle("over", type === "dragover");
+        if (type === "drop") upload(event.dataTransfer.files, JSON.parse(zone.dataset.texts));
+      });
+    }
+    document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
+  });
+
+  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, openDialog, upload };
+})();
