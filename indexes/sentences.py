@@ -9,9 +9,9 @@ Span = tuple[int, int]
 
 _FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
 _FORMULA = re.compile(r"\$\$.*?\$\$", re.DOTALL)
-# A full stop ends a sentence when a capital, digit, quote or bracket follows; a Chinese one always does.
+# A full stop ends a sentence when a capital, a digit or an identifier follows; a Chinese one always does.
 _END = re.compile(
-    r"(?:[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`$]*[A-Z0-9\u4e00-\u9fff\u0391-\u03a9`_$]))|(?:[。！？；]+[”’）」]*)"
+    r"(?:[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`$]*(?:[A-Z0-9\u4e00-\u9fff\u0391-\u03a9`_$]|[a-z]+[A-Z_])))|(?:[。！？；]+[”’）」]*)"
 )
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|Fig|Figs|Eq|Eqs|Sec|Sect|Ch|Chap|Tab|Ref|Refs|No|Nos|Vol|pp|p|Dr|Mr|Mrs"

@@ -62,7 +62,7 @@ def _terms(text: str) -> Iterator[str]:
         if _CJK.match(token):
             yield from _chinese(token)
         elif token[0].isdigit():
-            yield token.replace(",", "").rstrip(".")
+            yield token.replace(",", "").casefold()
         elif _is_identifier(token):
             yield from identifier_terms(token)
         else:

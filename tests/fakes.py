@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from indexes.errors import Cancelled
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
@@ -27,6 +29,41 @@ def hash_embed(texts: Sequence[str]) -> NDArray[np.float32]:
             vectors[row, digest[2]] += 1.0
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms == 0, 1.0, norms)
+
+
+class HashEncoder:
+    """A `TextEncoder` of hashes: words are tokens, texts that share words are near."""
+
+    def __init__(self, fingerprint: str = "hash/1", max_text_tokens: int = 120) -> None:
+        self.fingerprint = fingerprint
+        self.dimension = DIM
+        self.max_text_tokens = max_text_tokens
+        self.encoded: list[str] = []
+        self.before_batch: Callable[[], None] = lambda: None
+
+    def token_starts(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[match.start() for match in re.finditer(r"\w+|[^\w\s]", text)] for text in texts]
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> NDArray[np.float32]:
+        self.encoded.extend(texts)
+        rows = []
+        for first in range(0, len(texts), 8):
+            self.before_batch()
+            if cancelled is not None and cancelled():
+                raise Cancelled("cancelled")
+            rows.append(hash_embed(texts[first : first + 8]))
+            if progress is not None:
+                progress(min(first + 8, len(texts)), len(texts))
+        return np.concatenate(rows) if rows else np.zeros((0, DIM), np.float32)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return hash_embed(texts)
 
 
 def make_node(

@@ -20,7 +20,7 @@ _OPENERS = ("index", "readme", "_index", "preface", "foreword", "introduction", 
 _CLOSERS = ("appendix", "glossary", "references", "bibliography", "afterword", "changelog")
 _ORDER_FILES = ("_toc.yml", "_quarto.yml", "_bookdown.yml", "mkdocs.yml", "SUMMARY.md", "src/SUMMARY.md", "toc.yml")
 _TOCTREE = re.compile(r"^(?:[ \t]*\.\. toctree::|[`:]{3,}\{(?:toctree|tableofcontents)\}).*$", re.MULTILINE)
-_PATH_LIKE = re.compile(r"[\w./ -]*[\w-]+(?:\.\w+)?")
+_PATH_LIKE = re.compile(r"[\w./][\w./-]*")
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -66,7 +66,7 @@ _NO_TITLE = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div
 
 _LABEL_BLOCKS = frozenset(Block(f"**{label}**") for label in _SPOKEN_LABELS.values())
 
-_parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+_parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).disable("text_join")
 
 
 def read_markdown(path: Path) -> Parsed:

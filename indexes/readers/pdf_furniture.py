@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from indexes.readers.pdf_page import Line, PageLines
@@ -37,57 +37,93 @@ class Furniture:
     folios: dict[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Lines near a page's upper and lower edge with their places in `PageLines.lines`, outermost first."""
+
+    upper: tuple[tuple[int, Line], ...]
+    lower: tuple[tuple[int, Line], ...]
+
+    @property
+    def all(self) -> tuple[tuple[int, Line], ...]:
+        """Both edges' lines."""
+        return self.upper + self.lower
+
+
 def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     """Heads, feet and page numbers of a book: what stands at the pages' edges and recurs, or counts on."""
-    edges = {page.page: _edge_lines(page) for page in pages}
+    text_size = body_size(pages)
+    edges = {page.page: _edge_lines(page, text_size) for page in pages}
     folios = _agreeing_folios(edges)
     recurring = _recurring(edges)
-    text_size = body_size(pages)
-    found: set[tuple[int, int]] = set()
-    for page, lines in edges.items():
-        for index, line in lines:
-            plain = _number_of(line.text) is not None and page in folios and folios[page].text in line.text
-            if (page, index) in recurring or plain:
-                found.add((page, index))
-    places = _places(edges, found)
-    for page, lines in edges.items():
-        for index, line in lines:
-            # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
-            numbered = page in folios and any(
-                abs(other.bottom - line.bottom) < 3 and _bears(other.text, folios[page].text) for _, other in lines
-            )
-            outermost = not any(
-                other.bottom > line.top - 1 if line.bottom > _middle(pages, page) else other.top < line.bottom + 1
-                for other_index, other in lines
-                if other_index != index and (page, other_index) not in found
-            )
-            if places[_place(line)] >= 3 and outermost and (numbered or abs(line.size - text_size) > 0.4):
-                found.add((page, index))
+
+    def certain(page: int, index: int, line: Line) -> bool:
+        number = _number_of(line.text)
+        return (page, index) in recurring or (number is not None and folios.get(page) == number)
+
+    found = {at for page in pages for at in _taken(page, edges[page.page], certain, text_size)}
+    places = Counter(_place(line) for page, edge in edges.items() for index, line in edge.all if (page, index) in found)
+
+    def likely(page: int, index: int, line: Line) -> bool:
+        # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
+        numbered = page in folios and any(
+            abs(other.bottom - line.bottom) < 3 and _bears(other.text, folios[page].text)
+            for _, other in edges[page].all
+        )
+        other_type = abs(line.size - text_size) > 0.4
+        return certain(page, index, line) or (places[_place(line)] >= 3 and (numbered or other_type))
+
+    found |= {at for page in pages for at in _taken(page, edges[page.page], likely, text_size)}
     return Furniture(frozenset(found), {page: folio.text for page, folio in folios.items()})
 
 
-def _edge_lines(page: PageLines) -> list[tuple[int, Line]]:
-    """Lines near the upper and lower edge, at most three at each."""
+def _edge_lines(page: PageLines, text_size: float) -> _Edges:
+    """Lines near the upper and lower edge, at most three at each; a line set larger than text is a heading."""
     low, high = page.height * EDGE_SHARE, page.height * (1 - EDGE_SHARE)
-    upper = sorted(((i, one) for i, one in enumerate(page.lines) if one.bottom > high), key=lambda at: -at[1].top)
-    lower = sorted(((i, one) for i, one in enumerate(page.lines) if one.top < low), key=lambda at: at[1].bottom)
-    return [*upper[:3], *lower[:3]]
+    small = [(index, line) for index, line in enumerate(page.lines) if line.size <= 1.12 * text_size]
+    upper = sorted((at for at in small if at[1].bottom > high), key=lambda at: -at[1].top)
+    lower = sorted((at for at in small if at[1].top < low), key=lambda at: at[1].bottom)
+    return _Edges(tuple(upper[:3]), tuple(lower[:3]))
 
 
-def _recurring(edges: dict[int, list[tuple[int, Line]]]) -> set[tuple[int, int]]:
+def _taken(
+    page: PageLines, edges: _Edges, is_furniture: Callable[[int, int, Line], bool], text_size: float
+) -> set[tuple[int, int]]:
+    """From the page's edges inwards the lines that are furniture, up to the first that is not."""
+    taken: set[int] = set()
+    for edge in (edges.upper, edges.lower):
+        for index, line in edge:
+            if not is_furniture(page.page, index, line):
+                break
+            taken.add(index)
+    rest = [line for index, line in enumerate(page.lines) if index not in taken]
+    kept = {index for index in taken if not _stands_apart(page.lines[index], rest, text_size)}
+    return {(page.page, index) for index in taken - kept}
+
+
+def _stands_apart(line: Line, rest: Sequence[Line], text_size: float) -> bool:
+    """False for a line that is set as text and as near to the text as its own lines are."""
+    if _number_of(line.text) is not None:
+        return True
+    if not rest:
+        return False  # all that its page says
+    gap = min(max(line.bottom - other.top, other.bottom - line.top) for other in rest)
+    return gap > 0.5 * line.height or abs(line.size - text_size) > 0.4
+
+
+def _recurring(edges: dict[int, _Edges]) -> set[tuple[int, int]]:
     """Lines whose words, numbers aside, stand at the same height of at least three pages not far apart."""
     seen: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for page, lines in edges.items():
-        for index, line in lines:
+    for page, edge in edges.items():
+        for index, line in edge.all:
             for height in {round((line.bottom - 2) / 6), round((line.bottom + 2) / 6)}:
                 seen[_without_numbers(line.text), height].append((page, index))
     found: set[tuple[int, int]] = set()
     for (words, _), places in seen.items():
-        pages = [page for page, _ in places]
+        pages = {page for page, _ in places}
         for page, index in places:
-            near = sum(1 for other in set(pages) if other != page and abs(other - page) <= NEAR_PAGES)
-            enough = 1 if len(pages) == 2 and len(edges) <= 4 else 2
-            if words and near >= enough:
+            near = sum(1 for other in pages if other != page and abs(other - page) <= NEAR_PAGES)
+            if words and near >= 2:
                 found.add((page, index))
     return found
 
@@ -97,9 +133,9 @@ def _without_numbers(text: str) -> str:
     return " ".join(words)
 
 
-def _agreeing_folios(edges: dict[int, list[tuple[int, Line]]]) -> dict[int, Folio]:
+def _agreeing_folios(edges: dict[int, _Edges]) -> dict[int, Folio]:
     """Of all numbers at the pages' edges those that count on from page to page."""
-    candidates = {page: _folio_candidates(lines) for page, lines in edges.items()}
+    candidates = {page: _folio_candidates(edge.all) for page, edge in edges.items()}
     by_offset: dict[tuple[bool, int], list[int]] = defaultdict(list)
     for page, folios in candidates.items():
         for folio in folios:
@@ -152,14 +188,6 @@ def _bears(text: str, number: str) -> bool:
 
 def _place(line: Line) -> tuple[int, int]:
     return round(line.bottom / 4), round(line.size * 2)
-
-
-def _places(edges: dict[int, list[tuple[int, Line]]], found: set[tuple[int, int]]) -> Counter[tuple[int, int]]:
-    return Counter(_place(line) for page, lines in edges.items() for index, line in lines if (page, index) in found)
-
-
-def _middle(pages: Sequence[PageLines], number: int) -> float:
-    return pages[number - 1].height / 2
 
 
 def body_size(pages: Sequence[PageLines]) -> float:

@@ -98,6 +98,10 @@ def _decode_foreign(data: bytes, name: str) -> SourceText:
         # Mostly good UTF-8 with a few pasted lines: guessing one encoding for all would ruin the good lines.
         note = f"'{name}': {foreign} lines are not UTF-8 and were read as Windows-1252"
         return SourceText(clean_text("\n".join(decoded)), note)
+    high = sum(1 for byte in data if byte > 127)
+    if high < 0.3 * len(data):
+        # Mostly ASCII with some accents and curly quotes: too little for statistics, and Windows wrote most of it.
+        return SourceText(clean_text(data.decode("cp1252", errors="replace")), f"'{name}' was read as Windows-1252")
     from charset_normalizer import from_bytes
 
     best = from_bytes(data).best()

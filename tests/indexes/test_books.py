@@ -1,0 +1,166 @@
+"""What is a book, which files are its chapters, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.readers import find_books, read_book, source
+from indexes.readers.folder import natural_key
+
+
+def folder(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def chapters(root: Path) -> list[str]:
+    titles: dict[int, str] = {}
+    for section in read_book(root).sections:
+        titles.setdefault(section.chapter, section.heading_path[0])
+    assert list(titles) == list(range(1, len(titles) + 1))
+    return list(titles.values())
+
+
+def test_a_folder_is_a_book_whose_files_are_chapters(tmp_path: Path) -> None:
+    root = folder(tmp_path / "cuda-notes", {
+        "10-late.md": "# Late\nx", "2-early.md": "# Early\nx\n## Part\ny", "deep/3-c.rst": "Third\n=====\n\nz",
+        "LICENSE.md": "# MIT\nx", "LICENSES/a.txt": "legal", "NOTICE.txt": "n", "COPYING.txt": "c", "a.png": "no",
+        ".hidden/x.md": "# no\nx", "empty.md": "",
+    })  # fmt: skip
+    assert chapters(root) == ["Early", "Late", "Third"]
+    book = read_book(root)
+    assert (book.title, book.format, book.pages) == ("CUDA notes", "folder", None)
+    assert book.sections[1].heading_path == ("Early", "Part")
+    assert book.health.skipped_files == ("empty.md",)
+
+
+def test_the_index_comes_first_and_names_the_book(tmp_path: Path) -> None:
+    root = folder(tmp_path / "b", {"a.md": "# A\nx", "index.md": "# The Guide\nx", "README.md": "x"})
+    assert chapters(root)[0] == "The Guide"
+    assert read_book(root).title == "The Guide"
+
+
+def test_a_toctree_gives_the_order(tmp_path: Path) -> None:
+    index = "Guide\n=====\n\nHi.\n\n.. toctree::\n   :maxdepth: 1\n\n   zeta\n   Named <sub/index>\n   alpha\n"
+    root = folder(tmp_path / "b", {
+        "index.rst": index, "alpha.rst": "Alpha\n=====\n\nx", "zeta.rst": "Zeta\n====\n\nx",
+        "sub/index.rst": "Sub\n===\n\nx\n\n.. toctree::\n\n   two\n   one\n", "sub/one.rst": "One\n===\n\nx",
+        "sub/two.rst": "Two\n===\n\nx", "sub/odd.rst": "Odd\n===\n\nx",
+    })  # fmt: skip
+    assert chapters(root) == ["Guide", "Zeta", "Sub", "Two", "One", "Odd", "Alpha"]
+
+
+def test_a_table_of_contents_file_gives_the_order(tmp_path: Path) -> None:
+    root = folder(tmp_path / "b", {
+        "_quarto.yml": "book:\n  chapters:\n    - index.qmd\n    - zeta.qmd\n    - alpha.qmd\n",
+        "index.qmd": "# I\nx", "alpha.qmd": "# A\nx", "zeta.qmd": "# Z\nx",
+    })  # fmt: skip
+    assert chapters(root) == ["I", "Z", "A"]
+
+
+def test_names_sort_as_people_count() -> None:
+    assert sorted(["10.md", "9.md", "1.10.md", "1.9.md"], key=natural_key) == ["1.9.md", "1.10.md", "9.md", "10.md"]
+
+
+def test_pdfs_and_epubs_in_a_folder_are_books_of_their_own(tmp_path: Path) -> None:
+    folder(tmp_path, {"a.md": "# A\nx", "sub/b.pdf": "%PDF-", "c.epub": "PK"})
+    assert find_books(tmp_path) == [tmp_path, tmp_path / "c.epub", tmp_path / "sub" / "b.pdf"]
+    assert find_books(tmp_path / "sub") == [tmp_path / "sub" / "b.pdf"]
+    assert find_books(tmp_path / "a.md") == [tmp_path / "a.md"]
+
+
+def test_one_file_is_a_book_of_its_headings(tmp_path: Path) -> None:
+    folder(tmp_path, {"a.md": "# Title\nlead\n## One\nx\n### Deep\ny\n## Two\nz"})
+    book = read_book(tmp_path / "a.md")
+    assert book.title == "Title"
+    assert [(s.chapter, s.heading_path) for s in book.sections] == [
+        (0, ("Title",)), (1, ("One",)), (1, ("One", "Deep")), (2, ("Two",)),
+    ]  # fmt: skip
+
+
+def test_one_file_without_headings_is_one_chapter(tmp_path: Path) -> None:
+    folder(tmp_path, {"my_notes.txt": "Just words."})
+    book = read_book(tmp_path / "my_notes.txt")
+    assert [(book.title, s.chapter, s.heading_path) for s in book.sections] == [("My notes", 1, ("My notes",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.md", b"%PDF-1.7 binary"),
+        ("a.txt", b"\x89PNG\r\n\x1a\n" + bytes(range(256))),
+        ("a.rst", b"PK\x03\x04" + bytes(100)),
+        ("a.md", bytes(range(256)) * 10),
+        ("a.pdf", b"just text"),
+        ("a.epub", b"just text"),
+        ("a.txt", b""),
+        ("a.md", b"\n \n"),
+        ("a.md", b"---\n---\n"),
+        ("a.ipynb", b"%PDF-1.4"),
+    ],
+)
+def test_files_that_lie_or_say_nothing_are_refused(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UnreadableBook):
+        read_book(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a", "a.exe", "a.md.zip"])
+def test_other_formats_are_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("x")
+    with pytest.raises(UnsupportedFormat) as caught:
+        read_book(tmp_path / name)
+    assert ".pdf" in caught.value.hint
+    with pytest.raises(UnsupportedFormat):
+        find_books(tmp_path / name)
+
+
+def test_nothing_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableBook, match="does not exist"):
+        find_books(tmp_path / "gone")
+    with pytest.raises(UnsupportedFormat, match="no book"):
+        find_books(tmp_path)
+
+
+def test_one_broken_file_does_not_lose_the_folder(tmp_path: Path) -> None:
+    folder(tmp_path, {"a.md": "# A\nx", "b.md": "x"})
+    (tmp_path / "b.md").write_bytes(bytes(range(256)))
+    book = read_book(tmp_path)
+    assert [s.heading_path[0] for s in book.sections] == ["A"]
+    assert book.health.skipped_files == ("b.md",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "gb18030", "cp1252"])
+def test_encodings_are_recognised(encoding: str, tmp_path: Path) -> None:
+    text = (
+        "café naïve – “quoted” " * 20 if encoding == "cp1252" else "线程束是三十二个线程,它们一起执行同一条指令。" * 20
+    )
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    assert text.strip() in read_book(tmp_path / "a.txt").sections[0].text
+
+
+def test_a_few_foreign_bytes_spoil_only_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes("线程束\n\n合并访问\n\n".encode() + b"caf\xe9 \x96 x\n")
+    book = read_book(tmp_path / "a.md")
+    assert book.sections[0].text == "线程束\n\n合并访问\n\ncafé – x"
+    assert "1 lines are not UTF-8" in book.health.notes[0]
+
+
+def test_zero_width_characters_do_not_hide_identifiers() -> None:
+    assert source.clean_text("__device__ \u200bcuda\u200bMalloc\r\nx\x00y") == "__device__ cudaMalloc\nxy"
+
+
+def test_a_text_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_TEXT_BYTES", 10)
+    (tmp_path / "a.txt").write_text("more than ten bytes")
+    with pytest.raises(TooLarge):
+        read_book(tmp_path / "a.txt")
+
+
+def test_a_long_book_without_headings_is_several_sections(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join("word " * 200 for _ in range(200)))
+    assert all(len(section.text) <= 61_000 for section in read_book(tmp_path / "a.txt").sections)

@@ -1,0 +1,104 @@
+"""Markdown becomes headings and clean blocks, whatever dialect it is written in."""
+
+from indexes.readers.elements import Block, Heading
+from indexes.readers.markdown import parse_markdown
+
+
+def blocks(text: str) -> list[str]:
+    return [element.text for element in parse_markdown(text).elements if isinstance(element, Block)]
+
+
+def headings(text: str) -> list[tuple[int, str]]:
+    return [(e.level, e.title) for e in parse_markdown(text).elements if isinstance(e, Heading)]
+
+
+def test_front_matter_gives_the_title_and_is_no_text() -> None:
+    parsed = parse_markdown('---\ntitle: "Shared Memory"\ntags: [a, b]\n---\n\nBody.\n')
+    assert parsed.title == "Shared Memory"
+    assert parsed.elements == (Block("Body."),)
+
+
+def test_front_matter_behind_a_licence_comment_is_still_front_matter() -> None:
+    parsed = parse_markdown("<!--\nSPDX: CC-BY-4.0\n-->\n\n---\ntitle: Interop\n---\n# One\ntext")
+    assert parsed.title == "Interop"
+    assert parsed.elements == (Heading(1, "One"), Block("text"))
+
+
+def test_a_rule_between_paragraphs_is_no_front_matter() -> None:
+    assert blocks("---\n\nFirst.\n\n---\n\nSecond.") == ["First.", "Second."]
+
+
+def test_paragraph_lines_are_joined_and_inline_markup_is_kept() -> None:
+    assert blocks("A *warp* is\n32 `threads` of a **block**.") == ["A *warp* is 32 `threads` of a **block**."]
+
+
+def test_links_and_images_become_their_words() -> None:
+    assert blocks("See [the guide](https://x.y/z) and ![a roofline](r.png){width=50%}.") == [
+        "See the guide and a roofline."
+    ]
+
+
+def test_listings_keep_indentation_and_language() -> None:
+    assert blocks("```cuda\nint i;\n    if (i) {\n\n    }\n```") == ["```cuda\nint i;\n    if (i) {\n\n    }\n```"]
+
+
+def test_a_listing_inside_a_list_stands_at_the_margin() -> None:
+    assert blocks("- first\n\n  ```c\n  a;\n    b;\n  ```\n\n- second") == [
+        "- first",
+        "```c\na;\n  b;\n```",
+        "- second",
+    ]
+
+
+def test_nested_lists_keep_their_numbers() -> None:
+    assert blocks("3. three\n   - inner\n4. four") == ["3. three\n  - inner\n4. four"]
+
+
+def test_tables_are_kept() -> None:
+    assert blocks("| a | b |\n|---|---|\n| 1 | `x` |") == ["| a | b |\n| --- | --- |\n| 1 | `x` |"]
+
+
+def test_backtick_directives_are_unwrapped() -> None:
+    assert blocks("```{note}\nMind the `gap`.\n```") == ["**Note**", "Mind the `gap`."]
+    assert blocks("```{admonition} Beware\n:class: tip\nBody.\n```") == ["**Beware**", "Body."]
+    assert blocks("```{code-block} cuda\n:linenos:\nint i;\n```") == ["```cuda\nint i;\n```"]
+    assert blocks("```{math}\na = b\n```") == ["$$\na = b\n$$"]
+    assert blocks("```{toctree}\na\nb\n```") == []
+    assert blocks("```{figure} x.png\n:alt: y\n\nThe caption.\n```") == ["The caption."]
+
+
+def test_colon_fences_of_myst_and_pandoc_are_unwrapped() -> None:
+    assert blocks(":::{admonition} Title\n:class: x\n\nBody.\n:::") == ["**Title**", "Body."]
+    assert blocks("::: callout\nMind.\n:::") == ["**Note**", "Mind."]
+    assert blocks(":::::: {.columns}\n:::{.column width=50%}\nLeft.\n:::\n::::::") == ["Left."]
+
+
+def test_a_label_gives_way_to_the_heading_inside() -> None:
+    parsed = parse_markdown("::: challenge\n## Try it\nDo.\n:::")
+    assert parsed.elements == (Heading(2, "Try it"), Block("Do."))
+
+
+def test_colons_inside_a_listing_are_code() -> None:
+    assert blocks("```\n::: x\n```") == ["```\n::: x\n```"]
+
+
+def test_myst_roles_become_their_content() -> None:
+    assert blocks("See {ref}`the text <label>` and {math}`a_b` and {doc}`memory`.") == [
+        "See the text and $a_b$ and memory."
+    ]
+
+
+def test_backslashes_inside_formulas_belong_to_latex() -> None:
+    assert blocks(r"Let $\{a\}$ and \*stars\*.") == [r"Let $\{a\}$ and *stars*."]
+
+
+def test_html_inside_markdown_becomes_text_and_comments_vanish() -> None:
+    assert blocks("a<br>b <kbd>c</kbd><!-- no -->") == ["a\nb c"]
+    assert blocks('<p align="center"><img src="x"><br><b>Caption</b></p>\n\n<!-- gone -->') == ["Caption"]
+
+
+def test_heading_attributes_and_marks_are_dropped() -> None:
+    assert headings("# Using `cudaMalloc` {.section}\n\n## A **bold** _one_") == [
+        (1, "Using cudaMalloc"),
+        (2, "A bold _one_"),
+    ]

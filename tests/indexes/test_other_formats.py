@@ -1,0 +1,190 @@
+"""HTML, notebooks, EPUB, plain text and code, each with its own traps."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from indexes.errors import TooLarge, UnreadableBook
+from indexes.readers import read_book
+from indexes.readers.elements import Block, Heading
+from indexes.readers.html_blocks import html_to_elements
+from indexes.readers.plain_text import parse_plain_text
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# --- HTML
+
+
+def test_html_keeps_text_and_drops_navigation(tmp_path: Path) -> None:
+    page = (
+        "<html><head><title>Warps</title></head><body><nav>Home</nav><div class='TOC'>Contents</div>"
+        "<main><h1>Warps</h1><p>A warp is\n 32 threads.</p><script>evil()</script><h2>Size</h2><p>Fixed.</p>"
+        "<h2>Use</h2><p>Many.</p></main></body></html>"
+    )
+    book = read_book(write(tmp_path / "a.html", page))
+    assert book.title == "Warps"
+    assert [(s.heading_path, s.text) for s in book.sections] == [
+        (("Warps",), "A warp is 32 threads."), (("Size",), "Fixed."), (("Use",), "Many."),
+    ]  # fmt: skip
+
+
+def test_html_listings_keep_indentation_and_language() -> None:
+    page = '<div class="highlight-cuda notranslate"><pre><span>int</span> a;\n  b;</pre></div>'
+    assert html_to_elements(page) == [Block("```cuda\nint a;\n  b;\n```")]
+
+
+def test_html_lists_tables_and_formulas() -> None:
+    page = (
+        "<ul><li>one<ul><li>inner</li></ul></li><li>two</li></ul><table><tr><th>a</th><th>b</th></tr>"
+        "<tr><td>1</td><td>2</td></tr></table><dl><dt>warp</dt><dd>32 threads</dd></dl>"
+        '<p><math alttext="x^2"><mi>x</mi></math></p>'
+    )
+    assert [e.text for e in html_to_elements(page) if isinstance(e, Block)] == [
+        "- one\n  - inner\n- two", "| a | b |\n| --- | --- |\n| 1 | 2 |", "warp: 32 threads", "$x^2$",
+    ]  # fmt: skip
+
+
+def test_html_nested_without_end_is_read() -> None:
+    assert "deep" in str(html_to_elements("<div>" * 3000 + "deep" + "</div>" * 3000))
+
+
+# --- notebooks
+
+
+def notebook(cells: list[dict[str, object]]) -> str:
+    return json.dumps({"cells": cells, "metadata": {"kernelspec": {"language": "python"}}, "nbformat": 4})
+
+
+def test_notebook_cells_are_numbered_and_outputs_cut(tmp_path: Path) -> None:
+    cells: list[dict[str, object]] = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {"cell_type": "code", "source": "print(1)", "outputs": [{"text": [f"line {i}\n" for i in range(100_000)]}]},
+        {"cell_type": "code", "source": "%%cu\nint a;", "outputs": [{"data": {"image/png": "A" * 10_000}}]},
+    ]
+    book = read_book(write(tmp_path / "a.ipynb", notebook(cells)))
+    assert book.title == "Title"
+    text = book.sections[0].text
+    assert "Cell 2:\n```python\nprint(1)\n```" in text
+    assert "line 11\n...\n```" in text and "line 12" not in text
+    assert "```cuda\n%%cu\nint a;\n```" in text
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"cells": 3}', '{"cells": [1]}', '{"cells": "ab"}'])
+def test_what_is_no_notebook_is_refused(content: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableBook):
+        read_book(write(tmp_path / "a.ipynb", content))
+
+
+# --- EPUB
+
+
+def epub(path: Path, members: dict[str, str | bytes], *, spine: tuple[str, ...] = ("c1", "c2")) -> Path:
+    manifest = "".join(f'<item id="{i}" href="{i}.xhtml" media-type="application/xhtml+xml"/>' for i in spine)
+    refs = "".join(f'<itemref idref="{i}"/>' for i in spine)
+    package = (
+        '<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+        f"<dc:title>A Book</dc:title></metadata><manifest>{manifest}"
+        '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/></manifest>'
+        f"<spine>{refs}</spine></package>"
+    )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("mimetype", "application/epub+zip")
+        file.writestr(
+            "META-INF/container.xml",
+            '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+            '<rootfile full-path="OEBPS/p.opf"/></rootfiles></container>',
+        )
+        file.writestr("OEBPS/p.opf", package)
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def test_epub_follows_its_spine_and_contents(tmp_path: Path) -> None:
+    book = read_book(
+        epub(
+            tmp_path / "a.epub",
+            {
+                "OEBPS/nav.xhtml": '<nav><a href="c1.xhtml">Memory</a><a href="c2.xhtml#x">Warps</a></nav>',
+                "OEBPS/c2.xhtml": "<html><body><h1>Warps</h1><p>Two.</p><h2>Size</h2><p>32.</p></body></html>",
+                "OEBPS/c1.xhtml": "<html><body><p>One.</p></body></html>",
+            },
+        )
+    )
+    assert (book.title, book.format, book.pages) == ("A Book", "epub", None)
+    assert [(s.chapter, s.heading_path, s.text) for s in book.sections] == [
+        (1, ("Memory",), "One."), (2, ("Warps",), "Two."), (2, ("Warps", "Size"), "32."),
+    ]  # fmt: skip
+
+
+def test_epub_path_tricks_reach_no_file_of_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "secret.xhtml").write_text("<p>the secret</p>")
+    path = epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": "<p>Fine.</p>"}, spine=("c1", "../../secret"))
+    book = read_book(path)
+    assert "secret" not in str(book.sections)
+    assert book.health.skipped_files
+
+
+def test_zip_bombs_are_refused(tmp_path: Path) -> None:
+    bomb = b"<p>" + b"a" * (31 * 1024 * 1024) + b"</p>"
+    with pytest.raises(TooLarge):
+        read_book(epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": bomb}, spine=("c1",)))
+
+
+@pytest.mark.parametrize("keep", [4, 100, 400])
+def test_truncated_epubs_are_refused(keep: int, tmp_path: Path) -> None:
+    path = epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": "<p>Text.</p>"}, spine=("c1",))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UnreadableBook):
+        read_book(path)
+
+
+def test_a_zip_that_is_no_epub_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.epub", "w") as file:
+        file.writestr("hello.txt", "x")
+    with pytest.raises(UnreadableBook, match="no EPUB"):
+        read_book(tmp_path / "a.epub")
+
+
+# --- plain text and code
+
+
+def test_plain_text_undoes_hard_line_breaks() -> None:
+    text = (
+        "CHAPTER 1. Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n"
+        "1.1 Size\n\n- one\n- two\n"
+    )
+    assert parse_plain_text(text) == [
+        Heading(1, "CHAPTER 1. Warps"),
+        Block("A warp is a group of threads that march together through the code."),
+        Heading(2, "1.1 Size"),
+        Block("- one\n- two"),
+    ]
+
+
+def test_plain_text_finds_listings() -> None:
+    text = "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone."
+    assert [e.text for e in parse_plain_text(text) if isinstance(e, Block)] == [
+        "Look:", "```\nfor (;;) {\n    x();\n\n}\n```", "Done.",
+    ]  # fmt: skip
+
+
+def test_code_is_cut_at_its_definitions(tmp_path: Path) -> None:
+    source = (
+        "// Copyright 2020 Somebody\n// SPDX-License-Identifier: MIT\n\n#include <cstdio>\n\n"
+        "// Adds.\n__global__ void add(float *a)\n{\n    a[0] += 1;\n}\n\nint main()\n{\n    if (1) {\n    }\n}\n"
+    )
+    book = read_book(write(tmp_path / "k.cu", source))
+    assert book.format == "code"
+    assert [(s.heading_path[-1], s.text) for s in book.sections] == [
+        ("k.cu", "```cuda\n#include <cstdio>\n```"),
+        ("add", "```cuda\n// Adds.\n__global__ void add(float *a)\n{\n    a[0] += 1;\n}\n```"),
+        ("main", "```cuda\nint main()\n{\n    if (1) {\n    }\n}\n```"),
+    ]

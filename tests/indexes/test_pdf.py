@@ -1,0 +1,179 @@
+"""Born-digital PDFs: every sentence on its page, every listing as typed, nothing of the furniture in the text."""
+
+from pathlib import Path
+
+import pytest
+from fpdf import FPDF
+from pdf_maker import PdfMaker, make_book
+
+from indexes.errors import Cancelled, UnreadableBook
+from indexes.readers import read_book
+from indexes.types import Book, page_at
+
+
+def exact_share(maker: PdfMaker, book: Book) -> float:
+    """Share of the sentences that stand whole in the book, with the pages and the label they were printed on."""
+    exact = 0
+    for placed in maker.placed:
+        for section in book.sections:
+            at = section.text.find(placed.text)
+            if at >= 0:
+                start = page_at(section.page_marks, at)
+                end = page_at(section.page_marks, at + len(placed.text) - 1)
+                label = book.page_labels[start - 1] if start else None
+                exact += (start, end, label) == (placed.page_start, placed.page_end, placed.label)
+                break
+    return exact / len(maker.placed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"columns": 2}, {"heads": False}, {"mirrored": False, "seed": 5}, {"seed": 7, "columns": 2, "chapters": 8}],
+    ids=str,
+)
+def test_sentences_stand_on_their_pages(options: dict[str, int], tmp_path: Path) -> None:
+    maker = make_book(tmp_path / "a.pdf", **options)
+    book = read_book(tmp_path / "a.pdf")
+    assert any(placed.page_start != placed.page_end for placed in maker.placed)
+    assert exact_share(maker, book) >= 0.98
+    assert book.page_labels == tuple(maker.labels)
+
+
+def test_listings_come_out_as_typed(tmp_path: Path) -> None:
+    maker = make_book(tmp_path / "a.pdf")
+    text = "\n".join(section.text for section in read_book(tmp_path / "a.pdf").sections)
+    assert [code for code in maker.listings if f"```\n{code}\n```" not in text] == []
+
+
+def test_heads_and_numbers_are_no_text(tmp_path: Path) -> None:
+    maker = make_book(tmp_path / "a.pdf")
+    maker.head_title = "A Book of Kernels"
+    text = "\n".join(section.text for section in read_book(tmp_path / "a.pdf").sections)
+    assert maker.head_title not in text
+    assert maker.chapter_title not in text
+    assert not any(line.strip().isdigit() for line in text.split("\n"))
+
+
+def test_outline_becomes_chapters_and_sections(tmp_path: Path) -> None:
+    make_book(tmp_path / "a.pdf", chapters=2)
+    book = read_book(tmp_path / "a.pdf")
+    assert book.title == "A Book of Kernels"
+    assert [section.heading_path[0][:9] for section in book.sections] == ["Preface"] + ["1 Chapter"] * 3 + [
+        "2 Chapter"
+    ] * 3
+    assert [section.chapter for section in book.sections] == [1, 2, 2, 2, 3, 3, 3]
+
+
+def test_without_an_outline_headings_are_known_by_their_type(tmp_path: Path) -> None:
+    pdf = FPDF()
+    for chapter in ("1 Warps", "2 Memory"):
+        pdf.add_page()
+        pdf.set_font("Helvetica", style="B", size=20)
+        pdf.cell(0, 12, chapter, new_x="LMARGIN", new_y="NEXT")
+        for section in ("Size", "Use"):
+            pdf.set_font("Helvetica", style="B", size=14)
+            pdf.cell(0, 10, section, new_x="LMARGIN", new_y="NEXT")
+            pdf.set_font("Times", size=11)
+            pdf.multi_cell(0, 5, f"The {section} of {chapter} is told here in some words. " * 6)
+    pdf.output(str(tmp_path / "a.pdf"))
+    book = read_book(tmp_path / "a.pdf")
+    assert [(section.chapter, section.heading_path) for section in book.sections] == [
+        (1, ("1 Warps", "Size")), (1, ("1 Warps", "Use")), (2, ("2 Memory", "Size")), (2, ("2 Memory", "Use")),
+    ]  # fmt: skip
+
+
+def test_declared_labels_are_used_when_nothing_is_printed(tmp_path: Path) -> None:
+    pdf = FPDF()
+    for number in range(4):
+        if number in (0, 2):
+            pdf.add_page(label_style="r" if number == 0 else "D", label_start=1)
+        else:
+            pdf.add_page()
+        pdf.set_font("Times", size=11)
+        pdf.multi_cell(0, 5, f"Page number {number} has words of its own.")
+    pdf.output(str(tmp_path / "a.pdf"))
+    assert read_book(tmp_path / "a.pdf").page_labels == ("i", "ii", "1", "2")
+
+
+def test_hyphens_that_the_book_writes_are_kept(tmp_path: Path) -> None:
+    pdf = FPDF(unit="pt")
+    pdf.add_page()
+    pdf.set_font("Times", size=11)
+    lines = ["A data-parallel program is written once, and a data-parallel one runs", "well. So is this data-",
+             "parallel text, which has a syn-", "chronization in it, as synchronization has."]  # fmt: skip
+    for number, line in enumerate(lines):
+        pdf.text(60, 80 + 13 * number, line)
+    pdf.output(str(tmp_path / "a.pdf"))
+    text = read_book(tmp_path / "a.pdf").sections[0].text
+    assert "this data-parallel text" in text
+    assert "a synchronization in it" in text
+
+
+def test_pages_without_text_and_doubled_pages_are_reported(tmp_path: Path) -> None:
+    pdf = FPDF()
+    for number in range(4):
+        pdf.add_page()
+        pdf.set_font("Times", size=11)
+        if number == 1:
+            pdf.rect(20, 20, 60, 60)
+        else:
+            pdf.multi_cell(0, 5, "The same words on two pages. " * 20 if number > 1 else "Other words. " * 20)
+    pdf.output(str(tmp_path / "a.pdf"))
+    health = read_book(tmp_path / "a.pdf").health
+    assert health.pages_without_text == (2,)
+    assert health.duplicate_pages == (4,)
+
+
+def test_a_scanned_book_is_refused_with_advice(tmp_path: Path) -> None:
+    pdf = FPDF()
+    pdf.add_page()
+    pdf.rect(20, 20, 60, 60)
+    pdf.output(str(tmp_path / "a.pdf"))
+    with pytest.raises(UnreadableBook, match="scanned") as caught:
+        read_book(tmp_path / "a.pdf")
+    assert "OCR" in caught.value.hint
+
+
+def test_an_encrypted_book_is_refused_with_advice(tmp_path: Path) -> None:
+    pdf = FPDF()
+    pdf.set_encryption(owner_password="owner", user_password="user")
+    pdf.add_page()
+    pdf.set_font("Times", size=11)
+    pdf.cell(0, 10, "Secret.")
+    pdf.output(str(tmp_path / "a.pdf"))
+    with pytest.raises(UnreadableBook, match="encrypted"):
+        read_book(tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize("keep", [0.02, 0.3, 0.6])
+def test_a_truncated_book_is_refused_or_read_with_a_report(keep: float, tmp_path: Path) -> None:
+    make_book(tmp_path / "a.pdf", chapters=1)
+    data = (tmp_path / "a.pdf").read_bytes()
+    (tmp_path / "b.pdf").write_bytes(data[: int(len(data) * keep)])
+    try:
+        book = read_book(tmp_path / "b.pdf")
+    except UnreadableBook:
+        return
+    assert book.sections
+
+
+def test_reading_can_be_cancelled(tmp_path: Path) -> None:
+    make_book(tmp_path / "a.pdf", chapters=1)
+    seen: list[int] = []
+    with pytest.raises(Cancelled):
+        read_book(tmp_path / "a.pdf", progress=lambda done, _: seen.append(done), cancelled=lambda: len(seen) >= 2)
+    assert seen == [1, 2]
+
+
+def test_an_outline_that_goes_round_in_circles_ends(tmp_path: Path) -> None:
+    from pypdf import PdfWriter
+    from pypdf.generic import NameObject
+
+    make_book(tmp_path / "a.pdf", chapters=2)
+    writer = PdfWriter(clone_from=str(tmp_path / "a.pdf"))
+    first = writer._root_object["/Outlines"]["/First"]
+    last = first.get_object()["/Next"]
+    last.get_object()[NameObject("/Next")] = first.indirect_reference or first
+    last.get_object()[NameObject("/First")] = first.indirect_reference or first
+    writer.write(str(tmp_path / "b.pdf"))
+    assert read_book(tmp_path / "b.pdf").sections
