@@ -165,9 +165,10 @@ class Services:
                 self._first()
             preparation.tell("opening the library and loading the embedder")
             library = self._library = self._builder.library(self.settings)
-            self._add_sample(library)
+            # The generator first: a model that cannot load is told before a minute goes into the sample book.
             preparation.tell("loading the generator")
             self._engine = self._builder.engine(self.settings, library)
+            self._add_sample(library)
         except Exception as error:  # noqa: BLE001  the server tells it to every caller and ends
             preparation.error = error
             preparation.tell("failed")
