@@ -100,6 +100,10 @@ class Study:
         """An exam, with its result once handed in. Raises NotFound."""
         return self._store.exam(exam_id, _checked_learner(learner))
 
+    def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
+        """The newest exams of a learner, the newest first."""
+        return self._store.exams(_checked_learner(learner), limit)
+
     def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str = DEFAULT_LEARNER) -> dict[str, Any]:
         """Marks an exam: `{score, max_score, marks}`; what was not answered is 0. Nothing is kept when it raises.
 

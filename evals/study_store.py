@@ -112,15 +112,13 @@ class StudyStore:
             row = database.execute("SELECT * FROM exams WHERE id = ? AND learner = ?", (exam_id, learner)).fetchone()
         if row is None:
             raise NotFound(f"learner {learner!r} has no exam {exam_id!r}", hint="start one with POST /v1/exams")
-        return StoredExam(
-            row["id"],
-            row["learner"],
-            datetime.fromisoformat(row["created_at"]),
-            datetime.fromisoformat(row["deadline"]) if row["deadline"] else None,
-            tuple(json.loads(row["questions"])),
-            datetime.fromisoformat(row["handed_in_at"]) if row["handed_in_at"] else None,
-            json.loads(row["result"]) if row["result"] else None,
-        )
+        return _exam(row)
+
+    def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
+        """The newest exams of a learner, the newest first."""
+        query = "SELECT * FROM exams WHERE learner = ? ORDER BY created_at DESC, rowid DESC LIMIT ?"
+        with self._transaction() as database:
+            return tuple(_exam(row) for row in database.execute(query, (learner, limit)))
 
     def close_exam(
         self,
@@ -265,6 +263,18 @@ class StudyStore:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._connection = connection
         return self._connection
+
+
+def _exam(row: sqlite3.Row) -> StoredExam:
+    return StoredExam(
+        row["id"],
+        row["learner"],
+        datetime.fromisoformat(row["created_at"]),
+        datetime.fromisoformat(row["deadline"]) if row["deadline"] else None,
+        tuple(json.loads(row["questions"])),
+        datetime.fromisoformat(row["handed_in_at"]) if row["handed_in_at"] else None,
+        json.loads(row["result"]) if row["result"] else None,
+    )
 
 
 def _card(row: sqlite3.Row) -> StoredCard:

@@ -18,7 +18,7 @@ from api.pages.icons import ICONS
 Handler = Callable[..., Any]
 
 
-def tag(name: str, text: str = "", classes: str = "", **attributes: Any) -> TextElement:
+def tag(name: str, text: str = "", classes: str = "", /, **attributes: Any) -> TextElement:
     """An element; `aria_label="x"` becomes `aria-label`, `for_` becomes `for`, None and False are left out."""
     element = TextElement(tag=name, text=text)
     if classes:
@@ -113,6 +113,7 @@ def _reports(element: TextElement, event: str, value: str, handler: Handler) -> 
 
 def confirm(question: str, yes: str, no: str, on_yes: Handler, *, detail: str = "") -> None:
     """Asks before something is done that cannot be undone; the harmless answer has the focus."""
+    client = ui.context.client
     dialog = tag("dialog", "", "dialog", aria_label=question)
     with dialog:
         tag("h2", question)
@@ -123,9 +124,10 @@ def confirm(question: str, yes: str, no: str, on_yes: Handler, *, detail: str = 
 
             async def act() -> None:
                 dialog.delete()
-                result = on_yes()
-                if result is not None:
-                    await result
+                with client:  # the dialog, in which this began, is gone
+                    result = on_yes()
+                    if result is not None:
+                        await result
 
             button(yes, act, kind="danger")
     dialog.on("close", dialog.delete, args=[])

@@ -89,7 +89,8 @@ class ConversationList:
             try:
                 await asyncio.to_thread(store.rename, conversation.id, refuse_controls(name, "title"))
             except CoalesceError as error:
-                toast(self._t.error(error), bad=True)
+                with self._visit.client:
+                    toast(self._t.error(error), bad=True)
                 return
             self._draw()
 

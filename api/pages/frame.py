@@ -15,6 +15,7 @@ from nicegui.element import Element
 from api.answering import Answering
 from api.books import Books
 from api.pages.controls import button, link, select, set_attributes, tag
+from api.pages.exam_drafts import Drafts
 from api.pages.runs import Runs
 from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, language_of, texts_of
 from api.services import Services
@@ -40,6 +41,7 @@ class PageServices:
     books: Books
     studying: Studying
     runs: Runs
+    drafts: Drafts
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,12 @@ from rag.types import Citation
 
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)(?:^[ ]{0,3}```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
-_SPECIAL = re.compile(r"`(?P<code>[^`\n]+)`|(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$\n]*[^\s$])?)\$(?![\d$])")
+_SPECIAL = re.compile(
+    r"`(?P<code>[^`\n]+)`"
+    r"|(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$\n]*[^\s$])?)\$(?![\d$])"
+    r"|(?<![\w*])\*(?P<stress>[^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])"
+)
+_SPECIAL_HTML = {"code": "<code>{}</code>", "formula": '<span class="formula">{}</span>', "stress": "<em>{}</em>"}
 _LOOKS_LIKE_C = re.compile(r"__\w+__|<<<|#include|;\s*$|^\s*(?:void|int|float|for)\b", re.MULTILINE)
 _ALIASES = {"cu": "cuda", "cuh": "cuda", "hip": "cuda", "cl": "c", "opencl": "c", "ptx": "gas", "pycon": "pycon"}
 _FORMULA_FENCES = (("$$", "$$", True), ("$", "$", False), ("\\(", "\\)", False), ("\\[", "\\]", True))
@@ -93,8 +98,8 @@ def _prose(text: str, begin: int, stop: int, start: int, end: int) -> str:
     position = begin
     for special in _SPECIAL.finditer(text, begin, stop):
         pieces.append(_marked(text, position, special.start(), start, end))
-        kind = "<code>{}</code>" if special.lastgroup == "code" else '<span class="formula">{}</span>'
-        body = kind.format(escape(special.group(special.lastgroup or 0)))
+        kind = special.lastgroup or "code"
+        body = _SPECIAL_HTML[kind].format(escape(special.group(kind)))
         inside = special.start() < end and special.end() > start
         pieces.append(f"<mark>{body}</mark>" if inside else body)
         position = special.end()

@@ -7,7 +7,8 @@ from nicegui import ui
 
 from api.answering import Answering
 from api.books import Books
-from api.pages import ask_page, page_images
+from api.pages import ask_page, cards_page, exam_page, page_images, progress_page, study_page
+from api.pages.exam_drafts import Drafts
 from api.pages.frame import TITLE, PageServices, install_assets
 from api.pages.icons import FAVICON
 from api.pages.runs import Runs
@@ -19,10 +20,11 @@ def make_shell(
     services: Services, answering: Answering, books: Books, studying: Studying, reconnect_s: float
 ) -> FastAPI:
     """The page's application; one of a process, because NiceGUI keeps its own for all."""
-    page = PageServices(services, answering, books, studying, Runs(answering))
+    page = PageServices(services, answering, books, studying, Runs(answering), Drafts())
     install_assets()
     page_images.register(services)
-    ask_page.register(page)
+    for view in (ask_page, study_page, exam_page, cards_page, progress_page):
+        view.register(page)
     shell = FastAPI(openapi_url=None)
     ui.run_with(
         shell,
