@@ -16,10 +16,10 @@ from typing import Annotated
 
 import typer
 
-from api.commands import ask, bench, books, doctor, evaluate, serve
+from api.commands import ask, bench, books, dataset, doctor, evaluate, questions, serve
 from api.commands.context import Invocation
 
-GROUPS = (serve, books, ask, evaluate, bench, doctor)
+GROUPS = (serve, books, ask, evaluate, questions, dataset, bench, doctor)
 
 app = typer.Typer(
     name="coalesce",

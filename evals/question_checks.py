@@ -12,9 +12,7 @@ Ties count as the expected value of a fair pick among the tied options.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from evals.book_sections import sections_of
 from evals.metrics.key_facts import fact_met, normalize
 from evals.metrics.text_overlap import token_f1
-from evals.questions import BANK_FOLDER, BankQuestion, load_bank
+from evals.questions import BankQuestion
 from indexes.sample import SAMPLE_PATH
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -272,32 +270,10 @@ def _check_totals(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
             yield Finding("totals", "bank", f"chapter {chapter} has {count} questions, needs 42")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m evals.question_checks [CHAPTER …] [--embed]`: prints findings and floors; 1 when there is one."""
-    parser = argparse.ArgumentParser(description="Check the question bank.")
-    parser.add_argument("chapters", nargs="*", type=int, help="chapter numbers; none checks the whole bank")
-    parser.add_argument("--embed", action="store_true", help="also the checks that need the embedder")
-    options = parser.parse_args(arguments)
-    questions = load_bank(folder=BANK_FOLDER)
-    chosen = [question for question in questions if not options.chapters or question.chapter in options.chapters]
-    embed = _bundled_encoder() if options.embed else None
-    report = check_questions(chosen, embed=embed, whole_bank=not options.chapters)
-    out = sys.stdout
-    for finding in report.findings:
-        out.write(f"{finding.question_id}: {finding.check}: {finding.detail}\n")
-    for name, value in report.floors.items():
-        out.write(f"floor {name}: {value:.3f} (bound {FLOOR_BOUNDS[name]:.2f})\n")
-    out.write(f"{len(chosen)} questions {report.counts}, {len(report.findings)} findings\n")
-    return 1 if report.findings else 0
-
-
-def _bundled_encoder() -> Embed:
+def bundled_encoder() -> Embed:
+    """The embedded encoder, which the floors are stated for, whatever the settings name. Loads a model."""
     from indexes.embedder import load_embedder
     from indexes.settings import IndexSettings
 
     with tempfile.TemporaryDirectory() as home:
         return load_embedder(IndexSettings(home=Path(home))).encode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,6 +21,7 @@ _SPACE = re.compile(r"\s+")
 _DASHES = str.maketrans({"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "“": '"', "”": '"'})
 
 
+@lru_cache(maxsize=4096)
 def normalize(text: str) -> str:
     """Levels what should not decide whether a fact stands in a text."""
     text = unicodedata.normalize("NFKC", text).translate(_DASHES).casefold()
