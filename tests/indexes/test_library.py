@@ -1,0 +1,471 @@
+"""The library: what was added is found, what was removed is not, and nothing is ever half there."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import HashEncoder
+from pdf_maker import make_book
+
+from indexes import database
+from indexes.errors import (
+    Busy,
+    Cancelled,
+    EmbedderMismatch,
+    HomeNotWritable,
+    IndexCorrupt,
+    IndexMissing,
+    NotFound,
+    StorageFull,
+    UnreadableBook,
+)
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
+from indexes.types import AddProgress, Filters, page_at
+
+WARPS = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Use\n\nCall `__syncthreads` in every warp.\n"
+MEMORY = "# Memory\n\n## Kinds\n\nShared memory is fast.\n\n## Copies\n\n`cudaMemcpyAsync` copies.\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    folder = tmp_path / "book"
+    folder.mkdir()
+    (folder / "1-warps.md").write_text(WARPS)
+    (folder / "2-memory.md").write_text(MEMORY)
+    return folder
+
+
+def opened(home: Path, encoder: HashEncoder | None = None) -> Library:
+    library = open_library(IndexSettings(home), embedder=encoder or HashEncoder())
+    library.load()
+    return library
+
+
+def state(library: Library) -> object:
+    """Everything that can be seen of a library, but not when."""
+    return [
+        (document, library.chapters(document.document_id), library.nodes_of(document.document_id))
+        for document in library.documents()
+    ]
+
+
+def test_a_book_is_added_listed_and_found(home: Path, book: Path) -> None:
+    library = opened(home)
+    seen: list[AddProgress] = []
+    result = library.add(book, progress=seen.append)
+    assert (result.status, result.embedded_nodes) == ("added", 4)
+    assert library.documents() == (result.document,)
+    assert (result.document.title, result.document.format, result.document.nodes) == ("Book", "folder", 4)
+    assert [(c.ordinal, c.title, c.nodes) for c in library.chapters(result.document.document_id)] == [
+        (1, "Warps", 2), (2, "Memory", 2),
+    ]  # fmt: skip
+    assert library.dense("warp threads", 1)[0].node.heading_path == ("Warps", "Size")
+    assert list(dict.fromkeys(step.stage for step in seen)) == ["reading", "embedding", "storing"]
+    assert seen[-1].done == seen[-1].total == 4
+
+
+@pytest.mark.parametrize("query", ["cudaMemcpyAsync", "memcpy", "async", "CUDAMEMCPYASYNC", "copy"])
+def test_identifiers_are_found_whole_and_by_part(query: str, home: Path, book: Path) -> None:
+    library = opened(home)
+    library.add(book)
+    assert library.lexical(query, 3)[0].node.heading_path == ("Memory", "Copies")
+
+
+def test_headings_count_in_lexical_search(home: Path, book: Path) -> None:
+    library = opened(home)
+    library.add(book)
+    assert library.lexical("kinds", 3)[0].node.heading_path == ("Memory", "Kinds")
+
+
+@pytest.mark.parametrize("query", ["", "   ", '"', "a OR b", "NEAR(", "*", "\x00", "何", "'; DROP TABLE nodes; --"])
+def test_odd_queries_find_little_and_break_nothing(query: str, home: Path, book: Path) -> None:
+    library = opened(home)
+    library.add(book)
+    assert isinstance(library.lexical(query, 3), list)
+    assert len(library.dense(query, 3)) == 3
+
+
+def test_the_same_book_again_changes_nothing(home: Path, book: Path) -> None:
+    library = opened(home)
+    first = library.add(book)
+    generation = library.generation
+    again = library.add(book)
+    assert (again.status, again.embedded_nodes, again.document) == ("unchanged", 0, first.document)
+    assert library.generation == generation
+
+
+def test_an_edit_embeds_only_new_text_and_keeps_id_and_date(home: Path, book: Path) -> None:
+    encoder = HashEncoder()
+    library = opened(home, encoder)
+    first = library.add(book)
+    before = {node.text: node.node_id for node in library.nodes_of(first.document.document_id)}
+    (book / "1-warps.md").write_text(WARPS.replace("in every warp", "in each block"))
+    encoder.encoded.clear()
+    second = library.add(book)
+    assert (second.status, second.embedded_nodes) == ("updated", 1)
+    assert len(encoder.encoded) == 1
+    assert second.document.document_id == first.document.document_id
+    assert second.document.added_at == first.document.added_at
+    after = {node.text: node.node_id for node in library.nodes_of(first.document.document_id)}
+    assert all(after[text] == node_id for text, node_id in before.items() if text in after)
+    assert not library.lexical("every", 5)
+    assert library.lexical("each block", 5)
+
+
+def test_a_removed_book_is_never_found(home: Path, book: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    (tmp_path / "other.md").write_text("# Other\n\nWords of another book about a warp.")
+    other = library.add(tmp_path / "other.md").document
+    gone = library.add(book).document
+    library.remove(gone.document_id)
+    assert library.documents() == (other,)
+    found = [*library.dense("warp", 50), *library.lexical("warp memory cudaMemcpyAsync", 50)]
+    assert {hit.node.document_id for hit in found} == {other.document_id}
+    with pytest.raises(NotFound):
+        library.remove(gone.document_id)
+    with pytest.raises(NotFound):
+        library.nodes_of(gone.document_id)
+    with sqlite3.connect(home / "library.sqlite3") as rows:
+        counts = [
+            rows.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("nodes", "vectors", "lexical")
+        ]
+    assert counts == [1, 1, 1]
+
+
+def test_text_that_two_books_share_survives_the_removal_of_one(home: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.md").write_text(WARPS)
+    first = library.add(tmp_path / "a.md")
+    second = library.add(tmp_path / "b.md")
+    assert (first.embedded_nodes, second.embedded_nodes) == (2, 0)
+    library.remove(first.document.document_id)
+    assert len(library.dense("warp", 10)) == 2
+
+
+def test_an_upload_is_known_by_its_content(home: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    for name in ("tmp1.md", "tmp2.md"):
+        (tmp_path / name).write_text("Just words.")
+    first = library.add(tmp_path / "tmp1.md", source_name="notes.md")
+    again = library.add(tmp_path / "tmp2.md", source_name="notes.md")
+    assert (first.document.source, first.document.title) == ("notes.md", "Notes")
+    assert again.status == "unchanged"
+    assert again.document == first.document
+
+
+def test_a_given_title_wins(home: Path, book: Path) -> None:
+    library = opened(home)
+    assert library.add(book, title="GPU Notes", sample=True).document.title == "GPU Notes"
+    assert library.documents()[0].sample
+    assert library.add(book, title="GPU Notes", sample=True).status == "unchanged"
+    assert library.dense("warp", 1)[0].node.title == "GPU Notes"
+
+
+# --- filters
+
+
+def test_filters_hold_in_both_searches(home: Path, book: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    (tmp_path / "other.md").write_text("# Other\n\nA warp elsewhere.")
+    ours = library.add(book).document.document_id
+    library.add(tmp_path / "other.md")
+    for search in (library.dense, library.lexical):
+        one = search("warp memory", 50, Filters(document_ids=(ours,)))
+        assert one
+        assert {hit.node.document_id for hit in one} == {ours}
+        for chapters in ((2,), ("Memory",)):
+            two = search("warp memory", 50, Filters(document_ids=(ours,), chapters=chapters))
+            assert two
+            assert {hit.node.chapter for hit in two} == {2}
+        with pytest.raises(NotFound):
+            search("warp", 5, Filters(document_ids=("nothing",)))
+        assert search("warp", 5, Filters(chapters=("No such chapter",))) == []
+        assert search("warp", 5, Filters(pages=(1, 9))) == []
+
+
+def test_page_filters_take_nodes_that_touch_the_pages(home: Path, tmp_path: Path) -> None:
+    make_book(tmp_path / "a.pdf", chapters=2)
+    library = opened(home)
+    document = library.add(tmp_path / "a.pdf").document
+    hits = library.dense("warp", 500, Filters(pages=(4, 5)))
+    assert hits
+    assert all(hit.node.page_start <= 5 and hit.node.page_end >= 4 for hit in hits if hit.node.page_start)
+    touching = [
+        n for n in library.nodes_of(document.document_id) if (n.page_start or 0) <= 5 and (n.page_end or 0) >= 4
+    ]
+    assert {hit.node.node_id for hit in hits} == {node.node_id for node in touching}
+
+
+def test_sentences_keep_their_pages_and_labels_in_nodes(home: Path, tmp_path: Path) -> None:
+    maker = make_book(tmp_path / "a.pdf")
+    library = opened(home)
+    nodes = library.nodes_of(library.add(tmp_path / "a.pdf").document.document_id)
+    exact = 0
+    for placed in maker.placed:
+        for node in nodes:
+            at = node.text.find(placed.text)
+            if at >= 0:
+                start, end = page_at(node.page_marks, at), page_at(node.page_marks, at + len(placed.text) - 1)
+                label = node.page_labels[(start or 0) - (node.page_start or 0)]
+                exact += (start, end, label) == (placed.page_start, placed.page_end, placed.label)
+                break
+    assert exact >= 0.98 * len(maker.placed)
+
+
+# --- neighbours
+
+
+def test_neighbours_stay_in_the_section(home: Path, tmp_path: Path) -> None:
+    text = "# T\n\n## One\n\n" + "\n\n".join(f"Paragraph {n} has words. " * 12 for n in range(6)) + "\n\n## Two\n\nEnd."
+    (tmp_path / "a.md").write_text(text)
+    library = opened(home)
+    nodes = library.nodes_of(library.add(tmp_path / "a.md").document.document_id)
+    section = [node for node in nodes if node.heading_path == ("One",)]
+    assert len(section) >= 3
+    assert library.neighbours(section[1], 1, 1) == section[0:3]
+    assert library.neighbours(section[-1], 0, 5) == [section[-1]]
+    assert library.get_nodes([nodes[2].node_id, nodes[0].node_id]) == [nodes[2], nodes[0]]
+    with pytest.raises(NotFound):
+        library.get_nodes(["nothing"])
+
+
+# --- several at once
+
+
+def test_another_library_on_the_home_sees_every_change(home: Path, book: Path) -> None:
+    server, command = opened(home), opened(home)
+    document = command.add(book).document
+    assert server.dense("warp", 1)[0].node.document_id == document.document_id
+    assert server.lexical("warp", 1)
+    command.remove(document.document_id)
+    assert server.dense("warp", 1) == []
+    assert server.lexical("warp", 1) == []
+    assert server.generation == 2
+
+
+def test_one_book_added_twice_at_once_is_there_once(home: Path, book: Path) -> None:
+    encoders = [HashEncoder() for _ in range(4)]
+    libraries = [opened(home, encoder) for encoder in encoders]
+    statuses: list[str] = []
+    threads = [
+        threading.Thread(target=lambda library=library: statuses.append(library.add(book).status))
+        for library in libraries
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == ["added", "unchanged", "unchanged", "unchanged"]
+    assert sum(len(encoder.encoded) for encoder in encoders) == 4
+    assert len(libraries[0].documents()) == 1
+
+
+def test_searches_go_on_while_books_come_and_go(home: Path, book: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    library.add(book)
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def search() -> None:
+        while not stop.is_set():
+            try:
+                assert library.dense("warp", 5)
+                assert library.lexical("warp", 5)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the test shows it
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(8):
+        (tmp_path / f"{number}.md").write_text(f"# Book {number}\n\nWords of book {number} on a warp.")
+        added = library.add(tmp_path / f"{number}.md").document
+        if number % 2:
+            library.remove(added.document_id)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+# --- what goes wrong
+
+
+def test_cancelling_keeps_nothing(home: Path, book: Path) -> None:
+    library = opened(home)
+    seen: list[AddProgress] = []
+    with pytest.raises(Cancelled):
+        library.add(book, progress=seen.append, cancelled=lambda: any(step.stage == "embedding" for step in seen))
+    assert library.documents() == ()
+    assert library.dense("warp", 5) == []
+    assert library.add(book).status == "added"
+
+
+def test_an_unreadable_book_keeps_what_was_there(home: Path, tmp_path: Path) -> None:
+    library = opened(home)
+    path = tmp_path / "a.md"
+    path.write_text(WARPS)
+    library.add(path)
+    before = state(library)
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(UnreadableBook):
+        library.add(path)
+    assert state(library) == before
+
+
+def test_a_full_disk_keeps_what_was_there(
+    home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(home).add(book)
+    connect = database.connect
+
+    def cramped(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+        return connection
+
+    monkeypatch.setattr(database, "connect", cramped)
+    library = opened(home)
+    before = state(library)
+    (tmp_path / "big.txt").write_text("\n\n".join(f"Paragraph {n} has its own words. " * 20 for n in range(300)))
+    with pytest.raises(StorageFull):
+        library.add(tmp_path / "big.txt")
+    assert state(library) == before
+    assert library.dense("warp", 1)
+
+
+def test_another_embedder_is_refused_until_everything_is_embedded_anew(home: Path, book: Path, tmp_path: Path) -> None:
+    opened(home).add(book)
+    other = open_library(IndexSettings(home), embedder=HashEncoder("hash/2", max_text_tokens=40))
+    with pytest.raises(EmbedderMismatch) as caught:
+        other.load()
+    assert "reindex" in caught.value.hint
+    with pytest.raises(EmbedderMismatch):
+        other.add(book)
+    with pytest.raises(Busy):
+        other.dense("warp", 1)
+    assert other.lexical("warp", 1)
+    assert len(other.documents()) == 1
+    (book / "1-warps.md").unlink()  # the sources may be gone
+    results = other.reindex()
+    assert [result.status for result in results] == ["updated"]
+    assert other.dense("warp threads", 1)[0].node.heading_path == ("Warps", "Size")
+    with pytest.raises(EmbedderMismatch):
+        opened(home)
+
+
+def test_an_empty_library_takes_any_embedder(home: Path, book: Path) -> None:
+    library = opened(home)
+    library.remove(library.add(book).document.document_id)
+    assert opened(home, HashEncoder("hash/2")).add(book).status == "added"
+
+
+def test_a_library_that_is_not_there_is_a_clear_error(home: Path) -> None:
+    with pytest.raises(IndexMissing, match="no library"):
+        open_library(IndexSettings(home), create=False)
+    assert not home.exists()
+
+
+def test_a_damaged_catalog_is_a_clear_error(home: Path, book: Path) -> None:
+    opened(home).add(book)
+    for content in (b"not a database at all, but text" * 100, b""):
+        path = home / "library.sqlite3"
+        for file in home.glob("library.sqlite3*"):
+            file.unlink()
+        path.write_bytes(content)
+        if content:
+            with pytest.raises(IndexCorrupt):
+                open_library(IndexSettings(home))
+
+
+def test_a_catalog_of_a_later_version_is_a_clear_error(home: Path) -> None:
+    open_library(IndexSettings(home)).close()
+    with sqlite3.connect(home / "library.sqlite3") as rows:
+        rows.execute("PRAGMA user_version = 99")
+    with pytest.raises(IndexCorrupt, match="version 99"):
+        open_library(IndexSettings(home))
+
+
+def test_another_programs_database_is_left_alone(home: Path) -> None:
+    home.mkdir()
+    with sqlite3.connect(home / "library.sqlite3") as rows:
+        rows.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(IndexCorrupt, match="another program"):
+        open_library(IndexSettings(home))
+
+
+def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(HomeNotWritable):
+        open_library(IndexSettings(tmp_path / "file" / "home"))
+
+
+def test_search_before_load_says_so(home: Path) -> None:
+    library = open_library(IndexSettings(home))
+    with pytest.raises(Busy):
+        library.dense("warp", 1)
+    with pytest.raises(Busy):
+        library.embed(["warp"])
+    assert not library.loaded
+
+
+# --- the saved index
+
+
+def test_a_saved_index_is_used_and_a_wrong_one_is_rebuilt(
+    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 1)
+    library = opened(home)
+    library.add(book)
+    best = [hit.node.node_id for hit in library.dense("warp threads", 4)]
+    library.close()
+    saved = (home / "vectors.faiss").read_bytes()
+    for content in (saved, saved[:-40], b"", b"nonsense", None):
+        if content is None:
+            (home / "vectors.faiss").unlink()
+        else:
+            (home / "vectors.faiss").write_bytes(content)
+        again = opened(home)
+        assert [hit.node.node_id for hit in again.dense("warp threads", 4)] == best
+        again._catalog.close()
+
+
+def test_an_index_saved_before_other_changes_is_brought_up_to_date(
+    home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 1)
+    library = opened(home)
+    first = library.add(book).document.document_id
+    library.close()
+    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 10**9)
+    library = opened(home)
+    (tmp_path / "other.md").write_text("# Other\n\nA warp elsewhere.")
+    second = library.add(tmp_path / "other.md").document.document_id
+    library.remove(first)
+    library.close()
+    again = opened(home)
+    assert {hit.node.document_id for hit in again.dense("warp", 50)} == {second}
+
+
+def test_vectors_in_faiss_are_those_of_the_catalog(home: Path, book: Path) -> None:
+    library = opened(home)
+    library.add(book)
+    assert library._vectors is not None
+    (span,) = library._catalog.ranges()[1].values()
+    rowids, vectors = library._catalog.vectors_of(span, library.encoder.dimension)
+    assert sorted(library._vectors.index.ids().tolist()) == rowids.tolist()
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)

@@ -1,0 +1,199 @@
+"""What holds for every vector store, checked against brute force."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    VectorStoreQuery,
+)
+
+from indexes.errors import IndexCorrupt, InvalidInput
+from indexes.vector_store import FaissVectorStore
+from indexes.vectors import VectorIndex, load_index
+
+DIMENSION = 16
+
+
+def unit(rng: np.random.Generator, count: int) -> np.ndarray:
+    vectors = rng.standard_normal((count, DIMENSION)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def nodes(count: int, seed: int = 0) -> list[TextNode]:
+    vectors = unit(np.random.default_rng(seed), count)
+    return [
+        TextNode(
+            id_=f"n{number}",
+            text=f"text {number}",
+            embedding=vectors[number].tolist(),
+            metadata={"chapter": number % 5},
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"book-{number % 3}")},
+        )
+        for number in range(count)
+    ]
+
+
+def brute_force(stored: list[TextNode], query: list[float], top_k: int) -> list[str]:
+    scores = [(-float(np.dot(node.embedding or [], query)), node.node_id) for node in stored]
+    return [node_id for _, node_id in sorted(scores)[:top_k]]
+
+
+@pytest.fixture(params=["faiss", "simple"])
+def store(request: pytest.FixtureRequest) -> BasePydanticVectorStore:
+    """Ours, and llama-index's own as a check of the suite itself."""
+    return FaissVectorStore() if request.param == "faiss" else SimpleVectorStore()
+
+
+def ids(store: BasePydanticVectorStore, query: list[float], top_k: int = 10, **fields: object) -> list[str]:
+    return list(store.query(VectorStoreQuery(query_embedding=query, similarity_top_k=top_k, **fields)).ids or [])
+
+
+QUERIES = unit(np.random.default_rng(99), 20).tolist()
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 60, 1000])
+def test_finds_what_brute_force_finds(store: BasePydanticVectorStore, top_k: int) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    assert all(ids(store, query, top_k) == brute_force(stored, query, top_k) for query in QUERIES)
+
+
+def test_scores_are_cosines_and_fall(store: BasePydanticVectorStore) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    result = store.query(VectorStoreQuery(query_embedding=QUERIES[0], similarity_top_k=60))
+    by_id = {node.node_id: np.dot(node.embedding or [], QUERIES[0]) for node in stored}
+    assert result.similarities == sorted(result.similarities or [], reverse=True)
+    assert np.allclose(result.similarities, [by_id[node_id] for node_id in result.ids or []], atol=1e-5)
+
+
+def test_an_empty_store_finds_nothing(store: BasePydanticVectorStore) -> None:
+    assert ids(store, QUERIES[0]) == []
+
+
+def test_deleted_documents_are_never_found(store: BasePydanticVectorStore) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    store.delete("book-1")
+    rest = [node for node in stored if node.ref_doc_id != "book-1"]
+    assert all(ids(store, query, 60) == brute_force(rest, query, 60) for query in QUERIES)
+    store.delete("no such book")
+
+
+def test_deleted_nodes_are_never_found(store: BasePydanticVectorStore) -> None:
+    stored = nodes(30)
+    store.add(stored)
+    store.delete_nodes(["n3", "n4", "not there"])
+    rest = [node for node in stored if node.node_id not in ("n3", "n4")]
+    assert ids(store, QUERIES[0], 60) == brute_force(rest, QUERIES[0], 60)
+
+
+def test_a_node_added_again_takes_the_place_of_the_old(store: BasePydanticVectorStore) -> None:
+    store.add(nodes(30))
+    store.add(nodes(10, seed=5))
+    now = [*nodes(10, seed=5), *nodes(30)[10:]]
+    assert all(ids(store, query, 60) == brute_force(now, query, 60) for query in QUERIES)
+
+
+def test_filters_are_applied_before_ranking(store: BasePydanticVectorStore) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    for operator, value, passes in (
+        (FilterOperator.EQ, 2, lambda chapter: chapter == 2),
+        (FilterOperator.IN, [0, 4], lambda chapter: chapter in (0, 4)),
+        (FilterOperator.GT, 1, lambda chapter: chapter > 1),
+    ):
+        filters = MetadataFilters(filters=[MetadataFilter(key="chapter", value=value, operator=operator)])
+        rest = [node for node in stored if passes(node.metadata["chapter"])]
+        assert ids(store, QUERIES[0], 8, filters=filters) == brute_force(rest, QUERIES[0], 8)
+
+
+def test_documents_restrict() -> None:
+    stored = nodes(60)
+    store = FaissVectorStore()
+    store.add(stored)
+    rest = [node for node in stored if node.ref_doc_id == "book-2"]
+    assert ids(store, QUERIES[0], 60, doc_ids=["book-2"]) == brute_force(rest, QUERIES[0], 60)
+
+
+def test_node_ids_restrict(store: BasePydanticVectorStore) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    assert ids(store, QUERIES[0], 60, node_ids=["n5", "n1"]) == brute_force([stored[1], stored[5]], QUERIES[0], 60)
+
+
+def test_random_changes_never_part_the_store_from_the_oracle(store: BasePydanticVectorStore) -> None:
+    rng = random.Random(3)
+    held: dict[str, TextNode] = {}
+    for step in range(40):
+        if rng.random() < 0.6 or not held:
+            batch = rng.sample(nodes(40, seed=step), rng.randint(1, 12))
+            store.add(batch)
+            held.update({node.node_id: node for node in batch})
+        else:
+            book = f"book-{rng.randint(0, 2)}"
+            store.delete(book)
+            held = {name: node for name, node in held.items() if node.ref_doc_id != book}
+        query = QUERIES[step % len(QUERIES)]
+        assert ids(store, query, 15) == brute_force(list(held.values()), query, 15)
+
+
+# --- what FAISS does not check
+
+
+def index_of(count: int = 20) -> VectorIndex:
+    index = VectorIndex(DIMENSION)
+    index.add(np.arange(count), unit(np.random.default_rng(1), count))
+    return index
+
+
+@pytest.mark.parametrize("shape", [(DIMENSION + 1,), (DIMENSION - 1,), (0,)])
+def test_a_query_of_another_dimension_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match="dimension"):
+        index_of().search(np.ones(shape, np.float32), 3)
+    with pytest.raises(InvalidInput, match="dimension"):
+        index_of().add(np.arange(1), np.ones((1, *shape), np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_no_numbers_are_refused(value: float) -> None:
+    query = np.ones(DIMENSION, np.float32)
+    query[3] = value
+    with pytest.raises(InvalidInput, match="no numbers"):
+        index_of().search(query, 3)
+
+
+def test_asking_for_more_than_there_is_gives_what_there_is() -> None:
+    found, scores = index_of(5).search(np.ones(DIMENSION), 100)
+    assert sorted(found.tolist()) == [0, 1, 2, 3, 4]
+    assert len(scores) == 5
+    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([], dtype=np.int64))[0].tolist() == []
+    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([77, 2]))[0].tolist() == [2]
+
+
+def test_a_file_cut_short_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "v.faiss"
+    index_of().save(path)
+    assert load_index(path, DIMENSION).ids().tolist() == list(range(20))
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(IndexCorrupt):
+        load_index(path, DIMENSION)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(IndexCorrupt):
+        load_index(path, DIMENSION)
+
+
+def test_a_file_of_another_dimension_is_a_clear_error(tmp_path: Path) -> None:
+    index_of().save(tmp_path / "v.faiss")
+    with pytest.raises(IndexCorrupt):
+        load_index(tmp_path / "v.faiss", DIMENSION * 2)
