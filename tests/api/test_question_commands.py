@@ -1,0 +1,76 @@
+"""`coalesce questions check` and `coalesce dataset`: statuses, one JSON document, and what may not leave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from api.cli import run
+from evals import questions as question_bank
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("command", [["questions", "check"], ["dataset"]])
+def test_the_commands_explain_themselves_with_an_example(command, capsys) -> None:
+    assert run([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Example: coalesce {' '.join(command)}" in text
+    assert "--json" in text
+
+
+def test_a_clean_bank_is_status_0_and_one_json_document(capsys) -> None:
+    assert run(["questions", "check", "--chapters", "5,6", "--no-embed", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"] == []
+    assert document["counts"] == {"tune": 34, "dev": 6, "test": 52}
+    assert 0 < document["floors"]["longest_option"] <= 0.32
+
+
+def test_a_finding_is_status_1_and_names_the_question(monkeypatch, capsys) -> None:
+    broken = tuple(replace(question, question_zh="") for question in question_bank.load_bank(chapter=3))
+    monkeypatch.setattr(question_bank, "load_bank", lambda: broken)
+    assert run(["questions", "check", "--chapters", "3", "--no-embed"]) == 1
+    assert "03-001: wording: has no Chinese wording" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chapters", ["99", "5,", "five", "", "-1"])
+def test_chapters_that_are_not_there_are_named(chapters, capsys) -> None:
+    assert run(["questions", "check", "--chapters", chapters, "--no-embed"]) == 1
+    assert "--chapters" in capsys.readouterr().err
+
+
+def test_the_bank_is_written_for_trainers(tmp_path: Path, capsys) -> None:
+    assert run(["dataset", "--from-bank", "--format", "alpaca", "--out", str(tmp_path / "data"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = json.loads(Path(document["data_file"]).read_text("utf-8"))
+    assert (document["split"], document["questions"], document["rows"]) == ("tune", 238, len(rows))
+    assert "coalesce_tune" in json.loads(Path(document["info_file"]).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_measuring_questions_stay_back_unless_allowed(tmp_path: Path, split, capsys) -> None:
+    command = ["dataset", "--from-bank", "--split", split, "--out", str(tmp_path / "data")]
+    assert run(command) == 1
+    assert "--allow-test" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+    assert run([*command, "--allow-test"]) == 0
+    assert "rows" in capsys.readouterr().out
+
+
+def test_naming_no_source_is_an_error_with_the_command_that_works(tmp_path: Path, capsys) -> None:
+    assert run(["dataset", "--out", str(tmp_path)]) == 1
+    assert "--from-bank" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["dataset", "--from-bank"], ["dataset", "--out", "x", "--format", "csv"], ["questions", "mend"]]
+)
+def test_wrong_usage_is_status_2(arguments) -> None:
+    assert run(arguments) == 2
