@@ -19,7 +19,7 @@ from rag.evidence import EvidenceJudge
 from rag.generators.encoder import EncoderAdapter, EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import ChoiceScorer, Generator
-from rag.generators.sentence_scores import Embed
+from rag.generators.vector_memory import Embed
 from rag.passages import PassageBudget
 from rag.retrieval.hybrid import HybridRetriever
 from rag.retrieval.reranker import CrossEncoderReranker

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationRequest
-from rag.generators.sentence_scores import Embed, units_of
+from rag.generators.sentence_scores import units_of
+from rag.generators.vector_memory import Embed, VectorMemory
 from rag.retrieval.glossary import translate_terms
 from rag.retrieval.language import is_chinese
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Usage
@@ -45,10 +46,10 @@ class EncoderAnswerer:
     """
 
     def __init__(self, embed: Embed, model_name: str, adapters: Mapping[str, EncoderAdapter] | None = None) -> None:
-        self._embed = embed
+        self._embed = VectorMemory(embed)
         self._model_name = model_name
         self._adapters = dict(adapters or {})
-        self._opened: dict[str, Embed] = {}
+        self._opened: dict[str, VectorMemory] = {}
         self._lock = threading.Lock()
 
     @property
@@ -106,7 +107,7 @@ class EncoderAnswerer:
             )
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = self._adapters[name].open()
+                self._opened[name] = VectorMemory(self._adapters[name].open())
             return self._opened[name]
 
     def _against_passages(

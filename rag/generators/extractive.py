@@ -10,43 +10,55 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indexes.errors import Cancelled
+from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.generators.sentence_scores import Embed, ScoredUnits, SentenceScorer, Unit, units_of
+from rag.generators.sentence_scores import ScoredUnits, SentenceScorer, Unit, units_of
+from rag.generators.vector_memory import Embed
 from rag.retrieval.glossary import translate_terms
 from rag.retrieval.language import is_chinese
 from rag.types import Arm, Passage, Usage
+from rag.wording import count_words
 
 WORDS = 120
 """Longest answer in words when the request names no `max_tokens`."""
 WORDS_PER_TOKEN = 0.75
-REPEAT_WEIGHT = 0.35
+REPEAT_WEIGHT = 0.15
 """How much likeness to what was chosen costs (maximal marginal relevance)."""
-LEAST_SHARE = 0.45
+REPEATED = 0.93
+"""A sentence this like one that was chosen says it again."""
+LEAST_SHARE = 0.4
 """A sentence scoring under this share of the best one is left out."""
 LISTING_WORDS = 400
+"""Longest listing given when code is asked for: a whole one is worth more than its half."""
+LIST_WORDS = 60
+"""Most words of a list that is brought along with the sentence that announces it."""
 
 _ASKS_FOR_CODE = re.compile(
-    r"\b(code|kernel function|snippet|listing|implement(ed|ation)?|syntax|write|program|source)\b"
-    r"|代码|程序|写出|实现|语法",
-    re.IGNORECASE,
+    r"\b(code|snippet|listing|implement(ed|ation)?|syntax|write|source)\b|代码|程序|写出|实现|语法", re.IGNORECASE
 )
 _LEANS_BACK = re.compile(
     r"^(?:[*_`\"'(]*)(?:this|these|that|those|it|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
     r"however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
-    r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely)\b",
+    r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely)\b"
+    r"|^(?:这|那|它|该|此|因此|所以|但|然而|否则)",
     re.IGNORECASE,
 )
-_NO_PLAIN_SENTENCE = frozenset({"heading", "code", "table"})
+
+Place = tuple[int, int]
+"""A unit's passage, and its place in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Neighbouring units of one passage that are said together."""
+class _Run:
+    """Neighbouring units of one passage that are said together, both ends included."""
 
     passage: int
     first: int
     last: int
+
+    def places(self) -> list[Place]:
+        return [(self.passage, place) for place in range(self.first, self.last + 1)]
 
 
 class ExtractiveGenerator:
@@ -92,7 +104,7 @@ class ExtractiveGenerator:
         )
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        """Yields one piece a sentence or listing, in reading order, then the figures."""
+        """Yields one piece a run of sentences, listing or table, in reading order, then the figures."""
         self.check(request)
         started = time.perf_counter()
         question = request.question
@@ -102,9 +114,8 @@ class ExtractiveGenerator:
         for index, text in enumerate(texts):
             if request.cancelled():
                 raise Cancelled("the answer was stopped")
-            piece = text if index == 0 else _separator(texts[index - 1], text) + text
             written += count_tokens(text)
-            yield TextPiece(piece)
+            yield TextPiece(text if index == 0 else _separator(texts[index - 1], text) + text)
         seconds = time.perf_counter() - started
         read = count_tokens(question) + sum(count_tokens(passage.text) for passage in request.passages)
         yield GenerationDone(
@@ -123,20 +134,18 @@ class ExtractiveGenerator:
         Args:
             question: in the language of the passages.
             max_tokens: longest answer; None is about `WORDS` words.
-            code: whether a listing is asked for; it may exceed the usual length, a whole listing is worth it.
+            code: whether a listing is asked for.
         """
         scored = self._scorer.score(question, passages)
         if not scored.units:
             return []
         words = WORDS if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        spans = _all_units(passages)
-        chosen: list[_Piece] = []
-        if code:
-            listing = _best_listing(scored, words if max_tokens is not None else LISTING_WORDS)
-            if listing is not None:
-                chosen.append(_Piece(listing.passage, listing.place, listing.place))
-        chosen.extend(_choose_sentences(scored, spans, words))
-        return [_say(piece, spans) for piece in _in_reading_order(chosen)]
+        book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
+        runs: list[_Run] = []
+        if code and (listing := _best_listing(scored, words if max_tokens is not None else LISTING_WORDS)):
+            runs.append(_Run(listing.passage, listing.place, listing.place))
+        runs.extend(_choose_runs(scored, book, words))
+        return [_say(run, book) for run in _in_reading_order(runs, book)]
 
     def close(self) -> None:
         """Nothing to free: the embedder belongs to the library."""
@@ -149,7 +158,7 @@ def asks_for_code(question: str) -> bool:
 
 def count_tokens(text: str) -> int:
     """Tokens by the rule of thumb of `WORDS_PER_TOKEN`; this generator has no tokenizer of its own."""
-    return round(len(text.split()) / WORDS_PER_TOKEN)
+    return round(count_words(text) / WORDS_PER_TOKEN)
 
 
 def peak_process_bytes() -> int:
@@ -158,88 +167,93 @@ def peak_process_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _choose_sentences(scored: ScoredUnits, spans: dict[tuple[int, int], Unit], words: int) -> list[_Piece]:
-    """Greedy maximal marginal relevance within `words`, each choice with what it leans on."""
-    plain = [i for i, unit in enumerate(scored.units) if unit.span.kind not in _NO_PLAIN_SENTENCE]
-    if not plain:
+def _choose_runs(scored: ScoredUnits, book: dict[Place, Unit], words: int) -> list[_Run]:
+    """Greedy maximal marginal relevance within `words`, each choice with what it cannot be understood without."""
+    waiting = [i for i, unit in enumerate(scored.units) if unit.span.kind != "code" and scored.scores[i] > 0]
+    if not waiting:
         return []
-    best = max(scored.scores[i] for i in plain)
+    best = max(scored.scores[i] for i in waiting)
     likeness = scored.vectors @ scored.vectors.T
-    taken: set[tuple[int, int]] = set()
+    taken: set[Place] = set()
     picked: list[int] = []
-    pieces: list[_Piece] = []
+    runs: list[_Run] = []
     left = words
-    while plain:
-        value = {
-            i: scored.scores[i] - REPEAT_WEIGHT * max((likeness[i, j] for j in picked), default=0.0) for i in plain
-        }
-        i = max(plain, key=lambda item: (value[item], -item))
-        plain.remove(i)
+    while waiting:
+        repeated = {i: max((float(likeness[i, j]) for j in picked), default=0.0) for i in waiting}
+        i = max(waiting, key=lambda item: (scored.scores[item] - REPEAT_WEIGHT * repeated[item], -item))
+        waiting.remove(i)
         unit = scored.units[i]
-        if scored.scores[i] < LEAST_SHARE * best or (unit.passage, unit.place) in taken:
+        if scored.scores[i] < LEAST_SHARE * best or repeated[i] > REPEATED or (unit.passage, unit.place) in taken:
             continue
-        first = _start_of(unit, spans)
-        places = [(unit.passage, place) for place in range(first, unit.place + 1)]
-        cost = sum(len(spans[key].text.split()) for key in places if key not in taken)
-        if cost > left and pieces:
+        run = _whole_thought(unit, book)
+        cost = sum(count_words(book[place].text) for place in run.places() if place not in taken)
+        if cost > left and runs:
             continue
         picked.append(i)
-        pieces.append(_Piece(unit.passage, first, unit.place))
-        taken.update(places)
+        runs.append(run)
+        taken.update(run.places())
         left -= cost
-        if left <= 8:
+        if left <= 0:
             break
-    return pieces
+    return runs
 
 
-def _start_of(unit: Unit, spans: dict[tuple[int, int], Unit]) -> int:
-    """Where to begin so that a sentence that opens with `this` or a pronoun can be understood."""
-    place = unit.place
+def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
+    """The unit with the sentence before when it leans on it, and with the list that it announces."""
+    first = last = unit.place
     for _ in range(2):
-        here = spans[(unit.passage, place)]
-        before = spans.get((unit.passage, place - 1))
-        if before is None or before.span.kind not in ("sentence", "item") or not _LEANS_BACK.match(here.text):
+        before = book.get((unit.passage, first - 1))
+        leans = _LEANS_BACK.match(book[unit.passage, first].text)
+        if before is None or before.span.kind not in ("sentence", "item") or not leans:
             break
-        place -= 1
-    return place
+        first -= 1
+    if unit.text.endswith((":", "：")):
+        left = LIST_WORDS
+        while (after := book.get((unit.passage, last + 1))) is not None and after.span.kind in ("item", "table"):
+            left -= count_words(after.text)
+            if left < 0:
+                break
+            last += 1
+    return _Run(unit.passage, first, last)
 
 
 def _best_listing(scored: ScoredUnits, words: int) -> Unit | None:
     listings = [
-        (score, unit)
-        for score, unit in zip(scored.scores, scored.units, strict=True)
-        if unit.span.kind == "code" and len(unit.text.split()) <= words
+        (score, -number, unit)
+        for number, (score, unit) in enumerate(zip(scored.scores, scored.units, strict=True))
+        if unit.span.kind == "code" and count_words(unit.text) <= words
     ]
-    return max(listings, key=lambda item: item[0])[1] if listings else None
+    return max(listings)[2] if listings else None
 
 
-def _all_units(passages: Sequence[Passage]) -> dict[tuple[int, int], Unit]:
-    return {(unit.passage, unit.place): unit for unit in units_of(passages)}
-
-
-def _in_reading_order(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Pieces merged where they touch; passages in order of rank, sentences as the book has them."""
-    merged: list[_Piece] = []
-    for piece in sorted(pieces, key=lambda item: (item.passage, item.first)):
+def _in_reading_order(runs: Sequence[_Run], book: dict[Place, Unit]) -> list[_Run]:
+    """Runs merged where they touch; passages in order of rank, sentences as the book has them."""
+    merged: list[_Run] = []
+    for run in sorted(runs, key=lambda item: (item.passage, item.first)):
         last = merged[-1] if merged else None
-        if last is not None and last.passage == piece.passage and piece.first <= last.last + 1:
-            merged[-1] = _Piece(piece.passage, last.first, max(last.last, piece.last))
+        touching = last is not None and last.passage == run.passage and run.first <= last.last + 1
+        if last is not None and touching and book[run.passage, run.first].span.kind != "code":
+            merged[-1] = _Run(run.passage, last.first, max(last.last, run.last))
         else:
-            merged.append(piece)
+            merged.append(run)
     return merged
 
 
-def _say(piece: _Piece, spans: dict[tuple[int, int], Unit]) -> str:
-    """Each sentence with its marker; a listing keeps its lines, with the marker on a line below."""
+def _say(run: _Run, book: dict[Place, Unit]) -> str:
+    """Each sentence with its marker; a listing or table keeps its lines, with the marker on a line below."""
     out: list[str] = []
-    for place in range(piece.first, piece.last + 1):
-        unit = spans[(piece.passage, place)]
+    for place in run.places():
+        unit = book[place]
         if unit.span.kind in ("code", "table"):
-            out.append(f"\n\n{unit.text}\n\n[{piece.passage + 1}]\n\n")
+            out.append(f"\n\n{unit.text}\n\n[{run.passage + 1}]\n\n")
         elif unit.span.kind != "heading":
-            out.append(f"{' '.join(unit.text.split())} [{piece.passage + 1}] ")
-    return re.sub(r"\n{3,}", "\n\n", "".join(out)).strip()
+            text = " ".join(without_markers(unit.text).split())
+            bullet = "\n- " if unit.span.kind == "item" else ""
+            out.append(f"{bullet}{text} [{run.passage + 1}] ")
+    return re.sub(r" *\n{3,}", "\n\n", "".join(out)).strip()
 
 
 def _separator(before: str, after: str) -> str:
-    return "\n\n" if "\n" in before or "\n" in after else " "
+    if before.endswith("```") or after.startswith(("```", "|", "+")) or "\n\n" in before:
+        return "\n\n"
+    return "\n" if before.startswith("- ") or after.startswith("- ") or "\n" in before else " "

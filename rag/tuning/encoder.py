@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from indexes.errors import Cancelled, InvalidInput
 from rag.errors import AdapterMismatch
-from rag.generators.sentence_scores import Embed
+from rag.generators.vector_memory import Embed
 
 RECORD_FILE = "encoder_adapter.json"
 
