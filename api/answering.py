@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,7 +15,7 @@ from api.limits import AnswerGate, RateLimit
 from api.metrics import Metrics
 from api.services import Services
 from api.settings import ServerSettings
-from api.streaming import Cancelled, EventPump, unless_gone
+from api.streaming import Cancelled, EventPump, unless_gone, until_gone
 from rag.types import Answer, AnswerDone, Event, Question
 
 T = TypeVar("T")
@@ -62,6 +63,16 @@ class Answering:
         self._rate.take(client)
         with self.gate.place():
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def run_for(self, request: Request, work: Callable[[Cancelled], T]) -> T:
+        """As `run`, for work that stops when it is told that the client has left; it raises Cancelled then."""
+        gone = threading.Event()
+        leaving = asyncio.ensure_future(until_gone(request))
+        leaving.add_done_callback(lambda _: gone.set())
+        try:
+            return await self.run(lambda: work(gone.is_set), client_of(request))
+        finally:
+            leaving.cancel()
 
     def count(self, answers: tuple[Answer, ...]) -> None:
         """Counts answers that were not streamed."""

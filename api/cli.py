@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +52,8 @@ def main() -> None:
     # Model libraries warn about much that concerns nobody here; their errors still show.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("coalesce").setLevel(logging.WARNING)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     status = run(sys.argv[1:])
     if "torch" not in sys.modules:
         sys.exit(status)

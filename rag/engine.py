@@ -157,11 +157,20 @@ class AnswerEngine:
             self.conversations.append(answer)
         yield AnswerDone(answer)
 
-    def ask(self, question: Question, *, passages: Sequence[Passage] | None = None, keep: bool = True) -> Answer:
+    def ask(
+        self,
+        question: Question,
+        cancelled: Callable[[], bool] | None = None,
+        *,
+        passages: Sequence[Passage] | None = None,
+        keep: bool = True,
+    ) -> Answer:
         """The finished answer; arguments and errors as for `stream`."""
-        for event in self.stream(question, passages=passages, keep=keep):
+        for event in self.stream(question, cancelled, passages=passages, keep=keep):
             if isinstance(event, AnswerDone):
                 return event.answer
+            if cancelled is not None and cancelled():
+                raise Cancelled("the question was withdrawn")
         raise GenerationFailed("the answer ended without its last event")
 
     def search(self, query: str, top_k: int = 5, filters: Filters | None = None) -> tuple[Passage, ...]:
@@ -173,8 +182,17 @@ class AnswerEngine:
         check_top_k(top_k)
         return self._find(clean_text(query, "query"), top_k, filters or Filters(), ())[1]
 
-    def compare(self, question: Question, arms: Sequence[Arm] = (), *, keep: bool = True) -> tuple[Answer, ...]:
+    def compare(
+        self,
+        question: Question,
+        arms: Sequence[Arm] = (),
+        cancelled: Callable[[], bool] | None = None,
+        *,
+        keep: bool = True,
+    ) -> tuple[Answer, ...]:
         """One answer an arm, in the order asked; all arms that can run when none is named.
+
+        Kept answers go into one conversation together, once all are there: no arm reads what another one said.
 
         Raises:
             ArmUnavailable: one of the arms cannot run; then none is run.
@@ -185,7 +203,14 @@ class AnswerEngine:
         ]
         for one in questions:
             self._admit(one, lambda: False)
-        return tuple(self.ask(one, keep=keep) for one in questions)
+        answers = tuple(self.ask(one, cancelled, keep=False) for one in questions)
+        if not keep:
+            return answers
+        conversation_id = question.conversation_id or self.conversations.create().id
+        kept = tuple(replace(answer, conversation_id=conversation_id) for answer in answers)
+        for answer in kept:
+            self.conversations.append(answer)
+        return kept
 
     def choose(
         self,

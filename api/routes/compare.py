@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from api.answering import client_of
 from api.deps import AnsweringDep, ServicesDep
 from api.schemas.answers import AnswerOut, AnswersOut, CompareIn, filters_of
 from api.schemas.base import error_responses
@@ -26,6 +25,6 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, answ
         max_tokens=body.max_tokens,
         seed=body.seed,
     )
-    answers = await answering.run(lambda: engine.compare(question, body.arms or ()), client_of(request))
+    answers = await answering.run_for(request, lambda gone: engine.compare(question, body.arms or (), gone))
     answering.count(answers)
     return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])

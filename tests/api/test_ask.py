@@ -133,6 +133,25 @@ def test_a_client_that_leaves_stops_the_generator(settings, stream):
         assert live.client.get("/healthz").status_code == 200
 
 
+def test_a_client_that_leaves_a_comparison_stops_it(settings):
+    slow = threading.Event()
+    generator = ScriptedGenerator(["word "] * 5000, before_piece=lambda index: slow.wait(0.02) and None)
+    with running(settings, FakeBuilder(generator)) as live:
+        with httpx.Client(base_url=live.address, timeout=0.5) as client, pytest.raises(httpx.ReadTimeout):
+            client.post("/v1/compare", json={"question": QUESTION})
+        wait_until(lambda: "coalesce_answers_inside 0.0" in live.client.get("/metrics").text, "it stopped", 3)
+        assert len(generator.requests) == 1
+
+
+def test_the_answers_of_a_comparison_are_kept_together_and_can_be_judged(live: Live):
+    answers = live.client.post("/v1/compare", json={"question": QUESTION, "arms": ["rag", "base"]}).json()["answers"]
+    conversations = live.client.get("/v1/conversations").json()["conversations"]
+    assert [one["id"] for one in conversations] == [answers[0]["conversation_id"]]
+    assert live.client.get(f"/v1/conversations/{conversations[0]['id']}").json()["answers"] == answers
+    for answer in answers:
+        assert live.client.post("/v1/feedback", json={"answer_id": answer["id"], "rating": "up"}).status_code == 201
+
+
 def test_one_thread_drives_an_answer_from_its_first_piece_to_its_last(settings):
     threads: set[int] = set()
     generator = ScriptedGenerator(["w "] * 50, before_piece=lambda index: threads.add(threading.get_ident()))
