@@ -60,7 +60,7 @@ def button(
     return element
 
 
-def link(text: str, target: str, classes: str = "", **more: Any) -> TextElement:
+def link(text: str, target: str, classes: str = "", /, **more: Any) -> TextElement:
     """A link within the page."""
     return tag("a", text, classes, href=target, **more)
 

@@ -77,7 +77,8 @@ class ExplainPanel:
         self._result.clear()
         try:
             document = self._visit.page.services.library.document(self._book)
-            found = await self._visit.page.answering.run(lambda: self._look(document), self._visit.address)
+            with self._visit.page.answering.gate.place():
+                found = await asyncio.to_thread(self._look, document)
         except CoalesceError as error:
             with self._result:
                 show_problem(self._visit, error)

@@ -7,13 +7,32 @@ from nicegui import ui
 
 from api.answering import Answering
 from api.books import Books
-from api.pages import ask_page, cards_page, exam_page, page_images, progress_page, study_page
+from api.pages import (
+    ask_page,
+    cards_page,
+    compare_page,
+    exam_page,
+    library_page,
+    page_images,
+    progress_page,
+    reports_page,
+    settings_page,
+    study_page,
+)
 from api.pages.exam_drafts import Drafts
 from api.pages.frame import TITLE, PageServices, install_assets
 from api.pages.icons import FAVICON
 from api.pages.runs import Runs
 from api.services import Services
 from api.studying import Studying
+
+REGISTERS = tuple(
+    view.register
+    for view in (
+        *(ask_page, compare_page, library_page, reports_page, settings_page),
+        *(study_page, exam_page, cards_page, progress_page),
+    )
+)
 
 
 def make_shell(
@@ -23,8 +42,8 @@ def make_shell(
     page = PageServices(services, answering, books, studying, Runs(answering), Drafts())
     install_assets()
     page_images.register(services)
-    for view in (ask_page, study_page, exam_page, cards_page, progress_page):
-        view.register(page)
+    for register in REGISTERS:
+        register(page)
     shell = FastAPI(openapi_url=None)
     ui.run_with(
         shell,

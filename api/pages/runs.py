@@ -120,6 +120,10 @@ class Runs:
                 self._runs.popitem(last=False)
         return run
 
+    def start_unkept(self, question: Question, address: str) -> AnswerRun:
+        """Begins an answer that goes into no conversation; raises as `start` does."""
+        return AnswerRun(question, self._answering.stream(question, address, keep=False))
+
     def forget(self, conversation_id: str) -> None:
         """Stops and drops the run of a conversation that is deleted."""
         run = self._runs.pop(conversation_id, None)

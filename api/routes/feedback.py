@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from api.deps import ServicesDep
 from api.schemas.base import error_responses
 from api.schemas.conversations import FeedbackIn, FeedbackOut
 from api.text_input import refuse_controls
+from evals.feedback_cases import feedback_cases
 
 router = APIRouter(prefix="/v1", tags=["conversations"])
 
@@ -18,3 +19,11 @@ def give_feedback(body: FeedbackIn, services: ServicesDep) -> FeedbackOut:
     comment = refuse_controls(body.comment or "", "comment")
     kept = services.engine.conversations.give_feedback(body.answer_id, body.rating, comment)
     return FeedbackOut(answer_id=kept.answer_id, rating=kept.rating, comment=kept.comment, created_at=kept.created_at)
+
+
+@router.get("/feedback/cases.jsonl", response_class=Response, responses=error_responses(503))
+def export_cases(services: ServicesDep) -> Response:
+    """All feedback as evaluation cases, for `coalesce eval --questions FILE`."""
+    lines = feedback_cases(services.engine.conversations.feedback())
+    headers = {"Content-Disposition": 'attachment; filename="coalesce-feedback.jsonl"'}
+    return Response("".join(f"{line}\n" for line in lines), media_type="application/jsonl", headers=headers)

@@ -1,0 +1,76 @@
+"""`/settings`: what runs, read-only, with the command that changes it."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from nicegui import ui
+
+from api.pages.controls import button, link, set_attributes, tag
+from api.pages.frame import PageServices, Visit, open_view
+from api.routes.health import what_runs
+
+COMMANDS = {
+    "generator": "coalesce serve --generator local --model PATH",
+    "model": "coalesce serve --generator remote --base-url URL --model NAME",
+    "quantization": "coalesce serve --generator local --model PATH --quantization none|int8|nf4",
+    "adapters": "coalesce serve --generator local --model PATH --adapter NAME=FOLDER",
+    "arms": "coalesce tune --model PATH --data FILE --out FOLDER",
+    "embedder": "COALESCE_EMBEDDER=NAME coalesce serve",
+    "faiss": "make serve GPU=1",
+    "books": "coalesce add PATH",
+    "home": "COALESCE_HOME=FOLDER coalesce serve",
+    "address": "coalesce serve --host HOST --port PORT",
+    "keys": "COALESCE_API_KEYS=KEY coalesce serve",
+}
+
+
+def register(page: PageServices) -> None:
+    """Adds the view to NiceGUI's own application."""
+
+    @ui.page("/settings")
+    def settings(request: Request) -> None:
+        open_view(page, request, "settings", _show)
+
+
+def _show(visit: Visit) -> None:
+    t = visit.t
+    services = visit.page.services
+    running = what_runs(services)
+    server = services.settings.server
+    arms = ", ".join(t(f"arm.{arm}") for arm in running["arms"])
+    values = {
+        "generator": t.either(f"generator.{running['generator']}", running["generator"]),
+        "model": running["model"],
+        "quantization": running["quantization"],
+        "adapters": ", ".join(running["adapters"]) or t("settings.no_adapter"),
+        "arms": arms,
+        "embedder": running["embedder"],
+        "faiss": t(f"faiss.{running['faiss_device']}"),
+        "books": t(
+            "settings.book_count",
+            books=t.count("library.books_count", running["documents"]),
+            nodes=t.count("library.nodes", running["nodes"]),
+        ),
+        "home": str(services.settings.home),
+        "address": f"{server.host}:{server.port}",
+        "keys": t("settings.with_key") if server.api_keys else t("settings.without_key"),
+    }
+    tag("h1", t("nav.settings"))
+    tag("p", t("settings.lead"), "lead")
+    with tag("div", "", "card table-box", tabindex="0", role="region", aria_label=t("nav.settings")), tag("table"):
+        with tag("thead"), tag("tr"):
+            for name in ("what", "now", "change"):
+                tag("th", t(f"settings.{name}"), scope="col")
+        with tag("tbody"):
+            for name, command in COMMANDS.items():
+                if (value := values[name]) is None:
+                    continue
+                with tag("tr"):
+                    tag("th", t(f"settings.{name}"), scope="row")
+                    tag("td", value)
+                    with tag("td", "", "command-cell"):
+                        tag("code", command)
+                        copy = button("", kind="quiet", icon_name="copy", label=t("settings.copy", command=command))
+                        set_attributes(copy, data_copy=command, data_copied=t("copied"))
+    with tag("p", "", "soft"):
+        link(t("settings.api"), "/docs")
