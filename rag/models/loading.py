@@ -51,12 +51,14 @@ def load_model(
     dtype: str = "auto",
     context_cap_tokens: int | None = None,
     for_training: bool = False,
+    sharded: bool = False,
 ) -> LoadedModel:
     """Loads model and tokenizer (seconds to minutes).
 
     Args:
         name: a folder, or a hub name (downloaded when it is not on this disk).
         for_training: keep the stock attention and no evaluation mode.
+        sharded: a launcher (FSDP, ZeRO-3) places the weights; 4-bit ones are stored in `dtype` so that it can cut them.
 
     Raises:
         ModelCannotLoad: missing, half downloaded, of no known kind, quantized otherwise, or the hub is out of reach.
@@ -76,7 +78,8 @@ def load_model(
     _check_room(name, config, quantization, device, torch_dtype.itemsize)
     tokenizer = load_tokenizer(name)
     capabilities = read_capabilities(config, context_cap_tokens=context_cap_tokens)
-    model = _load_weights(name, config, capabilities, quantization, device, torch_dtype, for_training)
+    placement = None if sharded else device
+    model = _load_weights(name, config, capabilities, quantization, placement, torch_dtype, for_training)
     if not for_training:
         model.eval()
         model.requires_grad_(False)
@@ -115,8 +118,8 @@ def load_tokenizer(name: str, *, needs_chat_template: bool = True) -> Any:
     return tokenizer
 
 
-def bitsandbytes_config(quantization: str, compute_dtype: Any) -> Any:
-    """The bitsandbytes settings for `int8` or `nf4`.
+def bitsandbytes_config(quantization: str, compute_dtype: Any, *, storage: Any) -> Any:
+    """The bitsandbytes settings for `int8` or `nf4`; `storage` is the dtype that holds the packed 4-bit codes.
 
     Raises:
         ModelCannotLoad: bitsandbytes is not installed (it exists for Linux).
@@ -138,6 +141,7 @@ def bitsandbytes_config(quantization: str, compute_dtype: Any) -> Any:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=compute_dtype,
+        bnb_4bit_quant_storage=storage,
     )
 
 
@@ -151,7 +155,7 @@ def _load_weights(
     config: Any,
     capabilities: Capabilities,
     quantization: str,
-    device: str,
+    placement: str | None,
     torch_dtype: Any,
     for_training: bool,
 ) -> Any:
@@ -159,11 +163,15 @@ def _load_weights(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    options: dict[str, Any] = {"dtype": torch_dtype, "device_map": device}
+    options: dict[str, Any] = {"dtype": torch_dtype}
+    if placement is not None:
+        options["device_map"] = placement
     if quantization != "none":
         _quiet_bitsandbytes()
         if quantization_of(config.to_dict()) is None:
-            options["quantization_config"] = bitsandbytes_config(quantization, torch_dtype)
+            options["quantization_config"] = bitsandbytes_config(
+                quantization, torch_dtype, storage=torch_dtype if placement is None else torch.uint8
+            )
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # a server has no terminal; callers say what they load
     try:
@@ -173,7 +181,7 @@ def _load_weights(
         return model
     except torch.OutOfMemoryError as error:
         raise DoesNotFitInMemory(
-            f"{name} does not fit into the memory of {device}: {first_line(error)}",
+            f"{name} does not fit into the memory of {placement}: {first_line(error)}",
             hint="Use --quantization nf4, a smaller model, or --generator remote.",
         ) from error
     except Exception as error:  # every cause is the same to the caller: this model does not load

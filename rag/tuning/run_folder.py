@@ -35,8 +35,8 @@ class RunFolder:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
-    def open(self, started_with: Mapping[str, Any], *, resume: bool) -> Path | None:
-        """Prepares the folder; the checkpoint to resume from, None to start at the beginning.
+    def open(self, started_with: Mapping[str, Any], *, resume: bool) -> None:
+        """Prepares the folder; only the main process of a run does.
 
         Raises:
             Conflict: a run is there and `resume` was not asked for, or it was started with something else.
@@ -57,8 +57,11 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.drop_incomplete()
         (self.path / _RUN_FILE).write_text(json.dumps(started_with, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        found = self._by_step()
-        return found[-1] if found else None
+
+    def newest_checkpoint(self) -> Path | None:
+        """The checkpoint to resume from, None to start at the beginning."""
+        complete = [f for f in self.checkpoints.glob("checkpoint-*") if (f / _COMPLETE).is_file()]
+        return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
 
     def mark_complete(self, step: int) -> None:
         """Says that all files of a checkpoint are written."""
@@ -78,10 +81,6 @@ class RunFolder:
         lines = "".join(json.dumps(point) + "\n" for point in points)
         (self.path / "loss.jsonl").write_text(lines, "utf-8")
         (self.path / "loss.svg").write_text(draw_curve(points), "utf-8")
-
-    def _by_step(self) -> list[Path]:
-        complete = [f for f in self.checkpoints.glob("checkpoint-*") if (f / _COMPLETE).is_file()]
-        return sorted(complete, key=lambda folder: int(folder.name.rpartition("-")[2]))
 
     def _started_with(self) -> dict[str, Any] | None:
         try:

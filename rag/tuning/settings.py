@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from indexes.errors import InvalidInput
+
 
 @dataclass(frozen=True, slots=True)
 class TuneSettings:
@@ -41,6 +43,26 @@ class TuneSettings:
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
+
+    def check(self) -> None:
+        """Raises `InvalidInput` for numbers that no run can have."""
+        wrong = {
+            "rank": self.rank < 1,
+            "batch_size": self.batch_size < 1,
+            "accumulation": self.accumulation < 1,
+            "epochs": self.epochs <= 0,
+            "max_steps": self.max_steps < 0,
+            "max_tokens": self.max_tokens < 8,
+            "dropout": not 0 <= self.dropout < 1,
+            "validation_share": not 0 <= self.validation_share < 1,
+        }
+        for name, bad in wrong.items():
+            if bad:
+                raise InvalidInput(f"{name} cannot be {getattr(self, name)}.", hint="See `coalesce tune --help`.")
+        if self.quantization not in ("nf4", "none"):
+            raise InvalidInput(
+                f"Adapters are trained over nf4 or none, not {self.quantization}.", hint="Use --quantization nf4."
+            )
 
     def as_record(self) -> dict[str, Any]:
         """For the adapter's record."""

@@ -8,10 +8,7 @@ that survives interruption (`run_folder`), and the record that ties the adapter 
 
 from __future__ import annotations
 
-import errno
 import importlib.metadata
-import importlib.util
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,20 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from indexes.errors import Cancelled, InvalidInput, StorageFull
+from indexes.errors import Cancelled, StorageFull
 from rag.errors import DoesNotFitInMemory
 from rag.generators.model_thread import out_of_memory
 from rag.models.adapter_folder import AdapterRecord
+from rag.models.capabilities import read_capabilities
 from rag.models.devices import peak_memory_bytes
 from rag.models.fingerprint import base_fingerprint
-from rag.models.loading import LoadedModel, load_model
+from rag.models.loading import LoadedModel, load_model, load_tokenizer
+from rag.models.memory import load_config
+from rag.tuning.arguments import training_arguments
 from rag.tuning.dataset import split_rows
+from rag.tuning.disk import disk_full
 from rag.tuning.encoding import EncodedRow, answer_loss, collate, encode_rows
+from rag.tuning.placement import Placement, place_process
 from rag.tuning.rows import TrainingRow, rows_sha256
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
-
-_SMALL_BASE_PARAMETERS = 5e9
 
 
 def tune(
@@ -62,24 +62,30 @@ def tune(
     """
     from rag.tuning.callbacks import training_callback
 
-    settings = _checked(settings or TuneSettings())
+    settings = settings or TuneSettings()
+    settings.check()
     started = time.monotonic()
     rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
     split = split_rows(rows, settings.validation_share, settings.seed)
     data_sha256 = rows_sha256(rows)
+    tokenizer, config = load_tokenizer(model), load_config(model)
+    longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
+    train = encode_rows(tokenizer, split.train, longest, train_on_prompt=settings.train_on_prompt)
+    validation = encode_rows(tokenizer, split.validation, longest)
+    place = place_process(settings.device)
     folder = RunFolder(out)
-    checkpoint = folder.open(
-        {"model": model, "data_sha256": data_sha256, "settings": settings.as_record()}, resume=resume
+    if place.main:
+        folder.open({"model": model, "data_sha256": data_sha256, "settings": settings.as_record()}, resume=resume)
+    place.wait()
+    checkpoint = folder.newest_checkpoint()
+    arguments = training_arguments(
+        folder.checkpoints, settings, place, config, len(train.rows), validates=bool(validation.rows)
     )
-    loaded = load_for_training(model, settings)
-    train = encode_rows(
-        loaded.tokenizer, split.train, _longest(settings, loaded), train_on_prompt=settings.train_on_prompt
-    )
-    validation = encode_rows(loaded.tokenizer, split.validation, _longest(settings, loaded))
+    loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)
     peft_model = add_lora(loaded, settings)
     watcher = training_callback(folder, progress, cancelled)
-    trainer = _trainer(peft_model, loaded, train.rows, validation.rows, folder, settings, watcher)
+    trainer = _trainer(peft_model, tokenizer, arguments, train.rows, validation.rows, watcher)
     try:
         result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if watcher.stopped:
@@ -91,7 +97,7 @@ def tune(
             train_loss=float(result.training_loss),
             eval_loss=eval_loss,
             tokens_per_s=watcher.tokens_per_s,
-            peak_memory_bytes=peak_memory_bytes(loaded.device),
+            peak_memory_bytes=peak_memory_bytes(place.device),
             seconds=time.monotonic() - started,
             train_rows=len(train.rows),
             validation_rows=len(validation.rows),
@@ -100,7 +106,7 @@ def tune(
             dropped_rows=train.dropped + validation.dropped,
         )
         trainer.save_model(str(out))
-        if trainer.is_world_process_zero():
+        if place.main:
             (out / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
             folder.write_curve(trainer.state.log_history)
             record = _record(
@@ -109,7 +115,8 @@ def tune(
             record.write(out)
     except Exception as error:
         if disk_full(error):
-            folder.drop_incomplete()
+            if place.main:
+                folder.drop_incomplete()
             raise StorageFull(
                 f"The disk with {out} is full; the last complete checkpoint is kept.",
                 hint="Free some space and go on with --resume.",
@@ -123,10 +130,15 @@ def tune(
     return report
 
 
-def load_for_training(model: str, settings: TuneSettings) -> LoadedModel:
+def load_for_training(model: str, settings: TuneSettings, place: Placement) -> LoadedModel:
     """The frozen base, ready for adapters to be trained on it."""
     loaded = load_model(
-        model, quantization=settings.quantization, device=settings.device, dtype=settings.dtype, for_training=True
+        model,
+        quantization=settings.quantization,
+        device=place.device,
+        dtype=settings.dtype,
+        for_training=True,
+        sharded=place.sharded,
     )
     loaded.model.config.use_cache = False
     loaded.model.requires_grad_(False)
@@ -163,74 +175,25 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
     return get_peft_model(loaded.model, config)
 
 
-def disk_full(error: BaseException | None) -> bool:
-    """True when an error, or what caused it, says that the disk is full or a quota is reached."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        text = str(error)
-        if "No space left on device" in text or "os error 28" in text or "unexpected pos" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def _trainer(
     peft_model: Any,
-    loaded: LoadedModel,
+    tokenizer: Any,
+    arguments: Any,
     train: list[EncodedRow],
     validation: list[EncodedRow],
-    folder: RunFolder,
-    settings: TuneSettings,
     watcher: Any,
 ) -> Any:
-    from accelerate import PartialState
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
     from transformers.trainer_callback import PrinterCallback
 
-    processes = PartialState().num_processes
-    per_epoch = math.ceil(len(train) / (settings.batch_size * settings.accumulation * processes))
-    steps = settings.max_steps or max(math.ceil(per_epoch * settings.epochs), 1)
-    every = settings.checkpoint_steps or max(steps // 4, 1)
-    rate = settings.learning_rate or (2e-4 if loaded.model.num_parameters() <= _SMALL_BASE_PARAMETERS else 1e-4)
-    arguments = TrainingArguments(
-        output_dir=str(folder.checkpoints),
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
-        gradient_accumulation_steps=settings.accumulation,
-        num_train_epochs=settings.epochs,
-        max_steps=settings.max_steps or -1,
-        learning_rate=rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.05,
-        logging_steps=settings.log_steps or max(steps // 50, 1),
-        save_steps=every,
-        save_total_limit=2,
-        eval_strategy="steps" if validation else "no",
-        eval_steps=every,
-        prediction_loss_only=True,
-        bf16=loaded.dtype == "bfloat16",
-        fp16=loaded.dtype == "float16",
-        activation_checkpointing=settings.activation_checkpointing,
-        activation_checkpointing_kwargs={"use_reentrant": False},
-        use_cpu=loaded.device == "cpu",
-        dataloader_pin_memory=loaded.device.startswith("cuda"),
-        remove_unused_columns=False,
-        label_names=["labels"],
-        include_num_input_tokens_seen="non_padding",
-        report_to=["tensorboard"] if importlib.util.find_spec("tensorboard") else [],
-        disable_tqdm=True,
-        seed=settings.seed,
-        data_seed=settings.seed,
-    )
     trainer = Trainer(
         model=peft_model,
         args=arguments,
         train_dataset=train,
         eval_dataset=validation or None,
-        data_collator=partial(collate, pad_token=_pad_token(loaded.tokenizer)),
+        data_collator=partial(collate, pad_token=_pad_token(tokenizer)),
         compute_loss_func=answer_loss,
-        processing_class=loaded.tokenizer,
+        processing_class=tokenizer,
         callbacks=[watcher],
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, where the command's JSON belongs
@@ -239,30 +202,6 @@ def _trainer(
 
 def _pad_token(tokenizer: Any) -> int:
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
-
-
-def _longest(settings: TuneSettings, loaded: LoadedModel) -> int:
-    return min(settings.max_tokens, loaded.capabilities.context_tokens)
-
-
-def _checked(settings: TuneSettings) -> TuneSettings:
-    """Raises `InvalidInput` for numbers that no run can have."""
-    wrong = {
-        "rank": settings.rank < 1,
-        "batch_size": settings.batch_size < 1,
-        "accumulation": settings.accumulation < 1,
-        "epochs": settings.epochs <= 0,
-        "max_steps": settings.max_steps < 0,
-        "max_tokens": settings.max_tokens < 8,
-        "dropout": not 0 <= settings.dropout < 1,
-        "validation_share": not 0 <= settings.validation_share < 1,
-    }
-    for name, bad in wrong.items():
-        if bad:
-            raise InvalidInput(f"{name} cannot be {getattr(settings, name)}.", hint="See `coalesce tune --help`.")
-    if settings.quantization == "int8":
-        raise InvalidInput("Adapters are trained over nf4 or none, not int8.", hint="Use --quantization nf4.")
-    return settings
 
 
 def _record(

@@ -21,6 +21,7 @@ from rag.models.adapter_folder import read_adapter
 from rag.settings import GeneratorSettings
 from rag.tuning import train
 from rag.tuning.encoding import IGNORED, answer_loss, collate, encode_rows
+from rag.tuning.placement import place_process
 from rag.tuning.rows import RowPassage, TrainingRow
 from rag.tuning.settings import TuneProgress, TuneSettings
 from rag.tuning.train import add_lora, keep_gradients_right, load_for_training, tune
@@ -103,7 +104,7 @@ def test_a_template_without_system_role_gets_its_text_before_the_question() -> N
 def test_the_loss_is_the_mean_over_answer_tokens_alone(tiny_model: Path) -> None:
     import torch
 
-    loaded = load_for_training(str(tiny_model), QUICK)
+    loaded = load_for_training(str(tiny_model), QUICK, place_process("cpu"))
     rows = encode_rows(loaded.tokenizer, ROWS[:6:2], 256).rows
     batch = collate(rows, 0)
     labels = batch.pop("labels")
@@ -207,7 +208,7 @@ def test_validation_leaves_gradients_as_they_were(tiny_model: Path, biased_model
 
     base = tiny_model if family == "qwen3" else biased_model
     settings = replace(QUICK, quantization="nf4", dtype="bfloat16", dropout=0.0)
-    loaded = load_for_training(str(base), settings)
+    loaded = load_for_training(str(base), settings, place_process("cpu"))
     model = add_lora(loaded, settings)
     batch = collate(encode_rows(loaded.tokenizer, ROWS[:4], 256).rows, 0)
     labels = batch.pop("labels")
@@ -307,7 +308,7 @@ def test_settings_that_no_run_can_have_are_refused(tmp_path: Path, change: dict[
 
 def test_repacking_is_switched_off_for_every_quantized_layer(tiny_model: Path) -> None:
     settings = replace(QUICK, quantization="nf4", dtype="bfloat16")
-    model = load_for_training(str(tiny_model), settings).model
+    model = load_for_training(str(tiny_model), settings, place_process("cpu")).model
     flags = [m.support_avx512bf16_for_cpu for m in model.modules() if hasattr(m, "support_avx512bf16_for_cpu")]
     assert len(flags) == 21
     assert not any(flags)
