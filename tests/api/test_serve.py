@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 from api_fakes import wait_until
+from serving import Process, coalesce, start, stop
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +20,6 @@ HEALTHY_S = 2.0
 READY_S = 12.0
 SLACK = 2.5
 """Other work on the machine may make a start this much slower; `docs/benchmarks.md` has the figures of a quiet one."""
-COMMAND = [sys.executable, "-c", "from api.cli import main; main()"]
 BOOK = """# Zebrafish kernels
 
 ## Striping
@@ -35,62 +30,6 @@ A zebrafish kernel writes every seventh element of its buffer, so that its strip
 __global__ void zebrafish(float* out) { out[threadIdx.x * 7] = 1.0f; }
 ```
 """
-
-
-@dataclass
-class Process:
-    """A running server and how long it took."""
-
-    popen: subprocess.Popen[str]
-    client: httpx.Client
-    home: Path
-    address: str
-    healthy_s: float
-    ready_s: float
-
-    def coalesce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return coalesce(self.home, *arguments)
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "COALESCE_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-
-
-def coalesce(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], env=environment(home), capture_output=True, text=True, check=False)
-
-
-def start(home: Path, *options: str) -> Process:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    started = time.perf_counter()
-    command = [*COMMAND, "serve", "--port", str(port), *options]
-    with (home.parent / "serve.log").open("a") as log:
-        popen = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, text=True)
-    address = f"http://127.0.0.1:{port}"
-    client = httpx.Client(base_url=address, timeout=60)
-
-    def answers(path: str) -> bool:
-        if popen.poll() is not None:
-            raise AssertionError(f"the server ended: {(home.parent / 'serve.log').read_text()}")
-        try:
-            return client.get(path).status_code == 200
-        except httpx.ConnectError:
-            return False
-
-    wait_until(lambda: answers("/healthz"), "healthz", 60)
-    healthy = time.perf_counter() - started
-    wait_until(lambda: answers("/readyz"), "readyz", 240)
-    return Process(popen, client, home, address, healthy, time.perf_counter() - started)
-
-
-def stop(process: Process, number: signal.Signals = signal.SIGINT) -> int:
-    process.client.close()
-    process.popen.send_signal(number)
-    return process.popen.wait(30)
 
 
 @pytest.fixture(scope="module")

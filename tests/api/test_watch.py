@@ -1,0 +1,60 @@
+"""`coalesce add`: several books, books that cannot be read among them, and a folder that is watched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from api_fakes import ShelfLibrary
+
+from api.cli import run
+from api.commands import books
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ShelfLibrary:
+    library = ShelfLibrary()
+    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: library)
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
+    return library
+
+
+def test_every_book_is_reported_and_one_that_cannot_be_read_keeps_no_other_out(shelf, tmp_path, capsys):
+    (tmp_path / "good.txt").write_text("Warps.")
+    (tmp_path / "bad.txt").write_bytes(b"\0\0")
+    (tmp_path / "song.mp3").write_bytes(b"ID3")
+    paths = [str(tmp_path / name) for name in ("bad.txt", "missing.pdf", "song.mp3", "good.txt")]
+    assert run(["add", "--json", *paths]) == 1
+    streams = capsys.readouterr()
+    result = json.loads(streams.out)
+    assert [document["status"] for document in result["documents"]] == ["added"]
+    assert {"id", "nodes", "seconds", "pages", "sections"} <= set(result["documents"][0])
+    types = {Path(failure["path"]).name: failure["type"] for failure in result["failed"]}
+    assert types == {"bad.txt": "unreadable_book", "missing.pdf": "unreadable_book", "song.mp3": "unsupported_format"}
+    assert "embedding" in streams.err
+    assert shelf.closed
+
+
+def test_people_read_a_line_a_book(shelf, tmp_path, capsys):
+    (tmp_path / "good.txt").write_text("Warps.")
+    assert run(["add", str(tmp_path / "good.txt")]) == 0
+    line = capsys.readouterr().out.strip()
+    assert line.startswith("added: ")
+    assert "1 nodes" in line
+    assert " s)" in line
+
+
+def test_a_watched_book_is_added_again_when_it_has_changed_and_settled(shelf, tmp_path, monkeypatch, capsys):
+    book = tmp_path / "notes.txt"
+    book.write_text("one")
+    looks = iter([lambda: None, lambda: book.write_text("two"), lambda: None, lambda: None, _interrupt])
+    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
+    assert run(["add", "--watch", "--json", str(book)]) == 0
+    documents = json.loads(capsys.readouterr().out)["documents"]
+    assert [document["status"] for document in documents] == ["added", "added"]
+    assert shelf.nodes[-1].text == "two"
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
