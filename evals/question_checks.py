@@ -168,7 +168,7 @@ def _check_key_facts(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
 
 
 def _check_answer_keys(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
-    """A swapped key: another option states the key facts or the reference answer's words clearly better."""
+    """A swapped key (another option is nearer the reference answer), or key facts that a wrong option states."""
     for question in questions:
         if question.answer_index is None or not question.choices:
             continue
@@ -178,6 +178,11 @@ def _check_answer_keys(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
         keyed = question.answer_index
         if facts[best] > facts[keyed] or words[best] > words[keyed] + KEY_MARGIN:
             yield Finding("answer_key", question.id, f"keys option {keyed}, its reference answer says option {best}")
+        loose = [
+            i for i, met in enumerate(facts) if i != keyed and question.key_facts and met == len(question.key_facts)
+        ]
+        if loose:
+            yield Finding("key_facts", question.id, f"wrong option {loose[0]} states all of them")
 
 
 def _check_wording(questions: Sequence[BankQuestion]) -> Iterator[Finding]:

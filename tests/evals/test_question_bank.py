@@ -70,6 +70,7 @@ def test_the_unplanted_chapter_is_clean() -> None:
         ("answer_key", {"answer_index": (TESTED.answer_index or 0) ^ 1}),
         ("key_facts", {"key_facts": ("the",)}),
         ("key_facts", {"key_facts": ()}),
+        ("key_facts", {"key_facts": (TESTED.choices[(TESTED.answer_index or 0) - 1],)}),
         ("key_facts", {"key_facts": (*TESTED.key_facts, "a fact of its own")}),
         ("evidence", {"gold": (replace(TESTED.gold[0], evidence="words that the book does not hold"),)}),
         ("evidence", {"gold": (replace(TESTED.gold[0], heading="No such section"),)}),
