@@ -9,7 +9,7 @@ from evals.metrics.key_facts import normalize
 
 LETTERS = "ABCDEFGH"
 _LETTER = re.compile(
-    r"(?:answer|option|choice|答案|选项|选)\s*(?:is|:|:|是|为)?\s*\**\(?([A-Ha-h])\b\)?|^\s*\**\(?([A-Ha-h])(?:[).:]|\b\**\s*$)",
+    r"(?:answer|option|choice|答案|选项|选)\s*(?:is|:|:|是|为)?\s*\**\(?([A-Ha-h])\b\)?|^\s*\**\(?([A-Ha-h])\**(?:[).:]|\b\**\s*$)",
     re.IGNORECASE | re.MULTILINE,
 )
 
