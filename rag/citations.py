@@ -85,6 +85,12 @@ class MarkerFilter:
         return "".join(out)
 
 
+def without_markers(text: str) -> str:
+    """`text` without bracketed numbers outside code: a book's own references would read as markers."""
+    markers = MarkerFilter(0)
+    return markers.feed(text) + markers.finish()
+
+
 class _CodeState:
     """Whether the text read so far ends inside backticks, and whether its last character is part of a word."""
 

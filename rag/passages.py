@@ -71,6 +71,20 @@ class _Window:
     def cost(self, node: StoredNode) -> int:
         return count_words(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
 
+    def passage(self) -> Passage:
+        return passage_from_nodes(self.nodes, self.found, self.score, in_listing=self._begins_in_listing())
+
+    def _begins_in_listing(self) -> bool:
+        """Whether a node of the same section before the first one left a listing open."""
+        first = self._near[self.first]
+        ordinal = self.first
+        while (before := self._near.get(ordinal - 1)) is not None and before.heading_path == first.heading_path:
+            ordinal -= 1
+        in_listing = False
+        for earlier in range(ordinal, self.first):
+            in_listing = opens_listing(self._near[earlier].text, in_listing)
+        return in_listing
+
 
 def select_passages(
     hits: Sequence[Hit], library: SearchableLibrary, top_k: int, budget: PassageBudget
@@ -92,7 +106,7 @@ def select_passages(
             windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST)))
             left -= windows[-1].words
     _reach_out(windows, left, budget.words_each)
-    return tuple(passage_from_nodes(window.nodes, window.found, window.score) for window in windows)
+    return tuple(window.passage() for window in windows)
 
 
 def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
@@ -108,13 +122,19 @@ def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
                     left -= window.take(node)
 
 
-def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: float) -> Passage:
-    """One passage over neighbouring nodes; `found` gives it its id and heading path."""
+def passage_from_nodes(
+    nodes: Sequence[StoredNode], found: StoredNode, score: float, *, in_listing: bool = False
+) -> Passage:
+    """One passage over neighbouring nodes.
+
+    Args:
+        found: gives the passage its id and heading path.
+        in_listing: the first node begins inside a listing; the passage then opens with a fence of its own.
+    """
     pieces: list[str] = []
     parts: list[PassagePart] = []
     marks: list[tuple[int, int]] = []
     length = 0
-    in_listing = _begins_in_listing(nodes[0])
     if in_listing:
         pieces.append("```\n")
         length = 4
@@ -123,7 +143,7 @@ def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: fl
         pieces.extend((joint, node.text))
         start = length + len(joint)
         length = start + len(node.text)
-        in_listing ^= len(_FENCE.findall(node.text)) % 2 == 1
+        in_listing = opens_listing(node.text, in_listing)
         parts.append(PassagePart(start, length, node.node_id, node.heading_path))
         marks.extend((start + offset, page) for offset, page in node.page_marks)
     if in_listing:
@@ -162,13 +182,13 @@ def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:
     return "\n\n" + "\n\n".join(lines) + "\n\n"
 
 
-def _begins_in_listing(node: StoredNode) -> bool:
-    """Whether a node begins inside a listing that its forerunner opened: its first fence stands alone and closes."""
-    fences = _FENCE.findall(node.text)
-    if len(fences) % 2 == 0:
-        return False
-    first = next(line for line in node.text.split("\n") if _FENCE.match(line))
-    return first.strip().strip("`~") == "" and not node.text.lstrip().startswith(("```", "~~~"))
+def opens_listing(text: str, in_listing: bool = False) -> bool:
+    """Whether a listing is open at the end of `text`, given whether one was at its start."""
+    for fence in _FENCE.finditer(text):
+        line = text[fence.start() :].split("\n", 1)[0].strip()
+        closes = line.strip("`~") == ""
+        in_listing = not (in_listing and closes) if in_listing else True
+    return in_listing
 
 
 def _merged(marks: Sequence[tuple[int, int]]) -> PageMarks:
