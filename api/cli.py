@@ -17,10 +17,10 @@ from typing import Annotated
 
 import typer
 
-from api.commands import ask, bench, books, dataset, doctor, evaluate, questions, serve
+from api.commands import ask, bench, books, dataset, doctor, evaluate, mcp, memory, questions, quiz, serve, tuning
 from api.commands.context import Invocation
 
-GROUPS = (serve, books, ask, evaluate, questions, dataset, bench, doctor)
+GROUPS = (serve, books, ask, quiz, mcp, evaluate, questions, dataset, tuning, memory, bench, doctor)
 
 app = typer.Typer(
     name="coalesce",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from api.schemas.answers import PassageOut
 from api.services import Services
+from api.settings import CoalesceSettings
 from evals.justification import justify
 from evals.questions import BankQuestion, load_bank, load_questions
 from evals.study import Study
 from evals.study_store import StudyStore
 from indexes.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from indexes.library import Library
 
 QUESTION_FOLDER = "questions"
 STUDY_FILE = "study.sqlite3"
@@ -59,6 +64,29 @@ class Studying:
     def _passage(self, question: BankQuestion) -> Mapping[str, Any] | None:
         passage = justify(question, self._services.library)
         return PassageOut.of(passage).model_dump() if passage is not None else None
+
+
+@contextmanager
+def open_study(settings: CoalesceSettings) -> Iterator[Study]:
+    """Studying without a server: the command line's and the assistants' door to the same store."""
+    from indexes.errors import IndexMissing
+    from indexes.library import open_library
+
+    store = StudyStore(settings.home / STUDY_FILE)
+    library: Library | None = None
+    with suppress(IndexMissing):  # without one, the bundled book's own sections justify its questions
+        library = open_library(settings.index, create=False)
+
+    def find(question: BankQuestion) -> Mapping[str, Any] | None:
+        passage = justify(question, library)
+        return PassageOut.of(passage).model_dump() if passage is not None else None
+
+    try:
+        yield Study(store, bank, find)
+    finally:
+        store.close()
+        if library is not None:
+            library.close()
 
 
 @lru_cache(maxsize=1)

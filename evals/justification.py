@@ -17,17 +17,18 @@ from rag.types import Passage
 _CANDIDATES = 8
 
 
-def justify(question: BankQuestion, library: SearchableLibrary) -> Passage | None:
+def justify(question: BankQuestion, library: SearchableLibrary | None) -> Passage | None:
     """The passage, or None when neither the library nor the bundled book has one."""
-    for gold in question.gold:
-        evidence = normalize(gold.evidence)
-        for hit in library.lexical(f"{gold.heading} {gold.evidence}", _CANDIDATES):
-            if evidence and evidence in normalize(hit.node.text):
-                return passage_from_nodes([hit.node], hit.node, hit.score)
-    if question.gold:
-        return _from_bundled_book(question)
-    hits = library.lexical(f"{question.question} {question.answer}", 1)
-    return passage_from_nodes([hits[0].node], hits[0].node, hits[0].score) if hits else None
+    if library is not None:
+        for gold in question.gold:
+            evidence = normalize(gold.evidence)
+            for hit in library.lexical(f"{gold.heading} {gold.evidence}", _CANDIDATES):
+                if evidence and evidence in normalize(hit.node.text):
+                    return passage_from_nodes([hit.node], hit.node, hit.score)
+        if not question.gold:
+            hits = library.lexical(f"{question.question} {question.answer}", 1)
+            return passage_from_nodes([hits[0].node], hits[0].node, hits[0].score) if hits else None
+    return _from_bundled_book(question) if question.gold else None
 
 
 def _from_bundled_book(question: BankQuestion) -> Passage | None:

@@ -1,0 +1,69 @@
+"""The library as tools for assistants (Model Context Protocol): search, ask and quiz."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from mcp.server import MCPServer
+
+from api.schemas.answers import AnswerOut, PassageOut
+from api.schemas.study import exam_question
+from evals.exam import ExamPlan
+from evals.study import DEFAULT_LEARNER, Study
+from indexes.errors import CoalesceError
+from rag.engine import AnswerEngine
+from rag.types import Question
+
+INSTRUCTIONS = (
+    "Books on GPU programming. `search` finds passages, `ask` gives an answer whose citations stand verbatim on the "
+    "page named, `quiz` sets questions and `mark_quiz` marks the answers with the passage that justifies each."
+)
+
+
+def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study) -> MCPServer:
+    """The server with its four tools.
+
+    Args:
+        engine: gives the engine, loading it when it is first asked for.
+    """
+    server = MCPServer("coalesce", title="Coalesce", instructions=INSTRUCTIONS)
+
+    @server.tool()
+    def search(query: str, top_k: int = 5) -> dict[str, Any]:
+        """Finds passages in the books: text, heading path, printed page."""
+        return _told(lambda: {"passages": [PassageOut.of(p).model_dump() for p in engine().search(query, top_k)]})
+
+    @server.tool()
+    def ask(question: str, top_k: int = 5) -> dict[str, Any]:
+        """Answers from the books; every quote stands verbatim on the page named, or the question is refused."""
+        return _told(
+            lambda: AnswerOut.of(engine().ask(Question(question, top_k=top_k), keep=False)).model_dump(mode="json")
+        )
+
+    @server.tool()
+    def quiz(count: int = 5, chapters: list[int] | None = None, types: list[str] | None = None) -> dict[str, Any]:
+        """Sets exam questions on the bundled book; hand the answers to `mark_quiz` with the exam's id."""
+
+        def start() -> dict[str, Any]:
+            plan = ExamPlan(count, tuple(chapters or ()), tuple(types or ()), seed=secrets.randbelow(2**31))
+            exam = study.start_exam(plan, DEFAULT_LEARNER)
+            return {"exam_id": exam.id, "questions": [exam_question(record).model_dump() for record in exam.questions]}
+
+        return _told(start)
+
+    @server.tool()
+    def mark_quiz(exam_id: str, answers: dict[str, int | str]) -> dict[str, Any]:
+        """Marks answers by question id: an option's index from 0, or a text."""
+        return _told(lambda: study.hand_in(exam_id, dict(answers)))
+
+    return server
+
+
+def _told(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The call's result, or our error in words that an assistant can act on."""
+    try:
+        return call()
+    except CoalesceError as error:
+        return {"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}}

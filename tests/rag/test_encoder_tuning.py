@@ -1,0 +1,52 @@
+"""The encoder's adapter: the same seed gives the same adapter, and it belongs to its base."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexes.errors import Cancelled, InvalidInput
+from indexes.model_files import bundled_model_folder
+from rag.errors import AdapterMismatch
+from rag.tuning.encoder import RECORD_FILE, ChoiceExample, EncoderTuning, open_encoder_adapter, tune_encoder
+
+pytestmark = pytest.mark.integration
+EXAMPLES = [
+    ChoiceExample(f"How many lanes has unit {number}?", f"{number} lanes", (f"{number + 1} lanes", "none"), evidence)
+    for number, evidence in enumerate(("", "Unit 1 has 1 lanes.", "", "Unit 3 has 3 lanes.", "", ""))
+]
+SHORT = EncoderTuning(epochs=1, batch_size=3, dropout=0.1, seed=5)
+
+
+def vectors(folder: Path) -> np.ndarray:  # type: ignore[type-arg]
+    return open_encoder_adapter(bundled_model_folder(), folder)(["a warp has 32 lanes", "unit 1"])
+
+
+def test_the_same_seed_gives_the_same_adapter_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        result = tune_encoder(EXAMPLES, bundled_model_folder(), tmp_path / name, replace(SHORT, seed=seed))
+        assert result.steps == 2
+        assert result.trainable_parameters > 0
+    assert np.array_equal(vectors(tmp_path / "a"), vectors(tmp_path / "b"))
+    assert not np.allclose(vectors(tmp_path / "a"), vectors(tmp_path / "c"), atol=1e-6)
+    assert np.allclose(np.linalg.norm(vectors(tmp_path / "a"), axis=1), 1.0, atol=1e-5)
+
+
+def test_an_adapter_of_another_encoder_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AdapterMismatch, match="holds no adapter"):
+        open_encoder_adapter(bundled_model_folder(), tmp_path)
+    (tmp_path / RECORD_FILE).write_text(json.dumps({"base": "0" * 64}), encoding="utf-8")
+    with pytest.raises(AdapterMismatch, match="another encoder"):
+        open_encoder_adapter(bundled_model_folder(), tmp_path)
+
+
+def test_nothing_is_written_when_stopped_or_without_examples(tmp_path: Path) -> None:
+    with pytest.raises(Cancelled):
+        tune_encoder(EXAMPLES, bundled_model_folder(), tmp_path / "x", SHORT, cancelled=lambda: True)
+    with pytest.raises(InvalidInput):
+        tune_encoder([], bundled_model_folder(), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
