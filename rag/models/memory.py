@@ -20,6 +20,7 @@ from rag.models.folder import local_folder, quantization_of, read_config
 NF4_BLOCK_WEIGHTS = 64
 NF4_BLOCK_SCALES = 256
 PREFILL_CHUNK_TOKENS = 512
+TRAINED_ANSWER_TOKENS = 512  # assumed longest answer of a training row; training computes logits for answers only
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +212,13 @@ def _training_activations(shape: Capabilities, shapes: _Shapes, tokens: int, bat
     """One step with checkpointed layers: every layer's input, one layer recomputed with its gradients, the logits.
 
     LoRA works in float32, so each adapted layer keeps a float32 copy of its input besides; logits are kept once in
-    bfloat16 and three times in float32 (upcast, log-softmax, gradient).
+    bfloat16 and three times in float32 (upcast, log-softmax, gradient), for the answer's positions only.
     """
     positions = batch * tokens
     saved = positions * shape.hidden_size * 2 * (shape.num_layers + 1)
     lora_inputs = 5 * shape.hidden_size + shape.attention_heads * shape.key_dim + shape.intermediate_size
     recomputed = positions * (_layer_width(shape) * 2 * 2 + lora_inputs * 4)
-    logits = positions * shape.vocab_size * (2 + 4 + 4 + 4)
+    logits = batch * min(tokens, TRAINED_ANSWER_TOKENS) * shape.vocab_size * (2 + 4 + 4 + 4)
     dequantized = shapes.widest_linear * 2 if quantization != "none" else 0
     return saved + recomputed + logits + dequantized
 

@@ -39,7 +39,10 @@ def training_callback(
         def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
             self._seconds += time.monotonic() - self._step_began
             self._tokens += int(state.num_input_tokens_seen) - self._tokens_before
-            progress(TuneProgress(state.global_step, state.max_steps, self._loss, self._eval_loss, self.tokens_per_s))
+            if state.is_world_process_zero:
+                progress(
+                    TuneProgress(state.global_step, state.max_steps, self._loss, self._eval_loss, self.tokens_per_s)
+                )
             if cancelled():
                 self.stopped = state.global_step < state.max_steps
                 control.should_training_stop = control.should_save = True
