@@ -18,7 +18,7 @@ from rag.conversations import ConversationStore
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.explanation import Explanation, explain
-from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator, Turn
+from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator
 from rag.passages import PassageBudget, select_passages
 from rag.question_checks import check_question, check_top_k, clean_text
 from rag.refusals import empty_library, not_found, nothing_matches
@@ -36,6 +36,7 @@ from rag.types import (
     Question,
     TextDelta,
     Timings,
+    Turn,
     Usage,
 )
 

@@ -16,6 +16,14 @@ Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """An earlier exchange of the conversation."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question to the engine.
 

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from rag.errors import ModelCannotLoad
+from rag.generators.prompts import Message, render_messages
 from rag.generators.protocol import GenerationRequest
-from rag.prompts import Message, render_messages
 
 
 class ChatPrompt:

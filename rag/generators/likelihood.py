@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag.generators.decode import prefill
-from rag.prompts import CHOICE_LETTERS
+from rag.generators.prompts import CHOICE_LETTERS
 
 
 def option_log_probability(model: Any, logits: Any, option: Sequence[int], cache: Any) -> float:

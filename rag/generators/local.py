@@ -23,11 +23,11 @@ from rag.generators.detokenizer import ReasoningFilter, TextStream
 from rag.generators.likelihood import letter_log_probabilities, option_log_probability
 from rag.generators.model_thread import ModelThread
 from rag.generators.prefix_cache import CacheKey, PrefixCache
+from rag.generators.prompts import render_choices
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.generators.sampling import Sampler
 from rag.models.devices import free_memory_bytes, peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
-from rag.prompts import render_choices
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Usage
 

@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from rag.types import Arm, Passage, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An earlier exchange of the conversation."""
-
-    question: str
-    answer: str
+from rag.types import Arm, Passage, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)

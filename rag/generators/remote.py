@@ -19,8 +19,8 @@ from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, Prom
 from rag.generators.abstention import says_unknown
 from rag.generators.detokenizer import ReasoningFilter
 from rag.generators.openai_client import OpenAIClient
+from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
-from rag.prompts import CHOICE_LETTERS, render_choices, render_messages
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Usage
 

@@ -14,7 +14,6 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from indexes.types import Filters, Hit
-from rag.generators.protocol import Turn
 from rag.retrieval.closeness import closeness
 from rag.retrieval.dense import DenseRetriever
 from rag.retrieval.fusion import RRF_CONSTANT, reciprocal_rank_fusion
@@ -25,6 +24,7 @@ from rag.retrieval.protocol import SearchableLibrary
 from rag.retrieval.query import Query, prepare_query
 from rag.retrieval.reranker import CrossEncoderReranker
 from rag.settings import RetrievalSettings
+from rag.types import Turn
 from rag.wording import count_words
 
 DENSE_WEIGHT = 2.9

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rag.generators.protocol import Turn
 from rag.retrieval.glossary import translate_terms
 from rag.retrieval.language import is_chinese
+from rag.types import Turn
 from rag.wording import wording
 
 _POINTS_BACK = re.compile(

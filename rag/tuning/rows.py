@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from rag.generators.protocol import GenerationRequest, Turn
-from rag.prompts import Message, render_messages
-from rag.types import Arm, Passage
+from rag.generators.prompts import Message, render_messages
+from rag.generators.protocol import GenerationRequest
+from rag.types import Arm, Passage, Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from rag.generators.detokenizer import ReasoningFilter, TextStream
 from rag.generators.lookup import PromptLookup
 from rag.generators.model_thread import ModelThread
 from rag.generators.prefix_cache import CacheKey, PrefixCache
-from rag.generators.protocol import GenerationRequest, Turn
+from rag.generators.protocol import GenerationRequest
 from rag.models.capabilities import Capabilities
+from rag.types import Turn
 
 KEY = CacheKey("base", None, "nf4", "bfloat16")
 

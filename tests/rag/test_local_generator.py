@@ -17,8 +17,9 @@ from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators import local
 from rag.generators.local import LocalGenerator, load_local_generator
-from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece, Turn
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.settings import GeneratorSettings
+from rag.types import Turn
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 

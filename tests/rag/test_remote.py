@@ -16,9 +16,10 @@ from fakes import make_passage
 from indexes.errors import Busy, Cancelled
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators import openai_client
-from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece, Turn
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
+from rag.types import Turn
 
 Answer = Callable[["Handler", dict[str, Any]], None]
 

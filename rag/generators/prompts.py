@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from rag.generators.protocol import GenerationRequest, Turn
+from rag.generators.protocol import GenerationRequest
 from rag.retrieval.language import is_chinese
-from rag.types import Passage
+from rag.types import Passage, Turn
 
 
 class Message(TypedDict):
