@@ -60,6 +60,22 @@ def startup(rounds: Rounds = 3, json_output: Json = False) -> None:
     _print(bench_startup(rounds), json_output)
 
 
+@bench.command()
+def generator(
+    shape: Annotated[str, typer.Option(help="Model shape with random weights: 0.6b, 8b (for a GPU) or tiny.")] = "0.6b",
+    context: Annotated[int, typer.Option(min=16, help="Tokens behind the long decoding step.")] = 4000,
+    rounds: Rounds = 8,
+    json_output: Json = False,
+) -> None:
+    """The local generator: precision, cache, attention, prefixes. Example: coalesce bench generator"""
+    from evals.bench.generator import SHAPES, bench_generator
+    from indexes.errors import InvalidInput
+
+    if shape not in SHAPES:
+        raise InvalidInput(f"shape {shape!r} is not known", hint=f"use one of {', '.join(SHAPES)}")
+    _print(bench_generator(shape, rounds, context), json_output)
+
+
 def _print(result: dict[str, Any], json_output: bool) -> None:
     lines = [] if json_output else [f"{name}: {value}" for name, value in result.items()]
     Console().result(None, [*lines, json.dumps(result, ensure_ascii=False)])
