@@ -209,7 +209,7 @@ def _find_verbatim(claim: str, text: str) -> tuple[int, int] | None:
     words = claim.strip().split()
     if not words or len(words) > 400:
         return None
-    match = re.search(r"\s+".join(map(re.escape, words)), text)
+    match = re.search(r"\s+".join(map(re.escape, words)) + "[.!?。！？]?", text)
     return match.span() if match else None
 
 

@@ -1,0 +1,128 @@
+"""Laws of keeping conversations."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import make_passage
+
+from indexes.errors import HomeNotWritable, InvalidInput, NotFound
+from rag.answer_json import answer_from_json, answer_to_json
+from rag.citations import resolve
+from rag.conversations import TITLE_CHARACTERS, ConversationStore, clean_title
+from rag.types import Answer, PassagePart, Timings, Usage
+
+PASSAGE = make_passage(
+    "A warp holds 32 threads.",
+    page_start=5,
+    page_end=5,
+    page_label="iii",
+    page_marks=((0, 5),),
+    page_labels=("iii",),
+    parts=(PassagePart(0, 24, "book-0", ("Chapter", "Section")),),
+)
+TEXT = "A warp holds 32 threads. [1] 线程束"
+
+
+def make_answer(conversation_id: str, answer_id: str = "a1") -> Answer:
+    return Answer(
+        answer_id, conversation_id, "What is a warp?", TEXT, False, "rag", "extractive", "hash", None,
+        resolve(TEXT, [PASSAGE]), (PASSAGE,), Timings(0.1, 0.2, 0.3), Usage(1, 2, 3), 9.5, 77,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ConversationStore:
+    return ConversationStore(tmp_path / "home" / "conversations.sqlite3")
+
+
+def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
+    answer = make_answer(store.create().id)
+    assert answer.citations[0].page_label == "iii"
+    store.append(answer)
+    reopened = ConversationStore(store._path)
+    assert reopened.answers(answer.conversation_id) == (answer,)
+    assert reopened.answer("a1") == answer
+    assert answer_from_json(answer_to_json(answer)) == answer
+
+
+def test_answers_keep_their_order_and_name_the_conversation(store: ConversationStore) -> None:
+    conversation = store.create()
+    for number in range(5):
+        store.append(make_answer(conversation.id, f"a{number}"))
+    assert [answer.id for answer in store.answers(conversation.id)] == [f"a{number}" for number in range(5)]
+    assert store.get(conversation.id).title == "What is a warp?"
+    assert store.get(conversation.id).num_answers == 5
+
+
+def test_the_conversation_used_last_comes_first(store: ConversationStore) -> None:
+    first, second = store.create("one"), store.create("two")
+    store.append(make_answer(first.id))
+    assert [conversation.id for conversation in store.list()] == [first.id, second.id]
+
+
+def test_a_deleted_conversation_takes_its_answers_and_feedback_along(store: ConversationStore) -> None:
+    conversation = store.create()
+    store.append(make_answer(conversation.id))
+    store.give_feedback("a1", "up")
+    store.delete(conversation.id)
+    for missing in (lambda: store.get(conversation.id), lambda: store.answer("a1"), lambda: store.delete("x")):
+        with pytest.raises(NotFound):
+            missing()
+    assert store.feedback() == ()
+    with pytest.raises(NotFound):
+        store.append(make_answer(conversation.id, "late"))
+
+
+def test_renaming(store: ConversationStore) -> None:
+    conversation = store.create()
+    assert store.rename(conversation.id, "  Warps\n and\x00 more ").title == "Warps and more"
+    with pytest.raises(InvalidInput):
+        store.rename(conversation.id, " \n")
+    with pytest.raises(NotFound):
+        store.rename("x", "title")
+
+
+def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
+    store.append(make_answer(store.create().id))
+    store.give_feedback("a1", "up", "good")
+    store.give_feedback("a1", "down", "no")
+    ((feedback, answer),) = store.feedback()
+    assert (feedback.rating, feedback.comment, answer.id) == ("down", "no", "a1")
+    with pytest.raises(InvalidInput):
+        store.give_feedback("a1", "sideways")
+    with pytest.raises(NotFound):
+        store.give_feedback("nobody", "up")
+
+
+def test_many_threads_lose_nothing(store: ConversationStore) -> None:
+    conversation = store.create()
+    threads = [
+        threading.Thread(target=lambda n=n: store.append(make_answer(conversation.id, f"a{n}"))) for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer.id for answer in store.answers(conversation.id)} == {f"a{n}" for n in range(20)}
+
+
+def test_a_home_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(HomeNotWritable):
+        ConversationStore(tmp_path / "file" / "conversations.sqlite3").create()
+
+
+def test_long_titles_are_cut_at_a_word() -> None:
+    title = clean_title("word " * 60)
+    assert len(title) <= TITLE_CHARACTERS and title.endswith("word…")
+    assert clean_title("字" * 300) == "字" * (TITLE_CHARACTERS - 1) + "…"
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a stored answer"):
+        answer_from_json("{}")
+    assert replace(make_answer("c"), passages=()).passages == ()

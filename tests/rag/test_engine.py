@@ -1,0 +1,202 @@
+"""Laws of the one path from question to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import FakeLibrary, ScriptedGenerator, hash_embed, make_node, make_passage
+
+from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
+from indexes.types import Filters
+from rag.conversations import ConversationStore
+from rag.engine import AnswerEngine
+from rag.errors import ArmUnavailable, GenerationFailed
+from rag.evidence import EvidenceJudge
+from rag.generators.extractive import ExtractiveGenerator
+from rag.retrieval.hybrid import HybridRetriever
+from rag.settings import RetrievalSettings
+from rag.types import AnswerDone, PassagesFound, Question, TextDelta
+
+NODES = [
+    make_node("A warp is a group of 32 threads that run in lockstep.", 0),
+    make_node("Occupancy is the share of resident warps.", 1, heading_path=("Chapter", "Occupancy")),
+    make_node("Streams order commands of a device.", 2, chapter=2, heading_path=("Streams",)),
+]
+
+
+def make_engine(home: Path, generator=None, nodes=NODES, threshold: float | None = 0.0) -> AnswerEngine:
+    library = FakeLibrary(nodes)
+    generator = generator or ScriptedGenerator()
+    return AnswerEngine(
+        library,
+        HybridRetriever(library, RetrievalSettings()),
+        generator,
+        ConversationStore(home / "conversations.sqlite3"),
+        chooser=generator if isinstance(generator, ScriptedGenerator) else ScriptedGenerator(),
+        judge=EvidenceJudge("hash", threshold),
+    )
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.1])
+@pytest.mark.parametrize("pieces", [("One ", "two. [", "1] and [9]."), ()])
+def test_events_come_in_order_and_the_deltas_are_the_answer(tmp_path: Path, threshold: float, pieces) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(pieces), threshold=threshold)
+    events = list(engine.stream(Question("What is a warp?")))
+    assert isinstance(events[0], PassagesFound) and isinstance(events[-1], AnswerDone)
+    assert len(events) > 2 and all(isinstance(event, TextDelta) for event in events[1:-1])
+    answer = events[-1].answer
+    assert "".join(event.text for event in events[1:-1]) == answer.answer != ""
+    assert answer.passages == events[0].passages != ()
+    assert answer.refused is (threshold > 1 or not pieces)
+    assert "[9]" not in answer.answer
+
+
+def test_a_refusal_cites_nothing_in_the_questions_language(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, threshold=1.1)
+    english, chinese = engine.ask(Question("What is a warp?")), engine.ask(Question("什么是线程束？"))
+    assert english.citations == chinese.citations == ()
+    assert "does not answer" in english.answer and "没有" in chinese.answer
+    assert english.passages
+
+
+def test_an_empty_library_says_to_add_a_book(tmp_path: Path) -> None:
+    answer = make_engine(tmp_path, nodes=[]).ask(Question("What is a warp?"))
+    assert answer.refused and "coalesce add PATH" in answer.answer and answer.passages == ()
+
+
+def test_filters_without_a_match_are_told_from_an_empty_library(tmp_path: Path) -> None:
+    answer = make_engine(tmp_path).ask(Question("What is a warp?", filters=Filters(chapters=(99,))))
+    assert answer.refused and "filters" in answer.answer
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        (Question("  \n\x00"), InvalidInput),
+        (Question("x" * 20_001), TooLarge),
+        (Question("x" * 100_000), TooLarge),
+        (Question("\ud800 half"), InvalidInput),
+        (Question("q", top_k=0), InvalidInput),
+        (Question("q", top_k=51), InvalidInput),
+        (Question("q", arm="else"), InvalidInput),
+        (Question("q", max_tokens=0), InvalidInput),
+        (Question("q", filters=Filters(pages=(3, 1))), InvalidInput),
+        (Question("q", conversation_id="nobody"), NotFound),
+        (Question("q", arm="tuned"), ArmUnavailable),
+        (Question("q", adapter="x"), InvalidInput),
+    ],
+)
+def test_bad_questions_are_refused_before_any_search(tmp_path: Path, question: Question, error: type) -> None:
+    engine = make_engine(tmp_path)
+    with pytest.raises(error):
+        engine.ask(question)
+    assert engine.library.searches == 0
+    assert engine.conversations.list() == ()
+
+
+def test_control_characters_are_taken_out(tmp_path: Path) -> None:
+    assert make_engine(tmp_path).ask(Question("What\x00 is\x1b a warp?")).question == "What is a warp?"
+
+
+def test_a_follow_up_reads_the_conversation(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    first = engine.ask(Question("What is a warp?"))
+    second = engine.ask(Question("How large is it?", conversation_id=first.conversation_id))
+    request = engine.generator.requests[-1]
+    assert request.turns[0].question == "What is a warp?"
+    assert second.conversation_id == first.conversation_id
+    assert second.passages[0].node_id == "book-0"
+    assert [answer.id for answer in engine.conversations.answers(first.conversation_id)] == [first.id, second.id]
+
+
+def test_an_answer_that_is_not_kept_leaves_no_trace(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    assert engine.ask(Question("What is a warp?"), keep=False).conversation_id == ""
+    assert engine.conversations.list() == ()
+
+
+def test_base_searches_nothing_and_shows_no_marker(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["So it is [1]."]))
+    answer = engine.ask(Question("What is a warp?", arm="base"))
+    assert (answer.answer, answer.passages, engine.library.searches) == ("So it is.", (), 0)
+
+
+def test_given_passages_replace_the_search_and_are_never_refused(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["Gold words. [1]"]), threshold=1.1)
+    answer = engine.ask(Question("What is a warp?"), passages=[make_passage("Gold words.")])
+    assert engine.library.searches == 0
+    assert not answer.refused and answer.citations[0].quote == "Gold words."
+
+
+def test_a_comparison_runs_all_arms_or_none(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    answers = engine.compare(Question("What is a warp?"), ["base", "rag"])
+    assert [answer.arm for answer in answers] == ["base", "rag"]
+    before = len(engine.generator.requests)
+    with pytest.raises(ArmUnavailable):
+        engine.compare(Question("What is a warp?"), ["rag", "tuned"])
+    assert len(engine.generator.requests) == before
+
+
+def test_leaving_a_stream_stops_the_generator_and_keeps_nothing(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["One. ", "Two. ", "Three."]))
+    events = engine.stream(Question("What is a warp?"))
+    next(events), next(events)
+    events.close()
+    assert engine.generator.closed_streams == 1
+    assert engine.conversations.list() == ()
+
+
+def test_a_withdrawn_question_is_cancelled(tmp_path: Path) -> None:
+    with pytest.raises(Cancelled):
+        make_engine(tmp_path).ask(Question("What is a warp?"), lambda: True)
+
+
+def test_a_generator_that_never_finishes_is_a_failure(tmp_path: Path) -> None:
+    class Cut(ScriptedGenerator):
+        def stream(self, request):
+            yield from list(super().stream(request))[:-1]
+
+    with pytest.raises(GenerationFailed):
+        make_engine(tmp_path, Cut(["half"])).ask(Question("What is a warp?"))
+
+
+def test_inline_filters_leave_the_question_that_is_answered(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    answer = engine.ask(Question("@2 what orders commands?"))
+    assert engine.generator.requests[-1].question == "what orders commands?"
+    assert {passage.chapter for passage in answer.passages} == {2}
+
+
+def test_search_gives_what_ask_would_be_given(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    assert engine.search("What is a warp?", 3) == engine.ask(Question("What is a warp?", top_k=3)).passages
+
+
+def test_choosing_scores_every_option(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    assert engine.choose("How many threads?", ["32", "sixty-four"]).scores == (2.0, 10.0)
+    assert engine.chooser.requests[-1].passages
+    for bad in ([], ["one"], ["a", " "]):
+        with pytest.raises(InvalidInput):
+            engine.choose("How many?", bad)
+
+
+def test_a_why_not_found_needs_a_page_or_a_node(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    assert engine.explain("What is a warp?", "book", node_id="book-0").nodes[0].fused_rank == 1
+    with pytest.raises(InvalidInput):
+        engine.explain("q", "book")
+    with pytest.raises(NotFound):
+        engine.explain("q", "book", page=7)
+
+
+def test_extractive_citations_are_verbatim_through_the_engine(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ExtractiveGenerator(hash_embed, "hash"))
+    answer = engine.ask(Question("How many threads are in a warp?"))
+    assert answer.citations
+    for citation in answer.citations:
+        passage = answer.passages[citation.marker - 1]
+        assert passage.text[citation.char_start : citation.char_end] == citation.quote
+        assert citation.verdict == "supported"

@@ -1,0 +1,108 @@
+"""Laws of answers made of the book's own sentences."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fakes import hash_embed, make_passage
+
+from indexes.errors import Cancelled
+from rag.errors import ArmUnavailable
+from rag.generators.extractive import ExtractiveGenerator
+from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
+from rag.types import Passage
+
+MEMORY = make_passage(
+    "Shared memory is divided into 32 banks. Cats sleep all day in the sun. "
+    "This makes bank conflicts serialise accesses to shared memory. Dogs bark at night."
+)
+CODE = make_passage(
+    "A kernel for vector addition follows.\n\n```cuda\n__global__ void add(float *a) {\n    a[0] += 1;\n}\n```\n\nDone.",
+    node_id="book-1",
+)
+TABLE = make_passage(
+    "Sizes are these.\n\n| memory | latency in cycles |\n|---|---|\n| register | 1 |\n| global | 400 |",
+    node_id="book-2",
+)
+
+
+def answer(question: str, *passages: Passage, **fields) -> tuple[str, GenerationDone]:
+    generator = ExtractiveGenerator(hash_embed, "hash")
+    events = list(generator.stream(GenerationRequest(question, "rag", tuple(passages), **fields)))
+    assert isinstance(events[-1], GenerationDone)
+    return "".join(event.text for event in events if isinstance(event, TextPiece)), events[-1]
+
+
+def test_every_sentence_is_the_books_own_and_marked() -> None:
+    text, _ = answer("How many banks does shared memory have?", MEMORY)
+    sentences = re.findall(r"(.+?) \[(\d+)\]\s*", text)
+    assert sentences
+    for sentence, marker in sentences:
+        assert sentence in " ".join(MEMORY.text.split())
+        assert marker == "1"
+
+
+def test_the_answer_comes_first_among_what_is_said() -> None:
+    text, _ = answer("How many banks does shared memory have?", MEMORY)
+    assert "32 banks" in text
+
+
+def test_a_sentence_that_begins_with_this_brings_the_one_before() -> None:
+    text, _ = answer("What makes bank conflicts serialise accesses?", MEMORY, max_tokens=30)
+    if "This makes" in text:
+        assert text.index("Cats sleep") < text.index("This makes")
+
+
+def test_sentences_stand_in_the_books_order() -> None:
+    text, _ = answer("shared memory banks conflicts", MEMORY)
+    places = [MEMORY.text.index(s) for s in re.findall(r"(?:^|\] )(.+?) \[1\]", text)]
+    assert places == sorted(places)
+
+
+def test_a_listing_stays_whole_when_code_is_asked_for() -> None:
+    text, _ = answer("Show the code of vector addition", MEMORY, CODE)
+    assert "```cuda\n__global__ void add(float *a) {\n    a[0] += 1;\n}\n```" in text
+    assert re.search(r"```\n\n\[2\]", text)
+
+
+def test_a_table_that_is_the_answer_stays_whole() -> None:
+    text, _ = answer("What latency in cycles have register and global memory?", TABLE)
+    assert "| register | 1 |\n| global | 400 |" in text
+
+
+def test_a_chinese_question_is_answered_with_english_quotes() -> None:
+    text, _ = answer("共享内存有多少个存储体？", MEMORY)
+    assert "Shared memory is divided into 32 banks." in text
+
+
+def test_max_tokens_bounds_the_answer() -> None:
+    long = make_passage(" ".join(f"Warp number {i} holds many threads of its own kind." for i in range(60)))
+    short, done = answer("What does a warp hold?", long, max_tokens=40)
+    usual, _ = answer("What does a warp hold?", long)
+    assert len(short.split()) < len(usual.split()) <= 160
+    assert 0 < done.usage.completion_tokens <= 60
+
+
+def test_nothing_is_said_twice() -> None:
+    twice = make_passage("A warp holds 32 threads.\n\nA warp holds 32 threads.\n\nBlocks hold warps.")
+    text, _ = answer("How many threads does a warp hold?", twice)
+    assert text.count("A warp holds 32 threads.") == 1
+
+
+def test_no_passages_means_refused() -> None:
+    text, done = answer("What is a warp?")
+    assert (text, done.refused) == ("", True)
+
+
+@pytest.mark.parametrize("arm", ["base", "tuned", "rag+tuned"])
+def test_arms_that_need_a_model_say_what_to_do(arm: str) -> None:
+    generator = ExtractiveGenerator(hash_embed, "hash")
+    with pytest.raises(ArmUnavailable) as caught:
+        generator.check(GenerationRequest("q", arm))
+    assert "--generator local" in caught.value.hint
+
+
+def test_a_cancelled_answer_stops() -> None:
+    with pytest.raises(Cancelled):
+        answer("How many banks?", MEMORY, cancelled=lambda: True)

@@ -1,0 +1,110 @@
+"""Laws of reading a question: language, terms, filters written into it, and what came before."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FakeLibrary, make_node
+
+from indexes.types import Filters
+from rag.generators.protocol import Turn
+from rag.retrieval.glossary import cover, load_glossary, translate_terms
+from rag.retrieval.inline_filters import split_inline_filters
+from rag.retrieval.language import is_chinese
+from rag.retrieval.query import leans_on_earlier, prepare_query
+
+
+@pytest.mark.parametrize(
+    ("text", "chinese"),
+    [
+        ("什么是线程束？", True),
+        ("cudaMemcpyAsync 需要锁页内存吗？", True),
+        ("What is a warp?", False),
+        ("What does 线程束 mean in the CUDA programming guide of today?", False),
+        ("", False),
+    ],
+)
+def test_the_script_tells_the_language(text: str, chinese: bool) -> None:
+    assert is_chinese(text) is chinese
+
+
+def test_the_glossary_holds_at_least_400_terms() -> None:
+    assert sum(1 for rendering in load_glossary().values() if rendering.best) >= 400
+
+
+@pytest.mark.parametrize(
+    ("chinese", "english"),
+    [
+        ("线程束", "warp"),
+        ("合并访问", "coalesced memory access"),
+        ("占用率", "occupancy"),
+        ("共享内存", "shared memory"),
+        ("存储体冲突", "bank conflict"),
+    ],
+)
+def test_terms_of_the_subject_are_rendered_as_books_have_them(chinese: str, english: str) -> None:
+    assert translate_terms(chinese) == english
+
+
+def test_the_longest_terms_cover_a_run() -> None:
+    assert [rendering.best for rendering in cover("共享内存的存储体冲突")] == ["shared memory", "", "bank conflict"]
+
+
+def test_identifiers_and_numbers_stay_and_unknown_characters_go() -> None:
+    assert translate_terms("cudaMalloc 分配 1024 字节魑魅") == "cudaMalloc allocate 1024 byte"
+
+
+def test_synonyms_are_for_the_lexical_search_only() -> None:
+    query = prepare_query("如何避免分支分化？")
+    assert "prevent" in query.lexical and "prevent" not in query.dense
+    assert query.chinese
+
+
+def test_a_multilingual_embedder_reads_the_question_itself() -> None:
+    assert prepare_query("什么是线程束？", multilingual=True).dense == "什么是线程束？"
+
+
+@pytest.mark.parametrize(
+    "text", ["Why?", "And how large is it?", "What about texture memory?", "为什么？", "它有多大？"]
+)
+def test_short_and_pointing_questions_lean_on_the_one_before(text: str) -> None:
+    assert leans_on_earlier(text)
+
+
+def test_a_question_that_stands_alone_is_searched_for_alone() -> None:
+    turns = (Turn("What is a warp?", "32 threads."),)
+    assert prepare_query("How is constant memory declared in a CUDA program?", turns).dense.startswith(
+        "How is constant"
+    )
+    assert "warp" in prepare_query("How large is it?", turns).dense
+    assert prepare_query("How large is it?", turns).text == "How large is it?"
+
+
+LIBRARY = FakeLibrary(
+    [
+        make_node("a", 0, document_id="cuda", title="The CUDA Guide", heading_path=("Memory model", "x"), chapter=1),
+        make_node("b", 1, document_id="cuda", title="The CUDA Guide", heading_path=("Streams",), chapter=2),
+        make_node("c", 0, document_id="hip", title="HIP Handbook", heading_path=("Warps",), chapter=1),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "rest", "filters"),
+    [
+        ("#cuda-guide what is a warp", "what is a warp", Filters(document_ids=("cuda",))),
+        ("what is a stream #hip", "what is a stream", Filters(document_ids=("hip",))),
+        ("@2 what is a stream", "what is a stream", Filters(chapters=(2,))),
+        ('@"memory model" what is it', "what is it", Filters(chapters=("Memory model",))),
+        ("#cuda @1 why", "why", Filters(document_ids=("cuda",), chapters=(1,))),
+        ("what does #pragma unroll do", "what does #pragma unroll do", Filters()),
+        ("what does @cuda.jit do", "what does @cuda.jit do", Filters()),
+        ("a #nosuchbook question", "a #nosuchbook question", Filters()),
+        ("C# and a@b.c", "C# and a@b.c", Filters()),
+    ],
+)
+def test_filters_in_the_question_are_taken_out_only_when_they_name_something(question, rest, filters) -> None:
+    assert split_inline_filters(question, Filters(), LIBRARY) == (rest, filters)
+
+
+def test_a_question_of_filters_alone_stays_a_question() -> None:
+    assert split_inline_filters("#hip", Filters(), LIBRARY)[0] == "#hip"
