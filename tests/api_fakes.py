@@ -20,7 +20,7 @@ from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.errors import Cancelled, NotFound, UnreadableBook
 from indexes.sources import document_id_of
-from indexes.types import AddProgress, AddResult, BookHealth, Document
+from indexes.types import AddProgress, AddResult, BookHealth, Document, StoredNode
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
@@ -109,6 +109,9 @@ class ShelfLibrary(FakeLibrary):
         del self._documents[document_id]
         self.nodes = [node for node in self.nodes if node.document_id != document_id]
 
+    def nodes_of(self, document_id: str) -> list[StoredNode]:
+        return [node for node in self.nodes if node.document_id == document_id]
+
     def close(self) -> None:
         self.closed = True
 
@@ -163,12 +166,14 @@ class Live:
 
 
 @contextmanager
-def running(settings: CoalesceSettings, builder: FakeBuilder | None = None, *, wait: bool = True) -> Iterator[Live]:
-    """A server in a thread of this process, without the page; ready unless `wait` is false."""
+def running(
+    settings: CoalesceSettings, builder: FakeBuilder | None = None, *, wait: bool = True, pages: bool = False
+) -> Iterator[Live]:
+    """A server in a thread of this process; ready unless `wait` is false. Only one of a process may have the page."""
     builder = builder or FakeBuilder()
     services = Services(settings, builder=builder)
     server = uvicorn.Server(
-        uvicorn.Config(create_app(services, pages=False), port=0, log_level="error", timeout_graceful_shutdown=1)
+        uvicorn.Config(create_app(services, pages=pages), port=0, log_level="error", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

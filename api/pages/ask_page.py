@@ -46,7 +46,7 @@ class AskView:
         self._t = visit.t
         self._conversation_id = conversation_id
         self._run: AnswerRun | None = None
-        self._settled: set[str] = set()
+        self._asking = False
 
     def build(self) -> None:
         """Draws the view, with what the conversation holds."""
@@ -118,8 +118,16 @@ class AskView:
 
     async def _ask(self, text: str) -> None:
         text = text.strip()
-        if not text or self._run is not None:
+        if not text or self._asking:
             return
+        self._asking = True
+        try:
+            with self._visit.client:  # what was clicked may go with the greeting
+                await self._begin(text)
+        finally:
+            self._asking = False
+
+    async def _begin(self, text: str) -> None:
         made = None
         try:
             filters = self._filters.value()
@@ -144,7 +152,7 @@ class AskView:
 
     async def _write(self, run: AnswerRun) -> None:
         """Draws a run as it goes on, to its end."""
-        self._run = run
+        self._run, self._asking = run, True
         self._set_busy(True)
         self._status.set_text(self._t("ask.writing"))
         try:
@@ -154,7 +162,7 @@ class AskView:
             await card.write(run)
             self._finish(run, card)
         finally:
-            self._run = None
+            self._run, self._asking = None, False
             self._set_busy(False)
 
     def _finish(self, run: AnswerRun, card: AnswerCard) -> None:

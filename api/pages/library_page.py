@@ -104,7 +104,7 @@ class _LibraryView:
                     bar.set_visibility(not job.final)
                     self._rows.append((state, bar))
                     if job.final:
-                        button(self._t("upload.dismiss"), partial(self._dismissed.add, job.id), kind="quiet")
+                        button(self._t("upload.dismiss"), partial(self._dismiss, job), kind="quiet")
                     else:
                         button(self._t("cancel"), partial(self._cancel, job), kind="quiet")
 
@@ -114,6 +114,10 @@ class _LibraryView:
             return f"{job.error['message']}. {hint}." if hint else str(job.error["message"])
         stage = self._t.either(f"stage.{job.message}", job.message)
         return f"{stage} {job.done:,} / {job.total:,}" if job.total > 1 else stage
+
+    def _dismiss(self, job: Job) -> None:
+        self._dismissed.add(job.id)
+        self._look()
 
     async def _cancel(self, job: Job) -> None:
         try:

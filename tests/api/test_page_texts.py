@@ -1,0 +1,64 @@
+"""The page's languages: the same keys with the same values in them, and the right one for a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
+
+PAGES = FOLDER.parent
+_VALUE = re.compile(r"\{(\w+)\}")
+
+
+def table(language: str) -> dict[str, str]:
+    loaded: dict[str, str] = json.loads((FOLDER / f"{language}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_every_language_has_the_same_keys_and_values() -> None:
+    english = table("en")
+    for language in LANGUAGES:
+        other = table(language)
+        assert {key for key in english if not _is_one(key, english)} == {k for k in other if not _is_one(k, other)}
+        for key, text in other.items():
+            assert set(_VALUE.findall(text)) == set(_VALUE.findall(english[key])), key
+
+
+def _is_one(key: str, keys: dict[str, str]) -> bool:
+    """A form for the number 1, which not every language has."""
+    return key.endswith(".one") and key.removesuffix(".one") in keys
+
+
+def test_every_key_the_views_use_is_there() -> None:
+    english = table("en")
+    used = set()
+    for path in sorted(Path(PAGES).glob("*.py")):
+        used |= set(re.findall(r'\bt(?:\.count)?\(\s*"([\w.+]+)"', path.read_text(encoding="utf-8")))
+    assert used and not {key for key in used if key not in english}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "accepted", "spoken"),
+    [
+        (None, "zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        (None, "en;q=0.5, zh-TW;q=0.7", "zh"),
+        (None, "fr-FR, de;q=0.9", "en"),
+        ("en", "zh-CN", "en"),
+        ("klingon", "zh-CN", "zh"),
+        (None, "", "en"),
+        (None, "zh;q=nonsense,,;;q=1.2.3", "zh"),
+        (None, ";;=,,q", "en"),
+    ],
+)
+def test_the_language_is_the_chosen_one_or_the_browsers(chosen: str | None, accepted: str, spoken: str) -> None:
+    assert language_of(chosen, accepted) == spoken
+
+
+def test_one_has_its_own_form_where_the_language_has_one() -> None:
+    assert texts_of("en").count("exam.questions", 1) == "one question"
+    assert texts_of("en").count("exam.questions", 1234) == "1,234 questions"
+    assert texts_of("zh").count("exam.questions", 1) == "1 道题"

@@ -1,0 +1,143 @@
+"""A headless Chromium and one live server with the page, over fakes: no models, real HTTP and web sockets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_fakes import SAMPLE_ID, WARP, Live, running
+from browser_help import Open
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from api.settings import load_settings
+
+CHROMIUM_ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PIECES = ("A warp has ", "32 threads [1].")
+ARMS = ("base", "rag")
+TIMEOUT_MS = 10_000
+
+
+@pytest.fixture(autouse=True)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the developer's own machine reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("COALESCE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests; without one they are skipped."""
+    path = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if path is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """NiceGUI keeps one application a process, so all tests share the server; `site` puts it back in order."""
+    with running(load_settings({"home": tmp_path_factory.mktemp("home")}), pages=True) as live:
+        yield live
+
+
+@pytest.fixture
+def site(server: Live) -> Iterator[Live]:
+    """The server as it was at the beginning: the sample book alone, no conversation, the usual answer."""
+    generator, shelf = server.generator, server.shelf
+    generator.pieces, generator.arms, generator.refused = PIECES, ARMS, False
+    generator.before_piece = lambda index: None
+    generator.requests.clear()
+    shelf.before_step = lambda step: None
+    shelf.nodes.clear()
+    shelf._documents.clear()
+    shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
+    store = server.services.engine.conversations
+    for conversation in store.list():
+        store.delete(conversation.id)
+    faults = _Faults()
+    logging.getLogger("nicegui").addHandler(faults)
+    yield server
+    logging.getLogger("nicegui").removeHandler(faults)
+    generator.before_piece = lambda index: None
+    assert faults.said == [], "a view failed on the server"
+
+
+class _Faults(logging.Handler):
+    """What NiceGUI logs when a handler of a view raises."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(self.format(record))
+
+
+class Watch:
+    """What went wrong in a page: errors of its scripts, and requests that left the server."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.errors: list[str] = []
+        self.strangers: list[str] = []
+
+    def follow(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._check(request.url))
+
+    def _check(self, url: str) -> None:
+        if not url.startswith((self._address, self._address.replace("http", "ws"), "data:", "blob:")):
+            self.strangers.append(url)
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Live) -> Iterator[Open]:
+    """Opens a path in a new browser profile, or in `context`; at the end no script may have failed."""
+    watch = Watch(site.address)
+    with ExitStack() as stack:
+
+        def opened(path: str = "/", *, context: BrowserContext | None = None, **options: Any) -> Page:
+            if context is None:
+                context = browser.new_context(**{"locale": "en-US", **options})
+                stack.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(TIMEOUT_MS)
+            watch.follow(page)
+            page.goto(site.address + path)
+            page.wait_for_function("window.did_handshake === true && document.querySelector('main > *') !== null")
+            return page
+
+        yield opened
+    assert watch.errors == []
+    assert watch.strangers == [], "a request left this machine"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here drives a browser."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)

@@ -1,0 +1,250 @@
+"""Asking on the page: streamed answers, sources, conversations, feedback, filters."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from api_fakes import SAMPLE_ID, Live, wait_until
+from browser_help import Open, ask
+from playwright.sync_api import Page, expect
+
+QUESTION = "How many threads are in a warp?"
+
+
+class Gate:
+    """Holds the generator back before a piece until it is opened."""
+
+    def __init__(self, live: Live, at: int) -> None:
+        self._open = threading.Event()
+        self.reached = threading.Event()
+        self._at = at
+        live.generator.before_piece = self._wait
+
+    def _wait(self, index: int) -> None:
+        if index == self._at:
+            self.reached.set()
+            self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def test_a_marker_opens_its_passage_with_the_quote_marked_and_its_printed_page(open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    page.click(".answer .cite")
+    source = page.locator("#source")
+    expect(source.locator("mark")).to_contain_text("32 threads")
+    expect(source.locator(".place")).to_contain_text("Chapter › Section")
+    expect(source.locator(".place")).to_contain_text("page iii (page 3 of the file)")
+    expect(source).to_be_focused()
+
+
+def test_an_example_is_asked_by_a_click(site: Live, open_page: Open) -> None:
+    page = open_page()
+    page.locator(".example").first.click()
+    page.locator(".answer-tools").wait_for()
+    expect(page.locator(".welcome")).to_have_count(0)
+    page.wait_for_url(re.compile(r"/c/\w+"))
+
+
+def test_pressing_enter_twice_asks_once(site: Live, open_page: Open) -> None:
+    page = open_page()
+    page.fill("#question", QUESTION)
+    page.evaluate(
+        "for (let i = 0; i < 2; i++) document.getElementById('question').dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'Enter', bubbles: true, cancelable: true}))"
+    )
+    page.locator(".answer-tools").wait_for()
+    page.wait_for_timeout(300)
+    assert len(site.generator.requests) == 1
+    assert len(site.services.engine.conversations.list()) == 1
+
+
+def test_escape_closes_the_source_and_returns_to_the_marker(open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    page.focus(".answer .cite")
+    page.keyboard.press("Enter")
+    expect(page.locator("#source mark")).to_be_visible()
+    expect(page.locator("#source")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#source")).to_be_hidden()
+    expect(page.locator(".answer .cite")).to_be_focused()
+
+
+def test_text_is_shown_while_the_generator_still_writes(site: Live, open_page: Open) -> None:
+    gate = Gate(site, 1)
+    page = open_page()
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    expect(page.locator(".answer")).to_contain_text("A warp has")
+    assert page.locator(".answer-tools").count() == 0
+    gate.open()
+    page.locator(".answer-tools").wait_for()
+
+
+def test_a_page_reloaded_in_the_middle_shows_what_there_is_and_then_the_finished_answer(
+    site: Live, open_page: Open
+) -> None:
+    gate = Gate(site, 1)
+    page = open_page()
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    expect(page.locator(".answer")).to_contain_text("A warp has")
+    page.wait_for_url(re.compile(r"/c/\w+"))
+    page.reload()
+    expect(page.locator(".answer")).to_contain_text("A warp has")
+    gate.open()
+    page.locator(".answer-tools").wait_for()
+    expect(page.locator(".answer")).to_contain_text("32 threads")
+    assert len(site.generator.requests) == 1
+    page.reload()
+    expect(page.locator(".turn")).to_have_count(1)
+    page.click(".answer .cite")
+    expect(page.locator("#source mark")).to_contain_text("32 threads")
+
+
+def test_stop_stops_the_generator(site: Live, open_page: Open) -> None:
+    site.generator.pieces = ("word ",) * 2000
+    site.generator.before_piece = lambda index: threading.Event().wait(0.01)
+    closed = site.generator.closed_streams
+    page = open_page()
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    expect(page.locator(".answer")).to_contain_text("word word")
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed", 3)
+    expect(page.locator(".answer-notes")).to_contain_text("Stopped")
+    expect(page.locator("#question")).to_have_value(QUESTION)
+
+
+def test_a_follow_up_goes_on_with_the_conversation(site: Live, open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    ask(page, "And why?")
+    assert [turn.question for turn in site.generator.requests[-1].turns] == [QUESTION]
+    expect(page.locator(".conversation")).to_have_count(1)
+
+
+def test_two_tabs_ask_at_once_and_keep_their_own_answers(site: Live, open_page: Open) -> None:
+    first = open_page()
+    second = open_page(context=first.context)
+    for tab, question in ((first, "First question about a warp?"), (second, "Second question about a warp?")):
+        tab.fill("#question", question)
+        tab.press("#question", "Enter")
+    for tab, question in ((first, "First question"), (second, "Second question")):
+        tab.locator(".answer-tools").wait_for()
+        expect(tab.locator(".asked")).to_have_count(1)
+        expect(tab.locator(".asked")).to_contain_text(question)
+    assert first.url != second.url
+
+
+def test_a_conversation_is_named_and_deleted(site: Live, open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    page.get_by_role("button", name="Rename").click()
+    box = page.get_by_label("Name of the conversation")
+    expect(box).to_be_focused()
+    box.fill("Warps")
+    page.keyboard.press("Enter")
+    expect(page.locator(".conversation .name")).to_have_text("Warps")
+    page.get_by_role("button", name="Delete conversation").click()
+    expect(page.get_by_role("button", name="Keep")).to_be_focused()
+    page.locator("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url(site.address + "/")
+    expect(page.locator(".conversations")).to_contain_text("What you ask is kept here")
+    assert site.services.engine.conversations.list() == ()
+
+
+def test_a_thumb_is_kept_with_its_comment_and_shown_again(site: Live, open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    page.get_by_role("button", name="Bad answer").click()
+    page.get_by_label("What was wrong?").fill("It is 64 on some GPUs.")
+    page.keyboard.press("Enter")
+    store = site.services.engine.conversations
+    wait_until(lambda: any(given.comment for given, _ in store.feedback()), "the comment was kept")
+    page.reload()
+    expect(page.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
+    cases = site.client.get("/v1/feedback/cases.jsonl").text
+    assert "It is 64 on some GPUs." in cases
+
+
+def test_an_answer_is_copied_with_its_sources(open_page: Open) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    ask(page, QUESTION)
+    page.get_by_role("button", name="Copy with sources").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("A warp has 32 threads [^1].")
+    assert "[^1]: Sample › Chapter › Section, page iii" in copied
+
+
+def test_filters_restrict_the_search(site: Live, open_page: Open) -> None:
+    site.shelf.put("other", "A warp of another book has 64 lanes.", source="Other")
+    page = open_page()
+    page.click(".filters summary")
+    page.locator(".filter-fields select").first.select_option("other")
+    ask(page, QUESTION)
+    assert {passage.document_id for passage in site.generator.requests[-1].passages} == {"other"}
+    page.locator(".filter-fields select").first.select_option(SAMPLE_ID)
+    page.get_by_label("From page").fill("4")
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    expect(page.locator(".answer").nth(1)).to_contain_text("Nothing in the library matches")
+
+
+def test_the_panel_says_where_an_expected_page_stands(open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    page.get_by_text("Expected another page?").click()
+    page.get_by_label("Page of the file where it stands").fill("3")
+    page.get_by_role("button", name="Show its ranks").click()
+    expect(page.locator(".explain-verdict")).to_contain_text("in place 1")
+    page.get_by_label("Page of the file where it stands").fill("8")
+    page.get_by_role("button", name="Show its ranks").click()
+    expect(page.locator(".explain-result .problem")).to_contain_text("Page 8 is not in the book")
+
+
+def test_an_error_is_said_in_words_and_the_question_stays(site: Live, open_page: Open) -> None:
+    page = open_page()
+    page.fill("#question", "x" * 60_000)
+    page.press("#question", "Enter")
+    expect(page.locator(".q-notification")).to_be_visible()
+    assert len(page.input_value("#question")) == 60_000
+    assert site.services.engine.conversations.list() == ()
+
+
+def test_enter_of_an_input_method_does_not_send(site: Live, open_page: Open) -> None:
+    page = open_page()
+    page.fill("#question", "线程束")
+    page.evaluate(
+        "document.getElementById('question').dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))"
+    )
+    page.wait_for_timeout(300)
+    assert site.generator.requests == []
+
+
+def test_a_lost_connection_comes_back_and_answers(site: Live, open_page: Open) -> None:
+    gate = Gate(site, 1)
+    page = open_page()
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    expect(page.locator(".answer")).to_contain_text("A warp has")
+    _cut(page)
+    gate.open()
+    page.locator(".answer-tools").wait_for(timeout=20_000)
+    expect(page.locator(".answer")).to_contain_text("32 threads")
+
+
+def _cut(page: Page) -> None:
+    page.evaluate("window.socket.io.engine.close()")
+
+
+@pytest.mark.parametrize("unknown", ["/c/nobody", "/study/exam/none", "/reports/none"])
+def test_an_unknown_address_says_so(open_page: Open, unknown: str) -> None:
+    expect(open_page(unknown).get_by_role("alert")).to_be_visible()

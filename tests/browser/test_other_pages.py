@@ -1,0 +1,120 @@
+"""Library, comparison, reports, settings."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from api_fakes import Live, wait_until
+from browser_help import Open
+from playwright.sync_api import Page, expect
+
+from rag.votes import VoteStore
+
+
+def upload(page: Page, name: str, text: str) -> None:
+    page.set_input_files("input[type=file]", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+
+
+def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) -> None:
+    gate = threading.Event()
+    site.shelf.before_step = lambda step: gate.wait(10) and None if step == 1 else None
+    page = open_page("/library")
+    upload(page, "occupancy.txt", "Occupancy is the share of warp slots in use.")
+    expect(page.locator(".upload")).to_contain_text("Embedding 1 / 3")
+    gate.set()
+    expect(page.locator(".book")).to_have_count(2)
+    expect(page.locator(".upload")).to_have_count(0)
+    expect(page.locator(".book").nth(1)).to_contain_text("occupancy.txt")
+
+
+def test_adding_a_book_can_be_cancelled(site: Live, open_page: Open) -> None:
+    gate = threading.Event()
+    site.shelf.before_step = lambda step: gate.wait(10) and None if step == 1 else None
+    page = open_page("/library")
+    upload(page, "cancelled.txt", "This book is never added.")
+    page.locator(".upload").get_by_role("button", name="Cancel").click()
+    gate.set()
+    expect(page.locator(".upload")).to_have_count(0)
+    expect(page.locator(".book")).to_have_count(1)
+
+
+def test_a_file_that_cannot_be_read_says_why(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    upload(page, "picture.png", "no book")
+    expect(page.locator(".upload.failed")).to_contain_text(".png")
+    upload(page, "binary.txt", "a\0b")
+    failed = page.locator(".upload.failed", has_text="binary data")
+    expect(failed).to_be_visible()
+    failed.get_by_role("button", name="Dismiss").click()
+    expect(failed).to_have_count(0)
+
+
+def test_a_book_is_removed_after_a_question(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    page.get_by_role("button", name="Remove Sample").click()
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".book")).to_have_count(1)
+    page.get_by_role("button", name="Remove Sample").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator(".empty")).to_contain_text("The library is empty")
+    assert site.shelf.documents() == ()
+    page.goto(site.address)
+    expect(page.get_by_role("link", name="Add a book")).to_be_visible()
+
+
+def test_the_chapters_of_a_book_are_shown(open_page: Open) -> None:
+    page = open_page("/library")
+    page.get_by_text("Chapters").click()
+    expect(page.locator(".chapter-tree")).to_contain_text("1. Chapter")
+    expect(page.locator(".chapter-tree")).to_contain_text("Section")
+
+
+def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Open) -> None:
+    votes = VoteStore(site.services.settings.rag.conversations_path)
+    before = len(votes.all())
+    page = open_page("/compare")
+    expect(page.locator(".arm", has_text="tuned model alone")).to_contain_text("--adapter NAME=FOLDER")
+    page.fill("#question", "How many threads are in a warp?")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("heading", name="Which answer is best?").wait_for()
+    expect(page.locator(".arm-answer h2")).to_have_text(["Answer A", "Answer B"])
+    assert page.locator(".arm-figures dd").count() == 0
+    page.locator(".ballot").get_by_role("button", name="Answer B").click()
+    expect(page.locator(".arm-figures").first).to_contain_text("First words")
+    winner = page.locator(".arm-answer h2").nth(1).inner_text()
+    assert {winner, page.locator(".arm-answer h2").nth(0).inner_text()} == {"model alone", "model with the books"}
+    kept = votes.all()[before:]
+    assert [(vote.winner, vote.blind) for vote in kept] == [("base" if winner == "model alone" else "rag", True)]
+    assert site.client.get("/compare/votes.jsonl").text.count("\n") == before + 1
+
+
+def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
+    site.generator.pieces = ("word ",) * 2000
+    site.generator.before_piece = lambda index: threading.Event().wait(0.01)
+    closed = site.generator.closed_streams
+    page = open_page("/compare")
+    page.fill("#question", "How many threads are in a warp?")
+    page.press("#question", "Enter")
+    expect(page.locator(".arm-answer").first).to_contain_text("word")
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed", 3)
+    expect(page.locator(".arm-columns")).to_contain_text("Stopped")
+
+
+def test_reports_are_listed_and_shown(site: Live, open_page: Open, tmp_path: Path) -> None:
+    page = open_page("/reports")
+    expect(page.locator(".empty")).to_contain_text("coalesce eval")
+    folder = site.services.settings.home / "reports" / "broken"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps({"run": {}}))
+    page.reload()
+    expect(page.locator(".empty")).to_contain_text("coalesce eval")
+
+
+def test_settings_name_what_runs_and_the_command_that_changes_it(open_page: Open) -> None:
+    page = open_page("/settings")
+    row = page.locator("tr", has_text="Vector search")
+    expect(row).to_contain_text("FAISS on the CPU")
+    expect(row).to_contain_text("make serve GPU=1")

@@ -1,0 +1,71 @@
+"""The page of a real `coalesce serve`: the sample book, the embedded model, one question, one source."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from api_fakes import wait_until
+from playwright.sync_api import Browser, expect
+
+pytestmark = pytest.mark.integration
+START_TIMEOUT_S = 240.0
+
+
+def answers(address: str, path: str, status: int) -> bool:
+    try:
+        return httpx.get(address + path, timeout=5).status_code == status
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own process over an empty home; it may still be getting ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home: Path = tmp_path_factory.mktemp("home")
+    environment = os.environ | {"COALESCE_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "api.cli", "serve", "--port", str(port)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).parents[2],
+        )
+        try:
+            found = f"http://127.0.0.1:{port}"
+            wait_until(lambda: answers(found, "/healthz", 200), "the server answers", 60)
+            yield found
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.mark.timeout(300)
+def test_a_page_opened_too_early_becomes_ready_and_answers_with_a_source(browser: Browser, address: str) -> None:
+    page = browser.new_page(locale="en-US")
+    page.goto(address, timeout=60_000)
+    page.locator("main > *").first.wait_for()
+    page.locator("#question").wait_for(timeout=START_TIMEOUT_S * 1000)
+    assert answers(address, "/readyz", 200)
+    page.locator(".example").first.click()
+    page.locator(".answer-tools").wait_for(timeout=60_000)
+    page.wait_for_url(re.compile(r"/c/\w+"))
+    page.locator(".answer .cite").first.click()
+    expect(page.locator("#source mark").first).to_be_visible()
+    started = time.perf_counter()
+    page.goto(address + "/library")
+    expect(page.locator(".book")).to_contain_text("the bundled book")
+    assert time.perf_counter() - started < 5
+    page.close()

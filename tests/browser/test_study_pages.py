@@ -1,0 +1,141 @@
+"""Exams to their marks, cards by keyboard, progress, several learners."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+from api_fakes import Live
+from browser_help import Open
+from playwright.sync_api import Page, expect
+
+from api.pages.exam_drafts import KEPT_EXAMS, Drafts
+from evals.questions import load_bank
+
+
+def start_exam(page: Page, count: int, kind: str = "Choice", minutes: str = "") -> None:
+    page.get_by_label(kind, exact=True).check()
+    page.get_by_label("Number of questions").fill(str(count))
+    page.get_by_label("Time limit in minutes").fill(minutes)
+    page.get_by_role("button", name="Start the exam").click()
+    page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
+    page.locator(".question").first.wait_for()
+
+
+def as_learner(open_page: Open, site: Live, path: str = "/study") -> Page:
+    """A page of a learner nobody else has."""
+    page = open_page(path)
+    page.context.add_cookies([{"name": "coalesce_learner", "value": uuid4().hex, "url": site.address}])
+    page.reload()
+    page.wait_for_function("window.did_handshake === true")
+    return page
+
+
+def right_choice(page: Page) -> int:
+    shown = page.locator(".question legend").inner_text()
+    (question,) = [q for q in load_bank() if _words(q.question) == _words(shown) and q.type == "choice"]
+    assert question.answer_index is not None
+    return question.answer_index
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text)
+
+
+def test_an_exam_goes_to_its_marks_and_misses_become_cards(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 3)
+    for number in range(3):
+        right = right_choice(page)
+        page.locator(".choice").nth(right if number == 0 else (right + 1) % 4).click()
+        expect(page.locator(".step.done")).to_have_count(number + 1)
+        if number < 2:
+            page.get_by_role("button", name="Next").click()
+            expect(page.locator(".question > p")).to_contain_text(f"Question {number + 2}")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".result .big")).to_have_text("1 of 3 points")
+    expect(page.locator(".mark.wrong")).to_have_count(2)
+    expect(page.locator(".mark.wrong .proof mark").first).to_be_visible()
+    expect(page.locator(".subnav")).to_contain_text("Cards (2)")
+
+
+def test_answers_survive_a_reload_and_the_list_shows_all(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 3)
+    page.locator(".choice").nth(2).click()
+    expect(page.locator(".sitting-head")).to_contain_text("1 of 3 answered")
+    page.reload()
+    expect(page.locator(".choice").nth(2).locator("input")).to_be_checked()
+    page.get_by_role("button", name="Show as a list").click()
+    expect(page.locator(".question")).to_have_count(3)
+
+
+def test_an_exam_hands_itself_in_before_its_time_is_over(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    learner = next(c["value"] for c in page.context.cookies() if c["name"] == "coalesce_learner")
+    exam = site.client.post("/v1/exams", json={"count": 1, "time_limit_s": 4.5, "learner": learner}).json()
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
+    expect(page.locator(".clock")).to_contain_text("left")
+    expect(page.locator(".result")).to_be_visible()
+    late = site.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}, "learner": learner})
+    assert late.status_code == 409
+
+
+def test_an_exam_handed_in_elsewhere_shows_its_marks(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 1)
+    other = open_page(page.url.removeprefix(site.address), context=page.context)
+    for tab in (page, other):
+        tab.get_by_role("button", name="Hand in").click()
+        tab.locator("dialog").get_by_role("button", name="Hand in").click()
+        expect(tab.locator(".result")).to_be_visible()
+
+
+def test_cards_are_reviewed_by_keyboard(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 2)
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    page.get_by_role("link", name="Review the cards").click()
+    for left in ("2 cards due", "One card due"):
+        expect(page.locator(".flashcard")).to_contain_text(left)
+        page.keyboard.press(" ")
+        expect(page.locator(".rate")).to_have_count(4)
+        page.keyboard.press("3")
+    expect(page.locator(".empty")).to_contain_text("2 cards done")
+    expect(page.locator(".empty")).to_contain_text("due in")
+    page.goto(site.address + "/study/progress")
+    expect(page.locator(".tiles")).to_contain_text("Cards due")
+    expect(page.locator("tbody tr")).to_have_count(len({q.chapter for q in load_bank() if q.answerable}))
+
+
+def test_learners_do_not_see_each_other(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 1)
+    stranger = as_learner(open_page, site, page.url.removeprefix(site.address))
+    expect(stranger.get_by_role("alert")).to_be_visible()
+
+
+def test_the_learner_is_named_on_the_page(site: Live, open_page: Open) -> None:
+    page = open_page("/study")
+    page.locator(".learner summary").click()
+    page.get_by_label("Name of the learner").fill("张三 & Co")
+    page.keyboard.press("Enter")
+    expect(page.locator(".learner summary")).to_have_text("Learner: 张三 & Co")
+
+
+def test_an_impossible_exam_is_refused_in_words(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    page.get_by_label("Number of questions").fill("0")
+    page.get_by_role("button", name="Start the exam").click()
+    expect(page.locator(".q-notification")).to_contain_text("whole number above 0")
+
+
+def test_drafts_are_bounded_and_an_empty_answer_is_none() -> None:
+    drafts = Drafts()
+    for number in range(KEPT_EXAMS + 5):
+        drafts.keep(f"exam-{number}", "q", 1)
+    assert drafts.of("exam-0") == {}
+    drafts.keep("exam-9", "q", "")
+    assert drafts.of("exam-9") == {}
