@@ -18,7 +18,7 @@ MEMORY = make_passage(
     "This makes bank conflicts serialise accesses to shared memory. Dogs bark at night."
 )
 CODE = make_passage(
-    "A kernel for vector addition follows.\n\n```cuda\n__global__ void add(float *a) {\n    a[0] += 1;\n}\n```\n\nDone.",
+    "A kernel for vector addition.\n\n```cuda\n__global__ void add(float *a) {\n    a[0] += 1;\n}\n```\n\nDone.",
     node_id="book-1",
 )
 TABLE = make_passage(

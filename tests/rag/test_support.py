@@ -1,0 +1,138 @@
+"""Laws of comparing wording, of prompts, of choosing options and of judging evidence."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FakeLibrary, hash_embed, make_node, make_passage
+
+from indexes.types import Filters
+from rag.errors import ArmUnavailable
+from rag.evidence import FALLBACK, EvidenceJudge, calibration_for, evidence_signals, load_calibrations
+from rag.generators.encoder import EncoderAdapter, EncoderAnswerer
+from rag.generators.prompts import render_choices, render_messages, render_text
+from rag.generators.protocol import GenerationRequest, Turn
+from rag.retrieval.hybrid import HybridRetriever
+from rag.settings import RetrievalSettings
+from rag.support import support_of
+from rag.wording import count_words, is_identifier, stem, wording
+
+
+@pytest.mark.parametrize("pair", [("threads", "thread"), ("synchronized", "synchronizes"), ("memories", "memory")])
+def test_forms_of_a_word_share_a_stem(pair: tuple[str, str]) -> None:
+    assert stem(pair[0]) == stem(pair[1])
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [("cudaMemcpyAsync", True), ("__syncthreads()", True), ("threadIdx.x", True), ("warp", False), ("GPU", False)],
+)
+def test_names_from_code_are_told_from_words(token: str, expected: bool) -> None:
+    assert is_identifier(token) is expected
+
+
+def test_numbers_are_compared_without_thousands_separators() -> None:
+    assert wording("It holds 65,536 registers").numbers == wording("65536 of them").numbers == {"65536"}
+
+
+def test_two_chinese_characters_count_as_a_word() -> None:
+    assert count_words("warp 线程束块") == 2 + 2
+
+
+def test_support_names_what_is_missing() -> None:
+    support = support_of("`cudaFoo` copies 64 bytes", "cudaBar copies 32 bytes")
+    assert support.missing == {"cudafoo", "64"}
+    assert support.verdict != "supported"
+
+
+PASSAGE = make_passage("A warp holds 32 threads.", page_start=4, page_label="iv", section=("Warps",))
+
+
+def test_what_repeats_comes_first_and_the_question_last() -> None:
+    turns = (Turn("Earlier?", "So."),)
+    request = GenerationRequest("What is a warp?", "rag", (PASSAGE,), turns)
+    messages = render_messages(request)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    assert "[1] A Book > Warps, p. iv\nA warp holds 32 threads." in messages[0]["content"]
+    assert messages[-1]["content"].startswith("What is a warp?")
+    other = render_messages(GenerationRequest("Another question?", "rag", (PASSAGE,), turns))
+    assert other[:-1] == messages[:-1]
+    text = render_text(request)
+    assert text.index("A warp holds") < text.index("Earlier?") < text.index("What is a warp?")
+    assert text.endswith("Answer:")
+
+
+def test_the_answers_language_is_the_questions() -> None:
+    assert "Chinese" in render_messages(GenerationRequest("什么是线程束？", "base"))[-1]["content"]
+    assert "English" in render_messages(GenerationRequest("What is a warp?", "base"))[-1]["content"]
+
+
+def test_without_passages_no_marker_is_asked_for() -> None:
+    assert "square brackets" not in render_messages(GenerationRequest("q", "base"))[0]["content"]
+
+
+def test_options_are_lettered() -> None:
+    assert "A. one\nB. two\n" in render_choices("Which?", ["one", "two"])
+
+
+OPTIONS = ("It holds 32 threads", "It holds 64 bananas", "It holds one register", "It holds nothing")
+
+
+def test_passages_decide_between_options() -> None:
+    answerer = EncoderAnswerer(hash_embed, "hash")
+    request = GenerationRequest("How many threads does a warp hold?", "rag", (PASSAGE,))
+    scores = answerer.score_choices(request, OPTIONS).scores
+    assert max(range(4), key=lambda i: scores[i]) == 0
+
+
+def test_the_order_of_options_does_not_change_their_scores() -> None:
+    answerer = EncoderAnswerer(hash_embed, "hash")
+    request = GenerationRequest("How many threads does a warp hold?", "rag", (PASSAGE,))
+    forwards = answerer.score_choices(request, OPTIONS).scores
+    backwards = answerer.score_choices(request, OPTIONS[::-1]).scores
+    assert forwards == pytest.approx(backwards[::-1])
+
+
+def test_an_adapter_is_opened_once_and_only_for_tuned_arms() -> None:
+    opened: list[str] = []
+
+    def open_adapter():
+        opened.append("once")
+        return lambda texts: -hash_embed(texts) * 1.0
+
+    answerer = EncoderAnswerer(hash_embed, "hash", {"a": EncoderAdapter(open_adapter)})
+    assert answerer.arms == ("base", "tuned", "rag", "rag+tuned")
+    answerer.score_choices(GenerationRequest("q", "base"), OPTIONS)
+    assert opened == []
+    for _ in range(2):
+        answerer.score_choices(GenerationRequest("q", "tuned", adapter="a"), OPTIONS)
+    assert opened == ["once"]
+
+
+@pytest.mark.parametrize("adapter", [None, "nobody"])
+def test_a_tuned_arm_without_its_adapter_is_refused(adapter: str | None) -> None:
+    with pytest.raises(ArmUnavailable):
+        EncoderAnswerer(hash_embed, "hash").score_choices(GenerationRequest("q", "tuned", adapter=adapter), OPTIONS)
+
+
+def test_every_calibration_names_signals_that_exist() -> None:
+    library = FakeLibrary([make_node("A warp holds 32 threads.")])
+    retrieval = HybridRetriever(library, RetrievalSettings()).search("What is a warp?", Filters())
+    signals = evidence_signals(retrieval, [PASSAGE])
+    calibrations = load_calibrations()
+    assert FALLBACK in calibrations
+    for calibration in calibrations.values():
+        assert set(calibration.weights) <= set(signals)
+        assert 0.0 < calibration.threshold < 1.0
+
+
+def test_an_unknown_embedder_is_judged_without_its_cosines() -> None:
+    assert "cosine" not in calibration_for("somebody/else").weights
+
+
+def test_wording_that_is_found_makes_evidence_stronger() -> None:
+    library = FakeLibrary([make_node("A warp holds 32 threads."), make_node("Cats sleep.", 1)])
+    retriever = HybridRetriever(library, RetrievalSettings())
+    judge = EvidenceJudge("somebody/else")
+    on = judge.score(retriever.search("How many threads does a warp hold?", Filters()), [PASSAGE])
+    off = judge.score(retriever.search("Who won the football cup of 1966?", Filters()), [PASSAGE])
+    assert off < judge.threshold <= on
