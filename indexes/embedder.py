@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -157,12 +158,18 @@ class Embedder(BaseEmbedding):
         return [[float(value) for value in row] for row in self.encode(texts)]
 
 
-def load_embedder(settings: IndexSettings, on_step: Callable[[str], None] | None = None) -> Embedder:
+def load_embedder(
+    settings: IndexSettings,
+    on_step: Callable[[str], None] | None = None,
+    *,
+    adapt: Callable[[Any], None] | None = None,
+) -> Embedder:
     """Load the configured embedding model.
 
     Args:
         settings: `embedder`, `embedder_dtype`, `device`, `embed_batch_size`.
         on_step: told what is being done, in words for a person.
+        adapt: changes the loaded sentence-transformers model in place, as a LoRA adapter does.
 
     Raises:
         EmbedderCannotLoad: not on disk, damaged, or of a kind sentence-transformers cannot run.
@@ -176,19 +183,25 @@ def load_embedder(settings: IndexSettings, on_step: Callable[[str], None] | None
         on_step(f"loading embedder {settings.embedder}")
     fingerprint = weights_fingerprint(Path(source), settings.home, bundled=bundled) if Path(source).is_dir() else None
 
+    # Imported by sentence-transformers; it advises a package that would download kernels from a hub.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     import torch
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
+    from transformers.utils import logging as transformers_logging
 
     device = _device(settings.device, torch.cuda.is_available())
     dtype = settings.embedder_dtype
     if dtype == "auto":
         fast = torch.cuda.is_bf16_supported() if device == "cuda" else cpu_computes_bfloat16()
         dtype = "bfloat16" if fast else "float32"
+    transformers_logging.disable_progress_bar()  # callers say what they load
     try:
         model = SentenceTransformer(
             str(source), device=device, model_kwargs={"dtype": dtype}, trust_remote_code=False
         ).eval()
+        if adapt is not None:
+            adapt(model)
         tokenizer = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
     except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError) as error:
         raise EmbedderCannotLoad(

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from indexes.embedder import load_embedder
 from indexes.errors import Cancelled, InvalidInput
+from indexes.settings import IndexSettings
 from rag.errors import AdapterMismatch
 from rag.generators.vector_memory import Embed
 
@@ -169,17 +170,14 @@ def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
         raise AdapterMismatch(
             f"the encoder adapter in {adapter} was trained on another encoder", hint="tune it again: coalesce eval"
         )
-    from peft import PeftModel
 
-    model = _load(base)
-    model[0].model = PeftModel.from_pretrained(model[0].model, str(adapter)).merge_and_unload()
-    model.eval()
+    def adapt(model: Any) -> None:
+        from peft import PeftModel
 
-    def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors = model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True)
-        return np.asarray(vectors, dtype=np.float32)
+        model[0].model = PeftModel.from_pretrained(model[0].model, str(adapter)).merge_and_unload()
 
-    return embed
+    # The same loading and dtype as the bare encoder, so that arms differ by the adapter alone.
+    return load_embedder(IndexSettings(home=adapter.parent, embedder=str(base)), adapt=adapt).encode_queries
 
 
 def read_record(adapter: Path) -> dict[str, Any]:
@@ -198,6 +196,9 @@ def read_record(adapter: Path) -> dict[str, Any]:
 
 
 def _load(base: Path) -> Any:
+    import logging
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # see indexes/embedder.py
     from sentence_transformers import SentenceTransformer
 
     # float32: what is trained is small, and sums must not depend on what the CPU rounds in hardware.
