@@ -15,6 +15,7 @@ from indexes.settings import EMBEDDED_MODEL
 from indexes.types import Filters
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
+from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
 from rag.generators.encoder import EncoderAdapter, EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator
@@ -63,6 +64,18 @@ def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
     Raises:
         InvalidInput: an unknown kind, `local` without a model, `remote` without an address and a model.
     """
+    if resolve_kind(settings) in ("local", "remote"):
+        return build_language_model(settings)
+    return ExtractiveGenerator(library.embed, library.embedder_name)
+
+
+def build_language_model(settings: GeneratorSettings) -> Generator:
+    """The generator that `settings.kind` names, where only a language model will do.
+
+    Raises:
+        ArmUnavailable: the kind has no language model.
+        InvalidInput: an unknown kind, `local` without a model, `remote` without an address and a model.
+    """
     kind = resolve_kind(settings)
     if kind == "local":
         if not settings.model:
@@ -79,7 +92,10 @@ def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
         from rag.generators.remote import RemoteGenerator
 
         return RemoteGenerator(settings)
-    return ExtractiveGenerator(library.embed, library.embedder_name)
+    raise ArmUnavailable(
+        f"generator `{kind}` has no language model",
+        hint="use `--generator local --model PATH_OR_NAME`, or `--generator remote --base-url URL --model NAME`",
+    )
 
 
 def _encoder(settings: GeneratorSettings, library: Library) -> EncoderAnswerer:
