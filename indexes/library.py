@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from indexes.vector_sync import SyncedVectors
 class Library:
     """Books on disk and the means to search them. Threads may share it; other processes may write beside it.
 
-    `load()` must have run before the first search by meaning or the first add; the rest works without the embedder.
+    `load()` must have run before the first search by meaning; lists, removal and lexical search work without it.
     """
 
     def __init__(self, settings: IndexSettings, catalog: Catalog, encoder: TextEncoder | None = None) -> None:
@@ -37,6 +38,7 @@ class Library:
         self._catalog = catalog
         self._encoder = encoder
         self._vectors: SyncedVectors | None = None
+        self._loading = threading.RLock()
 
     # --- life
 
@@ -47,23 +49,10 @@ class Library:
             EmbedderCannotLoad: the model is not there or damaged.
             EmbedderMismatch: the library's vectors were made by another model.
         """
-        if self._encoder is None:
-            from indexes.embedder import load_embedder
-
-            self._encoder = load_embedder(self._settings, on_step)
-        if self._vectors is None:
-            self._check_embedder()
-            vectors = SyncedVectors(
-                self._catalog,
-                self._settings.vectors_path,
-                self._encoder.fingerprint,
-                self._encoder.dimension,
-                use_gpu=self._settings.device != "cpu",
-            )
-            if on_step is not None:
-                on_step("opening vectors")
-            vectors.open()
-            self._vectors = vectors
+        self._load_encoder(on_step)
+        if on_step is not None and self._vectors is None:
+            on_step("opening vectors")
+        self._open_vectors()
 
     @property
     def loaded(self) -> bool:
@@ -125,7 +114,7 @@ class Library:
             EmbedderMismatch: the library belongs to another embedder.
             Cancelled, StorageFull, HomeNotWritable, Busy: nothing of the book was kept.
         """
-        self.load()
+        self._load_encoder()
         self._check_embedder()
         result = Ingest(self._settings, self._catalog, self.encoder).add(
             path, progress=progress, cancelled=cancelled, title=title, sample=sample, source_name=source_name
@@ -154,12 +143,9 @@ class Library:
         self, *, progress: ProgressListener | None = None, cancelled: CancelCheck | None = None
     ) -> tuple[AddResult, ...]:
         """Cut and embed every book anew with the configured embedder, from the sections kept in the catalog."""
-        if self._encoder is None:
-            from indexes.embedder import load_embedder
-
-            self._encoder = load_embedder(self._settings)
-        results = Ingest(self._settings, self._catalog, self._encoder).reindex(progress, cancelled)
-        if self._vectors is not None:
+        self._load_encoder()
+        results = Ingest(self._settings, self._catalog, self.encoder).reindex(progress, cancelled)
+        with self._loading:
             self._vectors = None  # of the former embedder
         self.load()
         return results
@@ -176,9 +162,7 @@ class Library:
 
     def dense_by_vector(self, vector: np.ndarray, top_k: int, filters: Filters | None = None) -> list[Hit]:
         """As `dense`, for a vector of `embed`, shape (dimension,)."""
-        vectors = self._vectors
-        if vectors is None:
-            raise Busy("The vectors are still being loaded.", hint="try again in a few seconds")
+        vectors = self._open_vectors()
         filters = filters or Filters()
         for _ in range(3):
             vectors.sync()
@@ -230,6 +214,28 @@ class Library:
         return [near for near in self._catalog.nodes_by_rowid(rowids) if near.document_id == node.document_id]
 
     # --- within
+
+    def _load_encoder(self, on_step: Callable[[str], None] | None = None) -> None:
+        with self._loading:
+            if self._encoder is None:
+                from indexes.embedder import load_embedder
+
+                self._encoder = load_embedder(self._settings, on_step)
+
+    def _open_vectors(self) -> SyncedVectors:
+        """The vectors, opened at the first need: adding a book does without them. Raises Busy, EmbedderMismatch."""
+        if self._vectors is not None:
+            return self._vectors
+        encoder = self.encoder
+        with self._loading:
+            if self._vectors is None:
+                self._check_embedder()
+                use_gpu = self._settings.device != "cpu"
+                path = self._settings.vectors_path
+                vectors = SyncedVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
+                vectors.open()
+                self._vectors = vectors
+            return self._vectors
 
     def _check_embedder(self) -> None:
         stored = self._catalog.embedder()

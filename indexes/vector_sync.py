@@ -8,9 +8,15 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
+
+from indexes import vectors
 from indexes.catalog import Catalog, RowRange
 from indexes.errors import IndexCorrupt
 from indexes.vectors import VectorIndex, load_index
+
+GROWTH_LIMIT = 4
+"""Inverted lists are made anew when a library has grown to four times what they were made for."""
 
 SAVE_SHARE = 0.05
 """An index is saved when this share of it has changed since it was last saved: writing it costs the whole library,
@@ -28,6 +34,7 @@ class SyncedVectors:
         self._embedder = embedder
         self._lock = threading.Lock()
         self._unsaved = 0
+        self._trained = 0
         self._generation = -1
         self._ranges: dict[str, RowRange] = {}
         self.index = VectorIndex(dimension, use_gpu=use_gpu)
@@ -38,6 +45,7 @@ class SyncedVectors:
         with self._lock, contextlib.suppress(IndexCorrupt, OSError, ValueError, KeyError, TypeError):
             self._load()
         self.sync()
+        self._choose_kind()
 
     def sync(self) -> None:
         """Take over what changed in the catalog since the last call; costs one row read when nothing did."""
@@ -50,10 +58,29 @@ class SyncedVectors:
                     self._unsaved += self.index.remove_range(span.first, span.last)
             for document_id, span in ranges.items():
                 if self._ranges.get(document_id) != span:
-                    rowids, vectors = self._catalog.vectors_of(span, self.index.dimension)
-                    self.index.add(rowids, vectors)
+                    rowids, matrix = self._catalog.vectors_of(span, self.index.dimension)
+                    self.index.add(rowids, matrix)
                     self._unsaved += len(rowids)
             self._ranges, self._generation = ranges, generation
+
+    def _choose_kind(self) -> None:
+        """Change a large exact index for inverted lists, and lists that were made for a far smaller library.
+
+        Done on opening only: training takes up to minutes, and searches of a running library must not wait for it.
+        """
+        with self._lock:
+            count = len(self.index)
+            grown = self.index.kind == "ivf" and count > GROWTH_LIMIT * max(self._trained, 1)
+            if count <= vectors.FLAT_LIMIT or not (self.index.kind == "flat" or grown):
+                return
+            parts = [self._catalog.vectors_of(span, self.index.dimension) for span in self._ranges.values()]
+            rowids = np.concatenate([part[0] for part in parts])
+            matrix = np.concatenate([part[1] for part in parts])
+            del parts
+            self.index = vectors.build_inverted(rowids, matrix)
+            self._trained = count
+            with contextlib.suppress(OSError, RuntimeError):
+                self._save()
 
     def save_if_worth(self) -> None:
         """Save the index when enough of it changed. A home that cannot be written only costs the next start time."""
@@ -74,6 +101,7 @@ class SyncedVectors:
         note = {
             "embedder": self._embedder,
             "bytes": self._path.stat().st_size,
+            "trained": self._trained,
             "ranges": {name: [span.first, span.last] for name, span in self._ranges.items()},
         }
         draft = self._note_path.with_name(f"{self._note_path.name}.{os.getpid()}.tmp")
@@ -89,4 +117,4 @@ class SyncedVectors:
         index = load_index(self._path, self.index.dimension, use_gpu=self._use_gpu)
         if len(index) != sum(span.last - span.first + 1 for span in ranges.values()):
             return
-        self.index, self._ranges, self._generation = index, ranges, -1
+        self.index, self._ranges, self._generation, self._trained = index, ranges, -1, int(note["trained"])

@@ -355,7 +355,7 @@ def test_another_embedder_is_refused_until_everything_is_embedded_anew(home: Pat
     assert "reindex" in caught.value.hint
     with pytest.raises(EmbedderMismatch):
         other.add(book)
-    with pytest.raises(Busy):
+    with pytest.raises(EmbedderMismatch):
         other.dense("warp", 1)
     assert other.lexical("warp", 1)
     assert len(other.documents()) == 1
@@ -461,11 +461,36 @@ def test_an_index_saved_before_other_changes_is_brought_up_to_date(
     assert {hit.node.document_id for hit in again.dense("warp", 50)} == {second}
 
 
+def test_a_large_library_is_searched_by_inverted_lists(
+    home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.vectors.FLAT_LIMIT", 800)
+    library = opened(home)
+    text = "\n\n".join(f"## Part {n}\n\nThis part {n} tells of item{n} and kernel{n % 50}." for n in range(1000))
+    (tmp_path / "large.md").write_text(f"# Large\n\n{text}")
+    library.add(tmp_path / "large.md")
+    library.close()
+    again = opened(home)
+    assert again._vectors is not None
+    assert again._vectors.index.kind == "ivf"
+    document = again.add(book).document
+    assert again.dense("warp threads", 1)[0].node.document_id == document.document_id
+    again.remove(document.document_id)
+    assert all(hit.node.document_id != document.document_id for hit in again.dense("warp threads", 50))
+    again.close()
+    last = opened(home)
+    assert last._vectors is not None
+    assert last._vectors.index.kind == "ivf"
+    assert last.dense("item77 kernel27", 1)
+
+
 def test_vectors_in_faiss_are_those_of_the_catalog(home: Path, book: Path) -> None:
     library = opened(home)
     library.add(book)
     assert library._vectors is not None
     (span,) = library._catalog.ranges()[1].values()
     rowids, vectors = library._catalog.vectors_of(span, library.encoder.dimension)
-    assert sorted(library._vectors.index.ids().tolist()) == rowids.tolist()
+    assert len(library._vectors.index) == len(rowids)
+    for rowid, vector in zip(rowids.tolist(), vectors, strict=True):
+        assert library._vectors.index.search(vector, 1)[0].tolist() == [rowid]
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)

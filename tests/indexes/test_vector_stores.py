@@ -19,7 +19,7 @@ from llama_index.core.vector_stores.types import (
 
 from indexes.errors import IndexCorrupt, InvalidInput
 from indexes.vector_store import FaissVectorStore
-from indexes.vectors import VectorIndex, load_index
+from indexes.vectors import VectorIndex, build_inverted, load_index
 
 DIMENSION = 16
 
@@ -148,6 +148,42 @@ def test_random_changes_never_part_the_store_from_the_oracle(store: BasePydantic
         assert ids(store, query, 15) == brute_force(list(held.values()), query, 15)
 
 
+# --- above the limit of exact search
+
+
+def clustered(count: int) -> np.ndarray:
+    """Vectors in clusters, as those of texts are; random ones defeat every approximate index."""
+    rng = np.random.default_rng(4)
+    centres = unit(rng, 60)
+    vectors = centres[rng.integers(0, 60, count)] + 0.15 * rng.standard_normal((count, DIMENSION)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_inverted_lists_find_what_the_exact_index_finds() -> None:
+    vectors = clustered(8_000)
+    ids_ = np.arange(8_000, dtype=np.int64) * 3 + 7
+    flat, lists = VectorIndex(DIMENSION), build_inverted(ids_, vectors)
+    flat.add(ids_, vectors)
+    assert (flat.kind, lists.kind, len(lists)) == ("flat", "ivf", 8_000)
+    probes = clustered(100)[::-1] + 0.05
+    recall = [np.isin(flat.search(one, 10)[0], lists.search(one, 10)[0]).mean() for one in probes]
+    assert np.mean(recall) >= 0.95
+
+
+def test_inverted_lists_can_be_changed_filtered_and_saved(tmp_path: Path) -> None:
+    vectors = clustered(4_000)
+    index = build_inverted(np.arange(4_000), vectors)
+    assert index.remove_range(0, 999) == 1_000
+    index.add(np.arange(9_000, 9_010), vectors[:10])
+    assert index.search(vectors[3], 1)[0].tolist() == [9_003]
+    allowed = np.array([1_500, 2_500, 3_500])
+    assert sorted(index.search(vectors[3], 10, allowed)[0].tolist()) == allowed.tolist()
+    index.save(tmp_path / "v.faiss")
+    again = load_index(tmp_path / "v.faiss", DIMENSION)
+    assert (again.kind, len(again)) == ("ivf", 3_010)
+    assert again.search(vectors[3], 5)[0].tolist() == index.search(vectors[3], 5)[0].tolist()
+
+
 # --- what FAISS does not check
 
 
@@ -184,7 +220,7 @@ def test_asking_for_more_than_there_is_gives_what_there_is() -> None:
 def test_a_file_cut_short_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "v.faiss"
     index_of().save(path)
-    assert load_index(path, DIMENSION).ids().tolist() == list(range(20))
+    assert len(load_index(path, DIMENSION)) == 20
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(IndexCorrupt):
         load_index(path, DIMENSION)
