@@ -67,6 +67,8 @@ class AskView:
             ratings = self._store.ratings(self._conversation_id) if self._conversation_id else {}
             for answer in answers:
                 AnswerCard(self._visit, self._source).show(answer, ratings.get(answer.id))
+            if len(answers) > 1:
+                ui.run_javascript("coalesce.showLastTurn()")
         run = self._visit.page.runs.of(self._conversation_id) if self._conversation_id else None
         if run is not None and not _kept(run, answers):
             background_tasks.create(self._write(run))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from nicegui import ui
 
-from api.pages.controls import button, confirm, field, link, show_dialog, tag, text_box, toast
+from api.pages.controls import button, confirm, field, link, set_attributes, show_dialog, tag, text_box, toast
 from api.pages.frame import Visit
 from api.text_input import refuse_controls
 from indexes.errors import CoalesceError
@@ -28,11 +28,15 @@ class ConversationList:
         """Draws the list into the current slot."""
         with tag("div", "", "conversations-head"):
             tag("h2", self._t("conversations.title"))
+            # On a phone the list is folded away until it is asked for.
+            toggle = button("", kind="quiet phone-only", icon_name="list", label=self._t("conversations.show"))
+            set_attributes(toggle, aria_expanded="false", aria_controls="conversations-items")
+            toggle.on("click", js_handler="(e) => coalesce.toggleList(e.currentTarget)")
             with link(
                 "", "/", "button quiet", aria_label=self._t("conversations.new"), title=self._t("conversations.new")
             ):
                 tag("span", "+", "plus", aria_hidden="true")
-        self._items = tag("div", "", "conversations-items")
+        self._items = tag("div", "", "conversations-items", id="conversations-items")
         self._draw()
 
     def refresh(self, current: str | None) -> None:

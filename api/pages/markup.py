@@ -26,9 +26,16 @@ _FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)(?:^[ ]{0,3}```[ \t]*$\n?|\Z)"
 _SPECIAL = re.compile(
     r"`(?P<code>[^`\n]+)`"
     r"|(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$\n]*[^\s$])?)\$(?![\d$])"
-    r"|(?<![\w*])\*(?P<stress>[^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])"
+    r"|^#{1,6} +(?P<heading>[^\n]+)$"
+    r"|(?<![\w*])\*(?P<stress>[^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])",
+    re.MULTILINE,
 )
-_SPECIAL_HTML = {"code": "<code>{}</code>", "formula": '<span class="formula">{}</span>', "stress": "<em>{}</em>"}
+_SPECIAL_HTML = {
+    "code": "<code>{}</code>",
+    "formula": '<span class="formula">{}</span>',
+    "stress": "<em>{}</em>",
+    "heading": "<strong>{}</strong>",
+}
 _LOOKS_LIKE_C = re.compile(r"__\w+__|<<<|#include|;\s*$|^\s*(?:void|int|float|for)\b", re.MULTILINE)
 _ALIASES = {"cu": "cuda", "cuh": "cuda", "hip": "cuda", "cl": "c", "opencl": "c", "ptx": "gas", "pycon": "pycon"}
 _FORMULA_FENCES = (("$$", "$$", True), ("$", "$", False), ("\\(", "\\)", False), ("\\[", "\\]", True))

@@ -46,7 +46,7 @@ window.coalesce = (() => {
       panel.focus({ preventScroll: true });
       const mark = text.querySelector("mark");
       panel.scrollTop = 0;
-      if (mark) panel.scrollTop = Math.max(0, mark.offsetTop - panel.clientHeight / 3);
+      if (mark && mark.offsetTop > panel.clientHeight * 0.6) panel.scrollTop = mark.offsetTop - panel.clientHeight / 3;
     }, 30);
   }
 
@@ -57,6 +57,18 @@ window.coalesce = (() => {
       const element = document.getElementById(id);
       if (element) element.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
     }, 30);
+  }
+
+  function showLastTurn() {
+    setTimeout(() => {
+      const turns = document.querySelectorAll(".turn");
+      turns[turns.length - 1]?.scrollIntoView({ block: "start" });
+    }, 30);
+  }
+
+  function toggleList(button) {
+    const shown = document.getElementById("conversations").classList.toggle("shown");
+    button.setAttribute("aria-expanded", String(shown));
   }
 
   function openDialog(id, tries = 40) {
@@ -213,5 +225,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, openDialog, upload };
+  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload };
 })();

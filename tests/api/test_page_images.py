@@ -1,0 +1,78 @@
+"""A page of a PDF as an image, with the quote marked where it stands."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from api.pages.page_images import render_page
+from indexes.errors import NotFound
+
+fpdf = pytest.importorskip("fpdf", reason="fpdf2 is not installed")
+QUOTE = (
+    "A warp is a group of 32 threads that run in lockstep on one scheduler of a multiprocessor, so that a branch "
+    "taken by some costs all of them."
+)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pages; the quote runs over two lines of the second."""
+    pdf = fpdf.FPDF()
+    pdf.set_font("helvetica", size=12)
+    for text in ("First page.", QUOTE):
+        pdf.add_page()
+        pdf.multi_cell(0, 8, text)
+    path = tmp_path_factory.mktemp("pdf") / "book.pdf"
+    pdf.output(str(path))
+    return path
+
+
+def pixels(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The picture, shape (height, width, 3)."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    position, data = 8, b""
+    while position < len(png):
+        (length,) = struct.unpack(">I", png[position : position + 4])
+        kind, body = png[position + 4 : position + 8], png[position + 8 : position + 8 + length]
+        assert zlib.crc32(kind + body) == struct.unpack(">I", png[position + 8 + length : position + 12 + length])[0]
+        data += body if kind == b"IDAT" else b""
+        position += 12 + length
+    return (
+        np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, width * 3 + 1)[:, 1:].reshape(height, width, 3)
+    )
+
+
+def yellow_rows(png: bytes) -> int:
+    """Rows of pixels that hold the marker's colour."""
+    picture = pixels(png).astype(int)
+    return int(((picture[:, :, 0] > 200) & (picture[:, :, 2] < 180)).any(axis=1).sum())
+
+
+def test_the_quote_is_marked_over_its_lines(book: Path) -> None:
+    plain, marked = render_page(book, 2), render_page(book, 2, QUOTE)
+    assert pixels(plain).shape == pixels(marked).shape
+    assert yellow_rows(plain) == 0
+    one_line = yellow_rows(render_page(book, 2, "A warp is a group"))
+    assert one_line > 5
+    assert yellow_rows(marked) > 1.5 * one_line
+
+
+def test_a_quote_that_is_not_on_the_page_marks_nothing(book: Path) -> None:
+    assert yellow_rows(render_page(book, 1, QUOTE)) == 0
+
+
+def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> None:
+    for page in (0, 3):
+        with pytest.raises(NotFound):
+            render_page(book, page)
+    broken = tmp_path / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.7 nothing")
+    with pytest.raises(NotFound):
+        render_page(broken, 1)

@@ -1,0 +1,66 @@
+"""Answers and passages become HTML that cannot run, with markers, formulas and listings in their places."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fakes import make_passage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.pages.markup import Markers, answer_html, passage_html
+from rag.citations import resolve
+
+HARMLESS = re.compile(
+    r"<(/?)(p|h[1-6]|em|strong|code|pre|ul|ol|li|a|button|span|div|blockquote|hr|br|table|thead|tbody|tr|th|td|s|mark)"
+    r"( (class|type|data-cite|data-passage|aria-label|href|title|target|rel|tabindex|start|style)=\"[^\"<>]*\")*( /)?>"
+)
+
+
+def html(text: str, passages: int = 3) -> str:
+    return answer_html(text, Markers((), passages))
+
+
+@given(st.text(alphabet=st.sampled_from("<>&\"'`$[]()1!*_\\\n aimgscriptonerror=/:x")))
+def test_no_text_makes_an_element_of_its_own(text: str) -> None:
+    for made in (html(text), passage_html(text, 1, max(1, len(text) - 1))):
+        assert "<" not in HARMLESS.sub("", made)
+        assert 'href="javascript' not in made.lower()
+
+
+@given(st.text(alphabet=st.sampled_from("ab`$*#\n <&"), max_size=60), st.integers(0, 60), st.integers(0, 60))
+def test_a_passage_keeps_its_letters_whatever_is_marked(text: str, start: int, end: int) -> None:
+    shown = re.sub(r"<[^>]*>", "", passage_html(text, start, end))
+    plain = re.sub(r"[`$*#\s]", "", text).replace("&", "&amp;").replace("<", "&lt;")
+    assert re.sub(r"[`$*#\s]", "", shown) == plain
+
+
+def test_the_nth_marker_opens_the_nth_citation_with_it() -> None:
+    passages = [make_passage("A warp has 32 threads. Blocks hold warps."), make_passage("Grids hold blocks.")]
+    text = "A warp has 32 threads. [1] Grids hold blocks. [2] Blocks hold warps. [1]"
+    made = answer_html(text, Markers(resolve(text, passages), 2))
+    assert re.findall(r'data-cite="(-?\d+)" data-passage="(\d+)"', made) == [("0", "1"), ("1", "2"), ("2", "1")]
+
+
+@pytest.mark.parametrize("text", ["a[1] = b;", "`x [1]`", "[4] and [0]", "[1](https://example.org)", "\\[1\\]"])
+def test_brackets_that_are_no_markers_stay(text: str) -> None:
+    assert "cite" not in html(text)
+
+
+def test_money_is_no_formula_and_formulas_are_not_markdown() -> None:
+    assert "formula" not in html("It costs $5 and then $6.")
+    assert '<span class="formula">a_i * b_i</span>' in html("The sum of $a_i * b_i$ is taken.")
+    assert '<span class="formula display">x &lt; y</span>' in html("$$\nx < y\n$$")
+    assert '<span class="formula display">x</span>' in html("\\[x\\]")
+
+
+def test_pictures_are_not_loaded_and_links_leave_nothing_behind() -> None:
+    made = html("![pixel](http://example.org/p.png) [site](https://example.org) [file](chapter.md)")
+    assert "<img" not in made
+    assert 'rel="noopener noreferrer"' in made
+    assert "[file](chapter.md)" in made
+
+
+def test_a_listing_that_is_not_finished_yet_is_a_listing() -> None:
+    assert "<pre" in html("Look:\n```cuda\n__global__ void f(")
