@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from indexes.errors import Cancelled, InvalidInput
 from indexes.types import Filters
+from rag.admission import admit
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
-from rag.errors import ArmUnavailable, GenerationFailed
+from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator
@@ -40,8 +41,6 @@ from rag.types import (
     Usage,
 )
 
-EARLIER_TURNS = 6
-"""Turns of a conversation that a generator is shown, the newest."""
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
 
 
@@ -112,7 +111,7 @@ class AnswerEngine:
             Cancelled, GenerationFailed, Busy: while the answer is written.
         """
         started = time.perf_counter()
-        question, request = self._admit(question, cancelled or (lambda: False))
+        question, request = admit(question, self.generator, self.conversations, cancelled or (lambda: False))
         refusal = None
         found = tuple(passages or ())
         if passages is None and question.arm in RETRIEVING_ARMS:
@@ -203,7 +202,7 @@ class AnswerEngine:
             replace(question, arm=arm, adapter=question.adapter if arm in TUNED_ARMS else None) for arm in wanted
         ]
         for one in questions:
-            self._admit(one, lambda: False)
+            admit(one, self.generator, self.conversations, lambda: False)
         answers = tuple(self.ask(one, cancelled, keep=False) for one in questions)
         if not keep:
             return answers
@@ -245,44 +244,6 @@ class AnswerEngine:
         """Where the nodes of a page, or one node, stand in each ranking for `query`: the why-not-found panel."""
         retrieval = self._retriever.search(clean_text(query, "query"), Filters())
         return explain(retrieval, self.library, document_id, page=page, node_id=node_id)
-
-    def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
-        """The checked question, its adapter settled, and the generator's word that it can run."""
-        question = check_question(question)
-        question = replace(question, adapter=self._adapter(question))
-        request = GenerationRequest(
-            question=question.text,
-            arm=question.arm,
-            turns=self._turns(question),
-            adapter=question.adapter,
-            max_tokens=question.max_tokens,
-            temperature=question.temperature,
-            seed=question.seed,
-            cancelled=cancelled,
-        )
-        self.generator.check(request)
-        return question, request
-
-    def _adapter(self, question: Question) -> str | None:
-        known = self.generator.adapters
-        if question.arm not in TUNED_ARMS:
-            if question.adapter is not None:
-                raise InvalidInput(
-                    f"arm {question.arm!r} uses no adapter, but {question.adapter!r} was asked for",
-                    hint="ask with arm `tuned` or `rag+tuned`",
-                )
-            return None
-        if question.adapter is not None or not known:
-            return question.adapter
-        if len(known) > 1:
-            raise ArmUnavailable(f"several adapters are loaded: {', '.join(known)}", hint="name one with `adapter`")
-        return known[0]
-
-    def _turns(self, question: Question) -> tuple[Turn, ...]:
-        if question.conversation_id is None:
-            return tuple(Turn(asked, answered) for asked, answered in question.turns)[-EARLIER_TURNS:]
-        answers = self.conversations.answers(question.conversation_id)
-        return tuple(Turn(answer.question, answer.answer) for answer in answers if not answer.refused)[-EARLIER_TURNS:]
 
     def _find(
         self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn]
