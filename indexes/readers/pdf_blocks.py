@@ -12,7 +12,7 @@ from typing import Literal
 
 from indexes.readers.elements import Block
 from indexes.readers.pdf_order import OrderedPage
-from indexes.readers.pdf_page import LINE_HYPHEN, Line, typed_text
+from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps, typed_text
 
 Kind = Literal["prose", "item", "table", "listing", "heading"]
 _BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
@@ -100,10 +100,10 @@ def _columns(page: OrderedPage) -> list[list[Line]]:
 def _kind(line: Line) -> Kind:
     if line.mono:
         return "listing"
-    if _BULLET.match(line.words[0].text) and len(line.words) > 1:
+    words = line.text.split(" ", 1)
+    if _BULLET.match(words[0]) and len(words) > 1:
         return "item"
-    gaps = sum(1 for before, after in pairwise(line.words) if after.x0 - before.x1 > 2.2 * line.size)
-    return "table" if gaps else "prose"
+    return "table" if has_gaps(line, WIDE_GAP) else "prose"
 
 
 def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
@@ -261,7 +261,7 @@ def _rows(paragraph: Paragraph) -> Block:
 def _row(line: Line, glue: str = " ") -> str:
     out = line.words[0].text
     for before, after in pairwise(line.words):
-        out += (glue if after.x0 - before.x1 > 1.5 * line.size else " ") + after.text
+        out += (glue if after.x0 - before.x1 > NARROW_GAP * line.size else " ") + after.text
     return out
 
 
@@ -270,6 +270,6 @@ def words_of(pages: Iterable[OrderedPage]) -> Counter[str]:
     words: Counter[str] = Counter()
     for page in pages:
         for line in page.lines:
-            for word in line.words[:-1]:
-                words[re.sub(r"^\W+|\W+$", "", word.text).casefold()] += 1
+            for word in line.text.split(" ")[:-1]:
+                words[re.sub(r"^\W+|\W+$", "", word).casefold()] += 1
     return words

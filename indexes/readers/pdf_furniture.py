@@ -158,7 +158,7 @@ def _folio_candidates(lines: Sequence[tuple[int, Line]]) -> list[Folio]:
     found: list[Folio] = []
     for _, line in lines:
         whole = _FOLIO_WRAP.match(line.text.strip())
-        words = [whole[1]] if whole is not None else [line.words[0].text, line.words[-1].text]
+        words = [whole[1]] if whole is not None else [line.text.split()[0], line.text.split()[-1]]
         for word in words:
             folio = _number_of(word)
             if folio is not None and folio not in found:

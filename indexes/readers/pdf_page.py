@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,8 @@ _LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi",
 _DROPPED = re.compile("[\u200b-\u200f\ufeff\ufffe\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LINE_HYPHEN = "\x02"
 """What stands in a line's text for a hyphen that PDFium takes for a break inside a word."""
+NARROW_GAP, WIDE_GAP = 1.5, 2.2
+"""White space, in letter heights, that parts two cells of a row; and that makes a line a row of a table."""
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
 
@@ -87,7 +90,7 @@ def read_page(document: Any, number: int) -> PageLines:
         width, height = page.get_size()
         text_page = page.get_textpage()
         try:
-            words = list(_words(text_page))
+            words = list(_words(text_page.raw))
         finally:
             text_page.close()
         import pypdfium2.raw as pdfium
@@ -95,7 +98,20 @@ def read_page(document: Any, number: int) -> PageLines:
         objects = int(pdfium.FPDFPage_CountObjects(page))
     finally:
         page.close()
-    return PageLines(number, width, height, tuple(_lines(words, number)), objects > 0)
+    lines = tuple(_condensed(line) for line in _lines(words, number))
+    return PageLines(number, width, height, lines, objects > 0)
+
+
+def _condensed(line: Line) -> Line:
+    """A line of prose with all of its words as one: the places of words matter in listings and tables only.
+
+    A book of 5,000 pages has a million words; kept one by one they take half a gigabyte.
+    """
+    if line.mono or len(line.words) == 1 or has_gaps(line, NARROW_GAP):
+        return line
+    first = line.words[0]
+    whole = Word(line.text, line.x0, line.x1, line.bottom, line.top, line.size, first.mono, line.bold)
+    return replace(line, words=(whole,))
 
 
 def _words(text_page: Any) -> Iterator[Word]:
@@ -114,7 +130,8 @@ def _words(text_page: Any) -> Iterator[Word]:
     upright = True
     fonts: dict[tuple[str, int], tuple[bool, bool]] = {}
     for index in range(pdfium.FPDFText_CountChars(text_page)):
-        letter = chr(unicode_of(text_page, index) & 0x1FFFFF) if unicode_of(text_page, index) <= 0x10FFFF else "\ufffd"
+        code = unicode_of(text_page, index)
+        letter = chr(code) if code <= 0x10FFFF else "\ufffd"
         if letter.isspace() or letter == "\x00":
             if letters and upright:
                 yield Word("".join(letters), x0, x1, bottom, top, size, *style)
@@ -164,7 +181,7 @@ def _lines(words: Sequence[Word], page: int) -> Iterator[Line]:
         text = _DROPPED.sub("", raw.text.translate(_LIGATURES))
         if not text:
             continue
-        word = replace(raw, text=text)
+        word = raw if text == raw.text else replace(raw, text=text)
         if current and not _continues(current, word):
             yield make_line(current, page)
             current = []
@@ -181,7 +198,12 @@ def _continues(current: Sequence[Word], word: Word) -> bool:
     gap = word.x0 - last.x1
     if last.mono and word.mono:
         return gap > -last.size  # spaces in a listing are as wide as its author liked
-    return -last.size < gap < 2.2 * max(last.size, word.size)
+    return -last.size < gap < WIDE_GAP * max(last.size, word.size)
+
+
+def has_gaps(line: Line, gap: float) -> bool:
+    """True when white space of more than `gap` letter heights stands between two words of a line."""
+    return any(after.x0 - before.x1 > gap * line.size for before, after in pairwise(line.words))
 
 
 def make_line(words: Sequence[Word], page: int) -> Line:
