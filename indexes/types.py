@@ -37,7 +37,7 @@ class Section:
     Attributes:
         heading_path: headings from the chapter down to this section; the chapter's title comes first.
         text: the section's text without its heading; code stands in ``` fences with its indentation.
-        chapter: ordinal of the chapter in the book, from 1.
+        chapter: ordinal of the chapter in the book, from 1; 0 for what stands before the first chapter.
         page_marks: where pages begin in `text`; empty without pages.
     """
 

@@ -53,19 +53,26 @@ def files_below(root: Path, suffixes: Iterable[str]) -> list[Path]:
 def reading_order(root: Path, files: list[Path]) -> list[Path]:
     """Chapters in order: as a table of contents of the folder says, else by name with openers first."""
     by_name = sorted(files, key=lambda path: _order_key(path.relative_to(root)))
-    ranks = {path: rank for rank, path in enumerate(_declared_order(root, by_name))}
-    if not ranks:
+    named = _declared_order(root, by_name)
+    if not named:
         return by_name
-    # A file that no table of contents names follows the last named file of its folder.
-    placed: list[Path] = sorted(ranks, key=lambda path: ranks[path])
+    # A file that no table of contents names follows the last named file of its folder, an opener precedes the first.
+    openers: dict[Path, list[Path]] = {}
+    others: dict[Path, list[Path]] = {}
+    known = set(named)
     for path in by_name:
-        if path in ranks:
-            continue
-        kin = [index for index, other in enumerate(placed) if other.parent == path.parent]
-        first = _order_key(path.relative_to(root))[-1][0] == 0
-        at = (kin[0] if first else kin[-1] + 1) if kin else len(placed)
-        placed.insert(at, path)
-    return placed
+        if path not in known:
+            kind = openers if _place(path.stem) == 0 else others
+            kind.setdefault(path.parent, []).append(path)
+    last = {path.parent: path for path in named}
+    placed: list[Path] = []
+    for path in named:
+        placed.extend(openers.pop(path.parent, []))
+        placed.append(path)
+        if last[path.parent] == path:
+            placed.extend(others.pop(path.parent, []))
+    done = set(placed)
+    return [*placed, *(path for path in by_name if path not in done)]
 
 
 def _order_key(relative: Path) -> tuple[tuple[int, tuple[tuple[int, int, str], ...]], ...]:
@@ -126,9 +133,9 @@ def _named_files(text: str, base: Path, known: dict[Path, Path]) -> list[Path]:
     for name in _PATH_LIKE.findall(text):
         for target in _candidates(base, name.strip()):
             path = known.get(target.resolve())
-            if path is not None and path not in order:
+            if path is not None:
                 order.append(path)
-    return order
+    return list(dict.fromkeys(order))
 
 
 def _candidates(base: Path, entry: str) -> list[Path]:

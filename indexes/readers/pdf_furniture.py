@@ -151,7 +151,22 @@ def _agreeing_folios(edges: dict[int, _Edges]) -> dict[int, Folio]:
                 best, votes = folio, len(set(near))
         if best is not None:
             chosen[page] = best
-    return chosen
+    return {**_folios_by_place(edges), **chosen}
+
+
+def _folios_by_place(edges: dict[int, _Edges]) -> dict[int, Folio]:
+    """Numbers alone on their lines that stand where other pages bear theirs: the only page between two leaves."""
+    alone: dict[tuple[int, int], dict[int, Folio]] = defaultdict(dict)
+    for page, edge in edges.items():
+        for _, line in edge.all:
+            number = _number_of(line.text)
+            if number is not None:
+                alone[_place(line)].setdefault(page, number)
+    found: dict[int, Folio] = {}
+    for pages in alone.values():
+        if len(pages) > 1:
+            found.update(pages)
+    return found
 
 
 def _folio_candidates(lines: Sequence[tuple[int, Line]]) -> list[Folio]:

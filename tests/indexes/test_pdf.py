@@ -95,6 +95,20 @@ def test_declared_labels_are_used_when_nothing_is_printed(tmp_path: Path) -> Non
     assert read_book(tmp_path / "a.pdf").page_labels == ("i", "ii", "1", "2")
 
 
+def test_a_numbered_page_between_two_leaves_keeps_its_number(tmp_path: Path) -> None:
+    maker = PdfMaker()
+    maker.start("roman")
+    maker.chapter("Preface")
+    maker.paragraph()
+    maker.start("arabic")
+    for chapter in range(3):
+        maker.chapter(f"Chapter of {chapter}")
+        maker.paragraph()
+        maker.leaf()
+    maker.save(tmp_path / "a.pdf")
+    assert read_book(tmp_path / "a.pdf").page_labels == ("i", "1", None, "2", None, "3", None)
+
+
 def test_hyphens_that_the_book_writes_are_kept(tmp_path: Path) -> None:
     pdf = FPDF(unit="pt")
     pdf.add_page()
