@@ -15,6 +15,7 @@ from api.pages.frame import PageServices, Visit, empty_state, open_view
 from api.pages.markup import plain_html
 from api.pages.study_page import study_head
 from api.pages.texts import Texts
+from evals.book_sections import chapter_titles
 from evals.schedule import RATINGS, review
 from evals.study_store import StoredCard
 from indexes.errors import CoalesceError
@@ -87,8 +88,8 @@ class _Review:
         with self._back:
             tag("h3", self._t("mark.reference"), "small-heading")
             ui.html(plain_html(str(card.question["answer"])), sanitize=False).classes("rich")
-            if card.question.get("section"):
-                tag("p", str(card.question["section"]).replace("#", " › "), "soft")
+            if place := _place(card):
+                tag("p", place, "soft")
         self._buttons.clear()
         with self._buttons:
             for rating, name in RATINGS.items():
@@ -121,6 +122,13 @@ class _Review:
         title = self._t.count("cards.done", self._done) if self._done else self._t("cards.nothing_due")
         with empty_state(title, self._t("cards.next_due", time=wait)):
             link(self._t("study.progress"), "/study/progress", "button")
+
+
+def _place(card: StoredCard) -> str:
+    """Chapter and section that the question is about."""
+    chapter = chapter_titles().get(card.question.get("chapter", 0), "")
+    section = str(card.question.get("section") or "").rpartition("#")[2]
+    return " › ".join(part for part in (chapter, section) if part)
 
 
 def _span(t: Texts, span: timedelta) -> str:

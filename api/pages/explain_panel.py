@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 from api.pages.controls import button, field, select, tag, text_box, toast
@@ -11,6 +12,7 @@ from api.pages.source_panel import page_of
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from rag.explanation import Explanation, NodeRanks
+from rag.wording import stem
 
 MOST_SHOWN = 6
 MOST_WORDS = 12
@@ -118,7 +120,12 @@ class ExplainPanel:
             tag("td", self._rank(node.dense_rank, item.candidates_dense))
             tag("td", self._rank(node.lexical_rank, item.candidates_lexical))
             tag("td", self._rank(node.fused_rank, 0))
-            tag("td", ", ".join(node.missing[:MOST_WORDS]) or "–")
+            tag("td", self._as_asked(node.missing) or "–")
+
+    def _as_asked(self, pieces: Sequence[str]) -> str:
+        """Pieces of the question's wording, which are stems, as the reader wrote them."""
+        written = {stem(word.lower()): word for word in re.findall(r"\w+", self._question)}
+        return ", ".join(dict.fromkeys(written.get(piece, piece) for piece in pieces[:MOST_WORDS]))
 
     def _rank(self, rank: int | None, depth: int) -> str:
         if rank is not None:
@@ -129,7 +136,7 @@ class ExplainPanel:
         if node.fused_rank is not None:
             return self._t("explain.ranked", n=node.fused_rank)
         if node.missing:
-            return self._t("explain.words_missing", words=", ".join(node.missing[:MOST_WORDS]))
+            return self._t("explain.words_missing", words=self._as_asked(node.missing))
         return self._t("explain.not_found", n=item.candidates_dense)
 
     async def _keep(self, document: Document) -> None:

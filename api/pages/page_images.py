@@ -62,8 +62,9 @@ def page_source(services: Services, document_id: str) -> Path | None:
 def _candidates(home: Path, document: Document) -> tuple[Path, ...]:
     if document.format != "pdf":
         return ()
+    uploaded = sorted((home / "uploads" / document.sha256).glob("*"))
     source = Path(document.source)  # an upload's is its bare name
-    return (home / "uploads" / f"{document.sha256}.pdf", *((source,) if source.is_absolute() else ()))
+    return (*uploaded, source) if source.is_absolute() else tuple(uploaded)
 
 
 def render_page(path: Path, page: int, quote: str = "") -> bytes:

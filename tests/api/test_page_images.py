@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from api.pages.page_images import render_page
+from api.pages.page_images import page_source, render_page
+from api.uploads import UploadFolder, upload_id
 from indexes.errors import NotFound
+from indexes.types import BookHealth, Document
 
 fpdf = pytest.importorskip("fpdf", reason="fpdf2 is not installed")
 QUOTE = (
@@ -76,3 +78,45 @@ def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> N
     broken.write_bytes(b"%PDF-1.7 nothing")
     with pytest.raises(NotFound):
         render_page(broken, 1)
+
+
+class Shelf:
+    """Services of a home with one book."""
+
+    def __init__(self, home: Path, document: Document) -> None:
+        self.settings = type("Settings", (), {"home": home})
+        self.library = self
+        self._document = document
+
+    def document(self, document_id: str) -> Document:
+        if document_id != self._document.document_id:
+            raise NotFound(document_id)
+        return self._document
+
+
+def a_document(source: str, sha256: str, form: str = "pdf") -> Document:
+    return Document(upload_id(sha256), "Book", source, False, form, 2, 1, 1, sha256, "2026-01-01", BookHealth())
+
+
+def test_an_uploaded_book_is_found_where_uploads_are_kept(book: Path, tmp_path: Path) -> None:
+    folder = UploadFolder(tmp_path)
+    with book.open("rb") as file:
+        incoming = folder.take_in(file)
+    kept = folder.settle(incoming, "book.pdf")
+    document = a_document("book.pdf", incoming.sha256)
+    services: Any = Shelf(tmp_path, document)
+    assert page_source(services, document.document_id) == kept
+    assert page_source(services, "another") is None
+    folder.forget_book(document)
+    assert page_source(services, document.document_id) is None
+
+
+def test_a_book_added_by_path_is_found_there_and_a_bare_name_is_no_path(
+    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(book.parent)
+    for source, found in ((str(book), book), (book.name, None)):
+        services: Any = Shelf(tmp_path, a_document(source, "0"))
+        assert page_source(services, upload_id("0")) == found
+    other: Any = Shelf(tmp_path, a_document(str(book), "0", form="text"))
+    assert page_source(other, upload_id("0")) is None
