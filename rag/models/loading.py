@@ -14,7 +14,7 @@ from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.attention import register_attention
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
-from rag.models.folder import ModelFolder, inspect_folder, local_folder, quantization_of
+from rag.models.folder import ModelFolder, inspect_folder, local_folder, quantization_of, read_config
 from rag.models.memory import estimate_from_config, load_config
 from rag.settings import QUANTIZATIONS
 
@@ -101,6 +101,8 @@ def load_tokenizer(name: str, *, needs_chat_template: bool = True) -> Any:
     Raises:
         ModelCannotLoad: none is there, or it has no chat template.
     """
+    if (path := local_folder(name)) is not None:
+        read_config(path)  # says what a folder that is no model is, before its tokenizer is missed
     from transformers import AutoTokenizer
 
     try:

@@ -1,0 +1,137 @@
+"""`tune`, `export`, `quantize` and `memory` from the command line, Ctrl-C included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import build_model
+
+from api.cli import run
+from rag.tuning.dataset import write_dataset
+from rag.tuning.rows import TrainingRow
+
+pytestmark = pytest.mark.integration
+
+ROWS = [TrainingRow(f"What is number {n % 4}?", f"It is {n % 4}.", section=f"s{n % 4}") for n in range(16)]
+QUICK = ["--quantization", "none", "--rank", "8", "--batch-size", "2", "--accumulation", "1", "--max-length", "256"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Tiny models on one torch thread, also on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_dataset(ROWS, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_tuning_exporting_and_quantizing_work_end_to_end(
+    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "adapter"
+    tune = ["tune", "--model", str(model), "--data", str(data), "--out", str(out), "--max-steps", "4", *QUICK, "--json"]
+    assert run(tune) == 0
+    report = printed(capsys)
+    contract = {"adapter", "steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds"}
+    assert contract <= report.keys()
+    assert (report["adapter"], report["steps"]) == (str(out), 4)
+
+    assert run(tune) == 1
+    assert "--resume" in capsys.readouterr().err
+
+    exported = tmp_path / "exported"
+    command = ["export", "--model", "Qwen/Qwen3-8B", "--adapter", str(out), "--out", str(exported), "--json"]
+    assert run(command) == 0
+    assert printed(capsys)["findings"] == []
+    merged = tmp_path / "merged"
+    assert run(["export", "--model", str(model), "--adapter", str(out), "--out", str(merged), "--merge", "--json"]) == 0
+    assert printed(capsys)["kind"] == "merged"
+    assert (merged / "config.json").is_file()
+
+    quantized = tmp_path / "nf4"
+    assert run(["quantize", "--model", str(model), "--out", str(quantized), "--json"]) == 0
+    sizes = printed(capsys)
+    assert sizes["after_bytes"] < sizes["before_bytes"]
+
+
+def test_memory_prints_the_contracts_fields(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", "--model", str(model / "config.json"), "--context", "100", "--json"]) == 0
+    serving = printed(capsys)
+    names = ("weights", "kv_cache", "adapter", "optimizer", "activation")
+    assert serving["total_bytes"] == sum(serving[f"{name}_bytes"] for name in names)
+    assert run(["memory", "--model", str(model), "--train", "--rank", "8", "--json"]) == 0
+    assert printed(capsys)["optimizer_bytes"] > 0
+    assert run(["memory", "--model", str(model)]) == 0
+    assert "GiB" in capsys.readouterr().out
+
+
+def test_a_broken_line_and_a_missing_model_are_said_without_a_traceback(
+    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
+    assert run(["tune", "--model", str(model), "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
+    said = capsys.readouterr().err
+    assert "broken.jsonl, line 2" in said
+    assert "Traceback" not in said
+    assert run(["tune", "--model", "./nowhere", "--data", str(data), "--out", str(tmp_path / "y")]) == 1
+    assert "does not exist" in capsys.readouterr().err
+    assert run(["memory", "--model", "./nowhere"]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path: Path, model: Path, data: Path) -> None:
+    out = tmp_path / "adapter"
+    command = [
+        sys.executable, "-m", "api.cli", "tune", "--model", str(model), "--data", str(data), "--out", str(out),
+        "--max-steps", "300", "--checkpoint-steps", "1000", "--validation-share", "0", *QUICK,
+    ]  # fmt: skip
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COALESCE_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
+    assert process.stderr is not None
+    watchdog = threading.Timer(200, process.kill)
+    watchdog.start()
+    try:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("step "):
+                process.send_signal(signal.SIGINT)
+                break
+        said += process.stderr.readlines()
+        status = process.wait()
+    finally:
+        watchdog.cancel()
+        process.stderr.close()
+        process.kill()
+    text = "".join(said)
+    assert status == 130, text
+    assert "Go on with --resume" in text
+    assert "Traceback" not in text
+    assert len(list((out / "checkpoints").glob("checkpoint-*/complete"))) == 1
+    assert not (out / "adapter_model.safetensors").exists()
