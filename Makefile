@@ -20,11 +20,14 @@ help:
 serve: install
 	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)"
 
+# The page's toolkit keeps its state in the process, so the browser tests have one of their own.
 test: install
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow and not browser"
+	@$(BIN)/python -m pytest -m "browser and not slow"
 
 test-all: install
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not browser"
+	@$(BIN)/python -m pytest -m browser
 
 install: $(STAMP)
 

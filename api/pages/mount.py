@@ -6,10 +6,12 @@ NiceGUI takes half a second to import; the preparing thread does it, and until t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answering import Answering
@@ -17,6 +19,7 @@ from api.books import Books
 from api.services import Services
 from api.studying import Studying
 
+logger = logging.getLogger("coalesce.pages")
 RECONNECT_S = 20.0
 """How long the server keeps a tab whose connection is lost; one that comes back later reloads itself."""
 POLICY = (
@@ -65,18 +68,25 @@ class LazyPages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Waits for the page, then hands on."""
         await self._started.wait()
-        application: ASGIApp | None = self._shell
-        if application is not None:
-            await application(scope, receive, _guarded(send))
+        application: ASGIApp = self._shell or PlainTextResponse(
+            "The page cannot start; the server's log says why. REST works: see /docs.", status_code=503
+        )
+        await application(scope, receive, _guarded(send))
 
     async def _live(self) -> None:
         await self._imported.wait()
         shell = self._shell
         if shell is None:
             return
-        async with shell.router.lifespan_context(shell):
+        try:
+            async with shell.router.lifespan_context(shell):
+                self._started.set()
+                await self._stop.wait()
+        except Exception:
+            # A page that cannot start must say so, not let browsers wait for ever.
+            logger.exception("the page cannot start")
+            self._shell = None
             self._started.set()
-            await self._stop.wait()
 
 
 def _guarded(send: Send) -> Send:
