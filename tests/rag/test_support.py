@@ -92,6 +92,11 @@ def test_the_order_of_options_does_not_change_their_scores() -> None:
     assert forwards == pytest.approx(backwards[::-1])
 
 
+def test_passages_without_a_sentence_decide_nothing() -> None:
+    request = GenerationRequest("How many threads?", "rag", (make_passage("# Only a heading"),))
+    assert len(EncoderAnswerer(hash_embed, "hash").score_choices(request, OPTIONS).scores) == 4
+
+
 def test_an_adapter_is_opened_once_and_only_for_tuned_arms() -> None:
     opened: list[str] = []
 
