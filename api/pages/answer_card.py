@@ -21,6 +21,8 @@ from rag.types import Answer, Citation, Passage
 
 REDRAW_S = 0.04
 """Least time between two drawings of a growing answer: smooth to the eye, cheap for the browser."""
+QUOTING = "extractive"
+"""The generator that quotes and writes nothing: tokens a second say nothing of it."""
 OPEN_CITATION = (
     "(e) => { const b = e.target.closest('.cite');"
     " if (b) { coalesce.remember(b); emit(+b.dataset.cite, +b.dataset.passage); } }"
@@ -176,12 +178,12 @@ def figures(t: Texts, answer: Answer) -> str:
     """What answered, and how quickly."""
     name = answer.generator if answer.generator == answer.model else f"{answer.generator} · {answer.model}"
     parts = [t.either(f"generator.{answer.generator}", name)]
-    if answer.generator not in ("extractive",):
+    if answer.generator != QUOTING:
         parts = [name]
     if answer.arm != "rag":
         parts.append(t(f"arm.{answer.arm}"))
     parts.append(t("ask.seconds", total=f"{answer.timings.total_s:.2f}", first=f"{answer.timings.ttft_s:.2f}"))
-    if answer.usage.completion_tokens and answer.tokens_per_s:
+    if answer.tokens_per_s and answer.generator != QUOTING:
         parts.append(t("ask.speed", n=f"{answer.tokens_per_s:,.0f}"))
     return " · ".join(parts)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nicegui import ui
 
-from api.pages.answer_card import OPEN_CITATION, REDRAW_S
+from api.pages.answer_card import OPEN_CITATION, QUOTING, REDRAW_S
 from api.pages.controls import tag
 from api.pages.frame import Visit, show_problem
 from api.pages.markup import Markers, answer_html
@@ -79,7 +79,7 @@ class ArmAnswer:
         rows = [
             ("first", self._t("compare.ms", n=f"{1000 * answer.timings.ttft_s:,.0f}")),
             ("total", self._t("compare.ms", n=f"{1000 * answer.timings.total_s:,.0f}")),
-            ("speed", f"{answer.tokens_per_s:,.1f}" if answer.tokens_per_s else "–"),
+            ("speed", f"{answer.tokens_per_s:,.1f}" if answer.tokens_per_s and answer.generator != QUOTING else "–"),
             ("memory", f"{answer.peak_memory_bytes / MEBIBYTE:,.0f} MiB" if answer.peak_memory_bytes else "–"),
             ("citations", self._t("compare.supported", n=len(answer.citations), supported=supported)),
             ("model", answer.model if answer.adapter is None else f"{answer.model} + {answer.adapter}"),

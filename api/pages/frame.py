@@ -81,6 +81,9 @@ def open_view(page: PageServices, request: Request, view: str, build: Build, *, 
     """Draws a view: head, then what `build` makes, as soon as the server is ready."""
     visit = _visit(page, request)
     t = visit.t
+    frame = visit.client.content.parent_slot
+    if frame is not None:
+        frame.parent.tag = "div"  # Quasar's own would be a second <main>
     _head(visit, request, view, title or t(f"nav.{view}"))
     with tag("main", "", f"view {view}", id="main", tabindex="-1") as main:
         _when_ready(visit, main, build)

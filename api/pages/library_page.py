@@ -40,6 +40,7 @@ class _LibraryView:
         self._jobs_shown: list[Job] = []
         self._rows: list[tuple[TextElement, TextElement]] = []
         self._dismissed: set[str] = set()
+        self._stopping: set[str] = set()
 
     def build(self) -> None:
         """Draws the view."""
@@ -112,6 +113,8 @@ class _LibraryView:
         if job.error:
             hint = job.error.get("hint")
             return f"{job.error['message']}. {hint}." if hint else str(job.error["message"])
+        if job.id in self._stopping:
+            return self._t("library.stopping")
         stage = self._t.either(f"stage.{job.message}", job.message)
         return f"{stage} {job.done:,} / {job.total:,}" if job.total > 1 else stage
 
@@ -124,6 +127,10 @@ class _LibraryView:
             await asyncio.to_thread(self._visit.page.services.jobs.cancel, job.id)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
+            return
+        self._stopping.add(job.id)
+        self._jobs_shown = []
+        self._look()
 
     def _draw_books(self, documents: tuple[Document, ...]) -> None:
         self._books.clear()

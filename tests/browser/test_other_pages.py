@@ -34,7 +34,9 @@ def test_adding_a_book_can_be_cancelled(site: Live, open_page: Open) -> None:
     site.shelf.before_step = lambda step: gate.wait(10) and None if step == 1 else None
     page = open_page("/library")
     upload(page, "cancelled.txt", "This book is never added.")
-    page.locator(".upload").get_by_role("button", name="Cancel").click()
+    row = page.locator(".upload", has_text="Embedding 1 / 3")
+    row.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".upload")).to_contain_text("Stopping")
     gate.set()
     expect(page.locator(".upload")).to_have_count(0)
     expect(page.locator(".book")).to_have_count(1)
