@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tiny_models import build_model
@@ -120,6 +120,40 @@ def test_one_seed_writes_one_text_with_and_without_guesses(one_model: Any) -> No
 
     assert text(1, 0) == text(1, 0) == text(1, 8)
     assert text(1, 0) != text(2, 0)
+
+
+class Misleading:
+    """Guesses that are right for a few tokens, sometimes none, and then wrong."""
+
+    truth: ClassVar[list[int]] = []
+
+    def __init__(self, prompt: list[int], most_tokens: int) -> None:
+        self.written = 0
+
+    def extend(self, tokens: list[int]) -> None:
+        self.written += len(tokens)
+
+    def accepted(self, accepted_tokens: int, guessed_tokens: int) -> None:
+        """Learns nothing."""
+
+    def guess(self, room_tokens: int) -> list[int]:
+        coming = self.truth[self.written : self.written + self.written % 3]
+        return [*coming, 5, 6, 7][:room_tokens]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_wrong_guesses_change_no_token(one_model: Any, monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    prompt = random_prompt(60)
+
+    def text(lookup_tokens: int) -> list[int]:
+        sampler = Sampler(temperature=temperature, seed=11)
+        cache = SlabCache(3, 120)
+        return list(decode(one_model, prompt, cache, max_new_tokens=50, sampler=sampler, lookup_tokens=lookup_tokens))
+
+    expected = text(0)
+    monkeypatch.setattr(Misleading, "truth", expected)
+    monkeypatch.setattr("rag.generators.decode.PromptLookup", Misleading)
+    assert text(8) == expected
 
 
 def test_decoding_stops_within_two_tokens_of_cancellation(one_model: Any) -> None:

@@ -16,6 +16,8 @@ from tiny_models import build_adapter, build_model
 from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators import local
+from rag.generators.cache import SlabCache
+from rag.generators.decode import prefill
 from rag.generators.local import LocalGenerator, load_local_generator
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.settings import GeneratorSettings
@@ -192,6 +194,56 @@ def test_kept_prefixes_stay_within_their_bytes(tiny_model: Path) -> None:
         assert small._prefixes.held_bytes > 0
     finally:
         small.close()
+
+
+class AlwaysWrong:
+    """Guesses that are never right, so that every cache ends with tokens that were taken back."""
+
+    def __init__(self, prompt: list[int], most_tokens: int) -> None:
+        self.most_tokens = most_tokens
+
+    def extend(self, tokens: list[int]) -> None:
+        """Learns nothing."""
+
+    def accepted(self, accepted_tokens: int, guessed_tokens: int) -> None:
+        """Learns nothing."""
+
+    def guess(self, room_tokens: int) -> list[int]:
+        return [9, 8, 7, 6][:room_tokens]
+
+
+def test_kept_keys_are_those_of_a_fresh_read(plain: LocalGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after guesses, stop tokens, splits of the tree and a cancelled answer."""
+    import torch
+
+    monkeypatch.setattr("rag.generators.decode.PromptLookup", AlwaysWrong)
+    plain._stop_tokens = frozenset(range(3, 640, 2))  # answers end while a guess is out
+    request = ask(arm="rag", passages=PASSAGES)
+    for question in ("What is a warp?", "What is occupancy?", "Why?"):
+        answer(plain, replace(request, question=question, max_tokens=7))
+        for seed in range(4):
+            answer(plain, replace(request, question=question, max_tokens=9, temperature=1.5, seed=seed))
+    stopped = plain.stream(replace(request, question="Stopped?", max_tokens=20))
+    next(stopped)
+    stopped.close()  # type: ignore[attr-defined]
+    plain._thread.call(lambda: None)  # the stopped answer has left the model's thread
+    (root,) = plain._prefixes._roots.values()
+    waiting = [(root, [], [])]
+    compared = 0
+    while waiting:
+        node, tokens, segments = waiting.pop()
+        if node.segment is not None:
+            tokens, segments = tokens + node.tokens, [*segments, node.segment]
+        if not node.children:
+            fresh = SlabCache(3, len(tokens))
+            prefill(plain._model, tokens, fresh)
+            expected = fresh.copy_out(0, len(tokens))
+            for layer in range(3):
+                kept = torch.cat([segment.keys[layer] for segment in segments], dim=2)
+                torch.testing.assert_close(kept, expected.keys[layer], atol=1e-4, rtol=1e-3)
+            compared += 1
+        waiting += [(child, tokens, segments) for child in node.children.values()]
+    assert compared >= 4
 
 
 def slow_down(generator: LocalGenerator, seconds: float) -> list[float]:

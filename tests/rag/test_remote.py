@@ -302,6 +302,33 @@ def test_closing_hangs_up_so_that_the_engine_stops(engine: Engine, generator: Re
     assert hung_up.wait(2)
 
 
+def test_hanging_up_reaches_an_engine_that_is_thinking(engine: Engine) -> None:
+    """A read that waits on another thread keeps a closed socket open; the engine must hear of it all the same."""
+    hung_up = threading.Event()
+
+    def thinks(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(delta("Hm "))
+        handler.connection.settimeout(3)
+        try:
+            if handler.connection.recv(1) == b"":
+                hung_up.set()
+        except TimeoutError:
+            return
+        except OSError:
+            hung_up.set()
+
+    engine.answer = thinks
+    address = f"http://127.0.0.1:{engine.server_port}/v1"
+    patient = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url=address, request_timeout_s=30))
+    stream = patient.stream(REQUEST)
+    next(stream)
+    time.sleep(0.2)  # until the reading thread waits for the engine's next word
+    stream.close()  # type: ignore[attr-defined]
+    assert hung_up.wait(2)
+    patient.close()
+
+
 def test_cancelling_does_not_wait_for_the_engines_next_word(engine: Engine, generator: RemoteGenerator) -> None:
     engine.answer = say("one ", "two ", pause_s=0.4)
     stop = threading.Event()
