@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationRequest
-from rag.generators.sentence_scores import Unit, units_of
+from rag.generators.sentence_scores import EMBEDDED_CHARACTERS, Unit, units_of
 from rag.generators.vector_memory import Embed, VectorMemory
 from rag.retrieval.glossary import translate_terms
 from rag.retrieval.language import is_chinese
@@ -128,7 +128,9 @@ class EncoderAnswerer:
         asked = wording(question).pieces
         relevance = np.array([weights.share(asked, unit.words.pieces) for unit in units])
         read = np.argsort(-relevance, kind="stable")[:READ_UNITS]
-        vectors = embed([f"{question} {option}" for option in options] + [units[i].text for i in read])
+        vectors = embed(
+            [f"{question} {option}" for option in options] + [units[i].text[:EMBEDDED_CHARACTERS] for i in read]
+        )
         dense = (vectors[: len(options)] @ vectors[len(options) :].T).max(axis=1)
         said = [wording(option).pieces for option in options]
         # What the question says, or every option, tells none of them from another.

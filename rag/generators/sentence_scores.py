@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rag.generators.vector_memory import Embed, VectorMemory
 from rag.sentences import Span, split_spans
 from rag.types import Passage
 from rag.wording import Wording, wording
 
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Texts to unit vectors, float32 `(len(texts), dim)`."""
-
-EMBEDDED_UNITS = 28
-"""Units embedded for one question; the rest are out by wording and place alone. Keeps an answer under 100 ms."""
-CACHED_VECTORS = 20_000
+EMBEDDED_UNITS = 20
+"""Units embedded for one question; the rest are out by wording and place alone. Embedding is what an answer costs."""
+EMBEDDED_CHARACTERS = 240
+"""Of a unit, its beginning is embedded."""
 COSINE_WEIGHT = 0.48
 WORDING_WEIGHT = 0.56
 PLACE_WEIGHT = 0.06
@@ -76,9 +74,7 @@ class SentenceScorer:
     """Scores the units of passages for a question; vectors of sentences seen before are kept."""
 
     def __init__(self, embed: Embed) -> None:
-        self._embed = embed
-        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._embed = VectorMemory(embed)
 
     def score(self, question: str, passages: Sequence[Passage]) -> ScoredUnits:
         """Relevance of the most promising units; at most `EMBEDDED_UNITS` of them.
@@ -95,7 +91,7 @@ class SentenceScorer:
         ]
         read = sorted(sorted(range(len(units)), key=lambda i: -without_cosine[i])[:EMBEDDED_UNITS])
         kept = tuple(units[i] for i in read)
-        vectors = self.embed([question, *(unit.text for unit in kept)])
+        vectors = self._embed([question, *(unit.text[:EMBEDDED_CHARACTERS] for unit in kept)])
         cosine = vectors[1:] @ vectors[0]
         scores = [
             without_cosine[i]
@@ -104,20 +100,6 @@ class SentenceScorer:
             for n, i in enumerate(read)
         ]
         return ScoredUnits(kept, np.array(scores, np.float64), vectors[1:])
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors `(len(texts), dim)`, from memory where they were asked before."""
-        with self._lock:
-            known = {text: self._vectors[text] for text in texts if text in self._vectors}
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
-        if missing:
-            fresh = dict(zip(missing, self._embed(missing), strict=True))
-            known.update(fresh)
-            with self._lock:
-                self._vectors.update(fresh)
-                while len(self._vectors) > CACHED_VECTORS:
-                    self._vectors.popitem(last=False)
-        return np.stack([known[text] for text in texts])
 
 
 def units_of(passages: Sequence[Passage]) -> list[Unit]:
