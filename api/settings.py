@@ -85,7 +85,7 @@ class CoalesceSettings(BaseSettings):
 
     embedder: str = EMBEDDED_MODEL
     embedder_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    embed_batch_size: int = Field(default=32, ge=1, le=4096)
+    embed_batch_size: int | None = Field(default=None, ge=1, le=4096)
     chunk_tokens: int | None = Field(default=None, ge=16)
     chunk_overlap_tokens: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"

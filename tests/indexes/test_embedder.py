@@ -76,7 +76,9 @@ def embedder(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyp
     """The bundled model in float32, so that figures are the same on every machine."""
     from indexes.embedder import load_embedder
 
-    return load_embedder(IndexSettings(tmp_path_factory.mktemp("home"), embedder_dtype="float32", device="cpu"))
+    return load_embedder(
+        IndexSettings(tmp_path_factory.mktemp("home"), embedder_dtype="float32", device="cpu", embed_batch_size=32)
+    )
 
 
 @pytest.mark.integration
