@@ -22,8 +22,8 @@ from indexes.turns import Turns
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BATCH_SIZES = {"cpu": 8, "cuda": 128}
-"""Texts embedded together. On a CPU eight are as fast as more (320 passages: 11.2 s of CPU time in batches of 8, 11.9 in
-batches of 32, 13.4 of 64), and a question that comes while a book is added waits for one batch."""
+"""Texts embedded together. On a CPU eight are as fast as more (320 passages took 11.2 s of CPU time in batches of 8,
+11.9 in batches of 32, 13.4 of 64), and a question that comes while a book is added waits for one batch."""
 
 
 class Embedder(BaseEmbedding):
