@@ -57,7 +57,9 @@ class CrossEncoderReranker(BaseNodePostprocessor):
         self.load()
         with self._lock:
             raw = self._encoder.predict([(query, text) for text in texts], show_progress_bar=False)
-        return [_probability(float(value)) for value in raw]
+        values = [float(value) for value in raw]
+        # Some models give probabilities, some give logits; a mixture would not keep the order.
+        return values if all(0.0 <= value <= 1.0 for value in values) else [_sigmoid(value) for value in values]
 
     def rerank(self, query: str, hits: list[Hit]) -> list[Hit]:
         """`hits` with the first `depth` in the cross-encoder's order and with its scores."""
@@ -82,5 +84,5 @@ class CrossEncoderReranker(BaseNodePostprocessor):
         return head + tail
 
 
-def _probability(value: float) -> float:
-    return value if 0.0 <= value <= 1.0 else 1.0 / (1.0 + math.exp(-max(min(value, 60.0), -60.0)))
+def _sigmoid(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(min(value, 60.0), -60.0)))

@@ -88,6 +88,17 @@ def test_a_reranker_reorders_its_depth_and_keeps_the_rest_behind() -> None:
     assert reranker.postprocess_nodes([], QueryBundle("q")) == []
 
 
+def test_logits_keep_their_order_beside_values_that_look_like_probabilities() -> None:
+    class Logits:
+        def predict(self, pairs, show_progress_bar):
+            return [0.9, 1.2, -3.0]
+
+    reranker = CrossEncoderReranker(model="none")
+    reranker._encoder = Logits()
+    scores = reranker.scores("q", ["a", "b", "c"])
+    assert scores[1] > scores[0] > scores[2]
+
+
 def test_an_explanation_gives_the_ranks_of_a_page() -> None:
     retrieval = RETRIEVER.search("What is a bank conflict?", Filters())
     explanation = explain(retrieval, LIBRARY, "book", page=2)
