@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from api.answering import Answering
 from api.books import Books
+from api.callers import Caller, caller_of
 from api.jobs import JobQueue
 from api.metrics import Metrics
+from api.schemas.study import Learner
 from api.services import Services
 from api.studying import Studying
+from rag.conversations import ConversationStore
 
 
 def get_services(request: Request) -> Services:
@@ -44,6 +47,27 @@ def get_studying(request: Request) -> Studying:
     return cast(Studying, request.app.state.studying)
 
 
+def get_caller(request: Request) -> Caller:
+    """Who sent the request."""
+    return caller_of(request.scope)
+
+
+def get_learner(
+    request: Request,
+    learner: Annotated[Learner | None, Query(description="whose; with a learner's own key it may be left out")] = None,
+) -> str:
+    """Whose exams, cards and progress the request is about; raises NotAllowed for another's than the key's."""
+    return get_caller(request).learner_for(learner)
+
+
+def get_conversations(request: Request) -> ConversationStore:
+    """The conversations that the caller may know of."""
+    return get_services(request).engine.conversations.of(get_caller(request).learner)
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]
+LearnerDep = Annotated[str, Depends(get_learner)]
+ConversationsDep = Annotated[ConversationStore, Depends(get_conversations)]
 ServicesDep = Annotated[Services, Depends(get_services)]
 AnsweringDep = Annotated[Answering, Depends(get_answering)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]

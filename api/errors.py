@@ -7,6 +7,7 @@ Branches that exist only here:
     ├── InvalidInput ── UnsafeBind  a bind that other machines reach, without a key               (400)
     ├── NoKey                       no API key, or a wrong one                                    (401)
     ├── ForeignOrigin               a Host or Origin that may be another site's page               (403)
+    ├── NotAllowed                  a learner's key asks for what is another's                    (403)
     ├── RateLimited                 a client asked too often                                      (429)
     └── Busy ── NotReady            still loading                                                 (503)
 """
@@ -49,6 +50,10 @@ class ForeignOrigin(CoalesceError):
     """The request may come from another site's page in the user's browser."""
 
 
+class NotAllowed(CoalesceError):
+    """A learner's own key asks for what is another learner's, or everyone's."""
+
+
 class RateLimited(Busy):
     """The client asked more often than it may."""
 
@@ -88,6 +93,7 @@ ERROR_TABLE: dict[type[CoalesceError], tuple[int, str]] = {
     UnsafeBind: (400, "unsafe_bind"),
     NoKey: (401, "no_key"),
     ForeignOrigin: (403, "foreign_origin"),
+    NotAllowed: (403, "not_allowed"),
     RateLimited: (429, "rate_limited"),
     NotReady: (503, "not_ready"),
 }

@@ -11,7 +11,7 @@ from mcp.server import MCPServer
 from api.schemas.answers import AnswerOut, PassageOut
 from api.schemas.study import exam_question
 from evals.exam import ExamPlan
-from evals.study import DEFAULT_LEARNER, Study
+from evals.study import Study
 from indexes.errors import CoalesceError
 from rag.engine import AnswerEngine
 from rag.types import Question
@@ -22,11 +22,12 @@ INSTRUCTIONS = (
 )
 
 
-def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study) -> MCPServer:
+def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study, learner: str) -> MCPServer:
     """The server with its four tools.
 
     Args:
         engine: gives the engine, loading it when it is first asked for.
+        learner: whose exams and cards the assistant sets and marks; it knows no other's.
     """
     server = MCPServer("coalesce", title="Coalesce", instructions=INSTRUCTIONS)
 
@@ -48,7 +49,7 @@ def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study) -> MCPSer
 
         def start() -> dict[str, Any]:
             plan = ExamPlan(count, tuple(chapters or ()), tuple(types or ()), seed=secrets.randbelow(2**31))
-            exam = study.start_exam(plan, DEFAULT_LEARNER)
+            exam = study.start_exam(plan, learner)
             return {"exam_id": exam.id, "questions": [exam_question(record).model_dump() for record in exam.questions]}
 
         return _told(start)
@@ -56,7 +57,7 @@ def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study) -> MCPSer
     @server.tool()
     def mark_quiz(exam_id: str, answers: dict[str, int | str]) -> dict[str, Any]:
         """Marks answers by question id: an option's index from 0, or a text."""
-        return _told(lambda: study.hand_in(exam_id, dict(answers)))
+        return _told(lambda: study.hand_in(exam_id, dict(answers), learner))
 
     return server
 

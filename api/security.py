@@ -2,7 +2,7 @@
 
 * A bind that other machines reach needs an API key, or `--insecure`.
 * With keys, every call needs `Authorization: Bearer KEY`, or the cookie that the login page sets (a digest of the
-  key). `/healthz`, `/readyz` and the login page are open.
+  key). `/healthz`, `/readyz` and the login page are open. Whose key it is decides what it may see: `api/callers.py`.
 * Without keys, the `Host` header must name this machine: a page of another site that rebinds its own name to
   127.0.0.1 carries its name there (DNS rebinding).
 * Calls that change something, and web sockets, may not carry the `Origin` of another site.
@@ -10,11 +10,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
@@ -23,13 +20,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.callers import Caller, KeyRing, put_caller
 from api.errors import ForeignOrigin, NoKey, UnsafeBind, describe, reply_for
 from api.settings import ServerSettings
 from indexes.errors import CoalesceError
 
 COOKIE = "coalesce_key"
 LOGIN_PATH = "/login"
-OPEN_PATHS = frozenset({"/healthz", "/readyz", LOGIN_PATH})
+LOGOUT_PATH = "/logout"
+OPEN_PATHS = frozenset({"/healthz", "/readyz", LOGIN_PATH, LOGOUT_PATH})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -39,44 +38,11 @@ def check_bind(settings: ServerSettings) -> None:
     Raises:
         UnsafeBind: the address is not this machine's own, there is no key, and `--insecure` was not given.
     """
-    if not (settings.loopback or settings.api_keys or settings.insecure):
+    if not (settings.loopback or settings.asks_for_keys or settings.insecure):
         raise UnsafeBind(
             f"binding to {settings.host} lets other machines in, and no API key is set",
             hint="set COALESCE_API_KEYS to a key of your choice, or give --insecure, or bind to 127.0.0.1",
         )
-
-
-def cookie_value(key: str) -> str:
-    """What the cookie holds for a key: a digest, so that the key itself is not kept by the browser."""
-    return hmac.new(key.encode(), b"coalesce page", hashlib.sha256).hexdigest()
-
-
-class KeyRing:
-    """The accepted keys. Every comparison takes the same time whichever key is right."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = [key.encode() for key in keys]
-        self._cookies = [cookie_value(key.decode()).encode() for key in self._keys]
-
-    @property
-    def empty(self) -> bool:
-        """True when no key is asked for."""
-        return not self._keys
-
-    def has_key(self, given: bytes) -> bool:
-        """Whether `given` is one of the keys, in UTF-8."""
-        return _any_equal(self._keys, given)
-
-    def has_cookie(self, given: bytes) -> bool:
-        """Whether `given` is the digest of one of the keys."""
-        return _any_equal(self._cookies, given)
-
-
-def _any_equal(known: list[bytes], given: bytes) -> bool:
-    found = False
-    for item in known:
-        found |= hmac.compare_digest(item, given)
-    return found
 
 
 class Guard:
@@ -84,7 +50,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
-        self._keys = KeyRing(settings.api_keys)
+        self._keys = KeyRing(settings)
         self._hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), settings.host.lower()}
         self._allowed = {host.lower() for host in settings.allowed_hosts}
         self._hosts |= self._allowed
@@ -108,8 +74,10 @@ class Guard:
             self._check_host(host)
         if scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS:
             self._check_origin(headers, host)
-        if not self._keys.empty and scope["path"] not in OPEN_PATHS:
-            self._check_key(headers)
+        if self._keys.empty:
+            put_caller(scope, Caller())
+        elif scope["path"] not in OPEN_PATHS:
+            put_caller(scope, self._caller(headers))
 
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
@@ -134,19 +102,20 @@ class Guard:
             f"the request comes from a page of {origin!r}", hint="call from this server's own page or a program"
         )
 
-    def _check_key(self, headers: Headers) -> None:
+    def _caller(self, headers: Headers) -> Caller:
         # Header bytes are read as Latin-1, whatever they were written in: this takes the bytes back.
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._keys.has_key(key.strip().encode("latin-1")):
-            return
+        if scheme.lower() == "bearer" and (caller := self._keys.by_key(key.strip().encode("latin-1"))):
+            return caller
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
             cookies = SimpleCookie()
-        if COOKIE in cookies and self._keys.has_cookie(cookies[COOKIE].value.encode("utf-8", "replace")):
-            return
+        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
+        if caller := self._keys.by_cookie(cookie.encode("utf-8", "replace")):
+            return caller
         given = "no API key was given" if not scheme else "the API key is not known"
-        raise NoKey(given, hint="send `Authorization: Bearer KEY` with a key of COALESCE_API_KEYS")
+        raise NoKey(given, hint="send `Authorization: Bearer KEY` with a key that was set when the server was started")
 
     async def _refuse(self, error: CoalesceError, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

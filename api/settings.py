@@ -13,12 +13,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
@@ -32,7 +33,8 @@ class ServerSettings:
     """What the server itself needs to know.
 
     Attributes:
-        api_keys: accepted bearer keys; empty asks for none.
+        api_keys: accepted bearer keys that may do everything; without any key at all none is asked for.
+        learner_keys: `(learner, key)`: keys that see and change one learner's own things only.
         insecure: serve other machines without a key.
         allowed_hosts: names other than this machine's that a `Host` header may carry.
         max_upload_bytes, max_body_bytes: largest book, and largest body of any other call.
@@ -44,6 +46,7 @@ class ServerSettings:
     host: str
     port: int
     api_keys: tuple[str, ...] = field(repr=False)
+    learner_keys: tuple[tuple[str, str], ...] = field(repr=False)
     insecure: bool
     allowed_hosts: tuple[str, ...]
     max_upload_bytes: int
@@ -51,6 +54,11 @@ class ServerSettings:
     answer_threads: int
     max_waiting_asks: int
     rate_limit_per_minute: int
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True when callers need a key."""
+        return bool(self.api_keys or self.learner_keys)
 
     @property
     def loopback(self) -> bool:
@@ -71,6 +79,18 @@ def _absolute(path: Path) -> Path:
 
 def _default_home() -> Path:
     return Path(platformdirs.user_data_dir("coalesce", appauthor=False))
+
+
+def _learner_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`LEARNER=KEY` each. What is wrong is told without the pair itself: it may be a key."""
+    found: dict[str, str] = {}
+    for number, pair in enumerate(pairs, start=1):
+        name, _, key = (part.strip() for part in pair.partition("="))
+        if not name or not key or name in found:
+            why = "names a learner twice" if name in found else "is not of the form LEARNER=KEY"
+            raise InvalidInput(f"entry {number} of `learner_keys` {why}", hint="for example alice=KEY1,bob=KEY2")
+        found[name] = key
+    return found
 
 
 Commas = Annotated[tuple[str, ...], NoDecode]
@@ -114,6 +134,7 @@ class CoalesceSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    learner_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
     insecure: bool = False
     allowed_hosts: Commas = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
@@ -132,6 +153,28 @@ class CoalesceSettings(BaseSettings):
     def _read_pairs(cls, value: object) -> object:
         pairs = _split_commas(value)
         return dict(parse_pair(pair) for pair in pairs) if isinstance(pairs, tuple) else pairs
+
+    @field_validator("learner_keys", mode="before")
+    @classmethod
+    def _read_learners(cls, value: object) -> object:
+        pairs = _split_commas(value)
+        return _learner_pairs(pairs) if isinstance(pairs, tuple) else pairs
+
+    @model_validator(mode="after")
+    def _check_learner_keys(self) -> Self:
+        keys = [key.get_secret_value() for key in self.learner_keys.values()]
+        everyones = {key.get_secret_value() for key in self.api_keys}
+        if len(set(keys)) < len(keys) or everyones.intersection(keys):
+            raise InvalidInput(
+                "one key stands twice in `learner_keys` and `api_keys`: whose would it be?",
+                hint="give every learner a key of their own",
+            )
+        wrong = [name for name in self.learner_keys if not is_learner_name(name) or name != name.strip()]
+        if wrong:
+            raise InvalidInput(f"learner {wrong[0]!r:.60} in `learner_keys` is not a name", hint=LEARNER_NAME_HINT)
+        if not all(key.strip() for key in keys):
+            raise InvalidInput("a learner of `learner_keys` has an empty key", hint="give every learner a key")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -197,6 +240,7 @@ class CoalesceSettings(BaseSettings):
             host=self.host,
             port=self.port,
             api_keys=tuple(key.get_secret_value() for key in self.api_keys),
+            learner_keys=tuple((name, key.get_secret_value()) for name, key in self.learner_keys.items()),
             insecure=self.insecure,
             allowed_hosts=self.allowed_hosts,
             max_upload_bytes=self.max_upload_bytes,

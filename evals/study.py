@@ -15,6 +15,7 @@ from typing import Any
 
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, draw_exam
+from evals.learners import DEFAULT_LEARNER, checked_learner
 from evals.marking import Given, mark_answer
 from evals.questions import BankQuestion, parse_question
 from evals.schedule import review
@@ -25,8 +26,6 @@ Clock = Callable[[], datetime]
 FindPassage = Callable[[BankQuestion], Mapping[str, Any] | None]
 """The passage that justifies a question's answer, in the wire form of a passage, or None."""
 
-DEFAULT_LEARNER = "default"
-MAX_LEARNER_CHARACTERS = 100
 FORECAST_DAYS = 7
 PASSED = 0.999
 """Least score of an attempt that counts as right and makes no card."""
@@ -81,7 +80,7 @@ class Study:
         Raises:
             InvalidInput: a plan that cannot be met, or a name that is none.
         """
-        learner = _checked_learner(learner)
+        learner = checked_learner(learner)
         drawn = draw_exam(self._questions() if questions is None else questions, plan)
         now = self._clock()
         exam = StoredExam(
@@ -98,11 +97,11 @@ class Study:
 
     def exam(self, exam_id: str, learner: str = DEFAULT_LEARNER) -> StoredExam:
         """An exam, with its result once handed in. Raises NotFound."""
-        return self._store.exam(exam_id, _checked_learner(learner))
+        return self._store.exam(exam_id, checked_learner(learner))
 
     def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, the newest first."""
-        return self._store.exams(_checked_learner(learner), limit)
+        return self._store.exams(checked_learner(learner), limit)
 
     def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str = DEFAULT_LEARNER) -> dict[str, Any]:
         """Marks an exam: `{score, max_score, marks}`; what was not answered is 0. Nothing is kept when it raises.
@@ -158,11 +157,11 @@ class Study:
 
     def due_cards(self, learner: str = DEFAULT_LEARNER, limit: int = 100) -> tuple[StoredCard, ...]:
         """Cards due now, the longest overdue first."""
-        return self._store.due_cards(_checked_learner(learner), self._clock(), limit)
+        return self._store.due_cards(checked_learner(learner), self._clock(), limit)
 
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
-        return self._store.cards(_checked_learner(learner))
+        return self._store.cards(checked_learner(learner))
 
     def review_card(
         self, card_id: str, rating: int, learner: str = DEFAULT_LEARNER, at: datetime | None = None
@@ -176,7 +175,7 @@ class Study:
         Raises:
             NotFound, InvalidInput, Conflict: as `evals.schedule.review`; also InvalidInput for a time ahead of now.
         """
-        card = self._store.card(card_id, _checked_learner(learner))
+        card = self._store.card(card_id, checked_learner(learner))
         now = self._clock()
         if at is not None and at > now + timedelta(minutes=5):
             raise InvalidInput(f"the review is dated {at.isoformat()}, ahead of {now.isoformat()}", hint="leave it out")
@@ -188,7 +187,7 @@ class Study:
 
     def progress(self, learner: str = DEFAULT_LEARNER) -> Progress:
         """What was seen, what was right, what is due and what is coming, by chapter."""
-        learner = _checked_learner(learner)
+        learner = checked_learner(learner)
         now = self._clock()
         questions = {question.id: question for question in self._questions() if question.answerable}
         totals = Counter(question.chapter for question in questions.values())
@@ -226,12 +225,3 @@ def question_of(record: Mapping[str, Any]) -> BankQuestion:
     """The question that an exam or a card keeps."""
     listed = {key: list(value) if isinstance(value, tuple) else value for key, value in record.items()}
     return parse_question(listed, where=str(record.get("id", "question")))
-
-
-def _checked_learner(name: str) -> str:
-    name = name.strip()
-    if not name or len(name) > MAX_LEARNER_CHARACTERS or not name.isprintable():
-        raise InvalidInput(
-            f"learner {name!r:.60} is not a name", hint=f"use 1 to {MAX_LEARNER_CHARACTERS} printable characters"
-        )
-    return name

@@ -61,5 +61,5 @@ def _adapter(question: Question, known: tuple[str, ...]) -> str | None:
 def _turns(question: Question, conversations: ConversationStore) -> tuple[Turn, ...]:
     if question.conversation_id is None:
         return tuple(Turn(asked, answered) for asked, answered in question.turns)[-EARLIER_TURNS:]
-    answers = conversations.answers(question.conversation_id)
+    answers = conversations.of(question.owner).answers(question.conversation_id)
     return tuple(Turn(answer.question, answer.answer) for answer in answers if not answer.refused)[-EARLIER_TURNS:]

@@ -2,41 +2,26 @@
 
 An answer is kept whole as JSON, so that a conversation reloads with citations, passages and pages as they were, even
 after the book is gone. Several threads and several processes may use one store; every call is one transaction.
+Every conversation may have an owner; a store that is narrowed to one owner knows no other's.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from indexes.errors import HomeNotWritable, InvalidInput, NotFound, StorageFull
+from indexes.errors import InvalidInput, NotFound
 from rag.answer_json import answer_from_json, answer_to_json
+from rag.conversation_file import ConversationFile
 from rag.types import Answer
 
 Rating: TypeAlias = Literal["up", "down"]
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
-BUSY_TIMEOUT_S = 30.0
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY, title TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS answers (
-    id TEXT PRIMARY KEY, conversation_id TEXT NOT NULL REFERENCES conversations(id) ON DELETE CASCADE,
-    ordinal INTEGER NOT NULL, created_at TEXT NOT NULL, body TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS answers_by_conversation ON answers(conversation_id, ordinal);
-CREATE TABLE IF NOT EXISTS feedback (
-    answer_id TEXT PRIMARY KEY REFERENCES answers(id) ON DELETE CASCADE,
-    rating TEXT NOT NULL, comment TEXT NOT NULL, created_at TEXT NOT NULL);
-"""
-_SCHEMA_VERSION = 1
+_OWNED = "(:owner IS NULL OR c.owner = :owner)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +46,34 @@ class Feedback:
 
 
 class ConversationStore:
-    """All conversations of one home. Light to make; the file is created at the first call."""
+    """The conversations of one home. Light to make; the file is created at the first call.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        owner: whose conversations it knows; None knows everyone's, and those it creates are nobody's.
+    """
+
+    def __init__(self, path: Path, owner: str | None = None) -> None:
         self._path = path
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
+        self._owner = owner
+        self._file = ConversationFile(path)
+
+    def of(self, owner: str | None) -> ConversationStore:
+        """This store narrowed to one owner, over the same open file; None narrows nothing."""
+        if owner is None:
+            return self
+        narrowed = ConversationStore(self._path, owner)
+        narrowed._file = self._file
+        return narrowed
 
     def create(self, title: str = "") -> Conversation:
         """A new, empty conversation; without a title it takes the first question's words."""
         now = _now()
         conversation = Conversation(uuid.uuid4().hex, clean_title(title), now, now, 0)
-        with self._transaction() as db:
-            db.execute("INSERT INTO conversations VALUES (?, ?, ?, ?)", (conversation.id, conversation.title, now, now))
+        with self._file.transaction() as db:
+            db.execute(
+                "INSERT INTO conversations (id, title, created_at, updated_at, owner) VALUES (?, ?, ?, ?, ?)",
+                (conversation.id, conversation.title, now, now, self._owner or ""),
+            )
         return conversation
 
     def get(self, conversation_id: str) -> Conversation:
@@ -82,16 +82,21 @@ class ConversationStore:
         Raises:
             NotFound: no conversation has this id.
         """
-        with self._transaction() as db:
-            row = db.execute(f"{_SELECT} WHERE c.id = ? GROUP BY c.id", (conversation_id,)).fetchone()
+        with self._file.transaction() as db:
+            row = db.execute(
+                f"{_SELECT} WHERE c.id = :id AND {_OWNED} GROUP BY c.id", {"id": conversation_id, "owner": self._owner}
+            ).fetchone()
         if row is None:
             raise _unknown_conversation(conversation_id)
         return Conversation(*row)
 
     def list(self) -> tuple[Conversation, ...]:
-        """All conversations, the one used last first."""
-        with self._transaction() as db:
-            rows = db.execute(f"{_SELECT} GROUP BY c.id ORDER BY c.updated_at DESC, c.rowid DESC").fetchall()
+        """Its conversations, the one used last first."""
+        with self._file.transaction() as db:
+            rows = db.execute(
+                f"{_SELECT} WHERE {_OWNED} GROUP BY c.id ORDER BY c.updated_at DESC, c.rowid DESC",
+                {"owner": self._owner},
+            ).fetchall()
         return tuple(Conversation(*row) for row in rows)
 
     def rename(self, conversation_id: str, title: str) -> Conversation:
@@ -104,10 +109,9 @@ class ConversationStore:
         cleaned = clean_title(title)
         if not cleaned:
             raise InvalidInput("the title is empty", hint="give the conversation a title of at least one letter")
-        with self._transaction() as db:
-            cursor = db.execute("UPDATE conversations SET title = ? WHERE id = ?", (cleaned, conversation_id))
-        if cursor.rowcount == 0:
-            raise _unknown_conversation(conversation_id)
+        self.get(conversation_id)
+        with self._file.transaction() as db:
+            db.execute("UPDATE conversations SET title = ? WHERE id = ?", (cleaned, conversation_id))
         return self.get(conversation_id)
 
     def delete(self, conversation_id: str) -> None:
@@ -116,7 +120,8 @@ class ConversationStore:
         Raises:
             NotFound: no conversation has this id.
         """
-        with self._transaction() as db:
+        self.get(conversation_id)
+        with self._file.transaction() as db:
             cursor = db.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
         if cursor.rowcount == 0:
             raise _unknown_conversation(conversation_id)
@@ -128,7 +133,7 @@ class ConversationStore:
             NotFound: no conversation has this id.
         """
         self.get(conversation_id)
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             rows = db.execute(
                 "SELECT body FROM answers WHERE conversation_id = ? ORDER BY ordinal", (conversation_id,)
             ).fetchall()
@@ -140,8 +145,12 @@ class ConversationStore:
         Raises:
             NotFound: no answer has this id.
         """
-        with self._transaction() as db:
-            row = db.execute("SELECT body FROM answers WHERE id = ?", (answer_id,)).fetchone()
+        with self._file.transaction() as db:
+            row = db.execute(
+                "SELECT a.body FROM answers a JOIN conversations c ON c.id = a.conversation_id "
+                "WHERE a.id = :id AND (:owner IS NULL OR c.owner = :owner)",
+                {"id": answer_id, "owner": self._owner},
+            ).fetchone()
         if row is None:
             raise _unknown_answer(answer_id)
         return answer_from_json(row[0])
@@ -153,7 +162,7 @@ class ConversationStore:
             NotFound: the conversation was deleted meanwhile.
         """
         now = _now()
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             cursor = db.execute(
                 "UPDATE conversations SET updated_at = ?, title = CASE title WHEN '' THEN ? ELSE title END "
                 "WHERE id = ?",
@@ -182,64 +191,35 @@ class ConversationStore:
             )
         self.answer(answer_id)
         now = _now()
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             db.execute("INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)", (answer_id, rating, comment, now))
         return Feedback(answer_id, "up" if rating == "up" else "down", comment, now)
 
     def ratings(self, conversation_id: str) -> dict[str, Rating]:
         """The verdicts on the answers of one conversation, by answer id."""
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             rows = db.execute(
                 "SELECT f.answer_id, f.rating FROM feedback f JOIN answers a ON a.id = f.answer_id "
-                "WHERE a.conversation_id = ?",
-                (conversation_id,),
+                "JOIN conversations c ON c.id = a.conversation_id "
+                "WHERE c.id = :id AND (:owner IS NULL OR c.owner = :owner)",
+                {"id": conversation_id, "owner": self._owner},
             ).fetchall()
         return dict(rows)
 
     def feedback(self) -> tuple[tuple[Feedback, Answer], ...]:
         """All feedback with the answers it is about, oldest first; for export as evaluation cases."""
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             rows = db.execute(
                 "SELECT f.answer_id, f.rating, f.comment, f.created_at, a.body FROM feedback f "
-                "JOIN answers a ON a.id = f.answer_id ORDER BY f.created_at, f.rowid"
+                "JOIN answers a ON a.id = f.answer_id JOIN conversations c ON c.id = a.conversation_id "
+                "WHERE (:owner IS NULL OR c.owner = :owner) ORDER BY f.created_at, f.rowid",
+                {"owner": self._owner},
             ).fetchall()
         return tuple((Feedback(*row[:4]), answer_from_json(row[4])) for row in rows)
 
     def close(self) -> None:
-        """Closes the file; the next call opens it again."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                connection = self._connection or self._open()
-                with connection:
-                    yield connection
-            except sqlite3.OperationalError as error:
-                if "full" in str(error):
-                    raise StorageFull(f"{self._path}: {error}", hint="free some space; nothing was kept") from error
-                raise HomeNotWritable(
-                    f"cannot use {self._path}: {error}", hint="check that the home folder exists and can be written"
-                ) from error
-
-    def _open(self) -> sqlite3.Connection:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise HomeNotWritable(
-                f"cannot create {self._path.parent}: {error}", hint="set COALESCE_HOME to a folder you can write"
-            ) from error
-        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        self._connection = connection
-        return connection
+        """Closes the file, for stores narrowed from this one too; the next call opens it again."""
+        self._file.close()
 
 
 _SELECT = (

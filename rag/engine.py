@@ -206,7 +206,7 @@ class AnswerEngine:
         answers = tuple(self.ask(one, cancelled, keep=False) for one in questions)
         if not keep:
             return answers
-        conversation_id = question.conversation_id or self.conversations.create().id
+        conversation_id = question.conversation_id or self.conversations.of(question.owner).create().id
         kept = tuple(replace(answer, conversation_id=conversation_id) for answer in answers)
         for answer in kept:
             self.conversations.append(answer)
@@ -287,7 +287,7 @@ class AnswerEngine:
     def _conversation_id(self, question: Question, keep: bool) -> str:
         if question.conversation_id is not None:
             return question.conversation_id
-        return self.conversations.create().id if keep else ""
+        return self.conversations.of(question.owner).create().id if keep else ""
 
 
 def _close(pieces: Iterator[object]) -> None:

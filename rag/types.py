@@ -34,6 +34,7 @@ class Question:
         max_tokens: longest answer, in the generator's tokens; None is the generator's default.
         temperature: 0 is greedy.
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
+        owner: whose conversations it may read and begin; None reads everyone's and begins nobody's.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Question:
     temperature: float = 0.0
     seed: int | None = None
     turns: tuple[tuple[str, str], ...] = ()
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

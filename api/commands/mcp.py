@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,14 +33,18 @@ def mcp(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    learner: Annotated[str | None, typer.Option(help="Whose exams and cards the assistant works on.")] = None,
 ) -> None:
     """Serve search, ask and quiz as tools (Model Context Protocol) on standard input and output."""
     invocation: Invocation = context.obj
     settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
     from api.mcp_server import build_mcp_server
     from api.studying import open_study
+    from evals.learners import DEFAULT_LEARNER, checked_learner
     from indexes.library import open_library
     from rag.assemble import build_engine
+
+    whose = checked_learner(DEFAULT_LEARNER if learner is None else learner)
 
     @lru_cache(maxsize=1)
     def engine() -> AnswerEngine:
@@ -51,4 +55,4 @@ def mcp(
         return built
 
     with open_study(settings) as study:
-        build_mcp_server(engine, study).run("stdio")
+        build_mcp_server(engine, study, whose).run("stdio")

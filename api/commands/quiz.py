@@ -47,8 +47,8 @@ def quiz(
     from api.console import Console
     from api.studying import open_study
     from evals.exam import ExamPlan
+    from evals.learners import DEFAULT_LEARNER
     from evals.questions import load_questions
-    from evals.study import DEFAULT_LEARNER
 
     console = Console(json_output=json_output)
     plan = ExamPlan(
@@ -59,7 +59,7 @@ def quiz(
     )
     own = load_questions(questions) if questions is not None else None
     with open_study(settings) as study:
-        exam = study.start_exam(plan, learner or DEFAULT_LEARNER, own)
+        exam = study.start_exam(plan, DEFAULT_LEARNER if learner is None else learner, own)
         given = _ask_all(exam, console, chinese=chinese)
         result = study.hand_in(exam.id, given, exam.learner)
     console.result({"exam_id": exam.id, **result}, _marks(exam, result))

@@ -158,7 +158,7 @@ class _Thumbs:
         self._mark()
 
     async def _give(self, rating: str, comment: str = "") -> None:
-        store = self._visit.page.services.engine.conversations
+        store = self._visit.conversations
         try:
             await asyncio.to_thread(store.give_feedback, self._answer_id, rating, comment.strip())
         except CoalesceError as error:

@@ -75,7 +75,7 @@ class AskView:
 
     @property
     def _store(self) -> ConversationStore:
-        return self._visit.page.services.engine.conversations
+        return self._visit.conversations
 
     def _answers(self) -> tuple[Answer, ...]:
         return self._store.answers(self._conversation_id) if self._conversation_id is not None else ()
@@ -133,7 +133,8 @@ class AskView:
         made = None
         try:
             filters = self._filters.value()
-            question = Question(refuse_controls(text, "question"), filters=filters, **self._filters.arm())
+            text = refuse_controls(text, "question")
+            question = Question(text, filters=filters, owner=self._visit.owner, **self._filters.arm())
             check_question(question)
             if self._conversation_id is None:
                 made = await asyncio.to_thread(self._store.create, text)

@@ -16,8 +16,8 @@ from indexes.types import BookHealth, Document
 MOST_LISTED = 60
 
 
-def show_book(visit: Visit, document: Document, on_remove: Callable[[], None]) -> None:
-    """Draws one book into the current slot."""
+def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> None:
+    """Draws one book into the current slot; with `on_remove`, also the button that asks for it."""
     t = visit.t
     with tag("article", "", "card book"):
         with tag("div", "", "book-head"):
@@ -25,8 +25,9 @@ def show_book(visit: Visit, document: Document, on_remove: Callable[[], None]) -
                 tag("h2", document.title)
                 tag("p", _extent(t, document), "soft")
                 tag("p", t("library.sample") if document.sample else document.source, "soft source-name")
-            label = t("library.remove_book", title=document.title)
-            button("", on_remove, kind="quiet", icon_name="trash", label=label)
+            if on_remove is not None:
+                label = t("library.remove_book", title=document.title)
+                button("", on_remove, kind="quiet", icon_name="trash", label=label)
         _health(t, document.health)
         with tag("details", "", "chapters-of") as details:
             tag("summary", t("library.chapters"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from contextlib import suppress
 
-from fastapi import Request, Response
-from nicegui import app, ui
+from fastapi import Request
+from nicegui import ui
 
 from api.pages.arm_answer import ArmAnswer
 from api.pages.controls import button, check, link, set_attributes, tag, toast
@@ -26,29 +25,11 @@ LETTERS = "ABCD"
 
 
 def register(page: PageServices) -> None:
-    """Adds the view and the votes' file to NiceGUI's own application."""
+    """Adds the view to NiceGUI's own application."""
 
     @ui.page("/compare")
     def compare(request: Request) -> None:
         open_view(page, request, "compare", lambda visit: _CompareView(visit).build())
-
-    @app.get("/compare/votes.jsonl")
-    def votes() -> Response:
-        lines = [
-            json.dumps(
-                {
-                    "at": vote.at,
-                    "question": vote.question,
-                    "winner": vote.winner or None,
-                    "blind": vote.blind,
-                    "answers": {answer.arm: answer.answer for answer in vote.answers},
-                },
-                ensure_ascii=False,
-            )
-            for vote in _votes(page).all()
-        ]
-        headers = {"Content-Disposition": 'attachment; filename="coalesce-votes.jsonl"'}
-        return Response("".join(f"{line}\n" for line in lines), media_type="application/jsonl", headers=headers)
 
 
 def _votes(page: PageServices) -> VoteStore:
@@ -196,7 +177,8 @@ class _CompareView:
                     if arm in tally:
                         name = self._t(f"arm.{arm}") if arm else self._t("compare.none_better")
                         self._tally_row(name, tally[arm], total)
-            link(self._t("compare.download"), "/compare/votes.jsonl", download=True)
+            if self._visit.owner is None:
+                link(self._t("compare.download"), "/v1/compare/votes.jsonl", download=True)
 
     def _tally_row(self, name: str, number: int, total: int) -> None:
         with tag("li"):

@@ -45,7 +45,7 @@ class ConversationList:
         self._draw()
 
     def _draw(self) -> None:
-        kept = self._visit.page.services.engine.conversations.list()
+        kept = self._visit.conversations.list()
         self._items.clear()
         with self._items:
             if not kept:
@@ -89,7 +89,7 @@ class ConversationList:
 
         async def save() -> None:
             dialog.delete()
-            store = self._visit.page.services.engine.conversations
+            store = self._visit.conversations
             try:
                 await asyncio.to_thread(store.rename, conversation.id, refuse_controls(name, "title"))
             except CoalesceError as error:
@@ -111,7 +111,7 @@ class ConversationList:
     def _delete(self, conversation: Conversation, title: str) -> None:
         async def delete() -> None:
             self._visit.page.runs.forget(conversation.id)
-            store = self._visit.page.services.engine.conversations
+            store = self._visit.conversations
             try:
                 await asyncio.to_thread(store.delete, conversation.id)
             except CoalesceError as error:

@@ -141,7 +141,7 @@ class ExplainPanel:
 
     async def _keep(self, document: Document) -> None:
         comment = f"expected: {document.title}, {self._place}"
-        store = self._visit.page.services.engine.conversations
+        store = self._visit.conversations
         try:
             await asyncio.to_thread(store.give_feedback, self._answer_id, "down", comment)
         except CoalesceError as error:

@@ -14,14 +14,17 @@ from nicegui.element import Element
 
 from api.answering import Answering
 from api.books import Books
+from api.callers import caller_of
 from api.pages.controls import button, link, select, set_attributes, tag
 from api.pages.exam_drafts import Drafts
 from api.pages.runs import Runs
 from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, language_of, texts_of
+from api.security import LOGOUT_PATH
 from api.services import Services
 from api.studying import Studying
-from evals.study import DEFAULT_LEARNER
+from evals.learners import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS
 from indexes.errors import CoalesceError
+from rag.conversations import ConversationStore
 
 TITLE = "Coalesce"
 VIEWS = ("ask", "compare", "library", "study", "reports", "settings")
@@ -51,14 +54,21 @@ class Visit:
     Attributes:
         t: the texts of the reader's language.
         learner: whose exams and cards.
+        owner: the learner whose key the reader has, who sees only what is theirs; None for any other reader.
         address: the reader's network address, for the rate limit.
     """
 
     page: PageServices
     t: Texts
     learner: str
+    owner: str | None
     address: str
     client: Client
+
+    @property
+    def conversations(self) -> ConversationStore:
+        """The conversations that the reader may know of."""
+        return self.page.services.engine.conversations.of(self.owner)
 
 
 Build = Callable[[Visit], None]
@@ -94,6 +104,13 @@ def show_problem(visit: Visit, error: BaseException) -> None:
     tag("p", visit.t.error(error), "problem", role="alert")
 
 
+def sign_out(visit: Visit) -> None:
+    """A button that forgets the key in this browser, where one is asked for."""
+    if visit.page.services.settings.server.asks_for_keys:
+        with tag("form", "", "", method="post", action=LOGOUT_PATH):
+            tag("button", visit.t("sign_out"), "button", type="submit")
+
+
 def empty_state(title: str, text: str) -> Element:
     """What to do where there is nothing yet; use as a context for its buttons."""
     block = tag("section", "", "empty")
@@ -110,8 +127,9 @@ def _visit(page: PageServices, request: Request) -> Visit:
     # The page object is shared by all visits of a path; language and theme are this visit's own.
     client.page = copy.copy(client.page)
     client.page.language = HTML_LANGUAGES[language]  # type: ignore[assignment]
-    learner = cookie_text(cookies.get("coalesce_learner")).strip() or DEFAULT_LEARNER
-    return Visit(page, texts_of(language), learner[:100], client.ip or "page", client)
+    owner = caller_of(request.scope).learner
+    learner = owner or cookie_text(cookies.get("coalesce_learner")).strip()[:MAX_LEARNER_CHARACTERS] or DEFAULT_LEARNER
+    return Visit(page, texts_of(language), learner, owner, client.ip or "page", client)
 
 
 def _head(visit: Visit, request: Request, view: str, title: str) -> None:

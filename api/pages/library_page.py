@@ -45,7 +45,8 @@ class _LibraryView:
     def build(self) -> None:
         """Draws the view."""
         tag("h1", self._t("nav.library"))
-        self._drop_zone()
+        if self._visit.owner is None:
+            self._drop_zone()
         tag("div", "", "uploads", id="uploads")
         self._jobs = tag("div", "", "uploads", aria_live="polite")
         self._books = tag("section", "", "books", aria_label=self._t("library.books"))
@@ -106,7 +107,7 @@ class _LibraryView:
                     self._rows.append((state, bar))
                     if job.final:
                         button(self._t("upload.dismiss"), partial(self._dismiss, job), kind="quiet")
-                    else:
+                    elif self._visit.owner is None:
                         button(self._t("cancel"), partial(self._cancel, job), kind="quiet")
 
     def _say(self, job: Job) -> str:
@@ -136,9 +137,12 @@ class _LibraryView:
         self._books.clear()
         with self._books:
             if not documents:
-                empty_state(self._t("ask.empty.title"), self._t("library.empty"))
+                text = "library.empty" if self._visit.owner is None else "library.empty_for_learner"
+                empty_state(self._t("ask.empty.title"), self._t(text))
             for document in documents:
-                show_book(self._visit, document, partial(self._ask_remove, document))
+                # A learner's key reads the library and does not change it.
+                remove = partial(self._ask_remove, document) if self._visit.owner is None else None
+                show_book(self._visit, document, remove)
 
     def _ask_remove(self, document: Document) -> None:
         async def remove() -> None:

@@ -59,7 +59,7 @@ def _show_one(visit: Visit, report_id: str) -> None:
 
 def _feedback(visit: Visit) -> None:
     t = visit.t
-    given = visit.page.services.engine.conversations.feedback()
+    given = visit.conversations.feedback()
     ups = sum(feedback.rating == "up" for feedback, _ in given)
     with tag("section", "", "card"):
         tag("h2", t("reports.feedback"))

@@ -6,8 +6,8 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, link, set_attributes, tag
-from api.pages.frame import PageServices, Visit, open_view
-from api.routes.health import what_runs
+from api.pages.frame import PageServices, Visit, open_view, sign_out
+from api.running import what_runs
 
 COMMANDS = {
     "generator": "coalesce serve --generator local --model PATH",
@@ -20,7 +20,7 @@ COMMANDS = {
     "books": "coalesce add PATH",
     "home": "COALESCE_HOME=FOLDER coalesce serve",
     "address": "coalesce serve --host HOST --port PORT",
-    "keys": "COALESCE_API_KEYS=KEY coalesce serve",
+    "keys": "COALESCE_API_KEYS=KEY COALESCE_LEARNER_KEYS=NAME=KEY,NAME=KEY coalesce serve",
 }
 
 
@@ -53,7 +53,7 @@ def _show(visit: Visit) -> None:
         ),
         "home": str(services.settings.home),
         "address": f"{server.host}:{server.port}",
-        "keys": t("settings.with_key") if server.api_keys else t("settings.without_key"),
+        "keys": t(f"settings.{_key_state(visit)}", name=visit.owner or ""),
     }
     tag("h1", t("nav.settings"))
     tag("p", t("settings.lead"), "lead")
@@ -72,5 +72,12 @@ def _show(visit: Visit) -> None:
                         tag("code", command)
                         copy = button("", kind="quiet", icon_name="copy", label=t("settings.copy", command=command))
                         set_attributes(copy, data_copy=command, data_copied=t("copied"))
-    with tag("p", "", "soft"):
+    with tag("div", "", "row"):
         link(t("settings.api"), "/docs")
+        sign_out(visit)
+
+
+def _key_state(visit: Visit) -> str:
+    if not visit.page.services.settings.server.asks_for_keys:
+        return "without_key"
+    return "with_key" if visit.owner is None else "learner_key"

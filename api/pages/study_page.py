@@ -11,7 +11,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
-from api.pages.frame import PageServices, Visit, open_view
+from api.pages.frame import PageServices, Visit, open_view, sign_out
 from evals.book_sections import chapter_titles
 from evals.errors import MalformedQuestions
 from evals.exam import MAX_QUESTIONS, ExamPlan
@@ -40,10 +40,14 @@ def study_head(visit: Visit, current: str) -> None:
         tag("h1", t("nav.study"))
         with tag("details", "", "learner"):
             tag("summary", t("study.learner", name=_shown_name(visit)))
-            with field(t("study.learner_name")):
-                box = text_box(lambda _: None, value=visit.learner, maxlength="100")
-            box.on("change", js_handler="(e) => coalesce.prefer('learner', e.target.value.trim() || 'default')")
-            tag("p", t("study.learner_note"), "soft")
+            if visit.owner is None:
+                with field(t("study.learner_name")):
+                    box = text_box(lambda _: None, value=visit.learner, maxlength="100")
+                box.on("change", js_handler="(e) => coalesce.prefer('learner', e.target.value.trim() || 'default')")
+                tag("p", t("study.learner_note"), "soft")
+            else:
+                tag("p", t("study.own_key_note"), "soft")
+                sign_out(visit)
     due = len(visit.page.studying.study.due_cards(visit.learner, 1000))
     with tag("nav", "", "subnav", aria_label=t("nav.study")):
         for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.answering import client_of
-from api.deps import AnsweringDep
+from api.deps import AnsweringDep, CallerDep
 from api.errors import describe
 from api.schemas.answers import AnswerOut, AskIn, PassagesOut, filters_of
 from api.schemas.base import error_responses
@@ -22,9 +22,9 @@ CLIENT_LEFT = 499
 
 
 @router.post("/ask", response_model=AnswerOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
-async def ask(body: AskIn, request: Request, answering: AnsweringDep) -> Response:
+async def ask(body: AskIn, request: Request, answering: AnsweringDep, caller: CallerDep) -> Response:
     """Answers a question with citations; with `stream: true` as it is written."""
-    question = _question(body)
+    question = _question(body, caller.learner)
     if not body.stream:
         answer = await answering.answer(question, request)
         if answer is None:
@@ -57,7 +57,7 @@ def _encode(event: Event) -> bytes:
             return sse(AnswerOut.of(answer).model_dump(mode="json"), "done")
 
 
-def _question(body: AskIn) -> Question:
+def _question(body: AskIn, owner: str | None) -> Question:
     return Question(
         refuse_controls(body.question, "question"),
         arm=body.arm,
@@ -68,4 +68,5 @@ def _question(body: AskIn) -> Question:
         max_tokens=body.max_tokens,
         temperature=body.temperature,
         seed=body.seed,
+        owner=owner,
     )

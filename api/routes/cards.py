@@ -7,52 +7,51 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from api.deps import StudyingDep
+from api.deps import CallerDep, LearnerDep, StudyingDep
 from api.schemas.base import error_responses
-from api.schemas.study import CardOut, CardsOut, Learner, ProgressOut, ReviewIn
+from api.schemas.study import CardOut, CardsOut, ProgressOut, ReviewIn
 from evals.anki import anki_deck, cards_csv
 from evals.book_sections import chapter_titles
-from evals.study import DEFAULT_LEARNER, question_of
+from evals.study import question_of
 
 router = APIRouter(prefix="/v1", tags=["study"])
-LearnerQuery = Annotated[Learner, Query()]
 MAX_LIMIT = 5000
 
 
-@router.get("/cards/due", responses=error_responses(400, 422, 503))
+@router.get("/cards/due", responses=error_responses(400, 403, 422, 503))
 def due_cards(
     studying: StudyingDep,
-    learner: LearnerQuery = DEFAULT_LEARNER,
+    learner: LearnerDep,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
 ) -> CardsOut:
     """Cards that are due, the longest overdue first."""
     return CardsOut(cards=[CardOut.of(card) for card in studying.study.due_cards(learner, limit)])
 
 
-@router.post("/cards/{card_id}/review", responses=error_responses(400, 404, 409, 422, 503))
-def review_card(card_id: str, body: ReviewIn, studying: StudyingDep) -> CardOut:
+@router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))
+def review_card(card_id: str, body: ReviewIn, studying: StudyingDep, caller: CallerDep) -> CardOut:
     """Rates a card: 1 again, 2 hard, 3 good, 4 easy; gives it with its next due time."""
     at = body.reviewed_at
     if at is not None and at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return CardOut.of(studying.study.review_card(card_id, body.rating, body.learner, at))
+    return CardOut.of(studying.study.review_card(card_id, body.rating, caller.learner_for(body.learner), at))
 
 
-@router.get("/progress", responses=error_responses(400, 422, 503))
-def progress(studying: StudyingDep, learner: LearnerQuery = DEFAULT_LEARNER) -> ProgressOut:
+@router.get("/progress", responses=error_responses(400, 403, 422, 503))
+def progress(studying: StudyingDep, learner: LearnerDep) -> ProgressOut:
     """What was seen, what was right, what is due and what is coming, by chapter."""
     return ProgressOut.of(studying.study.progress(learner), chapter_titles())
 
 
-@router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 422, 503))
-def export_anki(studying: StudyingDep, learner: LearnerQuery = DEFAULT_LEARNER) -> Response:
+@router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))
+def export_anki(studying: StudyingDep, learner: LearnerDep) -> Response:
     """The learner's cards as an Anki deck; importing a newer one keeps Anki's own history."""
     questions = [question_of(card.question) for card in studying.study.cards(learner)]
     return _file(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
 
 
-@router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 422, 503))
-def export_csv(studying: StudyingDep, learner: LearnerQuery = DEFAULT_LEARNER) -> Response:
+@router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 403, 422, 503))
+def export_csv(studying: StudyingDep, learner: LearnerDep) -> Response:
     """The learner's cards as CSV."""
     questions = [question_of(card.question) for card in studying.study.cards(learner)]
     return _file(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")

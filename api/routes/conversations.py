@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.deps import ServicesDep
+from api.deps import ConversationsDep
 from api.schemas.answers import AnswerOut
 from api.schemas.base import error_responses
 from api.schemas.conversations import ConversationDetailOut, ConversationIn, ConversationOut, ConversationsOut, RenameIn
@@ -15,37 +15,36 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 
 
 @router.get("", responses=error_responses(503))
-def list_conversations(services: ServicesDep) -> ConversationsOut:
-    """Every conversation, the one used last first."""
-    return ConversationsOut(conversations=[_out(item) for item in services.engine.conversations.list()])
+def list_conversations(store: ConversationsDep) -> ConversationsOut:
+    """Every conversation the key may know of, the one used last first."""
+    return ConversationsOut(conversations=[_out(item) for item in store.list()])
 
 
 @router.post("", status_code=201, responses=error_responses(422, 503))
-def start_conversation(services: ServicesDep, body: ConversationIn | None = None) -> ConversationOut:
+def start_conversation(store: ConversationsDep, body: ConversationIn | None = None) -> ConversationOut:
     """An empty conversation; without a title it takes the first question's words."""
     title = refuse_controls(body.title, "title") if body is not None else ""
-    return _out(services.engine.conversations.create(title))
+    return _out(store.create(title))
 
 
 @router.get("/{conversation_id}", responses=error_responses(404, 503))
-def get_conversation(conversation_id: str, services: ServicesDep) -> ConversationDetailOut:
+def get_conversation(conversation_id: str, store: ConversationsDep) -> ConversationDetailOut:
     """A conversation with its answers as they were given."""
-    store = services.engine.conversations
     conversation = store.get(conversation_id)
     answers = [AnswerOut.of(answer) for answer in store.answers(conversation_id)]
     return ConversationDetailOut(**_out(conversation).model_dump(), answers=answers)
 
 
 @router.patch("/{conversation_id}", responses=error_responses(400, 404, 422, 503))
-def rename_conversation(conversation_id: str, body: RenameIn, services: ServicesDep) -> ConversationOut:
+def rename_conversation(conversation_id: str, body: RenameIn, store: ConversationsDep) -> ConversationOut:
     """Gives it another title."""
-    return _out(services.engine.conversations.rename(conversation_id, refuse_controls(body.title, "title")))
+    return _out(store.rename(conversation_id, refuse_controls(body.title, "title")))
 
 
 @router.delete("/{conversation_id}", status_code=204, responses=error_responses(404, 503))
-def delete_conversation(conversation_id: str, services: ServicesDep) -> None:
+def delete_conversation(conversation_id: str, store: ConversationsDep) -> None:
     """Removes it with its answers and their feedback."""
-    services.engine.conversations.delete(conversation_id)
+    store.delete(conversation_id)
 
 
 def _out(value: Conversation) -> ConversationOut:

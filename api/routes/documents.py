@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, File, Response, UploadFile
 from fastapi.responses import JSONResponse
 
-from api.deps import BooksDep, ServicesDep
+from api.deps import BooksDep, CallerDep, ServicesDep
 from api.schemas.base import error_responses
 from api.schemas.documents import ChapterOut, ChaptersOut, DocumentOut, DocumentsOut, UploadOut
 
@@ -27,10 +27,11 @@ def list_documents(services: ServicesDep) -> DocumentsOut:
     "",
     status_code=202,
     response_model=UploadOut,
-    responses=error_responses(400, 413, 415, 422, 503) | HAD_ALREADY,
+    responses=error_responses(400, 403, 413, 415, 422, 503) | HAD_ALREADY,
 )
-def upload_document(file: Annotated[UploadFile, File()], books: BooksDep) -> Response:
+def upload_document(file: Annotated[UploadFile, File()], books: BooksDep, caller: CallerDep) -> Response:
     """Takes a book in; a job adds it. The same content again is a 200 with the same id."""
+    caller.need_open_key("add books")
     taken = books.upload(file.file, file.filename or "")
     job_id = taken.job.id if taken.job is not None else None
     reply = UploadOut(job_id=job_id, document_id=taken.document_id)
@@ -53,7 +54,8 @@ def list_chapters(document_id: str, services: ServicesDep) -> ChaptersOut:
     )
 
 
-@router.delete("/{document_id}", status_code=204, responses=error_responses(404, 503))
-def remove_document(document_id: str, books: BooksDep) -> None:
+@router.delete("/{document_id}", status_code=204, responses=error_responses(403, 404, 503))
+def remove_document(document_id: str, books: BooksDep, caller: CallerDep) -> None:
     """Removes a book; nothing of it is found afterwards."""
+    caller.need_open_key("remove books")
     books.remove(document_id)

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
-from api.deps import StudyingDep
+from api.deps import CallerDep, LearnerDep, StudyingDep
 from api.schemas.base import error_responses
-from api.schemas.study import AnswersIn, ExamIn, ExamOut, Learner, ResultOut
-from evals.study import DEFAULT_LEARNER
+from api.schemas.study import AnswersIn, ExamIn, ExamOut, ResultOut
 from indexes.errors import InvalidInput
 
 router = APIRouter(prefix="/v1/exams", tags=["study"])
 
 
-@router.post("", status_code=201, responses=error_responses(400, 404, 422, 503))
-def start_exam(body: ExamIn, studying: StudyingDep) -> ExamOut:
+@router.post("", status_code=201, responses=error_responses(400, 403, 404, 422, 503))
+def start_exam(body: ExamIn, studying: StudyingDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
     unreadable = [chapter for chapter in body.weights or {} if not chapter.isdecimal()]
     if unreadable:
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="name chapters by their numbers")
     plan = body.plan(secrets.randbelow(2**31))
-    return ExamOut.of(studying.study.start_exam(plan, body.learner, studying.questions(body.question_file)))
+    learner = caller.learner_for(body.learner)
+    return ExamOut.of(studying.study.start_exam(plan, learner, studying.questions(body.question_file)))
 
 
-@router.get("/{exam_id}", responses=error_responses(400, 404, 503))
-def get_exam(exam_id: str, studying: StudyingDep, learner: Annotated[Learner, Query()] = DEFAULT_LEARNER) -> ExamOut:
+@router.get("/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
+def get_exam(exam_id: str, studying: StudyingDep, learner: LearnerDep) -> ExamOut:
     """An exam as it was set, with its marks once it was handed in."""
     return ExamOut.of(studying.study.exam(exam_id, learner))
 
 
-@router.post("/{exam_id}/answers", responses=error_responses(400, 404, 409, 422, 503))
-def hand_in(exam_id: str, body: AnswersIn, studying: StudyingDep) -> ResultOut:
+@router.post("/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))
+def hand_in(exam_id: str, body: AnswersIn, studying: StudyingDep, caller: CallerDep) -> ResultOut:
     """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
-    return ResultOut(**studying.study.hand_in(exam_id, body.answers, body.learner))
+    return ResultOut(**studying.study.hand_in(exam_id, body.answers, caller.learner_for(body.learner)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.deps import MetricsDep, ServicesDep
 from api.errors import NotReady, describe
+from api.running import what_runs
 from api.schemas.base import error_responses
-from api.services import Services
 
 router = APIRouter(tags=["health"])
 
@@ -37,25 +35,6 @@ def readyz(services: ServicesDep) -> Response:
             "total": preparation.total,
         }
         return JSONResponse(reply.body | waiting, reply.status, headers=reply.headers)
-
-
-def what_runs(services: Services) -> dict[str, Any]:
-    """Generator, model, adapters, arms, embedder, FAISS device and books of a ready server; raises NotReady."""
-    engine, library = services.engine, services.library
-    documents = library.documents()
-    return {
-        "status": "ready",
-        "generator": engine.generator.name,
-        "model": engine.generator.model_name,
-        "adapters": list(engine.generator.adapters),
-        "arms": list(engine.arms),
-        "quantization": services.settings.quantization if engine.generator.name == "local" else None,
-        "embedder": library.embedder_name,
-        "faiss_device": library.faiss_device,
-        "documents": len(documents),
-        "nodes": sum(document.nodes for document in documents),
-        "seconds_to_ready": round(services.preparation.seconds, 3),
-    }
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

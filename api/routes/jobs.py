@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
-from api.deps import JobsDep
+from api.deps import CallerDep, JobsDep
 from api.job_store import Job
 from api.jobs import JobQueue
 from api.schemas.base import error_responses
@@ -32,9 +32,10 @@ def get_job(job_id: str, jobs: JobsDep) -> JobOut:
     return _out(jobs.get(job_id))
 
 
-@router.delete("/{job_id}", responses=error_responses(404, 409))
-def cancel_job(job_id: str, jobs: JobsDep) -> JobOut:
+@router.delete("/{job_id}", responses=error_responses(403, 404, 409))
+def cancel_job(job_id: str, jobs: JobsDep, caller: CallerDep) -> JobOut:
     """Cancels a queued or running job; a running one stops at its next safe point."""
+    caller.need_open_key("cancel jobs")
     return _out(jobs.cancel(job_id))
 
 

@@ -12,8 +12,9 @@ from pydantic import Field
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
 from evals.exam import MAX_QUESTIONS, ExamPlan
+from evals.learners import MAX_LEARNER_CHARACTERS
 from evals.questions import BankQuestion
-from evals.study import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS, ChapterProgress, Progress
+from evals.study import ChapterProgress, Progress
 from evals.study_store import StoredCard, StoredExam
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
@@ -92,7 +93,7 @@ class ExamIn(WireIn):
         default=None, max_length=1000, description="share of each chapter, by its number"
     )
     time_limit_s: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
-    learner: Learner = DEFAULT_LEARNER
+    learner: Learner | None = None
     question_file: Id | None = Field(default=None, description="name of a file in the home's `questions/` folder")
 
     def plan(self, random_seed: int) -> ExamPlan:
@@ -181,7 +182,7 @@ class AnswersIn(WireIn):
     """Body of `POST /v1/exams/{id}/answers`: an option's index or a text by question id."""
 
     answers: dict[str, int | str | None] = Field(max_length=MAX_QUESTIONS)
-    learner: Learner = DEFAULT_LEARNER
+    learner: Learner | None = None
 
 
 class CardOut(WireOut):
@@ -224,7 +225,7 @@ class ReviewIn(WireIn):
     """Body of `POST /v1/cards/{id}/review`: 1 again, 2 hard, 3 good, 4 easy."""
 
     rating: Annotated[int, Field(ge=1, le=4)]
-    learner: Learner = DEFAULT_LEARNER
+    learner: Learner | None = None
     reviewed_at: datetime | None = Field(default=None, strict=False, description="when; now if left out")
 
 

@@ -75,7 +75,7 @@ def test_assistants_can_set_and_mark_a_quiz_and_get_errors_in_words(tmp_path: Pa
         from mcp import Client
 
         with open_study(load_settings({"home": tmp_path})) as study:
-            async with Client(build_mcp_server(no_engine, study)) as client:
+            async with Client(build_mcp_server(no_engine, study, "ada")) as client:
                 names = {tool.name for tool in (await client.list_tools()).tools}
                 assert names == {"search", "ask", "quiz", "mark_quiz"}
                 found = (await client.call_tool("search", {"query": "warp"})).structured_content
@@ -89,5 +89,13 @@ def test_assistants_can_set_and_mark_a_quiz_and_get_errors_in_words(tmp_path: Pa
                 ).structured_content
                 assert marked is not None
                 assert marked["max_score"] == 2.0
+            async with Client(build_mcp_server(no_engine, study, "bob")) as stranger:
+                peeked = (
+                    await stranger.call_tool("mark_quiz", {"exam_id": exam["exam_id"], "answers": {}})
+                ).structured_content
+                assert peeked is not None
+                assert peeked["error"]["type"] == "NotFound"
+            assert study.due_cards("bob") == ()
+            assert study.exams("ada")[0].id == exam["exam_id"]
 
     asyncio.run(talk())

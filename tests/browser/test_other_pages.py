@@ -89,7 +89,7 @@ def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Ope
     assert {winner, page.locator(".arm-answer h2").nth(0).inner_text()} == {"model alone", "model with the books"}
     kept = votes.all()[before:]
     assert [(vote.winner, vote.blind) for vote in kept] == [("base" if winner == "model alone" else "rag", True)]
-    assert site.client.get("/compare/votes.jsonl").text.count("\n") == before + 1
+    assert site.client.get("/v1/compare/votes.jsonl").text.count("\n") == before + 1
 
 
 def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,3 +128,38 @@ def test_what_is_no_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="not a stored answer"):
         answer_from_json("{}")
     assert replace(make_answer("c"), passages=()).passages == ()
+
+
+def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) -> None:
+    ada, bob = store.of("ada"), store.of("bob")
+    conversation = ada.create("private")
+    ada.append(make_answer(conversation.id))
+    ada.give_feedback("a1", "up")
+    store.create("nobody's")
+    assert [item.title for item in ada.list()] == ["private"]
+    assert bob.list() == () and bob.feedback() == () and bob.ratings(conversation.id) == {}
+    for peek in (
+        lambda: bob.get(conversation.id),
+        lambda: bob.answers(conversation.id),
+        lambda: bob.rename(conversation.id, "mine"),
+        lambda: bob.delete(conversation.id),
+        lambda: bob.answer("a1"),
+        lambda: bob.give_feedback("a1", "down"),
+    ):
+        with pytest.raises(NotFound):
+            peek()
+    assert len(store.list()) == 2 and len(store.feedback()) == 1
+    assert store.of(None) is store
+
+
+def test_conversations_from_before_owners_are_nobodys_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "conversations.sqlite3"
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("CREATE TABLE conversations (id TEXT PRIMARY KEY, title TEXT NOT NULL, created_at TEXT NOT NULL, "
+                    "updated_at TEXT NOT NULL)")  # fmt: skip
+        old.execute("INSERT INTO conversations VALUES ('c1', 'old', '2026', '2026')")
+        old.execute("PRAGMA user_version = 1")
+    store = ConversationStore(path)
+    assert store.get("c1").title == "old"
+    with pytest.raises(NotFound):
+        store.of("ada").get("c1")

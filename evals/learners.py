@@ -1,0 +1,25 @@
+"""Names of learners: who exams, cards and progress belong to."""
+
+from __future__ import annotations
+
+from indexes.errors import InvalidInput
+
+DEFAULT_LEARNER = "default"
+MAX_LEARNER_CHARACTERS = 100
+LEARNER_NAME_HINT = f"use 1 to {MAX_LEARNER_CHARACTERS} printable characters"
+
+
+def is_learner_name(name: str) -> bool:
+    """Whether `name`, white space around it aside, can be a learner's."""
+    return 0 < len(name.strip()) <= MAX_LEARNER_CHARACTERS and name.strip().isprintable()
+
+
+def checked_learner(name: str) -> str:
+    """The name without white space around it.
+
+    Raises:
+        InvalidInput: it cannot be a name.
+    """
+    if not is_learner_name(name):
+        raise InvalidInput(f"learner {name!r:.60} is not a name", hint=LEARNER_NAME_HINT)
+    return name.strip()

@@ -1,0 +1,223 @@
+"""A learner's key: its own exams, cards, progress, conversations and feedback, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from api_fakes import SAMPLE_ID, Live, running
+
+from api.callers import Caller, KeyRing, caller_of
+from api.errors import NotAllowed, UnsafeBind
+from api.security import COOKIE, check_bind
+from api.settings import load_settings
+from indexes.errors import InvalidInput
+
+KEYS = {"api_keys": "teacher-key", "learner_keys": "alice=alices-key, 张三=key=with=signs="}
+
+
+@pytest.fixture(scope="module")
+def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with running(load_settings({"home": tmp_path_factory.mktemp("home"), **KEYS})) as server:
+        yield server
+
+
+def as_(server: Live, key: str) -> httpx.Client:
+    return httpx.Client(base_url=server.address, timeout=10, headers={b"authorization": f"Bearer {key}".encode()})
+
+
+@pytest.fixture
+def alice(school: Live) -> Iterator[httpx.Client]:
+    with as_(school, "alices-key") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(school: Live) -> Iterator[httpx.Client]:
+    """Who is called 张三."""
+    with as_(school, "key=with=signs=") as client:
+        yield client
+
+
+@pytest.fixture
+def teacher(school: Live) -> Iterator[httpx.Client]:
+    with as_(school, "teacher-key") as client:
+        yield client
+
+
+def exam_of(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    reply = client.post("/v1/exams", json={"count": 2, **body})
+    assert reply.status_code == 201, reply.text
+    exam: dict[str, Any] = reply.json()
+    return exam
+
+
+def refused(reply: httpx.Response) -> bool:
+    return (reply.status_code, reply.json()["error"]["type"]) == (403, "not_allowed") and bool(
+        reply.json()["error"]["hint"]
+    )
+
+
+def test_a_learners_key_needs_no_name_and_takes_no_other(alice: httpx.Client) -> None:
+    assert exam_of(alice)["learner"] == "alice"
+    assert exam_of(alice, learner=" alice ")["learner"] == "alice"
+    assert refused(alice.post("/v1/exams", json={"count": 2, "learner": "张三"}))
+    assert refused(alice.post("/v1/exams", json={"count": 2, "learner": "default"}))
+    for path in ("/v1/cards/due", "/v1/progress", "/v1/cards/export.apkg", "/v1/cards/export.csv"):
+        assert alice.get(path).status_code == 200
+        assert refused(alice.get(path, params={"learner": "张三"}))
+
+
+def test_anothers_exam_and_cards_do_not_exist(alice: httpx.Client, bob: httpx.Client) -> None:
+    exam = exam_of(bob)
+    address = f"/v1/exams/{exam['id']}"
+    assert alice.get(address).status_code == 404
+    assert alice.post(f"{address}/answers", json={"answers": {}}).status_code == 404
+    assert refused(alice.get(address, params={"learner": "张三"}))
+    assert refused(alice.post(f"{address}/answers", json={"answers": {}, "learner": "张三"}))
+    assert bob.post(f"{address}/answers", json={"answers": {}}).status_code == 200
+    card = bob.get("/v1/cards/due").json()["cards"][0]
+    review = f"/v1/cards/{card['id']}/review"
+    assert alice.post(review, json={"rating": 3}).status_code == 404
+    assert refused(alice.post(review, json={"rating": 3, "learner": "张三"}))
+    seen = {chapter["seen"] for chapter in alice.get("/v1/progress").json()["chapters"]}
+    assert seen == {0}
+    assert sum(chapter["seen"] for chapter in bob.get("/v1/progress").json()["chapters"]) == 2
+    assert card["question"] not in alice.get("/v1/cards/export.csv").text
+    assert bob.post(review, json={"rating": 3}).status_code == 200
+
+
+def test_an_open_key_sees_every_learner(teacher: httpx.Client, bob: httpx.Client) -> None:
+    exam = exam_of(bob)
+    assert teacher.get(f"/v1/exams/{exam['id']}", params={"learner": "张三"}).json()["learner"] == "张三"
+    assert teacher.get("/v1/progress", params={"learner": "张三"}).json()["learner"] == "张三"
+    assert teacher.get("/v1/progress").json()["learner"] == "default"
+
+
+def test_conversations_and_feedback_are_the_learners_own(
+    alice: httpx.Client, bob: httpx.Client, teacher: httpx.Client
+) -> None:
+    answer = bob.post("/v1/ask", json={"question": "How many threads are in a warp?"}).json()
+    conversation = answer["conversation_id"]
+    address = f"/v1/conversations/{conversation}"
+    assert alice.get("/v1/conversations").json()["conversations"] == []
+    for reply in (
+        alice.get(address),
+        alice.patch(address, json={"title": "mine now"}),
+        alice.delete(address),
+        alice.post("/v1/ask", json={"question": "And then?", "conversation_id": conversation}),
+        alice.post("/v1/ask", json={"question": "And then?", "conversation_id": conversation, "stream": True}),
+        alice.post("/v1/feedback", json={"answer_id": answer["id"], "rating": "up"}),
+    ):
+        assert reply.status_code == 404
+    assert bob.post("/v1/feedback", json={"answer_id": answer["id"], "rating": "up"}).status_code == 201
+    assert alice.post("/v1/feedback", json={"answer_id": answer["id"], "rating": "down"}).status_code == 404
+    assert alice.get("/v1/feedback/cases.jsonl").text == ""
+    for allowed in (bob, teacher):
+        assert allowed.get(address).json()["answers"][0]["id"] == answer["id"]
+        assert answer["id"] in allowed.get("/v1/feedback/cases.jsonl").text
+    teachers = teacher.post("/v1/conversations", json={"title": "staff only"}).json()["id"]
+    assert bob.get(f"/v1/conversations/{teachers}").status_code == 404
+
+
+def test_streamed_and_compared_answers_are_the_learners_own_too(alice: httpx.Client, bob: httpx.Client) -> None:
+    question = {"question": "How many threads are in a warp?"}
+    before = len(bob.get("/v1/conversations").json()["conversations"])
+    assert "event: done" in bob.post("/v1/ask", json=question | {"stream": True}).text
+    compared = bob.post("/v1/compare", json=question | {"arms": ["rag"]}).json()["answers"][0]["conversation_id"]
+    assert len(bob.get("/v1/conversations").json()["conversations"]) == before + 2
+    assert alice.get(f"/v1/conversations/{compared}").status_code == 404
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_leaves_nothing_that_another_could_find(
+    stream: bool, alice: httpx.Client, bob: httpx.Client, teacher: httpx.Client
+) -> None:
+    before = teacher.get("/v1/conversations").json()
+    body = {
+        "model": "coalesce-rag",
+        "messages": [{"role": "user", "content": "How many threads are in a warp?"}],
+        "stream": stream,
+    }
+    reply = bob.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200
+    assert "32 threads" in reply.text
+    assert teacher.get("/v1/conversations").json() == before
+    if not stream:
+        answer_id = reply.json()["id"].removeprefix("chatcmpl-")
+        assert alice.post("/v1/feedback", json={"answer_id": answer_id, "rating": "up"}).status_code == 404
+
+
+def test_what_is_everyones_is_read_and_not_changed(alice: httpx.Client, school: Live) -> None:
+    assert alice.get("/v1/documents").status_code == 200
+    assert alice.get("/v1/questions").status_code == 200
+    assert alice.get("/v1/reports").status_code == 200
+    assert refused(alice.post("/v1/documents", files={"file": ("a.txt", b"text")}))
+    assert refused(alice.delete(f"/v1/documents/{SAMPLE_ID}"))
+    assert refused(alice.delete("/v1/jobs/none"))
+    assert refused(alice.get("/v1/compare/votes.jsonl"))
+    assert school.shelf.documents()
+
+
+def test_a_browser_signs_in_as_its_learner_and_out_again(school: Live) -> None:
+    with httpx.Client(base_url=school.address) as browser:
+        assert browser.post("/login", data={"key": " alices-key "}).status_code == 303
+        assert browser.get("/v1/progress").json()["learner"] == "alice"
+        assert refused(browser.get("/v1/progress", params={"learner": "张三"}))
+        assert browser.post("/logout").headers["location"] == "/login"
+        assert COOKIE not in browser.cookies
+        assert browser.get("/v1/progress").status_code == 401
+
+
+def test_the_login_page_speaks_the_readers_language(school: Live) -> None:
+    assert "API 密钥" in school.client.get("/login", headers={"accept-language": "zh-CN"}).text
+    assert "密钥" in school.client.post("/login", data={"key": "x"}, headers={"accept-language": "zh"}).text
+
+
+def test_learner_keys_alone_lock_the_server(tmp_path: Any) -> None:
+    settings = load_settings({"home": tmp_path, "host": "0.0.0.0", "learner_keys": "alice=k"})
+    check_bind(settings.server)
+    assert KeyRing(settings.server).by_key(b"k") == Caller("alice")
+    assert KeyRing(settings.server).by_key(b"") is None
+    assert "k'" not in repr(settings.server)
+    with pytest.raises(UnsafeBind):
+        check_bind(load_settings({"home": tmp_path, "host": "0.0.0.0", "learner_keys": " , "}).server)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"learner_keys": "alice"},
+        {"learner_keys": "=k"},
+        {"learner_keys": "alice="},
+        {"learner_keys": "alice=secret-1,alice=secret-2"},
+        {"learner_keys": "alice=secret-1,bob=secret-1"},
+        {"learner_keys": "alice=secret-1", "api_keys": "secret-1"},
+        {"learner_keys": "a\tb=secret-1"},
+        {"learner_keys": f"{'a' * 101}=secret-1"},
+        {"learner_keys": {"alice": ""}},
+    ],
+)
+def test_keys_that_leave_open_whose_they_are_are_refused_without_being_shown(keys: Any, tmp_path: Any) -> None:
+    with pytest.raises(InvalidInput) as error:
+        load_settings({"home": tmp_path, **keys})
+    assert "secret" not in error.value.message + error.value.hint
+    assert error.value.hint
+
+
+def test_learner_keys_are_read_from_the_file_of_the_home(tmp_path: Any) -> None:
+    (tmp_path / "coalesce.toml").write_text('[learner_keys]\nalice = "k=1"\n', encoding="utf-8")
+    assert load_settings({"home": tmp_path}).server.learner_keys == (("alice", "k=1"),)
+
+
+def test_without_keys_every_learner_may_be_named(shared: Live) -> None:
+    assert shared.client.get("/v1/progress", params={"learner": "anyone"}).json()["learner"] == "anyone"
+
+
+def test_a_request_that_nobody_vouched_for_is_nobodys() -> None:
+    with pytest.raises(KeyError):
+        caller_of({})
+    with pytest.raises(NotAllowed):
+        Caller("alice").learner_for("")
