@@ -253,6 +253,13 @@ def verdict_sentence(result: Result) -> str:
             (("rag", "rag+tuned"), "tuning on top of retrieving"),
         )
         if pair in by_pair
+    ] or [
+        f"{label}: {_points(by_pair[pair])}"
+        for pair, label in (
+            (("rag", "oracle"), "perfect passages over retrieved ones"),
+            (("random", "rag"), "retrieved passages over random ones"),
+        )
+        if pair in by_pair
     ]
     if not phrases:
         return "No declared pair of arms was run, so there is nothing to compare."

@@ -17,6 +17,8 @@ from typing import Any
 from evals.arms import DEFAULT_ARMS, ArmSpec, GoldPassages, parse_arms
 from evals.comparison import SMALLEST_EFFECT, compare
 from evals.encoder_adapters import train_adapters, tuning_examples, tuning_seconds
+from evals.hand_labels import LABEL_SHEET, read_labels, write_label_sheet
+from evals.judge import JudgeSettings, run_judge
 from evals.leakage import LeakageReport, check_leakage
 from evals.question_checks import shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_questions
@@ -55,6 +57,7 @@ class ExperimentPlan:
         seed: of tuning, bootstrap and random passages; seeds: repetitions of the tuned arms, `seed`, `seed` + 1, ….
         quick: few questions and few training steps, for a look.
         with_passages: tune on passages too.
+        judge: another model that grades open answers; None asks none.
         command: how it was called, for the report.
     """
 
@@ -68,6 +71,7 @@ class ExperimentPlan:
     language: str = "en"
     top_k: int = 5
     smallest_effect: float = SMALLEST_EFFECT
+    judge: JudgeSettings | None = None
     command: str = "coalesce eval"
 
 
@@ -83,6 +87,8 @@ def run_experiment(
     """
     arms = parse_arms(plan.arms)
     questions = choose_questions(plan)
+    if plan.judge is not None and plan.judge.labels is not None:
+        read_labels(plan.judge.labels)  # a broken line is told before the run, not after it
     tune = load_bank(split="tune")
     kind = resolve_kind(rag.generator)
     with_model = kind in ("local", "remote")
@@ -275,10 +281,17 @@ def _run(
     runner = Runner(engine, GoldPassages(library, nodes, PassageBudget()), options)
     for done in runner.run(jobs, records):
         tell("asking", done, len(jobs))
+    by_id = {question.id: question for question in questions}
+    write_label_sheet(out / LABEL_SHEET, records.records, by_id, plan.seed)
+    grades, judge = None, None
+    if plan.judge is not None:
+        grades, judge = run_judge(
+            plan.judge, records.records, by_id, out, lambda done, total: tell("judging", done, total)
+        )
     tell("scoring", 0, 0)
-    rows = score_records(records.records, {question.id: question for question in questions})
+    rows = score_records(records.records, by_id, grades)
     result = compare(rows, seed=plan.seed, smallest_effect=plan.smallest_effect)
-    data = report_data(facts, result, rows, leakage)
+    data = report_data(facts, result, rows, leakage, judge)
     write_report(out, data)
     return data
 

@@ -18,6 +18,7 @@ METRIC_LABELS = (
     ("generated_accuracy", "accuracy, option named in words"),
     ("unparsed", "no option named"),
     ("key_fact_recall", "key-fact recall (open)"),
+    ("judge_score", "judge's grade (open)"),
     ("answer_words", "words an answer"),
     ("exact_match", "exact match"),
     ("token_f1", "token F1"),

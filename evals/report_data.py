@@ -44,8 +44,17 @@ class RunFacts:
     floors: Mapping[str, float] = field(default_factory=dict)
 
 
-def report_data(facts: RunFacts, result: Result, rows: Sequence[Row], leakage: LeakageReport | None) -> dict[str, Any]:
-    """All numbers of a run. `verdict` is None when the leakage check has not run or found a leak."""
+def report_data(
+    facts: RunFacts,
+    result: Result,
+    rows: Sequence[Row],
+    leakage: LeakageReport | None,
+    judge: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All numbers of a run. `verdict` is None when the leakage check has not run or found a leak.
+
+    `judge` is what `evals.judge.judged` says of a judge, None where none was asked.
+    """
     told = leakage is not None and leakage.clean
     questions = {row.question.id: row.question for row in rows}
     return {
@@ -84,6 +93,7 @@ def report_data(facts: RunFacts, result: Result, rows: Sequence[Row], leakage: L
             if any(row.record.arm == arm and row.record.mode == "open" and row.record.passages for row in rows)
         },
         "flips": flips(rows),
+        "judge": judge,
         "smallest_effect": result.smallest_effect,
         "seeds": result.seeds,
         "run": asdict(facts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from evals.hand_labels import GRADES, AnswerKey
 from evals.metrics.citations import citation_scores, gold_citation_scores
 from evals.metrics.key_facts import fact_met, key_fact_recall, normalize
 from evals.metrics.retrieval import all_parts_recall_at_k, ndcg_at_k, recall_at_k, reciprocal_rank
@@ -19,6 +20,7 @@ HIGHER_IS_BETTER = frozenset(
         "accuracy",
         "accuracy_norm",
         "key_fact_recall",
+        "judge_score",
         "exact_match",
         "token_f1",
         "chrf",
@@ -44,10 +46,18 @@ class Row:
     metrics: Mapping[str, float | None]
 
 
-def score_records(records: Sequence[Record], questions: Mapping[str, BankQuestion]) -> list[Row]:
-    """Scores every record of a known question."""
+def score_records(
+    records: Sequence[Record],
+    questions: Mapping[str, BankQuestion],
+    grades: Mapping[AnswerKey, str | None] | None = None,
+) -> list[Row]:
+    """Scores every record of a known question; `grades` are those of a judge, where there was one."""
     return [
-        Row(record, questions[record.question_id], _metrics(record, questions[record.question_id]))
+        Row(
+            record,
+            questions[record.question_id],
+            _metrics(record, questions[record.question_id]) | _judge_score(record, questions, grades),
+        )
         for record in records
         if record.question_id in questions
     ]
@@ -73,6 +83,16 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         best = max(range(len(scores)), key=lambda index: scores[index])
         metrics[f"accuracy_{name}"] = float(best == question.answer_index)
     return metrics
+
+
+def _judge_score(
+    record: Record, questions: Mapping[str, BankQuestion], grades: Mapping[AnswerKey, str | None] | None
+) -> dict[str, float | None]:
+    """1, 0.5 or 0 by grade; 0 for refusing what the book answers; None where the judge named no grade."""
+    if grades is None or record.mode != "open" or record.error or not questions[record.question_id].answerable:
+        return {}
+    grade = "wrong" if record.refused else grades.get((record.question_id, record.arm, record.repetition))
+    return {"judge_score": None if grade is None else GRADES[grade]}
 
 
 def _open_metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +22,9 @@ from api.commands.context import (
     Quantization,
     generator_options,
 )
+
+if TYPE_CHECKING:
+    from evals.judge import JudgeSettings
 
 EXAMPLES = """Example: coalesce eval --quick
 
@@ -55,6 +59,13 @@ def evaluate(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    judge_url: Annotated[
+        str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the model that grades; off by default.")] = None,
+    judge_labels: Annotated[
+        Path | None, typer.Option(help="A filled to_label.jsonl: tells how often the judge agrees with a person.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Compare the bare model, the tuned one, retrieval, and both, on the same questions.
@@ -80,6 +91,7 @@ def evaluate(
         with_passages=tune_with_passages,
         language=language,
         top_k=top_k,
+        judge=_judge(judge_url, judge_model, judge_labels),
         command=shlex.join(["coalesce", *sys.argv[1:]]),
     )
     if arms is not None:
@@ -87,6 +99,21 @@ def evaluate(
     folder = out or settings.home / REPORT_FOLDER / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
     data = run_experiment(plan, settings.index, settings.rag, folder, console.step)
     console.result(data, _lines(data, folder))
+
+
+def _judge(url: str | None, model: str | None, labels: Path | None) -> JudgeSettings | None:
+    from evals.judge import JudgeSettings
+    from indexes.errors import InvalidInput
+    from rag.settings import GeneratorSettings
+
+    if url is None and model is None and labels is None:
+        return None
+    if url is None or model is None:
+        raise InvalidInput(
+            "a judge needs its address and its model", hint="add --judge-url http://HOST:PORT/v1 --judge-model NAME"
+        )
+    key = os.environ.get("COALESCE_JUDGE_API_KEY")
+    return JudgeSettings(GeneratorSettings(kind="remote", base_url=url, model=model, api_key=key), labels)
 
 
 def _lines(data: dict[str, Any], folder: Path) -> list[str]:

@@ -99,6 +99,11 @@ def test_a_retriever_that_returns_noise_shows_as_no_better_than_random() -> None
     assert verdicts["rag", "oracle"] == "better"
 
 
+def test_arms_outside_the_four_still_get_a_sentence() -> None:
+    sentence = verdict_sentence(compared(rag=pattern(0.3), oracle=pattern(0.9)))
+    assert "perfect passages over retrieved ones: +60.0 points" in sentence
+
+
 def test_interaction_is_the_difference_of_differences() -> None:
     result = compared(base=pattern(0.25), tuned=pattern(0.5), rag=pattern(0.75), rag_and_tuned=pattern(0.8))
     assert result.interaction["accuracy"].value == pytest.approx((48 - 45) / 60 - (30 - 15) / 60)
