@@ -64,7 +64,7 @@ class Book:
     """What a reader makes of a source: a title and sections in reading order.
 
     Attributes:
-        format: `pdf`, `epub`, `markdown`, `rst`, `ipynb`, `html`, `text`, `code`, or `folder`.
+        format: `pdf`, `epub`, `docx`, `pptx`, `markdown`, `rst`, `ipynb`, `html`, `text`, `code`, or `folder`.
         pages: number of pages of the file, None for formats without pages.
         page_labels: printed label of each page, index 0 for page 1; empty without pages; None where a page has none.
     """

@@ -55,9 +55,12 @@ TEXT_FORMATS: dict[str, _Format] = {
 WHOLE_BOOKS: dict[str, _Format] = {
     ".pdf": _Format("pdf", "pdf:read_pdf", ("cancelled", "progress")),
     ".epub": _Format("epub", "epub:read_epub", ("cancelled", "progress")),
+    ".docx": _Format("docx", "word:read_word", ("cancelled", "progress")),
+    ".pptx": _Format("pptx", "slides:read_slides", ("cancelled", "progress")),
 }
 """Files that are books of their own wherever they lie."""
 
+_ZIPPED = frozenset({"epub", "docx", "pptx"})
 _MAGIC = {
     b"%PDF-": "a PDF", b"PK\x03\x04": "a zip archive", b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
     b"GIF8": "a GIF image", b"\x7fELF": "a program", b"\x1f\x8b": "gzip data", b"{\\rtf": "an RTF document",
@@ -66,7 +69,7 @@ _MAGIC = {
 
 
 def find_books(path: Path) -> list[Path]:
-    """The books at a path: the file itself; or the folder, if it holds text files, and each PDF or EPUB below it.
+    """The books at a path: the file itself; or the folder, if it holds text files, and each whole book below.
 
     Raises:
         UnreadableBook: nothing is there.
@@ -204,7 +207,7 @@ def _check_content(path: Path, name: str, form: _Format) -> None:
             raise UnreadableBook(f"'{name}' ends in .pdf but is no PDF.", hint="give the file its right ending")
         return
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-    if kind is not None and not (form.name == "epub" and kind == "a zip archive"):
+    if kind is not None and not (form.name in _ZIPPED and kind == "a zip archive"):
         raise UnreadableBook(
             f"'{name}' is {kind}, not what its ending says.", hint="give the file its right ending, or another file"
         )

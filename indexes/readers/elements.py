@@ -76,6 +76,15 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def pipe_table(rows: Sequence[Sequence[str]]) -> str:
+    """Cells as a Markdown table, the first row its head; rows without any word are left out, all may be."""
+    cells = [[one_line(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in cells if any(row)]
+    if lines:
+        lines.insert(1, "|" + " --- |" * len(cells[0]))
+    return "\n".join(lines)
+
+
 def title_of(parsed: Parsed) -> tuple[str | None, tuple[Element, ...]]:
     """The file's title, and its elements without the heading that said it.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from bs4 import BeautifulSoup
 from bs4.element import Comment, NavigableString, PreformattedString, Tag
 
-from indexes.readers.elements import Block, Element, Heading, fence, one_line
+from indexes.readers.elements import Block, Element, Heading, fence, one_line, pipe_table
 
 _SILENT = frozenset(
     {
@@ -226,16 +226,14 @@ def _table(tag: Tag, depth: int) -> Iterator[Element]:
     rows: list[list[str]] = []
     for row in tag.find_all("tr"):
         cells = list(row.find_all(["td", "th"], recursive=False))
-        rows.append([one_line(_inline(cell, depth)).replace("|", "\\|") for cell in cells])
+        rows.append([one_line(_inline(cell, depth)) for cell in cells])
     rows = [row for row in rows if any(row)]
     if not rows:
         return
     if max(len(row) for row in rows) == 1:
         yield from (Block(row[0]) for row in rows if row)
         return
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + " --- |" * len(rows[0]))
-    yield Block("\n".join(lines))
+    yield Block(pipe_table(rows))
 
 
 def _formula(tag: Tag) -> str:

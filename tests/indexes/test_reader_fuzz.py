@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import tempfile
 import zipfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import HashEncoder
@@ -122,6 +124,42 @@ def epub_bytes() -> bytes:
         return stream.read()
 
 
+OFFICE = {".docx": "word/document.xml", ".pptx": "ppt/slides/slide1.xml"}
+"""The part that is mutated: of a mutated archive little more than its checksums would be tried."""
+
+
+@lru_cache
+def office_bytes(suffix: str) -> bytes:
+    """A document or a slide with a heading, a list and a table."""
+    import docx
+    import pptx
+
+    file: Any
+    if suffix == ".docx":
+        file = docx.Document()
+        file.add_heading("One", level=1)
+        file.add_paragraph("item", style="List Bullet")
+        file.add_table(2, 2).cell(0, 1).text = "cell"
+        file.add_paragraph("Text.")
+    else:
+        file = pptx.Presentation()
+        slide = file.slides.add_slide(file.slide_layouts[1])
+        slide.shapes.title.text, slide.placeholders[1].text_frame.text = "One", "Text."
+        slide.shapes.add_table(2, 2, 0, 0, 99, 99).table.cell(0, 1).text = "cell"
+    stream = io.BytesIO()
+    file.save(stream)
+    return stream.getvalue()
+
+
+def with_part(suffix: str, part: bytes) -> bytes:
+    """The office file with another part."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(office_bytes(suffix))) as old, zipfile.ZipFile(out, "w") as new:
+        for info in old.infolist():
+            new.writestr(info, part if info.filename == OFFICE[suffix] else old.read(info))
+    return out.getvalue()
+
+
 def check(book: Book) -> None:
     """What every book promises."""
     assert book.title.strip()
@@ -216,6 +254,34 @@ def test_any_bytes_are_read_or_refused(suffix: str) -> None:
         read(f"a{suffix}", data)
 
     run()
+
+
+def run_office(suffix: str, how_many: Any) -> None:
+    with zipfile.ZipFile(io.BytesIO(office_bytes(suffix))) as file:
+        seed = file.read(OFFICE[suffix])
+
+    @how_many
+    @given(mutated(seed))
+    def run(part: bytes) -> None:
+        read(f"a{suffix}", with_part(suffix, part))
+
+    run()
+
+
+@pytest.mark.parametrize("suffix", OFFICE)
+def test_mutated_parts_of_office_files_are_read_or_refused(suffix: str) -> None:
+    pytest.importorskip("docx", reason="the extra `office` is not installed")
+    pytest.importorskip("pptx", reason="the extra `office` is not installed")
+    run_office(suffix, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("suffix", OFFICE)
+def test_many_mutated_parts_of_office_files_are_read_or_refused(suffix: str) -> None:
+    pytest.importorskip("docx", reason="the extra `office` is not installed")
+    pytest.importorskip("pptx", reason="the extra `office` is not installed")
+    run_office(suffix, MANY)
 
 
 @pytest.mark.slow
