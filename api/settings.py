@@ -108,6 +108,7 @@ class CoalesceSettings(BaseSettings):
     embed_batch_size: int | None = Field(default=None, ge=1, le=4096)
     chunk_tokens: int | None = Field(default=None, ge=16)
     chunk_overlap_tokens: int = Field(default=0, ge=0)
+    ocr: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     candidates: int = Field(default=50, ge=1, le=10_000)
@@ -200,6 +201,7 @@ class CoalesceSettings(BaseSettings):
             embed_batch_size=self.embed_batch_size,
             chunk_tokens=self.chunk_tokens,
             chunk_overlap_tokens=self.chunk_overlap_tokens,
+            ocr=self.ocr,
             device=self.device,
         )
 

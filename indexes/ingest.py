@@ -108,6 +108,8 @@ class Ingest:
 
     def _is_current(self, known: Document, identity: BookIdentity, title: str | None) -> bool:
         same = known.sha256 == identity.sha256 and (not title or known.title == title)
+        if self._settings.ocr and known.health.pages_without_text and not known.health.recognised_pages:
+            return False  # it was added before recognising was asked for
         return same and self._catalog.chunking_of(identity.document_id) == identity.chunking
 
     @contextmanager
@@ -143,7 +145,7 @@ class Ingest:
                 progress(AddProgress("reading", done, total))
 
         for _ in range(3):
-            book = read_book(path, cancelled=cancelled, progress=listen, name=name)
+            book = read_book(path, cancelled=cancelled, progress=listen, name=name, ocr=self._settings.ocr)
             after = content_digest(path, cancelled)
             if after == digest:
                 return book, digest

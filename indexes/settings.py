@@ -20,6 +20,7 @@ class IndexSettings:
         embed_batch_size: texts embedded together; None takes what suits the device.
         chunk_tokens: longest node in the embedder's own tokens; None takes what suits the embedder.
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
+        ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
     """
 
@@ -29,6 +30,7 @@ class IndexSettings:
     embed_batch_size: int | None = None
     chunk_tokens: int | None = None
     chunk_overlap_tokens: int = 0
+    ocr: bool = False
     device: str = "auto"
 
     @property

@@ -49,9 +49,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class BookHealth:
-    """What reading a book lost or doubts. Page lists hold file pages, from 1."""
+    """What reading a book lost or doubts. Page lists hold file pages, from 1.
+
+    `recognised_pages` are pictures whose text was recognised: letters in it may be wrong, listings lose their columns.
+    """
 
     pages_without_text: tuple[int, ...] = ()
+    recognised_pages: tuple[int, ...] = ()
     duplicate_pages: tuple[int, ...] = ()
     suspected_columns: tuple[int, ...] = ()
     broken_listings: tuple[str, ...] = ()

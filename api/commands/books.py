@@ -33,12 +33,15 @@ def add(
     reindex: Annotated[
         bool, typer.Option("--reindex", help="Embed every book anew, as after a change of the embedder.")
     ] = False,
+    ocr: Annotated[
+        bool, typer.Option("--ocr", help="Recognise the text of scanned PDF pages (needs the extra 'ocr').")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and add what changes until Ctrl-C.")] = False,
     json_output: Json = False,
 ) -> None:
     """Add books. A folder of text files is one book; a PDF or EPUB is a book wherever it lies."""
     invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = invocation.settings(ocr=ocr or None)
     from api.console import Console
     from indexes.errors import InvalidInput
     from indexes.library import open_library

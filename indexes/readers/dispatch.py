@@ -53,7 +53,7 @@ TEXT_FORMATS: dict[str, _Format] = {
 }
 """Files that are chapters when they lie in a folder."""
 WHOLE_BOOKS: dict[str, _Format] = {
-    ".pdf": _Format("pdf", "pdf:read_pdf", ("cancelled", "progress")),
+    ".pdf": _Format("pdf", "pdf:read_pdf", ("cancelled", "progress", "ocr")),
     ".epub": _Format("epub", "epub:read_epub", ("cancelled", "progress")),
     ".docx": _Format("docx", "word:read_word", ("cancelled", "progress")),
     ".pptx": _Format("pptx", "slides:read_slides", ("cancelled", "progress")),
@@ -104,6 +104,7 @@ def read_book(
     cancelled: CancelCheck | None = None,
     progress: ReadListener | None = None,
     name: str | None = None,
+    ocr: bool = False,
 ) -> Book:
     """Read a file, or a folder of text files, as one book.
 
@@ -112,11 +113,13 @@ def read_book(
         cancelled: asked between pages and files.
         progress: told how far reading has come.
         name: the file's own name, when `path` is a temporary one.
+        ocr: recognise the text of PDF pages that are pictures.
 
     Raises:
         UnsupportedFormat: no reader for this ending.
         UnreadableBook: broken, encrypted, without text, or not what its ending says.
         TooLarge: larger than a reader's limit.
+        InvalidInput: `ocr` without the extra `ocr`.
         Cancelled: `cancelled` said so.
     """
     if path.is_dir():
@@ -126,7 +129,7 @@ def read_book(
     name = name or path.name
     form = _format_of(name)
     _check_content(path, name, form)
-    parsed = _read(form, path, path.parent, cancelled, progress)
+    parsed = _read(form, path, path.parent, cancelled, progress, ocr=ocr)
     title, elements = title_of(parsed)
     title = title or name_as_title(Path(name).stem)
     sections = chapters_in_file(elements, title)
@@ -135,11 +138,17 @@ def read_book(
 
 
 def _read(
-    form: _Format, path: Path, root: Path, cancelled: CancelCheck | None, progress: ReadListener | None
+    form: _Format,
+    path: Path,
+    root: Path,
+    cancelled: CancelCheck | None,
+    progress: ReadListener | None,
+    *,
+    ocr: bool = False,
 ) -> Parsed:
     module, function = form.reader.split(":")
     reader = getattr(import_module(f"indexes.readers.{module}"), function)
-    told = {"root": root, "cancelled": cancelled, "progress": progress}
+    told = {"root": root, "cancelled": cancelled, "progress": progress, "ocr": ocr}
     try:
         parsed: Parsed = reader(path, **{name: told[name] for name in form.wants})
     except RecursionError as error:

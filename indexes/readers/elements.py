@@ -137,6 +137,7 @@ def merge_health(parts: Iterable[BookHealth]) -> BookHealth:
         merged = replace(
             merged,
             pages_without_text=merged.pages_without_text + part.pages_without_text,
+            recognised_pages=merged.recognised_pages + part.recognised_pages,
             duplicate_pages=merged.duplicate_pages + part.duplicate_pages,
             suspected_columns=merged.suspected_columns + part.suspected_columns,
             broken_listings=merged.broken_listings + part.broken_listings,

@@ -7,6 +7,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed
 from indexes.readers.pdf_blocks import Paragraph, block_of, joined, paragraphs_of, words_of
 from indexes.readers.pdf_furniture import body_size, find_furniture, printed_labels
-from indexes.readers.pdf_headings import FoundHeading, headings_by_type, match_outline, read_outline, without_parts
+from indexes.readers.pdf_headings import (
+    FoundHeading,
+    OutlineEntry,
+    headings_by_type,
+    match_outline,
+    read_outline,
+    without_parts,
+)
+from indexes.readers.pdf_ocr import Recogniser, render
 from indexes.readers.pdf_order import OrderedPage, in_reading_order
 from indexes.readers.pdf_page import PageLines, read_page
 from indexes.types import BookHealth
@@ -34,33 +43,56 @@ def read_pdf(
     *,
     cancelled: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    ocr: bool = False,
 ) -> Parsed:
-    """Read a PDF that has a text layer.
+    """Read a PDF that has a text layer; with `ocr` also pages that are pictures of text.
 
     Raises:
         UnreadableBook: encrypted, damaged, or without any text (scanned).
+        InvalidInput: `ocr` without the extra `ocr`.
         Cancelled: `cancelled` said so between two pages.
     """
-    pages, declared, outline, title, lost = _extract(path, cancelled, progress)
+    recogniser = Recogniser() if ocr else None
+    if recogniser is not None:
+        recogniser.load()
+    found = _extract(path, cancelled, progress, recogniser)
+    pages = found.pages
     if not any(page.lines for page in pages):
         raise UnreadableBook(
-            f"'{path.name}' has {len(pages)} pages but no text: it is scanned.", hint="run OCR over it first (ocrmypdf)"
+            f"'{path.name}' has {len(pages)} pages but no text: it is scanned.",
+            hint="coalesce add --ocr PATH, or run OCR over it first (ocrmypdf)"
+            if not ocr
+            else "scan it in a finer resolution",
         )
     furniture = find_furniture(pages)
     ordered = [in_reading_order(page, furniture.lines) for page in pages]
     size = body_size(pages)
-    headings = match_outline(without_parts(outline), ordered)
+    headings = match_outline(without_parts(found.outline), ordered)
     headings += headings_by_type(ordered, size, headings)
     elements = _elements(ordered, headings, size)
-    health = _health(pages, ordered, elements, lost)
-    labels = printed_labels(furniture.folios, declared, len(pages))
-    return Parsed(elements, title, len(pages), labels, health)
+    health = _health(found, ordered, elements)
+    labels = printed_labels(furniture.folios, found.declared, len(pages))
+    return Parsed(elements, found.title, len(pages), labels, health)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extracted:
+    """Everything that PDFium gives: lines, declared labels, outline, title; pages recognised, and what was lost."""
+
+    pages: list[PageLines]
+    declared: list[str]
+    outline: list[OutlineEntry]
+    title: str | None
+    recognised: list[int]
+    lost: list[str]
 
 
 def _extract(
-    path: Path, cancelled: Callable[[], bool] | None, progress: Callable[[int, int], None] | None
-) -> tuple[list[PageLines], list[str], list[Any], str | None, list[str]]:
-    """Everything that needs PDFium: lines, declared labels, outline, title, and pages that could not be read."""
+    path: Path,
+    cancelled: Callable[[], bool] | None,
+    progress: Callable[[int, int], None] | None,
+    recogniser: Recogniser | None,
+) -> _Extracted:
     import pypdfium2
 
     with _pdfium_lock:
@@ -72,6 +104,7 @@ def _extract(
     try:
         pages: list[PageLines] = []
         lost: list[str] = []
+        recognised: list[int] = []
         for number in range(1, count + 1):
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Reading '{path.name}' was cancelled at page {number} of {count}.")
@@ -81,6 +114,9 @@ def _extract(
                 except pypdfium2.PdfiumError as error:
                     pages.append(PageLines(number, 0.0, 0.0, (), True))
                     lost.append(f"page {number} is damaged: {error}")
+            if recogniser is not None and pages[-1].has_content and pages[-1].width and not pages[-1].lines:
+                pages[-1] = _recognised(document, pages[-1], recogniser)
+                recognised.extend([number] if pages[-1].lines else [])
             if progress is not None:
                 progress(number, count)
         if count == 0 or len(lost) == count:
@@ -95,7 +131,17 @@ def _extract(
     root = [entry.title for entry in outline if entry.level == 1]
     if _NO_TITLE.search(title):
         title = root[0] if len(root) == 1 and len(outline) > 1 else ""
-    return pages, declared if any(declared) else [], outline, title or None, lost
+    return _Extracted(pages, declared if any(declared) else [], outline, title or None, recognised, lost)
+
+
+def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageLines:
+    with _pdfium_lock:
+        opened = document[page.page - 1]
+        try:
+            picture = render(opened)
+        finally:
+            opened.close()
+    return recogniser.lines(picture, page)
 
 
 def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
@@ -155,9 +201,7 @@ def _with_torn_parts_joined(flow: Sequence[Paragraph | FoundHeading], size: floa
     return result
 
 
-def _health(
-    pages: Sequence[PageLines], ordered: Sequence[OrderedPage], elements: Sequence[Element], lost: Sequence[str]
-) -> BookHealth:
+def _health(found: _Extracted, ordered: Sequence[OrderedPage], elements: Sequence[Element]) -> BookHealth:
     seen: Counter[str] = Counter()
     duplicates: list[int] = []
     for page in ordered:
@@ -167,11 +211,12 @@ def _health(
         if len(text) >= MIN_DUPLICATE_CHARS and seen[digest] > 1:
             duplicates.append(page.page)
     return BookHealth(
-        pages_without_text=tuple(page.page for page in pages if page.has_content and not page.lines),
+        pages_without_text=tuple(page.page for page in found.pages if page.has_content and not page.lines),
+        recognised_pages=tuple(found.recognised),
         duplicate_pages=tuple(duplicates),
         suspected_columns=tuple(page.page for page in ordered if page.doubtful),
         broken_listings=tuple(_broken(block) for block in elements if isinstance(block, Block) and _broken(block)),
-        notes=tuple(lost),
+        notes=tuple(found.lost),
     )
 
 
