@@ -42,6 +42,8 @@ EVALUATED_ARMS: Mapping[str, ArmSpec] = {
     **{arm: ArmSpec(arm, arm, "retrieved" if "rag" in arm else "none") for arm in ARMS},
     **_EXTRA,
 }
+_REACH = 4
+"""Nodes that a passage may reach to each side of the one that was found."""
 DEFAULT_ARMS = ("base", "tuned", "rag", "rag+tuned", "oracle", "random")
 
 
@@ -80,11 +82,23 @@ class GoldPassages:
         return select_passages(hits, self._library, top_k, self._budget)
 
     def random(self, question: BankQuestion, top_k: int, seed: int) -> tuple[Passage, ...]:
-        """`top_k` passages of other sections, the same for the same question and seed."""
+        """Up to `top_k` passages of other sections, the same for the same question and seed.
+
+        A passage reaches past its node, so nodes near a gold one are not drawn, and what holds evidence even so is left
+        out.
+        """
         avoided = {normalize(gold.heading) for gold in question.gold}
-        others = [index for index, headings in enumerate(self._headings) if not headings & avoided]
+        golden = [self._nodes[index] for index, headings in enumerate(self._headings) if headings & avoided]
+        near = {(node.document_id, node.ordinal + step) for node in golden for step in range(-_REACH, _REACH + 1)}
+        others = [index for index, node in enumerate(self._nodes) if (node.document_id, node.ordinal) not in near]
         picked = random.Random(f"{seed}:{question.id}").sample(others, min(top_k, len(others)))
-        return select_passages([Hit(self._nodes[index], 1.0) for index in picked], self._library, top_k, self._budget)
+        hits = [Hit(self._nodes[index], 1.0) for index in picked]
+        evidence = [normalize(gold.evidence) for gold in question.gold if gold.evidence]
+        return tuple(
+            passage
+            for passage in select_passages(hits, self._library, top_k, self._budget)
+            if not any(snippet in normalize(passage.text) for snippet in evidence)
+        )
 
     def _gold_indexes(self, question: BankQuestion) -> list[int]:
         found: list[int] = []

@@ -211,6 +211,15 @@ def test_oracle_reads_the_gold_and_random_never_does(tmp_path: Path) -> None:
     assert len(engine.asked) == before, "what is there is not asked again"
 
 
+def test_random_passages_do_not_reach_into_the_gold_section() -> None:
+    library, nodes = gold_library()
+    gold = GoldPassages(library, nodes, PassageBudget(words=200, words_each=24))
+    question = make_question(5)
+    texts = [passage.text for seed in range(200) for passage in gold.random(question, 5, seed)]
+    assert max(len(text.split()) for text in texts) > 6, "passages reach past their node"
+    assert not [text for text in texts if "item5 stands here" in text]
+
+
 def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None:
     library, nodes = gold_library()
     engine = FakeEngine()
