@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from indexes import node_rows
+from indexes import lexical_rows, node_rows
 from indexes.chunking import NodeDraft
 from indexes.database import Database, open_database
 from indexes.errors import NotFound
@@ -199,7 +199,7 @@ class Catalog:
     def lexical(self, terms: Sequence[str], top_k: int, filters: Filters) -> list[Hit]:
         """Nodes that hold any of the terms, best first."""
         with self._database.reading() as rows:
-            ranked = node_rows.lexical_ranking(rows, terms, top_k, filters)
+            ranked = lexical_rows.lexical_ranking(rows, terms, top_k, filters)
             nodes = {node.rowid: node for node in self._nodes(rows, [rowid for rowid, _ in ranked])}
         return [Hit(nodes[rowid], score) for rowid, score in ranked]
 

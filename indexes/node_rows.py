@@ -15,8 +15,6 @@ from indexes.terms import terms
 from indexes.text_encoder import Matrix
 from indexes.types import Filters, PageMarks, StoredNode
 
-HEADING_WEIGHT = 2.0
-"""How much more a term counts in a node's heading path than in its text (BM25 column weight)."""
 _COLUMNS = (
     "nodes.rowid, node_id, nodes.document_id, ordinal, chapter, heading_path, text, page_marks, page_labels, num_tokens"
 )
@@ -181,29 +179,6 @@ def filtered_rowids(rows: sqlite3.Connection, filters: Filters) -> np.ndarray:
     clause, values = filter_clause(filters)
     found = rows.execute(f"SELECT rowid FROM nodes WHERE {clause} ORDER BY rowid", values).fetchall()
     return np.fromiter((row[0] for row in found), dtype=np.int64, count=len(found))
-
-
-def lexical_ranking(
-    rows: sqlite3.Connection, query: Sequence[str], top_k: int, filters: Filters
-) -> list[tuple[int, float]]:
-    """Rowids with BM25 scores, best first; terms are parted by OR."""
-    if not query or top_k < 1:
-        return []
-    match = " OR ".join(f'"{term}"' for term in query if '"' not in term)
-    rank = f"bm25(lexical, {HEADING_WEIGHT}, 1.0)"
-    if filters.empty:
-        found = rows.execute(
-            f"SELECT rowid, {rank} AS score FROM lexical WHERE lexical MATCH ? ORDER BY score LIMIT ?", (match, top_k)
-        )
-    else:
-        clause, values = filter_clause(filters)
-        found = rows.execute(
-            f"SELECT lexical.rowid, {rank} AS score FROM lexical JOIN nodes ON nodes.rowid = lexical.rowid "
-            f"WHERE lexical MATCH ? AND {clause} ORDER BY score LIMIT ?",
-            (match, *values, top_k),
-        )
-    # SQLite's bm25() is smaller for better rows.
-    return [(rowid, -score) for rowid, score in found]
 
 
 def rowids_of_ids(rows: sqlite3.Connection, node_ids: Sequence[str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ import pytest
 from fakes import HashEncoder
 from pdf_maker import make_book
 
-from indexes import database
+from indexes import database, lexical_rows
 from indexes.errors import (
     Busy,
     Cancelled,
@@ -79,6 +79,26 @@ def test_identifiers_are_found_whole_and_by_part(query: str, home: Path, book: P
     library = opened(home)
     library.add(book)
     assert library.lexical(query, 3)[0].node.heading_path == ("Memory", "Copies")
+
+
+def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paragraphs = [f"A kernel of part {number} runs{' with occupancy' * (number % 5 == 0)}." for number in range(40)]
+    for name in ("a", "b"):
+        sections = [f"## S{number}\n\n{text} {name * number}" for number, text in enumerate(paragraphs)]
+        (tmp_path / f"{name}.md").write_text("# Book\n\n" + "\n\n".join(sections))
+    library = opened(home)
+    books = [library.add(tmp_path / f"{name}.md").document.document_id for name in ("a", "b")]
+    query = "kernel occupancy of part 30"
+    whole = library.lexical(query, 80)
+    in_one = library.lexical(query, 80, Filters((books[1],)))
+    monkeypatch.setattr(lexical_rows, "SCORED_AT_LEAST", 20)
+    few = library.lexical(query, 80)
+    assert len(whole) == 80
+    assert len(few) == 16
+    assert [(hit.node.node_id, hit.score) for hit in few] == [(hit.node.node_id, hit.score) for hit in whole[:16]]
+    assert [hit.node.document_id for hit in in_one] == [books[1]] * 40
 
 
 def test_headings_count_in_lexical_search(home: Path, book: Path) -> None:
