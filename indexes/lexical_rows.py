@@ -21,7 +21,7 @@ _RANK = f"bm25(lexical, {HEADING_WEIGHT}, 1.0)"
 def lexical_ranking(
     rows: sqlite3.Connection, query: Sequence[str], top_k: int, filters: Filters, scored_at_least: int | None = None
 ) -> list[tuple[int, float]]:
-    """Rowids with BM25 scores, best first; terms are parted by OR. `scored_at_least` is `SCORED_AT_LEAST` by default."""
+    """Rowids with BM25 scores, best first; terms are parted by OR. `scored_at_least`: None takes `SCORED_AT_LEAST`."""
     terms = [f'"{term}"' for term in query if '"' not in term]
     if not terms or top_k < 1:
         return []

@@ -199,6 +199,15 @@ class Library:
         """All nodes of a book in order. Raises NotFound."""
         return self._catalog.nodes_of(document_id)
 
+    def vectors_of(self, document_id: str) -> Matrix:
+        """Vectors of a book's nodes in order, float32, shape (num_nodes, dimension). Raises NotFound, Busy."""
+        self._catalog.document(document_id)
+        span = self._catalog.ranges()[1].get(document_id)
+        dimension = self.encoder.dimension
+        if span is None:
+            return np.empty((0, dimension), dtype=np.float32)
+        return self._catalog.vectors_of(span, dimension)[1]
+
     def sections_of(self, document_id: str) -> tuple[Section, ...]:
         """All sections of a book in order, as its reader read them. Raises NotFound."""
         self._catalog.document(document_id)

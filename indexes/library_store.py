@@ -59,6 +59,13 @@ class LibraryVectorStore(BasePydanticVectorStore):
             raise InvalidInput("A library gives nodes by their ids only.")
         return [_text_node(node) for node in self._library.get_nodes(node_ids)]
 
+    def embedded_nodes(self, document_id: str) -> list[TextNode]:
+        """A book's nodes with their vectors, ready for another store's `add`. Raises NotFound, Busy."""
+        nodes = [_text_node(node) for node in self._library.nodes_of(document_id)]
+        for node, vector in zip(nodes, self._library.vectors_of(document_id).tolist(), strict=True):
+            node.embedding = vector
+        return nodes
+
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The nodes nearest in meaning, best first. Filters: `document_id` and `chapter`, by `==` or `in`.
 

@@ -1,16 +1,20 @@
 """The FAISS index as a llama-index vector store, to stand wherever llama-index takes one.
 
 Beside `VectorIndex` it keeps what llama-index expects of a store: node ids that are strings, nodes with their text,
-documents that can be deleted, and metadata filters that are applied before ranking.
+documents that can be deleted, and metadata filters that are applied before ranking. Saved, it is two files: the FAISS
+index, and the nodes as JSON.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from llama_index.core.schema import BaseNode
+from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
@@ -20,8 +24,8 @@ from llama_index.core.vector_stores.types import (
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 from pydantic import PrivateAttr
 
-from indexes.errors import InvalidInput
-from indexes.vectors import VectorIndex
+from indexes.errors import IndexCorrupt, IndexMissing, InvalidInput
+from indexes.vectors import VectorIndex, load_index
 
 
 class FaissVectorStore(BasePydanticVectorStore):
@@ -107,6 +111,47 @@ class FaissVectorStore(BasePydanticVectorStore):
         found = [self._nodes[key] for key in best.tolist()]
         return VectorStoreQueryResult(nodes=found, similarities=scores.tolist(), ids=[node.node_id for node in found])
 
+    def persist(self, persist_path: str, fs: Any = None) -> None:
+        """Save the nodes in `persist_path` and their vectors beside it, in place of what was there.
+
+        Raises:
+            InvalidInput: a file system other than this machine's.
+        """
+        if fs is not None and getattr(fs, "protocol", None) not in ("file", ("file", "local")):
+            raise InvalidInput("The FAISS store is saved on this machine's disk only.", hint="leave out `fs`")
+        path = Path(persist_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Without the nodes nothing is read, so a crash between the two files leaves nothing half-true.
+        path.unlink(missing_ok=True)
+        if self._index is not None:
+            self._index.save(_vectors_beside(path))
+        nodes = [[key, doc_to_json(node)] for key, node in self._nodes.items()]
+        state = {"dimension": self._index.dimension if self._index else None, "last": self._last_key, "nodes": nodes}
+        draft = path.with_name(path.name + ".tmp")
+        draft.write_text(json.dumps(state), encoding="utf-8")
+        draft.replace(path)
+
+    @classmethod
+    def from_persist_path(cls, persist_path: str, fs: Any = None) -> Self:
+        """A store as `persist` saved it. Raises IndexMissing, IndexCorrupt."""
+        path = Path(persist_path)
+        if not path.exists():
+            raise IndexMissing(f"There is no store in '{path}'.", hint="persist one first")
+        store = cls()
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            nodes = {int(key): json_to_doc(node) for key, node in state["nodes"]}
+            store._last_key = int(state["last"])
+            if state["dimension"] is not None:
+                store._index = load_index(_vectors_beside(path), int(state["dimension"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise IndexCorrupt(f"The store '{path}' cannot be read.", hint="build it anew") from error
+        store._nodes = nodes
+        store._keys = {node.node_id: key for key, node in nodes.items()}
+        if len(nodes) != len(store._index or ()):
+            raise IndexCorrupt(f"The store '{path}' and its vectors do not belong together.", hint="build it anew")
+        return store
+
     def _allowed(
         self, node_ids: list[str] | None, doc_ids: list[str] | None, filters: MetadataFilters | None
     ) -> list[int]:
@@ -126,6 +171,10 @@ class FaissVectorStore(BasePydanticVectorStore):
             node = self._nodes.pop(key)
             if self._keys.get(node.node_id) == key:
                 del self._keys[node.node_id]
+
+
+def _vectors_beside(path: Path) -> Path:
+    return path.with_name(path.name + ".faiss")
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

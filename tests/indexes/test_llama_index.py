@@ -6,9 +6,9 @@ import pytest
 from fakes import DIM, HashEncoder, hash_embed
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
 
-from indexes.errors import Conflict, InvalidInput
+from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.library import open_library
 from indexes.library_store import LibraryVectorStore
 from indexes.node_parser import BookNodeParser
@@ -68,6 +68,21 @@ def test_a_library_serves_a_vector_store_index(tmp_path: Path) -> None:
         store.add([])
     store.delete(document.document_id)
     assert library.documents() == ()
+
+
+def test_a_librarys_books_move_to_another_store_with_their_vectors(tmp_path: Path) -> None:
+    (tmp_path / "w.md").write_text(BOOK)
+    library = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder())
+    document = library.add(tmp_path / "w.md").document
+    library.load()
+    other = FaissVectorStore()
+    other.add(LibraryVectorStore(library).embedded_nodes(document.document_id))
+    query = VectorStoreQuery(query_embedding=hash_embed(["threads of a warp"])[0].tolist(), similarity_top_k=5)
+    here, there = LibraryVectorStore(library).query(query), other.query(query)
+    assert there.ids == here.ids
+    assert there.similarities == pytest.approx(here.similarities, abs=1e-6)
+    with pytest.raises(NotFound):
+        LibraryVectorStore(library).embedded_nodes("no such book")
 
 
 def test_hash_vectors_are_of_unit_length() -> None:

@@ -17,7 +17,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQuery,
 )
 
-from indexes.errors import IndexCorrupt, InvalidInput
+from indexes.errors import IndexCorrupt, IndexMissing, InvalidInput
 from indexes.vector_store import FaissVectorStore
 from indexes.vectors import VectorIndex, build_inverted, load_index
 
@@ -48,9 +48,31 @@ def brute_force(stored: list[TextNode], query: list[float], top_k: int) -> list[
     return [node_id for _, node_id in sorted(scores)[:top_k]]
 
 
-@pytest.fixture(params=["faiss", "simple"])
-def store(request: pytest.FixtureRequest) -> BasePydanticVectorStore:
-    """Ours, and llama-index's own as a check of the suite itself."""
+def milvus(folder: Path, *, fresh: bool = True) -> BasePydanticVectorStore:
+    """Milvus in one process, spoken to as a cluster is: over gRPC, by its own client."""
+    module = pytest.importorskip("llama_index.vector_stores.milvus", reason="the extra `milvus` is not installed")
+    store: BasePydanticVectorStore = module.MilvusVectorStore(
+        uri=str(folder / "milvus.db"),
+        dim=DIMENSION,
+        overwrite=fresh,
+        similarity_metric="COSINE",
+        upsert_mode=True,
+        consistency_level="Strong",
+    )
+    return store
+
+
+@pytest.fixture(
+    params=[
+        "faiss",
+        "simple",
+        pytest.param("milvus", marks=[pytest.mark.integration, pytest.mark.filterwarnings("ignore")]),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> BasePydanticVectorStore:
+    """Ours; llama-index's own, as a check of the suite itself; and an engine of its own."""
+    if request.param == "milvus":
+        return milvus(tmp_path)
     return FaissVectorStore() if request.param == "faiss" else SimpleVectorStore()
 
 
@@ -146,6 +168,73 @@ def test_random_changes_never_part_the_store_from_the_oracle(store: BasePydantic
             held = {name: node for name, node in held.items() if node.ref_doc_id != book}
         query = QUERIES[step % len(QUERIES)]
         assert ids(store, query, 15) == brute_force(list(held.values()), query, 15)
+
+
+def test_several_filters_hold_together(store: BasePydanticVectorStore) -> None:
+    stored = nodes(60)
+    store.add(stored)
+    both = MetadataFilters(
+        filters=[
+            MetadataFilter(key="chapter", value=1, operator=FilterOperator.GTE),
+            MetadataFilter(key="chapter", value=2, operator=FilterOperator.LTE),
+        ]
+    )
+    rest = [node for node in stored if node.metadata["chapter"] in (1, 2)]
+    assert ids(store, QUERIES[0], 60, filters=both) == brute_force(rest, QUERIES[0], 60)
+
+
+def test_nodes_come_back_whole(store: BasePydanticVectorStore) -> None:
+    store.add(nodes(5))
+    (found,) = store.query(VectorStoreQuery(query_embedding=nodes(5)[3].embedding, similarity_top_k=1)).nodes or [None]
+    if isinstance(store, SimpleVectorStore):
+        return  # it keeps no text; an index's docstore does
+    assert found is not None
+    assert (found.node_id, found.get_content(), found.metadata["chapter"]) == ("n3", "text 3", 3)
+    assert found.ref_doc_id == "book-0"
+
+
+def test_a_saved_store_goes_on_where_it_was(tmp_path: Path) -> None:
+    stored = nodes(30)
+    store = FaissVectorStore()
+    store.add(stored)
+    store.delete("book-1")
+    store.persist(str(tmp_path / "deep" / "store.json"))
+    again = FaissVectorStore.from_persist_path(str(tmp_path / "deep" / "store.json"))
+    rest = [node for node in stored if node.ref_doc_id != "book-1"]
+    assert all(ids(again, query, 60) == brute_force(rest, query, 60) for query in QUERIES)
+    again.add(nodes(5, seed=7))
+    now = [*nodes(5, seed=7), *(node for node in rest if int(node.node_id[1:]) >= 5)]
+    assert ids(again, QUERIES[0], 60) == brute_force(now, QUERIES[0], 60)
+
+
+def test_an_empty_store_can_be_saved(tmp_path: Path) -> None:
+    FaissVectorStore().persist(str(tmp_path / "store.json"))
+    assert ids(FaissVectorStore.from_persist_path(str(tmp_path / "store.json")), QUERIES[0]) == []
+
+
+def test_a_damaged_save_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "store.json"
+    with pytest.raises(IndexMissing):
+        FaissVectorStore.from_persist_path(str(path))
+    store = FaissVectorStore()
+    store.add(nodes(10))
+    store.persist(str(path))
+    whole = path.read_text()
+    for broken in (whole[:-20], "{}", "[]", whole.replace('"nodes": [[', '"nodes": [], "x": [[')):
+        path.write_text(broken)
+        with pytest.raises(IndexCorrupt):
+            FaissVectorStore.from_persist_path(str(path))
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")
+def test_another_engine_keeps_what_it_was_given(tmp_path: Path) -> None:
+    stored = nodes(30)
+    store = milvus(tmp_path)
+    store.add(stored)
+    store.client.close()
+    again = milvus(tmp_path, fresh=False)
+    assert ids(again, QUERIES[0], 60) == brute_force(stored, QUERIES[0], 60)
 
 
 # --- above the limit of exact search
