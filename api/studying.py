@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from api.schemas.answers import PassageOut
 from api.services import Services
 from api.settings import CoalesceSettings
+from api.uploads import PARTIAL_PREFIX, file_name
 from evals.justification import justify
 from evals.questions import BankQuestion, load_bank, load_questions
 from evals.study import Study
 from evals.study_store import StudyStore
-from indexes.errors import InvalidInput, NotFound
+from indexes.errors import Conflict, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -36,11 +38,15 @@ class Studying:
         self.study = Study(self.store, bank, self._passage)
 
     @property
+    def _question_folder(self) -> Path:
+        return self._services.settings.home / QUESTION_FOLDER
+
+    @property
     def reports(self) -> Path:
         """The folder that comparisons write their reports to."""
         return self._services.settings.home / REPORT_FOLDER
 
-    def questions(self, file_name: str | None) -> tuple[BankQuestion, ...]:
+    def questions(self, name: str | None) -> tuple[BankQuestion, ...]:
         """The bank, or a question file that the user put into the home.
 
         Raises:
@@ -48,14 +54,47 @@ class Studying:
             NotFound: there is no such file.
             MalformedQuestions: a broken line, by number.
         """
-        if file_name is None:
+        if name is None:
             return bank()
-        if not _FILE_NAME.fullmatch(file_name):
-            raise InvalidInput(f"question file {file_name!r:.80} is no name of a .jsonl file", hint="name it plainly")
-        path = self._services.settings.home / QUESTION_FOLDER / file_name
+        if not _FILE_NAME.fullmatch(name):
+            raise InvalidInput(f"question file {name!r:.80} is no name of a .jsonl file", hint="name it plainly")
+        path = self._question_folder / name
         if not path.is_file():
-            raise NotFound(f"there is no question file {file_name!r}", hint=f"put it into {path.parent}")
+            raise NotFound(f"there is no question file {name!r}", hint=f"put it into {path.parent}")
         return load_questions(path)
+
+    def question_files(self) -> tuple[str, ...]:
+        """Names of the question files in the home."""
+        return tuple(sorted(path.name for path in self._question_folder.glob("*.jsonl") if path.is_file()))
+
+    def add_question_file(self, given_name: str, content: bytes) -> tuple[str, int]:
+        """Keeps a question file in the home once every line of it has been read: its name, and how many questions.
+
+        Raises:
+            InvalidInput: a name that is no plain name of a .jsonl file.
+            MalformedQuestions: a broken line, by number; nothing is kept.
+            Conflict: another file has this name, with other questions in it.
+        """
+        name = file_name(given_name)
+        if not _FILE_NAME.fullmatch(name):
+            raise InvalidInput(
+                f"{name!r:.80} is no plain name of a .jsonl file", hint="name it like my-questions.jsonl"
+            )
+        self._question_folder.mkdir(parents=True, exist_ok=True)
+        path = self._question_folder / name
+        with tempfile.TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=self._question_folder) as folder:
+            arrived = Path(folder) / name
+            arrived.write_bytes(content)
+            questions = load_questions(arrived)
+        try:
+            with path.open("xb") as kept:  # two uploads at once cannot overwrite each other
+                kept.write(content)
+        except FileExistsError:
+            if path.read_bytes() != content:
+                raise Conflict(
+                    f"there is a question file {name!r} with other questions in it", hint="give yours another name"
+                ) from None
+        return name, len(questions)
 
     def close(self) -> None:
         """Closes the store."""

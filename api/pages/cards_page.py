@@ -76,7 +76,7 @@ class _Review:
                     for choice in card.question["choices"]:
                         with tag("li"):
                             ui.html(plain_html(choice), sanitize=False).classes("rich")
-            self._back = tag("div", "", "card-back")
+            self._back = tag("div", "", "card-back", id="card-back", tabindex="-1")
             self._buttons = tag("div", "", "row card-buttons")
         with self._buttons:
             shown = button(self._t("cards.show"), lambda: self._turn(card), kind="primary")
@@ -99,6 +99,8 @@ class _Review:
                     tag("small", _span(self._t, due - now))
                 set_attributes(chosen, data_key=str(rating))
                 chosen.on("click", lambda rating=rating: self._rate(card, rating), args=[])
+        with self._visit.client:  # the button that was pressed is gone
+            ui.run_javascript("coalesce.focusOn('#card-back')")
 
     async def _rate(self, card: StoredCard, rating: int) -> None:
         if self._card is not card:

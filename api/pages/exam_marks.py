@@ -8,6 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from api.pages.controls import link, tag
+from api.pages.exam_end import ended_by_itself
 from api.pages.frame import Visit
 from api.pages.markup import passage_html, plain_html
 from api.pages.source_panel import page_of
@@ -27,6 +28,8 @@ def show_marks(visit: Visit, exam: StoredExam) -> None:
         tag("p", t("exam.score", score=points(result["score"]), most=points(result["max_score"])), "big")
         share = result["score"] / result["max_score"] if result["max_score"] else 0.0
         tag("progress", "", "bar", max=1, value=round(share, 3), aria_label=t("exam.result"))
+        if ended_by_itself(exam):
+            tag("p", t("exam.handed_in_late"), "note")
         tag("p", t.count("exam.became_cards", missed) if missed else t("exam.all_right"), "soft")
         with tag("div", "", "row"):
             if missed:

@@ -11,6 +11,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, confirm, link, set_attributes, tag, text_area, toast
+from api.pages.exam_end import HAND_IN_BEFORE_S
 from api.pages.exam_marks import show_marks
 from api.pages.frame import PageServices, Visit, empty_state, open_view
 from api.pages.markup import plain_html
@@ -19,8 +20,6 @@ from evals.marking import MAX_ANSWER_CHARACTERS
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError
 
-HAND_IN_BEFORE_S = 2.0
-"""An exam is handed in by itself this long before its end, so that what is there counts."""
 LITTLE_TIME_S = 60
 
 
@@ -55,6 +54,7 @@ class _Sitting:
         self._exam = exam
         self._place = 0
         self._as_list = False
+        self._warned = False
 
     def build(self) -> None:
         """Draws the exam, or says that its time is over."""
@@ -67,10 +67,12 @@ class _Sitting:
                 self._clock = tag("span", "", "clock", role="timer")
                 self._answered = tag("span", "", "soft")
                 self._mode = button("", self._switch, kind="quiet")
+            self._said = tag("p", "", "sr-only", role="status")
             self._steps = tag("nav", "", "steps", aria_label=self._t("exam.steps"))
             self._sheet = tag("div", "", "sheet")
         self._draw()
         if self._exam.deadline is not None:
+            self._visit.page.ends.watch(self._exam)
             self._timer = ui.timer(1.0, self._tick)
 
     def _left_s(self) -> float:
@@ -81,12 +83,16 @@ class _Sitting:
         left = self._left_s()
         if left <= HAND_IN_BEFORE_S:
             self._timer.deactivate()
-            await self._hand_in()
+            self._clock.set_text(self._t("exam.over"))
+            await self._visit.page.ends.ended(self._exam.id)
+            self._show_marks()
             return
         minutes, seconds = divmod(int(left), 60)
         self._clock.set_text(self._t("exam.left", time=f"{minutes}:{seconds:02}"))
-        if left < LITTLE_TIME_S:
+        if left < LITTLE_TIME_S and not self._warned:
+            self._warned = True
             self._clock.classes("little")
+            self._said.set_text(self._t("exam.minute_left"))
 
     def _draw(self) -> None:
         self._mode.clear()
@@ -105,7 +111,7 @@ class _Sitting:
     def _question(self, place: int) -> None:
         record = self._exam.questions[place]
         given = self._visit.page.drafts.of(self._exam.id).get(record["id"])
-        with tag("article", "", "card question", id=f"question-{place}"):
+        with tag("article", "", "card question", id=f"question-{place}", tabindex="-1"):
             number = self._t("exam.number", n=place + 1, most=len(self._exam.questions))
             tag("p", f"{number} · {self._t('type.' + record['type'])}", "soft")
             if record["type"] == "choice":
@@ -160,6 +166,8 @@ class _Sitting:
     def _go(self, place: int) -> None:
         self._place = max(0, min(place, len(self._exam.questions) - 1))
         self._draw()
+        with self._visit.client:  # what was clicked is gone: the reader goes on at the question itself
+            ui.run_javascript(f"coalesce.focusOn('#question-{self._place}')")
 
     def _switch(self) -> None:
         self._as_list = not self._as_list
@@ -186,4 +194,7 @@ class _Sitting:
             drafts.forget(self._exam.id)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
+        self._show_marks()
+
+    def _show_marks(self) -> None:
         ui.navigate.to(f"/study/exam/{self._exam.id}")

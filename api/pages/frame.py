@@ -17,6 +17,7 @@ from api.books import Books
 from api.callers import caller_of
 from api.pages.controls import button, link, select, set_attributes, tag
 from api.pages.exam_drafts import Drafts
+from api.pages.exam_end import ExamEnds
 from api.pages.runs import Runs
 from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, language_of, texts_of
 from api.security import LOGOUT_PATH
@@ -45,6 +46,7 @@ class PageServices:
     studying: Studying
     runs: Runs
     drafts: Drafts
+    ends: ExamEnds
 
 
 @dataclass(frozen=True, slots=True)

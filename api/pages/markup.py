@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
+from itertools import islice
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -23,6 +24,8 @@ from rag.types import Citation
 
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)(?:^[ ]{0,3}```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE_LINE = re.compile(r"^[ ]{0,3}```[ \t]*([^\n`]*)$\n?", re.MULTILINE)
+_LOOKS_LIKE_CODE = re.compile(r"[;{})]\s*$|^\s*(?:def|for|if|return|import|#include|@)\b", re.MULTILINE)
 _SPECIAL = re.compile(
     r"`(?P<code>[^`\n]+)`"
     r"|(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$\n]*[^\s$])?)\$(?![\d$])"
@@ -81,13 +84,30 @@ def passage_html(text: str, start: int = 0, end: int = 0) -> str:
     """A passage word for word, its listings set as code, `text[start:end]` marked."""
     pieces: list[str] = []
     position = 0
-    for fence in _FENCE.finditer(text):
+    if within := _listing_end(text):
+        body = _marked(text, 0, within.start(), start, end)
+        pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
+        position = within.end()
+    for fence in _FENCE.finditer(text, position):
         pieces.append(_prose(text, position, fence.start(), start, end))
         body = _marked(text, fence.start(2), fence.end(2), start, end)
         pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
         position = fence.end()
     pieces.append(_prose(text, position, len(text), start, end))
     return "".join(pieces)
+
+
+def _listing_end(text: str) -> re.Match[str] | None:
+    """Where a listing ends that began before the passage: long listings are cut, and a cut has no opening fence.
+
+    An opening fence names its language in most books, a closing one never does: a bare fence comes first and the
+    next one, if there is any, opens another listing.
+    """
+    fences = list(islice(_FENCE_LINE.finditer(text), 2))
+    if not fences or fences[0].group(1):
+        return None
+    opens_next = len(fences) == 1 or bool(fences[1].group(1))
+    return fences[0] if opens_next and _LOOKS_LIKE_CODE.search(text, 0, fences[0].start()) else None
 
 
 def code_html(code: str, language: str) -> str:

@@ -88,6 +88,9 @@ def _forecast(visit: Visit, progress: Progress) -> None:
     today = datetime.now().astimezone()
     with tag("section", "", "card"):
         tag("h2", t("progress.forecast"))
+        if not any(days):
+            tag("p", t("progress.nothing_coming"), "soft")
+            return
         with tag("ol", "", "columns"):
             for day, number in enumerate(days):
                 name = t("progress.today") if day == 0 else (today + timedelta(days=day)).strftime("%m-%d")

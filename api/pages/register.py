@@ -20,6 +20,7 @@ from api.pages import (
     study_page,
 )
 from api.pages.exam_drafts import Drafts
+from api.pages.exam_end import ExamEnds
 from api.pages.frame import TITLE, PageServices, install_assets
 from api.pages.icons import FAVICON
 from api.pages.runs import Runs
@@ -39,7 +40,9 @@ def make_shell(
     services: Services, answering: Answering, books: Books, studying: Studying, reconnect_s: float
 ) -> FastAPI:
     """The page's application; one of a process, because NiceGUI keeps its own for all."""
-    page = PageServices(services, answering, books, studying, Runs(answering), Drafts())
+    drafts = Drafts()
+    ends = ExamEnds(studying, drafts)
+    page = PageServices(services, answering, books, studying, Runs(answering), drafts, ends)
     install_assets()
     page_images.register(services)
     for register in REGISTERS:

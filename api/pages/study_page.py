@@ -11,9 +11,8 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
-from api.pages.frame import PageServices, Visit, open_view, sign_out
+from api.pages.frame import PageServices, Visit, open_view, show_problem, sign_out
 from evals.book_sections import chapter_titles
-from evals.errors import MalformedQuestions
 from evals.exam import MAX_QUESTIONS, ExamPlan
 from evals.questions import TYPES, BankQuestion
 from evals.study_store import StoredExam
@@ -22,15 +21,22 @@ from indexes.errors import CoalesceError, InvalidInput
 Item = TypeVar("Item", int, str)
 DEFAULT_COUNT = 10
 EARLIER_SHOWN = 12
+MOST_WEIGHT = 1_000_000
 SECONDS_A_MINUTE = 60
+FILE_EXAMPLE = (
+    '{"question": "How many threads are in a warp?", "answer": "32.", "key_facts": ["32"]}\n'
+    '{"question": "What do the threads of a block share?", "type": "choice", "answer": "Shared memory", '
+    '"answer_index": 1, "choices": ["Registers", "Shared memory", "Local memory", "A program counter"]}'
+)
 
 
 def register(page: PageServices) -> None:
     """Adds the view to NiceGUI's own application."""
 
     @ui.page("/study")
-    def study(request: Request, chapter: int = 0) -> None:
-        open_view(page, request, "study", lambda visit: _ExamDesk(visit, chapter).build())
+    def study(request: Request, chapter: str = "", file: str = "") -> None:
+        number = int(chapter) if chapter.isdecimal() else 0
+        open_view(page, request, "study", lambda visit: _ExamDesk(visit, number, file).build())
 
 
 def study_head(visit: Visit, current: str) -> None:
@@ -63,22 +69,26 @@ def _shown_name(visit: Visit) -> str:
 class _ExamDesk:
     """What an exam is made of, and the exams there were."""
 
-    def __init__(self, visit: Visit, chapter: int) -> None:
+    def __init__(self, visit: Visit, chapter: int, file: str) -> None:
         self._visit = visit
         self._t = visit.t
+        self._files = visit.page.studying.question_files()
+        self._file = file if file in self._files else ""
         self._chapters: set[int] = {chapter} if chapter else set()
+        self._weighed = False
+        self._weights: dict[int, str] = {}
         self._types: set[str] = set()
         self._count = str(DEFAULT_COUNT)
         self._minutes = ""
-        self._file = ""
 
     def build(self) -> None:
         """Draws the view."""
         study_head(self._visit, "exam")
         with tag("section", "", "card exam-plan"):
             tag("h2", self._t("exam.new"))
-            self._file_field()
-            self._chapter_fields()
+            self._file_fields()
+            self._chapter_box = tag("div")
+            self._draw_chapters()
             with tag("div", "", "grid"):
                 with tag("fieldset"):
                     tag("legend", self._t("exam.types"))
@@ -96,24 +106,62 @@ class _ExamDesk:
                 tag("span", self._t("exam.note"), "soft")
         self._earlier()
 
-    def _file_field(self) -> None:
-        folder = self._visit.page.services.settings.home / "questions"
-        files = sorted(path.name for path in folder.glob("*.jsonl")) if folder.is_dir() else []
-        if files:
-            with field(self._t("exam.questions_from")):
-                select([("", self._t("exam.bank")), *((name, name) for name in files)], self._set_file)
+    def _file_fields(self) -> None:
+        t = self._t
+        with tag("div", "", "row question-files"):
+            with field(t("exam.questions_from")):
+                options = [("", t("exam.bank")), *((name, name) for name in self._files)]
+                select(options, self._set_file, value=self._file)
+            with tag("label", "", "button"):
+                tag("span", t("exam.add_file"))
+                picker = tag("input", "", "sr-only", type="file", accept=".jsonl")
+            picker.on("change", js_handler="(e) => coalesce.addQuestions(e.target)")
+        said = tag("p", "", "problem", role="alert", id="question-file-problem", hidden=True)
+        set_attributes(said, data_failed=t("upload.failed"))
+        with tag("details", "", "file-form"):
+            tag("summary", t("exam.file_form"))
+            tag("p", t("exam.file_form_text"), "soft")
+            with tag("pre", "", "command", tabindex="0"):
+                tag("code", FILE_EXAMPLE)
 
-    def _chapter_fields(self) -> None:
-        titles = chapter_titles()
-        counts = Counter(question.chapter for question in self._questions() if question.answerable)
-        with tag("fieldset", "", "chapters"):
-            tag("legend", self._t("exam.chapters"))
-            for chapter in sorted(counts):
-                title = titles.get(chapter, self._t("filters.in_chapter", n=chapter))
-                check(
-                    f"{chapter}. {title} ({counts[chapter]})",
-                    lambda on, chapter=chapter: _flip(self._chapters, chapter, on),
-                    checked=chapter in self._chapters,
+    def _draw_chapters(self) -> None:
+        self._chapter_box.clear()
+        try:
+            questions = self._questions()
+        except CoalesceError as error:
+            with self._chapter_box:
+                show_problem(self._visit, error)
+            return
+        titles = {} if self._file else chapter_titles()
+        counts = Counter(question.chapter for question in questions if question.answerable)
+        self._chapters &= set(counts)
+        with self._chapter_box:
+            if len(counts) > 1:
+                with tag("fieldset", "", "chapters weighed" if self._weighed else "chapters"):
+                    tag("legend", self._t("exam.chapters"))
+                    for chapter in sorted(counts):
+                        self._chapter_row(chapter, titles.get(chapter, ""), counts[chapter])
+                check(self._t("exam.weigh"), self._set_weighed, checked=self._weighed)
+            if self._weighed:
+                tag("p", self._t("exam.weigh_note"), "soft")
+
+    def _chapter_row(self, chapter: int, title: str, questions: int) -> None:
+        name = f"{chapter}. {title}" if title else self._t("filters.in_chapter", n=chapter)
+        with tag("div", "", "chapter-row"):
+            check(
+                f"{name} ({questions})",
+                lambda on: _flip(self._chapters, chapter, on),
+                checked=chapter in self._chapters,
+            )
+            if self._weighed:
+                text_box(
+                    lambda text: self._weights.__setitem__(chapter, text),
+                    value=self._weights.get(chapter, "1"),
+                    kind="number",
+                    event="input",
+                    min="0",
+                    step="any",
+                    aria_label=self._t("exam.weight_of", name=name),
                 )
 
     def _questions(self) -> tuple[BankQuestion, ...]:
@@ -121,6 +169,11 @@ class _ExamDesk:
 
     def _set_file(self, name: str) -> None:
         self._file = name
+        self._draw_chapters()
+
+    def _set_weighed(self, on: bool) -> None:
+        self._weighed = on
+        self._draw_chapters()
 
     def _set_count(self, text: str) -> None:
         self._count = text
@@ -128,18 +181,38 @@ class _ExamDesk:
     def _set_minutes(self, text: str) -> None:
         self._minutes = text
 
+    def _plan(self, questions: tuple[BankQuestion, ...]) -> ExamPlan:
+        asked = self._chapters or {question.chapter for question in questions if question.answerable}
+        return ExamPlan(
+            count=_number(self._count, self._t("exam.count")),
+            chapters=tuple(sorted(self._chapters)),
+            types=tuple(kind for kind in TYPES if kind in self._types),
+            seed=secrets.randbelow(2**31),
+            weights={chapter: self._weight(chapter) for chapter in sorted(asked)} if self._weighed else {},
+            time_limit_s=_number(self._minutes, self._t("exam.minutes")) * SECONDS_A_MINUTE
+            if self._minutes.strip()
+            else None,
+        )
+
+    def _weight(self, chapter: int) -> float:
+        text = self._weights.get(chapter, "1").strip()
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not 0 < weight <= MOST_WEIGHT:
+            raise InvalidInput(
+                f"the weight of chapter {chapter} is {text!r:.20}",
+                hint=f"give a number above 0, at most {MOST_WEIGHT:,}, or leave the chapter out",
+            )
+        return weight
+
     async def _start(self) -> None:
         study = self._visit.page.studying.study
         try:
-            plan = ExamPlan(
-                count=_number(self._count, "count"),
-                chapters=tuple(sorted(self._chapters)),
-                types=tuple(kind for kind in TYPES if kind in self._types),
-                seed=secrets.randbelow(2**31),
-                time_limit_s=_number(self._minutes, "minutes") * SECONDS_A_MINUTE if self._minutes.strip() else None,
-            )
-            exam = await asyncio.to_thread(study.start_exam, plan, self._visit.learner, self._questions())
-        except (CoalesceError, MalformedQuestions) as error:
+            questions = self._questions()
+            exam = await asyncio.to_thread(study.start_exam, self._plan(questions), self._visit.learner, questions)
+        except CoalesceError as error:
             toast(self._t.error(error), bad=True)
             return
         ui.navigate.to(f"/study/exam/{exam.id}")

@@ -1,14 +1,14 @@
-"""`GET /v1/questions`: the question bank; reference answers only when they are asked for."""
+"""`/v1/questions`: the question bank, answers only when they are asked for; and question files of one's own."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, File, Query, UploadFile
 
 from api.deps import ServicesDep, StudyingDep
 from api.schemas.base import Id, error_responses
-from api.schemas.study import QuestionKind, QuestionOut, QuestionsOut
+from api.schemas.study import QuestionFileOut, QuestionFilesOut, QuestionKind, QuestionOut, QuestionsOut
 from indexes.types import Document
 
 router = APIRouter(prefix="/v1/questions", tags=["study"])
@@ -36,3 +36,16 @@ def list_questions(
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     return QuestionsOut(questions=[QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]])
+
+
+@router.get("/files", responses=error_responses(503))
+def list_question_files(studying: StudyingDep) -> QuestionFilesOut:
+    """Question files in the home, for `question_file` of an exam."""
+    return QuestionFilesOut(files=list(studying.question_files()))
+
+
+@router.post("/files", status_code=201, responses=error_responses(400, 409, 413, 422, 503))
+def add_question_file(file: Annotated[UploadFile, File()], studying: StudyingDep) -> QuestionFileOut:
+    """Keeps a question file (one JSON object a line). A broken line is a 422 that names it, and nothing is kept."""
+    name, questions = studying.add_question_file(file.filename or "", file.file.read())
+    return QuestionFileOut(name=name, questions=questions)

@@ -82,6 +82,19 @@ class QuestionsOut(WireOut):
     questions: list[QuestionOut]
 
 
+class QuestionFileOut(WireOut):
+    """A question file of the home and how many questions are in it."""
+
+    name: str
+    questions: int
+
+
+class QuestionFilesOut(WireOut):
+    """Names of the question files of the home."""
+
+    files: list[str]
+
+
 class ExamIn(WireIn):
     """Body of `POST /v1/exams`."""
 

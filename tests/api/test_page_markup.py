@@ -64,3 +64,14 @@ def test_pictures_are_not_loaded_and_links_leave_nothing_behind() -> None:
 
 def test_a_listing_that_is_not_finished_yet_is_a_listing() -> None:
     assert "<pre" in html("Look:\n```cuda\n__global__ void f(")
+
+
+def test_a_listing_that_began_before_the_passage_is_code_to_its_end() -> None:
+    cut = "    sum += a[i];\n}\n```\n\nThe `sum` is $n$ long."
+    html = passage_html(cut, cut.index("The"), cut.index(" is"))
+    assert html.startswith('<pre tabindex="0"><code>    sum += a[i];\n}\n</code></pre>')
+    assert "<mark>The </mark><mark><code>sum</code></mark>" in html
+    again = passage_html(cut + "\n\n```cpp\nint x;\n```\n")
+    assert again.count("<pre") == 2
+    assert passage_html("Prose.\n\n```\ncode;\n```\n").startswith('<div class="prose">Prose.')
+    assert passage_html("Prose;\n\n```\ncode;\n").count("<pre") == 1

@@ -163,6 +163,62 @@ def test_a_question_file_of_ones_own_is_examined_and_a_broken_one_is_named(live:
     assert "bad.jsonl:2" in bad.json()["error"]["message"]
 
 
+def test_a_question_file_is_handed_in_listed_and_examined_from(live: Live) -> None:
+    lines = [
+        {"id": "m1", "question": "<b>How</b> many?", "answer": "32 threads.", "key_facts": ["32 threads"]},
+        {"id": "m2", "chapter": 2, "question": "Which?", "answer": "b", "answer_index": 1, "choices": list("abcd")}
+        | {"type": "choice"},
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+    def hand_in(name: str, data: bytes) -> Any:
+        return live.client.post("/v1/questions/files", files={"file": (name, data)})
+
+    reply = hand_in("../../mine.jsonl", content)
+    assert (reply.status_code, reply.json()) == (201, {"name": "mine.jsonl", "questions": 2})
+    assert hand_in("mine.jsonl", content).status_code == 201
+    other = hand_in("mine.jsonl", content[: content.index(b"\n")])
+    assert (other.status_code, other.json()["error"]["type"]) == (409, "conflict")
+    assert live.client.get("/v1/questions/files").json() == {"files": ["mine.jsonl"]}
+    exam = start(live, question_file="mine.jsonl", count=2)
+    assert {question["id"] for question in exam["questions"]} == {"m1", "m2"}
+    assert sorted(path.name for path in (live.services.settings.home / "questions").iterdir()) == ["mine.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "said"),
+    [
+        ("mine.jsonl", b'{"question": "a", "answer": "b"}\n{', 422, "mine.jsonl:2"),
+        ("mine.jsonl", b'["question"]', 422, "mine.jsonl:1"),
+        ("mine.jsonl", b'{"question": 7, "answer": "b"}', 422, "question must be text"),
+        ("mine.jsonl", b"", 422, "no question"),
+        ("mine.jsonl", b"\xff\xfe{", 422, "UTF-8"),
+        ("mine.jsonl", b"[" * 100_000, 422, "mine.jsonl:1"),
+        ("mine.txt", b'{"question": "a", "answer": "b"}', 400, "mine.txt"),
+        ("<script>.jsonl", b'{"question": "a", "answer": "b"}', 400, "jsonl"),
+    ],
+)
+def test_a_question_file_that_cannot_be_read_is_not_kept(
+    shared: Live, name: str, content: bytes, status: int, said: str
+) -> None:
+    reply = shared.client.post("/v1/questions/files", files={"file": (name, content)})
+    assert reply.status_code == status, reply.text
+    assert said in reply.json()["error"]["message"] + reply.json()["error"]["hint"]
+    assert shared.client.get("/v1/questions/files").json() == {"files": []}
+
+
+def test_the_example_on_the_page_is_a_question_file(live: Live) -> None:
+    from api.pages.study_page import FILE_EXAMPLE
+
+    reply = live.client.post("/v1/questions/files", files={"file": ("example.jsonl", FILE_EXAMPLE.encode())})
+    assert (reply.status_code, reply.json()["questions"]) == (201, 2)
+
+
+def test_a_question_file_that_is_too_large_is_refused(shared: Live) -> None:
+    reply = shared.client.post("/v1/questions/files", files={"file": ("big.jsonl", b"x" * 3 * 2**20)})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (413, "too_large")
+
+
 def test_a_thousand_questions_are_listed_within_200_ms(shared: Live) -> None:
     import time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from uuid import uuid4
 
-from api_fakes import Live
+from api_fakes import Live, wait_until
 from browser_help import Open
 from playwright.sync_api import Page, expect
 
@@ -80,6 +80,67 @@ def test_an_exam_hands_itself_in_before_its_time_is_over(site: Live, open_page: 
     expect(page.locator(".result")).to_be_visible()
     late = site.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}, "learner": learner})
     assert late.status_code == 409
+
+
+def test_what_was_answered_counts_when_time_runs_out_with_no_tab_open(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    learner = next(c["value"] for c in page.context.cookies() if c["name"] == "coalesce_learner")
+    body = {"count": 1, "types": ["choice"], "time_limit_s": 6, "learner": learner}
+    exam = site.client.post("/v1/exams", json=body).json()
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
+    page.locator(".choice").nth(right_choice(page)).click()
+    expect(page.locator(".sitting-head")).to_contain_text("1 of 1 answered")
+    page.goto("about:blank")
+    kept = f"/v1/exams/{exam['id']}?learner={learner}"
+    wait_until(lambda: site.client.get(kept).json()["result"] is not None, "the exam was handed in", 10)
+    assert site.client.get(kept).json()["result"]["score"] == 1.0
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
+    expect(page.locator(".result .note")).to_contain_text("Time was over")
+
+
+def test_chapters_are_weighed(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    page.get_by_label("Give chapters different weights").check()
+    page.get_by_label(re.compile(r"^1\. .*\(")).check()
+    page.get_by_label(re.compile(r"^2\. .*\(")).check()
+    page.get_by_label(re.compile("Weight of 2. ")).fill("0")
+    page.get_by_label("Number of questions").fill("4")
+    page.get_by_role("button", name="Start the exam").click()
+    expect(page.locator(".q-notification")).to_contain_text("weight of chapter 2 is '0'")
+    page.get_by_label(re.compile("Weight of 2. ")).fill("3")
+    page.get_by_role("button", name="Start the exam").click()
+    page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
+    learner = next(c["value"] for c in page.context.cookies() if c["name"] == "coalesce_learner")
+    exam = site.client.get(f"/v1/exams/{page.url.rpartition('/')[2]}", params={"learner": learner}).json()
+    assert sorted(question["chapter"] for question in exam["questions"]) == [1, 2, 2, 2]
+
+
+def test_a_question_file_of_ones_own_is_added_and_examined(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    name = f"{uuid4().hex}.jsonl"
+
+    def add(content: str) -> None:
+        page.set_input_files("input[type=file]", {"name": name, "mimeType": "text/plain", "buffer": content.encode()})
+
+    add('{"question": "a"}')
+    expect(page.get_by_role("alert")).to_contain_text(f"{name}:1: answer must be text")
+    add('{"question": "<img src=x onerror=alert(1)> Why?", "answer": "<i>so</i>", "key_facts": ["so"], "type": "why"}')
+    page.wait_for_url(re.compile(r"file="))
+    expect(page.locator(".question-files select")).to_have_value(name)
+    expect(page.locator(".exam-plan")).not_to_contain_text("Introduction to Parallel Computing")
+    page.get_by_label("Number of questions").fill("1")
+    page.get_by_role("button", name="Start the exam").click()
+    expect(page.locator(".question label").first).to_contain_text("<img src=x onerror=alert(1)> Why?")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".mark")).to_contain_text("<i>so</i>")
+
+
+def test_the_focus_follows_the_questions(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    start_exam(page, 2)
+    page.get_by_role("button", name="Next").press("Enter")
+    expect(page.locator("#question-1")).to_be_focused()
 
 
 def test_an_exam_handed_in_elsewhere_shows_its_marks(site: Live, open_page: Open) -> None:

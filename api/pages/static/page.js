@@ -210,6 +210,30 @@ window.coalesce = (() => {
     request.send(body);
   }
 
+  // --- a question file goes to the same call as any program's; the page comes again with it chosen
+  async function addQuestions(input) {
+    const file = input.files[0];
+    const problem = document.getElementById("question-file-problem");
+    if (!file || !problem) return;
+    input.value = "";
+    const body = new FormData();
+    body.append("file", file);
+    try {
+      const reply = await fetch("/v1/questions/files", { method: "POST", body });
+      const said = await reply.json();
+      if (reply.ok) return void location.assign(`/study?file=${encodeURIComponent(said.name)}`);
+      problem.textContent = said.error.hint ? `${said.error.message}. ${said.error.hint}.` : said.error.message;
+    } catch {
+      problem.textContent = problem.dataset.failed;
+    }
+    problem.hidden = false;
+  }
+
+  // What is drawn anew takes the focus with it: the reader's place is kept.
+  function focusOn(selector) {
+    setTimeout(() => document.querySelector(selector)?.focus({ preventScroll: true }), 30);
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     new MutationObserver(drawFormulas).observe(document.body, { childList: true, subtree: true });
     drawFormulas();
@@ -225,5 +249,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload };
+  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
 })();
