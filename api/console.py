@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+from api.time_left import TimeLeft, as_clock
+
 BAR_CHARS = 24
 REDRAW_S = 0.1
 
@@ -27,6 +29,7 @@ class Console:
         self._bar_open = False
         self._last_step = ""
         self._drawn_at = 0.0
+        self._left = TimeLeft()
 
     def result(self, document: Any, lines: Iterable[str]) -> None:
         """The command's result: the document as JSON, or its lines for people."""
@@ -48,12 +51,13 @@ class Console:
         print(line, file=self._err, flush=True)
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        """A step of longer work: a bar on a terminal, elsewhere a line when the step changes."""
+        """A step of longer work: a bar on a terminal with the time left, elsewhere a line when the step changes."""
         if not self._live:
             if name != self._last_step:
                 print(f"{name} ...", file=self._err, flush=True)
             self._last_step = name
             return
+        left = self._left.told(name, done, total)
         now = time.monotonic()
         if name == self._last_step and done < total and now - self._drawn_at < REDRAW_S:
             return
@@ -62,6 +66,7 @@ class Console:
         if total:
             filled = BAR_CHARS * min(done, total) // total
             bar = f" [{'#' * filled}{'.' * (BAR_CHARS - filled)}] {done}/{total}"
+            bar += f" {as_clock(left)} left" if left is not None and done < total else ""
         print(f"\r\x1b[K{name}{bar}", end="", file=self._err, flush=True)
         self._bar_open = True
 

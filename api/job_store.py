@@ -38,6 +38,7 @@ class Job:
         error: `type`, `message` and `hint` of a job that failed.
         document_id: the book it is about, if any.
         created_at, updated_at: ISO 8601 in UTC.
+        seconds_left: of the stage, while it runs and as far as it can be known; not kept.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Job:
     document_id: str | None
     created_at: str
     updated_at: str
+    seconds_left: float | None = None
 
     @property
     def final(self) -> bool:
@@ -58,7 +60,7 @@ class Job:
 
     def changed(self, **fields: object) -> Job:
         """The job with other values, and now as its time."""
-        return replace(self, **fields, updated_at=now())  # type: ignore[arg-type]  # the callers name known fields
+        return replace(self, **{"seconds_left": None} | fields, updated_at=now())  # type: ignore[arg-type]  # the callers name known fields
 
 
 class JobStore:

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from api.errors import describe
 from api.job_store import Job, JobStore, now
+from api.time_left import TimeLeft
 from indexes.errors import Cancelled, Conflict
 
 logger = logging.getLogger("coalesce.jobs")
@@ -55,6 +56,7 @@ class _Live:
     handle: JobHandle
     work: Work
     undo: Callable[[], None]
+    left: TimeLeft = field(default_factory=TimeLeft)
 
 
 class JobQueue:
@@ -186,7 +188,8 @@ class JobQueue:
         with self._lock:
             live = self._live.get(job_id)
             if live is not None and not live.job.final:
-                live.job = live.job.changed(done=done, total=total, message=message)
+                left = live.left.told(message, done, total)
+                live.job = live.job.changed(done=done, total=total, message=message, seconds_left=left)
 
     def _end(self, job: Job) -> None:
         with self._lock:

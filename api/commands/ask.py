@@ -35,6 +35,7 @@ Chapter = Annotated[
 Pages = Annotated[str | None, typer.Option("--pages", metavar="A-B", help="Only these pages of the file, from 1.")]
 TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="How many passages to use.")]
 QUOTE_CHARS = 160
+EMPTY = "the library is empty; add a book: coalesce add PATH"
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +100,7 @@ def search(
     refuse_controls(query, "query")
     with _engine(settings, console) as engine:
         passages = engine.search(query, top_k, filters)
-    nothing = ["nothing was found"]
+        nothing = ["nothing was found"] if engine.library.documents() else [EMPTY]
     console.result(PassagesOut.of(passages).model_dump(mode="json"), _listed(passages) or nothing)
 
 

@@ -59,6 +59,7 @@ def add(
             adding.reindex()
         adding.add_all(paths)
         if watch:
+            console.say("watching for changes; Ctrl-C ends it")
             _watch(paths, adding)
         adding.report()
     finally:
@@ -121,11 +122,17 @@ class _Adding:
         self._library = library
         self._console = console
         self._title = title
+        self._quiet = False
         self.results: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
 
-    def add_all(self, paths: Iterable[Path]) -> None:
-        """Adds every book below the paths; one that cannot be read does not keep the others out."""
+    def add_all(self, paths: Iterable[Path], *, quiet: bool = False) -> None:
+        """Adds every book below the paths; one that cannot be read does not keep the others out.
+
+        Args:
+            quiet: say nothing of books that have not changed.
+        """
+        self._quiet = quiet
         from indexes.errors import CoalesceError, UnreadableBook, UnsupportedFormat
         from indexes.readers import find_books
 
@@ -168,7 +175,7 @@ class _Adding:
         document = DocumentOut.of(result.document).model_dump(mode="json")
         more = {"status": result.status, "embedded_nodes": result.embedded_nodes, "seconds": round(result.seconds, 3)}
         self.results.append(document | more)
-        if not self._console.json_output:
+        if not self._console.json_output and not (self._quiet and result.status == "unchanged"):
             self._console.result(None, [_line(result)])
 
     def _fail(self, path: Path, error: Exception) -> None:
@@ -193,7 +200,7 @@ def _watch(paths: list[Path], adding: _Adding) -> None:
                 settled = _states(paths)
                 if settled == now:
                     seen = now
-                    adding.add_all(path for path in paths if path.exists())
+                    adding.add_all([path for path in paths if path.exists()], quiet=True)
     except KeyboardInterrupt:
         return
 

@@ -14,6 +14,7 @@ from api.job_store import Job
 from api.pages.book_card import show_book
 from api.pages.controls import button, confirm, set_attributes, tag, toast
 from api.pages.frame import PageServices, Visit, empty_state, open_view
+from api.time_left import as_clock
 from indexes.errors import CoalesceError
 from indexes.types import Document
 
@@ -117,7 +118,8 @@ class _LibraryView:
         if job.id in self._stopping:
             return self._t("library.stopping")
         stage = self._t.either(f"stage.{job.message}", job.message)
-        return f"{stage} {job.done:,} / {job.total:,}" if job.total > 1 else stage
+        left = f" (≈ {as_clock(job.seconds_left)})" if job.seconds_left is not None and not job.final else ""
+        return f"{stage} {job.done:,} / {job.total:,}{left}" if job.total > 1 else stage
 
     def _dismiss(self, job: Job) -> None:
         self._dismissed.add(job.id)

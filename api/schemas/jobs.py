@@ -19,6 +19,7 @@ class JobOut(WireOut):
     document_id: str | None = None
     created_at: str
     updated_at: str
+    seconds_left: float | None = None
 
 
 class JobsOut(WireOut):

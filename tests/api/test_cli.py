@@ -162,6 +162,12 @@ def test_a_port_that_is_taken_is_told_with_another_one(capsys):
     assert f"coalesce serve --port {port + 1}" in error
 
 
+@pytest.mark.integration
+def test_a_search_of_an_empty_library_says_how_to_fill_it(capsys):
+    assert run(["search", "warp"]) == 0
+    assert "coalesce add PATH" in capsys.readouterr().out
+
+
 def test_a_bar_is_drawn_on_a_terminal_and_lines_elsewhere(capsys):
     console = Console()
     for done in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,28 @@ def test_a_watched_book_is_added_again_when_it_has_changed_and_settled(shelf, tm
     documents = json.loads(capsys.readouterr().out)["documents"]
     assert [document["status"] for document in documents] == ["added", "added"]
     assert shelf.nodes[-1].text == "two"
+
+
+def test_watching_says_so_and_is_silent_about_what_has_not_changed(shelf, tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    add = shelf.add
+    known: set[str] = set()
+
+    def add_once(path, **options):
+        result = add(path, **options)
+        first = path.read_text() not in known
+        known.add(path.read_text())
+        return result if first else replace(result, status="unchanged")
+
+    monkeypatch.setattr(shelf, "add", add_once)
+    change = (tmp_path / "two.txt").write_text
+    looks = iter([lambda: change("three"), lambda: None, _interrupt])
+    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
+    assert run(["add", "--watch", str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]) == 0
+    streams = capsys.readouterr()
+    assert [line.split(":")[0] for line in streams.out.splitlines()] == ["added"] * 3
+    assert "watching" in streams.err
 
 
 def _interrupt() -> None:
