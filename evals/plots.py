@@ -14,6 +14,8 @@ _WIDTH = 760
 _LABEL = 230
 _NUMBERS = 170
 _ROW = 34
+_LABEL_WIDTH = 80
+_LINE = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +99,30 @@ def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> 
     for power in range(low_x, high_x + 1):
         parts.append(f'<text x="{x(10**power):.1f}" y="{height - 28}" class="tick">{10.0**power:g}</text>')
     parts.append(f'<text x="{width / 2:.0f}" y="{height - 8}" class="tick">{html.escape(x_title)}</text>')
-    for number, point in enumerate(points):
-        # Labels alternate above and below, so that arms of like speed stay readable.
-        shift = -10 if number % 2 else 18
+    taken: list[tuple[float, float]] = []
+    for point in points:
+        at = _free_place(x(point.x) + 9, y(point.y), taken)
+        taken.append(at)
         parts += [
             f'<line x1="{x(point.x):.1f}" y1="{y(point.low):.1f}" x2="{x(point.x):.1f}" y2="{y(point.high):.1f}" '
             'class="whisker"/>',
             f'<circle cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="5" class="dot"/>',
-            f'<text x="{x(point.x) + 9:.1f}" y="{y(point.y) + shift:.1f}" class="note">'
-            f"{html.escape(point.label)}</text>",
+            f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" class="note">{html.escape(point.label)}</text>',
         ]
     return "".join([*parts, "</svg>"])
+
+
+def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Where a label goes beside its dot: below or above, further off where another label is."""
+    places = [(x, y + shift) for shift in (18, -10, 34, -26, 50, -42)]
+    return next(
+        (
+            place
+            for place in places
+            if all(abs(place[0] - other[0]) > _LABEL_WIDTH or abs(place[1] - other[1]) > _LINE for other in taken)
+        ),
+        places[0],
+    )
 
 
 def _tick_step(reach: float) -> float:

@@ -9,40 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.plots import ForestRow, ScatterPoint, forest_plot, scatter_plot
+from evals.report_metrics import ARM_NOTES, METRIC_GROUPS, METRIC_LABELS, MetricNote
 from evals.scoring import FACT_FLOWS
 from indexes.errors import NotFound
 
-METRIC_LABELS = (
-    ("accuracy", "accuracy (choice)"),
-    ("accuracy_norm", "accuracy, per byte"),
-    ("generated_accuracy", "accuracy, option named in words"),
-    ("unparsed", "no option named"),
-    ("key_fact_recall", "key-fact recall (open)"),
-    ("judge_score", "judge's grade (open)"),
-    ("answer_words", "words an answer"),
-    ("exact_match", "exact match"),
-    ("token_f1", "token F1"),
-    ("chrf", "chrF"),
-    ("citation_recall", "citation recall"),
-    ("citation_precision", "citation precision"),
-    ("gold_citation_recall", "citation recall, gold"),
-    ("gold_citation_precision", "citation precision, gold"),
-    ("unsupported_terms", "unsupported numbers and names"),
-    ("abstention_recall", "unanswerable refused"),
-    ("abstention_precision", "refusals that were right"),
-    ("false_refusals", "answerable refused"),
-    ("recall_at_5", "gold section in top 5"),
-    ("evidence_recall_at_5", "gold evidence in top 5"),
-    ("all_parts_recall_at_5", "both passages in top 5"),
-    ("mrr", "MRR"),
-    ("ndcg_at_5", "nDCG@5"),
-    ("prompt_tokens", "prompt tokens"),
-    ("tokens_per_s", "tokens a second"),
-    ("ttft_s", "time to first text, ms"),
-    ("retrieve_s", "retrieval, ms"),
-    ("total_s", "time a question, ms"),
-    ("peak_memory_bytes", "peak memory, MiB"),
-)
 _SHARES = frozenset(
     name
     for name, _ in METRIC_LABELS
@@ -60,7 +30,7 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def list_reports(folder: Path) -> list[dict[str, Any]]:
-    """Reports under a folder, newest first: `{id, created_at, verdict, generator, model, arms}`."""
+    """Reports under a folder, newest first: what each compared, and how far accuracy differed in each step."""
     found = []
     for path in folder.glob("*/report.json"):
         try:
@@ -74,6 +44,12 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
                     "generator": run["generator"],
                     "model": run["model"],
                     "arms": list(data["arms"]),
+                    "choice_questions": data["power"]["n"],
+                    "comparisons": [
+                        {name: c[name] for name in ("control", "treatment", "difference", "low", "high", "verdict")}
+                        for c in data["comparisons"]
+                        if c["metric"] == "accuracy"
+                    ],
                 }
             )
         except (ValueError, KeyError, TypeError):
@@ -90,6 +66,17 @@ def read_report(folder: Path, report_id: str) -> dict[str, Any]:
     if report_id not in {report["id"] for report in list_reports(folder)}:
         raise NotFound(f"there is no report {report_id!r}", hint="list them with GET /v1/reports, or run coalesce eval")
     return dict(json.loads((folder / report_id / "report.json").read_text(encoding="utf-8")))
+
+
+def report_page(folder: Path, report_id: str) -> str:
+    """One report as a page: as it was written, or made anew where only its numbers were kept.
+
+    Raises:
+        NotFound: there is none by that id.
+    """
+    data = read_report(folder, report_id)
+    written = folder / report_id / "report.html"
+    return written.read_text(encoding="utf-8") if written.is_file() else render(data, "report.html.j2")
 
 
 def render(data: Mapping[str, Any], template: str) -> str:
@@ -124,13 +111,15 @@ def render(data: Mapping[str, Any], template: str) -> str:
         **{name: str(value) for name, value in data["machine"].items()},
     }
     return environment.get_template(template).render(
-        **data,
+        **{"judge": None, **data},
         forest=forest,
         scatter=scatter_plot(_speeds(data["arms"]), "questions a second", "accuracy"),
         flows=FACT_FLOWS,
         again=again,
         metric_labels=METRIC_LABELS,
         metric_names={name for arm in data["arms"].values() for name in arm["metrics"]},
+        metric_groups=_groups(data["arms"]),
+        arm_notes=ARM_NOTES,
         cell=_cell,
         points=points,
         p_value=_p_value,
@@ -140,6 +129,13 @@ def render(data: Mapping[str, Any], template: str) -> str:
 def points(share: float | None) -> str:
     """A difference of shares as signed points with one decimal."""
     return "–" if share is None else f"{100 * share:+.1f}"
+
+
+def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
+    """The groups of metrics that some arm has."""
+    names = {name for arm in arms.values() for name, value in arm["metrics"].items() if value["value"] is not None}
+    found = [(group, [note for note in notes if note.name in names]) for group, notes in METRIC_GROUPS]
+    return [(group, notes) for group, notes in found if notes]
 
 
 def _speeds(arms: Mapping[str, Any]) -> list[ScatterPoint]:

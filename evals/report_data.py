@@ -15,6 +15,7 @@ from typing import Any
 from evals.comparison import Result, verdict_sentence
 from evals.leakage import LeakageReport
 from evals.questions import BankQuestion
+from evals.report_metrics import WITHOUT_MEANING
 from evals.scoring import Row, fact_flow
 from evals.statistics import smallest_detectable
 
@@ -70,6 +71,7 @@ def report_data(
                         "n": scores.scored[name],
                     }
                     for name, i in scores.metrics.items()
+                    if name not in WITHOUT_MEANING.get(facts.generator, frozenset())
                 },
             }
             for arm, scores in result.arms.items()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 from urllib.parse import quote as url_quote
 
 from fastapi import Request
@@ -9,8 +12,11 @@ from nicegui import ui
 
 from api.pages.controls import link, set_attributes, tag
 from api.pages.frame import PageServices, Visit, empty_state, open_view
-from evals.report import list_reports, read_report
+from api.pages.texts import Texts
+from evals.report import list_reports, points, read_report
 
+MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
+"""The steps that the list shows; a report holds more."""
 FIT_FRAME = "(e) => { e.target.style.height = e.target.contentDocument.body.scrollHeight + 40 + 'px'; }"
 
 
@@ -33,13 +39,54 @@ def _show_list(visit: Visit) -> None:
     if not found:
         with empty_state(t("reports.none"), t("reports.none_text")):
             tag("code", "coalesce eval --arms base,rag,tuned,rag+tuned --quick", "command")
+    else:
+        tag("p", t("reports.lead"), "lead")
     for report in found:
-        with tag("article", "", "card"), link("", f"/reports/{url_quote(report['id'])}", "report-link"):
-            tag("h2", report["verdict"])
-            made = report["created_at"][:16].replace("T", " ")
-            tag("p", f"{made} · {report['generator']} · {report['model']}", "soft")
-            tag("p", ", ".join(report["arms"]), "soft")
+        _summary(visit, report)
     _feedback(visit)
+
+
+def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
+    """One report of the list: when and with what, and what each step brought."""
+    t = visit.t
+    with tag("article", "", "card"):
+        with tag("h2"), link("", f"/reports/{url_quote(report['id'])}"):
+            tag("span", t("reports.of", when=_local(report["created_at"])))
+        name = t.either(f"generator.{report['generator']}", report["generator"])
+        questions = t.count("reports.questions", report["choice_questions"])
+        tag("p", f"{questions} · {name} · {report['model']}", "soft")
+        steps = [step for pair in MAIN_STEPS for step in report["comparisons"] if _pair(step) == pair]
+        if not steps:
+            tag("p", report["verdict"])
+            return
+        with (
+            tag("div", "", "table-box stacked", tabindex="0", role="region", aria_label=t("reports.steps")),
+            tag("table"),
+        ):
+            with tag("thead"), tag("tr"):
+                for column in ("step", "difference", "verdict"):
+                    tag("th", t(f"reports.{column}"), scope="col")
+            with tag("tbody"):
+                for step in steps:
+                    _step(t, step)
+
+
+def _step(t: Texts, step: Mapping[str, Any]) -> None:
+    arms = [t.either(f"arm.{step[side]}", step[side]) for side in ("treatment", "control")]
+    with tag("tr"):
+        tag("th", t("reports.over", treatment=arms[0], control=arms[1]), scope="row")
+        text = f"{points(step['difference'])} [{points(step['low'])}, {points(step['high'])}]"
+        tag("td", text.replace("-", "−"), "number-cell")
+        word = t.either(f"reports.is.{step['verdict']}", step["verdict"])
+        tag("td", word, f"step-verdict {step['verdict'].replace(' ', '-')}")
+
+
+def _pair(step: Mapping[str, Any]) -> tuple[str, str]:
+    return step["control"], step["treatment"]
+
+
+def _local(moment: str) -> str:
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _show_one(visit: Visit, report_id: str) -> None:
@@ -51,6 +98,8 @@ def _show_one(visit: Visit, report_id: str) -> None:
         link(t("reports.alone"), f"{address}/page", target="_blank")
         link("JSON", address, target="_blank")
     tag("h1", t("reports.one"), "sr-only")
+    if t.language != "en":
+        tag("p", t("reports.in_english"), "soft")
     frame = tag("iframe", "", "report-frame", src=f"{address}/page", title=t("reports.one"))
     # The report is a page of its own: no script of it runs, none is in it.
     set_attributes(frame, sandbox="allow-same-origin")

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from api.deps import StudyingDep
 from api.schemas.base import error_responses
 from api.schemas.study import ReportsOut, ReportSummaryOut
-from evals.report import list_reports, read_report, render
+from evals.report import list_reports, read_report, report_page
 
 router = APIRouter(prefix="/v1/reports", tags=["reports"])
 
@@ -30,4 +30,4 @@ def get_report(report_id: str, studying: StudyingDep) -> dict[str, Any]:
 @router.get("/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
 def get_report_page(report_id: str, studying: StudyingDep) -> HTMLResponse:
     """One report as a page."""
-    return HTMLResponse(render(read_report(studying.reports, report_id), "report.html.j2"))
+    return HTMLResponse(report_page(studying.reports, report_id))

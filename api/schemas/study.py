@@ -284,6 +284,17 @@ class ProgressOut(WireOut):
         )
 
 
+class StepOut(WireOut):
+    """What one arm brings over another in accuracy: shares from -1 to 1, with a 95 % interval."""
+
+    control: str
+    treatment: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+
 class ReportSummaryOut(WireOut):
     """A comparison that was run."""
 
@@ -293,6 +304,8 @@ class ReportSummaryOut(WireOut):
     generator: str
     model: str
     arms: list[str]
+    choice_questions: int
+    comparisons: list[StepOut]
 
 
 class ReportsOut(WireOut):

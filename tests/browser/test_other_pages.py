@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import threading
-from pathlib import Path
+from typing import Any
 
 from api_fakes import Live, wait_until
 from browser_help import Open
 from playwright.sync_api import Page, expect
 
+from evals.comparison import compare
+from evals.questions import parse_question
+from evals.records import Record
+from evals.report import write_report
+from evals.report_data import RunFacts, report_data
+from evals.scoring import score_records
 from rag.votes import VoteStore
 
 
@@ -105,14 +113,40 @@ def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
     expect(page.locator(".arm-columns")).to_contain_text("Stopped")
 
 
-def test_reports_are_listed_and_shown(site: Live, open_page: Open, tmp_path: Path) -> None:
+def test_reports_are_listed_and_shown(site: Live, open_page: Open) -> None:
     page = open_page("/reports")
     expect(page.locator(".empty")).to_contain_text("coalesce eval")
-    folder = site.services.settings.home / "reports" / "broken"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps({"run": {}}))
+    reports = site.services.settings.home / "reports"
+    (reports / "broken").mkdir(parents=True, exist_ok=True)
+    (reports / "broken" / "report.json").write_text(json.dumps({"run": {}}))
     page.reload()
     expect(page.locator(".empty")).to_contain_text("coalesce eval")
+    write_report(reports / "one", a_report())
+    try:
+        page.reload()
+        expect(page.locator("article tbody tr")).to_have_text(
+            [re.compile(r"with the books, over model alone\s*\+100\.0")]
+        )
+        page.get_by_role("link", name="Retrieve or tune?").click()
+        page.wait_for_url("**/reports/one")
+        report = page.frame_locator(".report-frame")
+        expect(report.locator("body")).to_contain_text("How <b>many</b> threads?")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        shutil.rmtree(reports / "one")
+
+
+def a_report() -> dict[str, Any]:
+    """A comparison of two arms on one question, with HTML in it."""
+    question = parse_question(
+        {"id": "q1", "type": "choice", "question": "How <b>many</b> threads?", "answer": "32",
+         "choices": ["32", "16", "64", "8"], "answer_index": 0},
+        where="test:1",
+    )  # fmt: skip
+    records = [Record("q1", arm, 0, "choice", picked=pick) for arm, pick in (("base", 1), ("rag", 0))]
+    rows = score_records(records, {"q1": question})
+    facts = RunFacts("2026-01-02T03:04:05+00:00", "coalesce eval", "extractive", "m", "e", 0, 1, 5, {}, {})
+    return report_data(facts, compare(rows), rows, None)
 
 
 def test_settings_name_what_runs_and_the_command_that_changes_it(open_page: Open) -> None:

@@ -1,0 +1,81 @@
+"""The report: what it leaves out, how it is shown later, and that a stranger can read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from evals.comparison import compare
+from evals.plots import ScatterPoint, scatter_plot
+from evals.questions import parse_question
+from evals.records import Record
+from evals.report import list_reports, report_page, write_report
+from evals.report_data import RunFacts, report_data
+from evals.report_metrics import METRIC_GROUPS
+from evals.scoring import Row, score_records
+
+QUESTION = parse_question(
+    {
+        "id": "q1",
+        "type": "choice",
+        "question": "How many threads are in a warp?",
+        "answer": "32",
+        "key_facts": ["32"],
+        "choices": ["32", "16", "64", "8"],
+        "answer_index": 0,
+    },
+    where="test:1",
+)
+RECORD = Record("q1", "rag", 0, "choice", picked=0, scores=(1.0, 0.0, 0.0, 0.0))
+FACTS = RunFacts("2026-01-02T03:04:05+00:00", "coalesce eval", "encoder", "m", "e", 0, 1, 5, {}, {})
+
+
+def scored(record: Record) -> list[Row]:
+    return score_records([record], {"q1": QUESTION})
+
+
+def test_what_says_nothing_of_a_generator_is_left_out() -> None:
+    rows = scored(replace(RECORD, mode="open", answer="32", tokens_per_s=70_000.0))
+    quoted = report_data(replace(FACTS, generator="extractive"), compare(rows), rows, None)
+    written = report_data(replace(FACTS, generator="local"), compare(rows), rows, None)
+    left_out = {"tokens_per_s", "exact_match", "prompt_tokens"}
+    assert not left_out & set(quoted["arms"]["rag"]["metrics"])
+    assert {"tokens_per_s", "exact_match"} <= set(written["arms"]["rag"]["metrics"])
+
+
+def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_too(tmp_path: Path) -> None:
+    rows = scored(RECORD)
+    data = report_data(FACTS, compare(rows), rows, None)
+    write_report(tmp_path / "one", data)
+    (tmp_path / "one" / "report.html").write_text("as written", encoding="utf-8")
+    assert report_page(tmp_path, "one") == "as written"
+    (tmp_path / "one" / "report.html").unlink()
+    older = {name: value for name, value in data.items() if name != "judge"}
+    (tmp_path / "one" / "report.json").write_text(json.dumps(older), encoding="utf-8")
+    assert "Retrieve or tune?" in report_page(tmp_path, "one")
+
+
+def test_every_metric_of_the_report_is_explained_once() -> None:
+    notes = [note for _, group in METRIC_GROUPS for note in group]
+    assert len({note.name for note in notes}) == len(notes)
+    assert all(note.label and note.meaning.endswith(".") for note in notes)
+
+
+def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
+    points = [ScatterPoint(name, 20.0 + shift, 0.6, 0.5, 0.7) for shift, name in enumerate("abcd")]
+    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="note">', scatter_plot(points, "x", "y"))
+    heights = sorted(float(y) for _, y in places)
+    assert len(heights) == 4
+    assert min(later - earlier for earlier, later in pairwise(heights)) > 14
+
+
+def test_the_list_names_the_steps_in_accuracy(tmp_path: Path) -> None:
+    rows = score_records([replace(RECORD, arm="base", picked=1), RECORD], {"q1": QUESTION})
+    write_report(tmp_path / "one", report_data(FACTS, compare(rows), rows, None))
+    (report,) = list_reports(tmp_path)
+    assert report["choice_questions"] == 1
+    assert [(step["control"], step["treatment"]) for step in report["comparisons"]] == [("base", "rag")]
+    assert report["comparisons"][0]["difference"] == 1.0
