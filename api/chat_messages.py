@@ -41,7 +41,9 @@ def question_of(body: ChatIn) -> Question:
         turns=_turns(spoken[:-1]),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         temperature=body.temperature or 0.0,
+        sampling_top_p=1.0 if body.top_p is None else body.top_p,
         seed=body.seed,
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
     )
 
 

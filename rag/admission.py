@@ -35,7 +35,9 @@ def admit(
         adapter=question.adapter,
         max_tokens=question.max_tokens,
         temperature=question.temperature,
+        sampling_top_p=question.sampling_top_p,
         seed=question.seed,
+        stop=question.stop,
         cancelled=cancelled,
     )
     generator.check(request)

@@ -20,6 +20,7 @@ from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator
+from rag.generators.stop_strings import end_before
 from rag.passages import PassageBudget, select_passages
 from rag.question_checks import check_question, check_top_k, clean_text
 from rag.refusals import empty_library, not_found, nothing_matches
@@ -263,7 +264,7 @@ class AnswerEngine:
         markers = MarkerFilter(len(request.passages))
         done: GenerationDone | None = None
         empty = True
-        pieces = self.generator.stream(request)
+        pieces = end_before(self.generator.stream(request), request.stop)
         try:
             for piece in pieces:
                 if isinstance(piece, GenerationDone):
@@ -273,7 +274,7 @@ class AnswerEngine:
                     empty = False
                     yield text
         finally:
-            _close(pieces)
+            pieces.close()
         if done is None:
             raise GenerationFailed(f"{self.generator.name} stopped without finishing")
         if text := markers.finish():
@@ -288,10 +289,3 @@ class AnswerEngine:
         if question.conversation_id is not None:
             return question.conversation_id
         return self.conversations.of(question.owner).create().id if keep else ""
-
-
-def _close(pieces: Iterator[object]) -> None:
-    """Stops a generator that may be suspended; a plain iterator has nothing to stop."""
-    close = getattr(pieces, "close", None)
-    if close is not None:
-        close()

@@ -37,7 +37,8 @@ def check_question(question: Question) -> Question:
     """The question with its text cleaned.
 
     Raises:
-        InvalidInput: empty text, an arm that does not exist, `top_k` or `max_tokens` out of range, bad filters.
+        InvalidInput: empty text, an arm that does not exist, `top_k` or `max_tokens` out of range, bad filters,
+            a sampling setting out of range, an empty stop string.
         TooLarge: too many characters.
     """
     if question.arm not in ARMS:
@@ -47,6 +48,10 @@ def check_question(question: Question) -> Question:
         raise InvalidInput(f"max_tokens {question.max_tokens} is out of range", hint=f"use 1 to {MOST_ANSWER_TOKENS:,}")
     if not 0.0 <= question.temperature <= 2.0:
         raise InvalidInput(f"temperature {question.temperature} is out of range", hint="use 0 to 2")
+    if not 0.0 < question.sampling_top_p <= 1.0:
+        raise InvalidInput(f"top_p {question.sampling_top_p} is out of range", hint="use more than 0, up to 1")
+    if not all(question.stop):
+        raise InvalidInput("one of the stop strings is empty", hint="leave it out")
     pages = question.filters.pages
     if pages is not None and not 1 <= pages[0] <= pages[1]:
         raise InvalidInput(f"pages {pages[0]}-{pages[1]} is no range", hint="give first and last page, from 1")

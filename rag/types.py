@@ -32,7 +32,8 @@ class Question:
         adapter: name of the adapter for tuned arms; None takes the only one configured.
         top_k: number of passages to retrieve.
         max_tokens: longest answer, in the generator's tokens; None is the generator's default.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy; sampling_top_p: the smallest set of tokens as likely as this is drawn from.
+        stop: strings before which the answer ends.
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
         owner: whose conversations it may read and begin; None reads everyone's and begins nobody's.
     """
@@ -46,6 +47,8 @@ class Question:
     max_tokens: int | None = None
     temperature: float = 0.0
     seed: int | None = None
+    sampling_top_p: float = 1.0
+    stop: tuple[str, ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
     owner: str | None = None
 

@@ -45,6 +45,18 @@ def search(
 
 
 @bench.command()
+def scale(
+    nodes: Annotated[int, typer.Option(min=1_000, max=5_000_000, help="Nodes of the library.")] = 250_000,
+    rounds: Rounds = 200,
+    json_output: Json = False,
+) -> None:
+    """A very large library: filled, opened, searched, added to. Example: coalesce bench scale --nodes 1000000"""
+    from evals.bench.scale import bench_scale
+
+    _print(bench_scale(nodes, rounds), json_output)
+
+
+@bench.command()
 def answers(rounds: Rounds = 40, json_output: Json = False) -> None:
     """Extractive answers, one client and sixteen at once. Example: coalesce bench answers"""
     from evals.bench.answers import bench_answers
@@ -68,7 +80,8 @@ def generator(
     json_output: Json = False,
 ) -> None:
     """The local generator: precision, cache, attention, prefixes. Example: coalesce bench generator"""
-    from evals.bench.generator import SHAPES, bench_generator
+    from evals.bench.generator import bench_generator
+    from evals.bench.random_model import SHAPES
     from indexes.errors import InvalidInput
 
     if shape not in SHAPES:

@@ -13,6 +13,8 @@ from api.schemas.answers import CitationOut, FiltersIn, MaxTokens, PassageOut, T
 from api.schemas.base import Id, Seed, WireOut
 
 MAX_MESSAGES = 1000
+MAX_STOP_STRINGS = 16
+StopString = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class OpenAIIn(BaseModel):
@@ -51,7 +53,9 @@ class ChatIn(OpenAIIn):
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Seed | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
     n: int | None = None
     tools: list[Any] | None = None
     adapter: Id | None = None

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long one thing took as another: the median over rounds, and between what the median lies.
+
+    Attributes:
+        low, high: at least 95 % confidence, from the order of the rounds alone (the whole range below six rounds).
+        n: rounds.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
 
 
 def side_by_side(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 1) -> dict[str, float]:
     """Median seconds of each function over `rounds` rounds; each round runs them all once, in turn."""
+    return {name: statistics.median(values) for name, values in rounds_of(functions, rounds, warmup).items()}
+
+
+def rounds_of(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Seconds of each function in each round; each round runs them all once, in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(warmup + rounds):
         for name, function in functions.items():
@@ -17,7 +39,21 @@ def side_by_side(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup
             function()
             if turn >= warmup:
                 seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
+
+
+def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
+    """The median of the rounds' own ratios, so that what slows a whole round cancels out."""
+    ratios = sorted(a / b for a, b in zip(slower, faster, strict=True))
+    n = len(ratios)
+    skipped, outside = 0, 0.0  # the k-th from either end: a sign test says how sure the interval is
+    while skipped + 1 < n / 2:
+        outside += 2 * math.comb(n, skipped) / 2**n
+        if outside > 0.05:
+            break
+        skipped += 1
+    first = max(skipped - 1, 0)
+    return Ratio(statistics.median(ratios), ratios[first], ratios[n - 1 - first], n)
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -24,6 +24,7 @@ class AdapterSet:
     def __init__(self, peft_model: Any, folders: Mapping[str, AdapterFolder], fingerprint: str) -> None:
         self._peft_model = peft_model
         self._folders = dict(folders)
+        self._inner = {name: inner_name(number) for number, name in enumerate(self._folders)}
         self.fingerprint = fingerprint
         self._active: str | None = None
         self._switch(None)
@@ -48,7 +49,7 @@ class AdapterSet:
                 self._peft_model.base_model.disable_adapter_layers()
             else:
                 self._peft_model.base_model.enable_adapter_layers()
-                self._peft_model.set_adapter(name, inference_mode=True)
+                self._peft_model.set_adapter(self._inner[name], inference_mode=True)
             self._peft_model.requires_grad_(False)  # switching layers on marks them trainable
         self._active = name
 
@@ -70,15 +71,20 @@ def load_adapters(loaded: LoadedModel, adapters: Mapping[str, str]) -> AdapterSe
         check_base(folder, fingerprint, loaded.name)
         check_fits(folder, shapes, loaded.name)
     peft_model = None
-    for name, folder in folders.items():
+    for number, (name, folder) in enumerate(folders.items()):
         try:
-            peft_model = _attach(loaded, peft_model, name, folder.path)
+            peft_model = _attach(loaded, peft_model, inner_name(number), folder.path)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise AdapterMismatch(
                 f"The adapter {name} ({folder.path}) cannot be put on {loaded.name}: {first_line(error)}",
                 hint="Train one for this base with `coalesce tune`.",
             ) from error
     return AdapterSet(peft_model, folders, fingerprint)
+
+
+def inner_name(number: int) -> str:
+    """What peft calls an adapter: names that users choose (`train`, `v1.2`) may be attributes or paths of modules."""
+    return f"coalesce{number}"
 
 
 def linear_shapes(model: Any) -> dict[str, tuple[int, int]]:

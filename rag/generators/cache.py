@@ -71,6 +71,11 @@ class SlabCache:
         self._lengths[layer_idx] = stop
         return keys[:, :, :stop], values[:, :, :stop]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken, room not yet written included."""
+        return sum(tensor.nbytes for tensor in (*self._keys, *self._values) if tensor is not None)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens held by a layer."""
         return self._lengths[layer_idx]

@@ -26,6 +26,7 @@ from rag.generators.prefix_cache import CacheKey, PrefixCache
 from rag.generators.prompts import render_choices
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.generators.sampling import Sampler
+from rag.generators.stop_strings import StopStrings
 from rag.models.devices import free_memory_bytes, peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
 from rag.settings import GeneratorSettings
@@ -141,6 +142,7 @@ class LocalGenerator:
         cache, key, reused = self._open(admitted, adapter)
         text = TextStream(self._loaded.tokenizer)
         reasoning = ReasoningFilter(inside=self._chat.opens_reasoning(prompt))
+        stop_strings = StopStrings(request.stop)
         written: list[int] = []
         shown: list[str] = []
         first_at = last_at = time.perf_counter()
@@ -158,10 +160,12 @@ class LocalGenerator:
             last_at = time.perf_counter()
             first_at = last_at if not written else first_at
             written.append(token)
-            if token not in self._stop_tokens and (piece := reasoning.push(text.push(token))):
+            if token not in self._stop_tokens and (piece := stop_strings.push(reasoning.push(text.push(token)))):
                 shown.append(piece)
                 yield TextPiece(piece)
-        if rest := reasoning.push(text.finish()) + reasoning.finish():
+            if stop_strings.hit:
+                break
+        if rest := stop_strings.push(reasoning.push(text.finish()) + reasoning.finish()) + stop_strings.finish():
             shown.append(rest)
             yield TextPiece(rest)
         if stop() or request.cancelled():

@@ -23,6 +23,7 @@ class GenerationRequest:
         turns: earlier exchanges, oldest first.
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
+        stop: the answer ends before the first of these strings; a generator that can stops writing there.
         cancelled: polled between tokens; the generator stops within two tokens of its becoming true.
     """
 
@@ -35,6 +36,7 @@ class GenerationRequest:
     temperature: float = 0.0
     sampling_top_p: float = 1.0
     seed: int | None = None
+    stop: tuple[str, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
 

@@ -185,6 +185,8 @@ class RemoteGenerator:
             body["top_p"] = request.sampling_top_p
         if request.seed is not None:
             body["seed"] = request.seed
+        if request.stop:
+            body["stop"] = list(request.stop)
         return body
 
     def _served_model(self, request: GenerationRequest) -> str:

@@ -154,7 +154,9 @@ def load_config(model: str) -> Any:
             return AutoConfig.from_pretrained(model)
         content = dict(read_config(folder))
         return AutoConfig.for_model(content.pop("model_type"), **content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except ModelCannotLoad:
+        raise
+    except Exception as error:  # a config's values are checked by as many hands as there are model types
         raise ModelCannotLoad(
             f"No config can be read for the model {model}: {_first_line(error)}",
             hint="Give a model folder or a config.json with --model; names need the model on this disk or the hub.",

@@ -135,6 +135,26 @@ def test_an_answer_cut_by_its_bound_says_so(live: Live, client):
     assert live.generator.requests[-1].max_tokens == 2
 
 
+def test_sampling_settings_and_stop_strings_reach_the_generator(live: Live, client):
+    completion = client.chat.completions.create(
+        model="coalesce-base", messages=MESSAGES, temperature=0.7, top_p=0.9, seed=11, stop=["threads", "x"]
+    )
+    request = live.generator.requests[-1]
+    assert (request.temperature, request.sampling_top_p, request.seed) == (0.7, 0.9, 11)
+    assert request.stop == ("threads", "x")
+    assert completion.choices[0].message.content == "A warp has 32 "
+    stream = client.chat.completions.create(model="coalesce-base", messages=MESSAGES, stream=True, stop="32")
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "A warp has "
+
+
+@pytest.mark.parametrize("wish", [{"n": 2}, {"top_p": 0}, {"stop": [""]}, {"stop": "", "n": 1}, {"temperature": 3}])
+def test_a_wish_that_cannot_be_met_is_refused_by_its_name(client, wish):
+    with pytest.raises((openai.BadRequestError, openai.UnprocessableEntityError)) as refused:
+        client.chat.completions.create(model="coalesce-rag", messages=MESSAGES, **wish)
+    assert next(iter(wish)) in refused.value.body["message"]
+    assert refused.value.body["hint"]
+
+
 @pytest.mark.parametrize(
     ("messages", "turns"),
     [

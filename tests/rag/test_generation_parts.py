@@ -21,9 +21,10 @@ from rag.generators.detokenizer import ReasoningFilter, TextStream
 from rag.generators.lookup import PromptLookup
 from rag.generators.model_thread import ModelThread
 from rag.generators.prefix_cache import CacheKey, PrefixCache
-from rag.generators.protocol import GenerationRequest
+from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
+from rag.generators.stop_strings import StopStrings, end_before
 from rag.models.capabilities import Capabilities
-from rag.types import Turn
+from rag.types import Turn, Usage
 
 KEY = CacheKey("base", None, "nf4", "bfloat16")
 
@@ -290,6 +291,21 @@ def test_a_leading_reasoning_block_is_left_out_however_it_is_cut(step: int, insi
     chosen = ReasoningFilter(inside=inside)
     shown = "".join(chosen.push(text[start : start + step]) for start in range(0, len(text), step)) + chosen.finish()
     assert shown.strip() == "The answer is <b>.</think>"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("ab\n", max_size=4), max_size=8), st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=3))
+def test_an_answer_ends_before_the_first_stop_string_however_it_is_cut(pieces: list[str], strings: list[str]) -> None:
+    whole = "".join(pieces)
+    expected = whole[: min((place for s in strings if (place := whole.find(s)) >= 0), default=len(whole))]
+    done = GenerationDone(Usage(), 0.0, 0)
+    shown = list(end_before(iter([*map(TextPiece, pieces), done]), strings))
+    assert shown[-1] is done
+    assert "".join(piece.text for piece in shown[:-1] if isinstance(piece, TextPiece)) == expected
+    stop = StopStrings(strings)
+    early = "".join(stop.push(piece) for piece in pieces)
+    assert stop.hit == any(string in whole for string in strings)
+    assert early + stop.finish() == expected
 
 
 @pytest.mark.parametrize("text", ["Plain answer.", "<thin air", "< 32 threads", ""])

@@ -114,6 +114,21 @@ def test_adapters_answer_as_if_each_were_alone(
         assert done.usage.prompt_tokens > 0
 
 
+@pytest.mark.parametrize("name", ["train", "cuda", "base", "keys", "v1.2", "组", "__base__", "default"])
+def test_an_adapter_may_have_any_name(
+    tiny_model: Path, tiny_adapter: Path, generator: LocalGenerator, name: str
+) -> None:
+    """peft keeps adapters as attributes of modules; a user's name must not meet one that is there."""
+    named = load_local_generator(settings(tiny_model, adapters={name: str(tiny_adapter)}))
+    try:
+        assert named.adapters == (name,)
+        expected = answer(generator, ask(arm="tuned", adapter="qa"))[0]
+        assert answer(named, ask(arm="tuned", adapter=name))[0] == expected
+        assert answer(named, ask())[0] != expected
+    finally:
+        named.close()
+
+
 def test_an_adapter_never_reads_another_adapters_keys(generator: LocalGenerator) -> None:
     answer(generator, ask())
     _, tuned = answer(generator, ask(arm="tuned", adapter="qa"))
@@ -143,6 +158,16 @@ def test_one_seed_gives_one_text(plain: LocalGenerator) -> None:
 
     assert text(1) == text(1)
     assert text(1) != text(2)
+
+
+def test_a_stop_string_ends_the_answer_and_the_work(plain: LocalGenerator) -> None:
+    text, done = answer(plain, ask(max_tokens=24))
+    place = len(text) // 2
+    stop = text[place : place + 3]
+    shorter, stopped = answer(plain, ask(max_tokens=24, stop=(stop,)))
+    assert shorter == text[: text.find(stop)]
+    assert stopped.usage.completion_tokens < done.usage.completion_tokens
+    assert answer(plain, ask(max_tokens=24))[0] == text  # what was kept of the stopped answer is right
 
 
 def test_the_wrong_arm_or_adapter_is_refused_with_what_to_do(plain: LocalGenerator, generator: LocalGenerator) -> None:

@@ -173,9 +173,10 @@ def test_adapters_are_models_of_the_engine(engine: Engine, generator: RemoteGene
 
 
 def test_sampling_settings_are_handed_on(engine: Engine, generator: RemoteGenerator) -> None:
-    run(generator, replace(REQUEST, temperature=0.5, sampling_top_p=0.9, seed=7, max_tokens=33))
+    run(generator, replace(REQUEST, temperature=0.5, sampling_top_p=0.9, seed=7, max_tokens=33, stop=("\n\n", "END")))
     asked = engine.asked[0]
     assert (asked["temperature"], asked["top_p"], asked["seed"], asked["max_tokens"]) == (0.5, 0.9, 7, 33)
+    assert asked["stop"] == ["\n\n", "END"]
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
