@@ -169,13 +169,16 @@ class PdfMaker:
             self.placed.append(Placed(text, first, last, self.labels[first - 1]))
         self.y += 7
 
-    def listing(self, code: str) -> None:
-        """A listing in a font of one width; may run over a page's end."""
+    def listing(self, code: str, *, numbered: bool = False) -> None:
+        """A listing in a font of one width; may run over a page's end. Numbers of lines stand small on its left."""
         self.listings.append(code)
         self.y += 4
-        for line in code.split("\n"):
+        for number, line in enumerate(code.split("\n"), 1):
             if self.y > HEIGHT - BOTTOM:
                 self._advance_column()
+            if numbered:
+                self.pdf.set_font("Times", size=6)
+                self.pdf.text(self.left - 6 - self.pdf.get_string_width(str(number)), self.y, str(number))
             self.pdf.set_font("Courier", size=8)
             indent = len(line) - len(line.lstrip(" "))
             # Many programs print indentation as a move, not as spaces.

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from indexes.errors import InvalidInput
-from indexes.readers.pdf_page import Line, PageLines, Word, make_line
+from indexes.readers.pdf_page import Line, PageLines, make_line
+from indexes.readers.pdf_word import Word
 
 POINTS_AN_INCH = 72
 DOTS_AN_INCH = 200

@@ -11,6 +11,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from indexes.readers.pdf_line_numbers import without_line_numbers
+from indexes.readers.pdf_word import Word
+
 _MONO_NAME = re.compile(
     r"mono|courier|consol|typewriter|menlo|inconsolata|fira ?code|source ?code|hack|cmtt|cmsltt|lettergothic|txtt|pcr"
     r"|monaco|andale|ocr-?[ab]|fixed|zi4|nimbusmon|pcrr|sfmono",
@@ -25,20 +28,6 @@ NARROW_GAP, WIDE_GAP = 1.5, 2.2
 """White space, in letter heights, that parts two cells of a row; and that makes a line a row of a table."""
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Letters without white space between. Coordinates in points, origin at the page's lower left."""
-
-    text: str
-    x0: float
-    x1: float
-    bottom: float
-    top: float
-    size: float
-    mono: bool
-    bold: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ def read_page(document: Any, number: int) -> PageLines:
         width, height = page.get_size()
         text_page = page.get_textpage()
         try:
-            words = list(_words(text_page.raw))
+            words = without_line_numbers(list(_words(text_page.raw)))
         finally:
             text_page.close()
         import pypdfium2.raw as pdfium

@@ -45,6 +45,36 @@ def test_listings_come_out_as_typed(tmp_path: Path) -> None:
     assert [code for code in maker.listings if f"```\n{code}\n```" not in text] == []
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_numbers_of_lines_are_no_part_of_a_listing(columns: int, tmp_path: Path) -> None:
+    code = "int total(int n) {\n    int sum = 0;\n\n    for (;;) {\n        sum += n;\n    }\n    return sum;\n}"
+    texts: list[list[str]] = []
+    for numbered in (False, True):
+        maker = PdfMaker(columns=columns)
+        maker.start("arabic")
+        maker.chapter("Sums of Numbers")
+        for number in range(12):
+            maker.paragraph()
+            maker.listing(code.replace("total", f"total{number}"), numbered=numbered)
+        maker.save(tmp_path / "a.pdf")
+        texts.append([section.text for section in read_book(tmp_path / "a.pdf").sections])
+    assert texts[1] == texts[0]
+    assert sum(f"```\n{listing}\n```" in "\n".join(texts[1]) for listing in maker.listings) >= 10
+
+
+def test_a_column_of_numbers_in_a_programs_output_is_kept(tmp_path: Path) -> None:
+    pdf = FPDF(unit="pt")
+    pdf.add_page()
+    pdf.set_font("Times", size=11)
+    for row in range(6):
+        pdf.text(60, 60 + 13 * row, "The program prints its lines as they come, number before value, see below.")
+    pdf.set_font("Courier", size=9)
+    for row in range(1, 6):
+        pdf.text(60, 160 + 11 * row, f"{row} value {row * 7}")
+    pdf.output(str(tmp_path / "a.pdf"))
+    assert "1 value 7\n2 value 14\n" in read_book(tmp_path / "a.pdf").sections[0].text
+
+
 def test_heads_and_numbers_are_no_text(tmp_path: Path) -> None:
     maker = make_book(tmp_path / "a.pdf")
     maker.head_title = "A Book of Kernels"
