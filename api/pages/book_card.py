@@ -41,7 +41,12 @@ def _extent(t: Texts, document: Document) -> str:
     )
     added = document.added_at[:10]
     return " · ".join(
-        (document.format, extent, t.count("library.nodes", document.nodes), t("library.added", day=added))
+        (
+            t.either(f"format.{document.format}", document.format),
+            extent,
+            t.count("library.nodes", document.nodes),
+            t("library.added", day=added),
+        )
     )
 
 

@@ -98,7 +98,7 @@ def _guarded(send: Send) -> Send:
                 *message.get("headers", ()),
                 (b"content-security-policy", POLICY.encode()),
                 (b"x-content-type-options", b"nosniff"),
-                (b"referrer-policy", b"no-referrer"),
+                (b"referrer-policy", b"same-origin"),
             ]
             message = {**message, "headers": headers}
         await send(message)

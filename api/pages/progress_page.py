@@ -56,7 +56,10 @@ def _chapters(visit: Visit, progress: Progress) -> None:
     titles = chapter_titles()
     with tag("section", "", "card"):
         tag("h2", t("progress.chapters"))
-        with tag("div", "", "table-box", tabindex="0", role="region", aria_label=t("progress.chapters")), tag("table"):
+        with (
+            tag("div", "", "table-box stacked", tabindex="0", role="region", aria_label=t("progress.chapters")),
+            tag("table"),
+        ):
             with tag("thead"), tag("tr"):
                 for name in ("chapter", "right_of_seen", "due", "practise"):
                     tag("th", t(f"progress.{name}"), scope="col")
@@ -75,7 +78,8 @@ def _chapter(visit: Visit, chapter: ChapterProgress, title: str) -> None:
                 tag("i", "", "wrong").style(f"width:{100 * (chapter.seen - chapter.right) / most:.1f}%")
             text = visit.t("progress.counts", right=chapter.right, seen=chapter.seen, most=chapter.questions)
             tag("span", text, "soft")
-        tag("td", str(chapter.due) if chapter.due else "–", "number-cell")
+        due = str(chapter.due) if chapter.due else "–"
+        tag("td", due, "number-cell", data_label=visit.t("progress.due"))
         with tag("td"):
             label = visit.t("progress.exam_of", n=chapter.chapter)
             link(visit.t("study.exam"), f"/study?chapter={chapter.chapter}", aria_label=label)

@@ -57,7 +57,17 @@ def _show(visit: Visit) -> None:
     }
     tag("h1", t("nav.settings"))
     tag("p", t("settings.lead"), "lead")
-    with tag("div", "", "card table-box", tabindex="0", role="region", aria_label=t("nav.settings")), tag("table"):
+    with (
+        tag(
+            "div",
+            "",
+            "card table-box stacked settings-table",
+            tabindex="0",
+            role="region",
+            aria_label=t("nav.settings"),
+        ),
+        tag("table"),
+    ):
         with tag("thead"), tag("tr"):
             for name in ("what", "now", "change"):
                 tag("th", t(f"settings.{name}"), scope="col")
