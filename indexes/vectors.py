@@ -20,8 +20,12 @@ from indexes.text_encoder import Matrix
 
 FLAT_LIMIT = 200_000
 """Above this many vectors an exact search takes tens of milliseconds on two cores."""
-RECALL_AIM = 0.97
+RECALL_AIM = 0.98
 """Recall@10 of `ivf` against `flat`, on the probes by which it is tuned."""
+SEARCHED_AT_LEAST = 32
+"""Lists searched whatever the probes say: they are easier than questions. At a million vectors, eight lists found 0.99
+of the probes' neighbours and 0.93 of the questions'; 32 found all, in half a millisecond."""
+PROBE_NOISE = 1.5
 TRAINING_VECTORS_A_LIST = 50
 TUNING_PROBES = 300
 
@@ -134,8 +138,9 @@ class VectorIndex:
 def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> VectorIndex:
     """An `ivf` index of these vectors, shape (n, dimension), that searches as many lists as `RECALL_AIM` takes.
 
-    The probes are stored vectors mixed half and half with noise: as far from their neighbours as a question is from
-    the passages that answer it. A vector probed as it stands would be found in its own list and prove nothing.
+    The probes are stored vectors with `PROBE_NOISE` times as much noise: about as far from their neighbours as a
+    question is from the passages that answer it (a cosine of 0.55). A vector probed as it stands would be found in
+    its own list and prove nothing.
     """
     import faiss
 
@@ -151,11 +156,11 @@ def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> Vector
     index.add_with_ids(vectors, np.ascontiguousarray(ids, dtype=np.int64))
     noise = rng.standard_normal((TUNING_PROBES, dimension)).astype(np.float32)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-    probes = np.ascontiguousarray(vectors[rng.choice(count, TUNING_PROBES)] + noise)
+    probes = np.ascontiguousarray(vectors[rng.choice(count, TUNING_PROBES)] + PROBE_NOISE * noise)
     top_k = min(10, count)
     _, rows = faiss.knn(probes, vectors, top_k, metric=faiss.METRIC_INNER_PRODUCT)
     exact = ids[rows]
-    index.nprobe = 8
+    index.nprobe = min(lists, SEARCHED_AT_LEAST)
     while index.nprobe < lists:
         _, found = index.search(probes, top_k)
         recall = np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
