@@ -43,7 +43,7 @@ def question_of(body: ChatIn) -> Question:
         temperature=body.temperature or 0.0,
         sampling_top_p=1.0 if body.top_p is None else body.top_p,
         seed=body.seed,
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop=tuple(body.stop or ()),
     )
 
 

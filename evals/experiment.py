@@ -25,7 +25,7 @@ from evals.questions import SPLITS, BankQuestion, load_bank, load_questions
 from evals.records import RecordFile
 from evals.report import write_report
 from evals.report_data import RunFacts, file_hash, power_note, question_hash, report_data
-from evals.run import Runner, RunOptions, plan_jobs
+from evals.run import Runner, RunOptions, plan_jobs, unread_passages
 from evals.scoring import score_records
 from indexes.errors import InvalidInput
 from indexes.library import Library, open_library
@@ -290,6 +290,8 @@ def _run(
         )
     tell("scoring", 0, 0)
     rows = score_records(records.records, by_id, grades)
+    if unread := unread_passages(records.records):
+        tell(unread, 0, 0)
     result = compare(rows, seed=plan.seed, smallest_effect=plan.smallest_effect)
     data = report_data(facts, result, rows, leakage, judge)
     write_report(out, data)

@@ -9,14 +9,16 @@ from evals.metrics.key_facts import normalize
 
 LETTERS = "ABCDEFGH"
 _LETTER = re.compile(
-    r"(?:answer|option|choice|答案|选项|选)\s*(?:is|:|:|是|为)?\s*\**\(?([A-Ha-h])\b\)?|^\s*\**\(?([A-Ha-h])\**(?:[).:]|\b\**\s*$)",
-    re.IGNORECASE | re.MULTILINE,
+    r"(?i:answer|option|choice|答案|选项|选)\s*(?:(?i:is)|:|：|是|为)?\s*\**\(?"
+    r"(?:([A-H])(?![A-Za-z])|([a-h])(?=\**\)?\s*(?:[.,;:)]|$)))"  # "the answer is a warp" names no option
+    r"|^\s*\**\(?([A-Ha-h])\**(?:[).:]|\b\**\s*$)",
+    re.MULTILINE,
 )
 
 
 def parse_option(text: str, choices: Sequence[str]) -> int | None:
     """Index of the option that `text` names by letter or in full, None when none or several are named."""
-    letters = {(first or second).upper() for first, second in _LETTER.findall(text)}
+    letters = {"".join(groups).upper() for groups in _LETTER.findall(text)}
     named = {LETTERS.index(letter) for letter in letters if LETTERS.index(letter) < len(choices)}
     if len(named) == 1:
         return named.pop()

@@ -35,6 +35,7 @@ class Record:
         mode: `choice` (options scored), `generated-choice` (an option asked for in words) or `open`.
         scores: one number an option, higher is better; extra: other scorings by name.
         picked: the option chosen, None when the words name none (unparsed).
+        passages: those that were read; passages_left_out: found besides, but too long for the model's context.
         error: why there is no answer; the question is then unscored, not wrong.
     """
 
@@ -48,6 +49,7 @@ class Record:
     scores: tuple[float, ...] = ()
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
     passages: tuple[PassageRecord, ...] = ()
+    passages_left_out: int = 0
     quotes: tuple[str, ...] = ()
     retrieve_s: float = 0.0
     ttft_s: float = 0.0

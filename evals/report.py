@@ -16,7 +16,8 @@ from indexes.errors import NotFound
 _SHARES = frozenset(
     name
     for name, _ in METRIC_LABELS
-    if name not in {"answer_words", "prompt_tokens", "tokens_per_s", "ttft_s", "retrieve_s", "total_s"}
+    if name
+    not in {"answer_words", "passages_left_out", "prompt_tokens", "tokens_per_s", "ttft_s", "retrieve_s", "total_s"}
 ) - {"peak_memory_bytes"}
 
 

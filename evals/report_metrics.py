@@ -80,6 +80,11 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
                 "all_parts_recall_at_5", "both passages in top 5", "Of questions that need two passages, both found."
             ),
             MetricNote("mrr", "MRR", "One over the rank of the first passage that helps: 100 % is always first."),
+            MetricNote(
+                "passages_left_out",
+                "passages left out",
+                "Passages found for a question that were too long for the model's context: it did not read them.",
+            ),
             MetricNote("ndcg_at_5", "nDCG@5", "How near the order is to the best one."),
         ),
     ),

@@ -19,7 +19,7 @@ from evals.records import PassageRecord, Record, RecordFile
 from indexes.errors import CoalesceError
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.types import RETRIEVING_ARMS, Passage, Question
+from rag.types import RETRIEVING_ARMS, Answer, AnswerDone, Passage, PassagesFound, Question
 
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
@@ -128,6 +128,7 @@ class Runner:
         totals = np.zeros(len(choices))
         extra: dict[str, np.ndarray] = {}
         prompt_tokens = 0
+        read = len(passages or ())
         for shift in range(self._options.shifts):
             order = [(index + shift) % len(choices) for index in range(len(choices))]
             scored = self._engine.choose(
@@ -139,6 +140,7 @@ class Runner:
                 passages=passages,
             )
             prompt_tokens += scored.usage.prompt_tokens
+            read = read if scored.passages_used is None else min(read, scored.passages_used)
             totals[order] += scored.scores
             for name, values in scored.extra.items():
                 extra.setdefault(name, np.zeros(len(choices)))[order] += values
@@ -150,7 +152,8 @@ class Runner:
             picked=int(totals.argmax()),
             scores=tuple(map(float, totals / self._options.shifts)),
             extra={name: tuple(map(float, values / self._options.shifts)) for name, values in extra.items()},
-            passages=_kept(passages),
+            passages=_kept((passages or ())[:read]),
+            passages_left_out=len(passages or ()) - read,
             retrieve_s=retrieve_s,
             total_s=retrieve_s + time.perf_counter() - started,
             prompt_tokens=prompt_tokens,
@@ -166,7 +169,7 @@ class Runner:
             top_k=self._options.top_k,
             seed=self._options.seed,
         )
-        answer = self._engine.ask(question, passages=passages, keep=False)
+        found, answer = self._ask_engine(question, passages)
         picked = parse_option(answer.answer, job.question.choices) if job.mode == "generated-choice" else None
         return Record(
             job.question.id,
@@ -177,6 +180,7 @@ class Runner:
             refused=answer.refused,
             picked=picked,
             passages=_kept(answer.passages),
+            passages_left_out=found - len(answer.passages),
             quotes=tuple(citation.quote for citation in answer.citations),
             retrieve_s=retrieve_s if passages is not None else answer.timings.retrieve_s,
             ttft_s=answer.timings.ttft_s,
@@ -187,8 +191,32 @@ class Runner:
             peak_memory_bytes=answer.peak_memory_bytes,
         )
 
+    def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[int, Answer]:
+        """How many passages were found, and the answer, whose passages are those that fitted."""
+        found = 0
+        for event in self._engine.stream(question, passages=passages, keep=False):
+            if isinstance(event, PassagesFound):
+                found = len(event.passages)
+            elif isinstance(event, AnswerDone):
+                return found, event.answer
+        raise GenerationFailed("the answer ended without its last event")
+
     def _adapter(self, job: Job) -> str | None:
         return self._options.adapters[job.repetition] if job.arm.tuned and self._options.adapters else None
+
+
+def unread_passages(records: Sequence[Record]) -> str:
+    """One sentence on passages that did not fit the model's context; empty when all were read."""
+    retrieving = [record for record in records if record.passages or record.passages_left_out]
+    short = sum(bool(record.passages_left_out) for record in retrieving)
+    if not short:
+        return ""
+    left_out = sum(record.passages_left_out for record in retrieving)
+    found = left_out + sum(len(record.passages) for record in retrieving)
+    return (
+        f"the model's context was too short in {short} of {len(retrieving)} prompts with passages: "
+        f"{left_out} of {found} passages were left out"
+    )
 
 
 def _kept(passages: Sequence[Passage] | None) -> tuple[PassageRecord, ...]:

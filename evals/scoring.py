@@ -72,7 +72,9 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         "prompt_tokens": float(record.prompt_tokens) if record.prompt_tokens else None,
         "peak_memory_bytes": float(record.peak_memory_bytes) if record.peak_memory_bytes else None,
     }
-    metrics |= _retrieval_metrics(record.passages, question)
+    if record.passages or record.passages_left_out:
+        metrics["passages_left_out"] = float(record.passages_left_out)
+        metrics |= _retrieval_metrics(record.passages, question)
     if record.mode == "open":
         return metrics | _open_metrics(record, question)
     if record.mode == "generated-choice":
@@ -128,7 +130,7 @@ def _open_metrics(record: Record, question: BankQuestion) -> dict[str, float | N
 
 
 def _retrieval_metrics(passages: Sequence[PassageRecord], question: BankQuestion) -> dict[str, float | None]:
-    if not passages or not question.gold:
+    if not question.gold:
         return {}
     parts = set(question.parts)
     by_section = [_parts_by_section(passage, question) for passage in passages]

@@ -137,6 +137,8 @@ class AnswerEngine:
                 yield TextDelta(piece)
         ended = time.perf_counter()
         written = "".join(pieces)
+        if done.passages_used is not None and refusal is None:
+            found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
         answer = Answer(
             id=uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),

@@ -205,12 +205,14 @@ class ScriptedGenerator:
         arms: tuple[Arm, ...] = ("base", "rag"),
         adapters: tuple[str, ...] = (),
         refused: bool = False,
+        passages_used: int | None = None,
         before_piece: Callable[[int], None] = lambda index: None,
     ) -> None:
         self.pieces = tuple(pieces)
         self.arms = arms
         self.adapters = adapters
         self.refused = refused
+        self.passages_used = passages_used
         self.before_piece = before_piece
         self.requests: list[GenerationRequest] = []
         self.closed_streams = 0
@@ -225,7 +227,8 @@ class ScriptedGenerator:
             for index, piece in enumerate(self.pieces):
                 self.before_piece(index)
                 yield TextPiece(piece)
-            yield GenerationDone(Usage(10, 0, len(self.pieces)), 1.0, 1, refused=self.refused)
+            usage = Usage(10, 0, len(self.pieces))
+            yield GenerationDone(usage, 1.0, 1, refused=self.refused, passages_used=self.passages_used)
         finally:
             self.closed_streams += 1
 

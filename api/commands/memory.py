@@ -37,11 +37,15 @@ def memory(
     )
     document = asdict(estimate)
     rows = [
-        [name.removesuffix("_bytes").replace("_", " "), f"{value / 2**30:8.2f} GiB"]
+        [name.removesuffix("_bytes").replace("_", " "), _size(value)]
         for name, value in document.items()
         if name.endswith("_bytes")
     ]
-    counted = f"{estimate.num_parameters / 1e9:.2f} billion parameters"
+    counted = f"{estimate.num_parameters / 1e6:,.1f} million parameters"
     if estimate.trainable_parameters:
         counted += f", {estimate.trainable_parameters / 1e6:.1f} million of them in the adapter"
     Console(json_output=json_output).result(document, [*table(rows), "", counted])
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:8.2f} GiB" if count >= 2**30 / 10 or not count else f"{count / 2**20:8.2f} MiB"

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from api.schemas.answers import CitationOut, FiltersIn, MaxTokens, PassageOut, TopK
 from api.schemas.base import Id, Seed, WireOut
 
 MAX_MESSAGES = 1000
 MAX_STOP_STRINGS = 16
-StopString = Annotated[str, Field(min_length=1, max_length=200)]
+StopStrings = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=200)]],
+    Field(max_length=MAX_STOP_STRINGS),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+]
+"""One string or several; one is a list of one from here on."""
 
 
 class OpenAIIn(BaseModel):
@@ -55,7 +60,7 @@ class ChatIn(OpenAIIn):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Seed | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: StopStrings | None = None
     n: int | None = None
     tools: list[Any] | None = None
     adapter: Id | None = None

@@ -199,7 +199,8 @@ class LocalGenerator:
         per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
         usage = Usage(len(admitted.prompt) + len(lettered.prompt), first_reused, 0)
         extra = {"sum_logprob": tuple(sums), "per_byte": per_byte, "letters": tuple(letters)}
-        return ChoiceScores(per_byte, usage, extra)
+        read = min(len(admitted.request.passages), len(lettered.request.passages))
+        return ChoiceScores(per_byte, usage, extra, passages_used=read)
 
     def _open(self, admitted: Admitted, adapter: str | None) -> tuple[Any, CacheKey, int]:
         """Switches the adapter and opens a cache that begins with the longest kept prefix: (cache, key, its tokens)."""

@@ -68,11 +68,17 @@ class GenerationDone:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScores:
-    """How a generator scores the options of a choice question: higher is better, one number an option."""
+    """How a generator scores the options of a choice question: higher is better, one number an option.
+
+    Attributes:
+        extra: other scorings by name.
+        passages_used: as in `GenerationDone`.
+    """
 
     scores: tuple[float, ...]
     usage: Usage = field(default_factory=Usage)
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    passages_used: int | None = None
 
 
 @runtime_checkable

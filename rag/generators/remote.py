@@ -104,9 +104,22 @@ class RemoteGenerator:
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores options by the log-probability of their letter; 1 and 0 by the letter written where none are given.
 
+        The lowest passages go when the engine finds the prompt too long, as in `stream`.
+
         Raises:
             GenerationFailed: neither can be read from the answer; other errors as for `stream`.
         """
+        while True:
+            try:
+                scores = self._score_choices(request, choices)
+            except PromptTooLong:
+                if not request.passages:
+                    raise
+                request = replace(request, passages=request.passages[:-1])
+            else:
+                return replace(scores, passages_used=len(request.passages))
+
+    def _score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         listed = replace(request, question=render_choices(request.question, choices), temperature=0.0)
         body = self._body(replace(listed, max_tokens=_LETTER_TOKENS), self._served_model(request))
         body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}

@@ -158,7 +158,7 @@ def load_config(model: str) -> Any:
         raise
     except Exception as error:  # a config's values are checked by as many hands as there are model types
         raise ModelCannotLoad(
-            f"No config can be read for the model {model}: {_first_line(error)}",
+            f"No config can be read for the model {model}: {' '.join(str(error).split())[:300]}",
             hint="Give a model folder or a config.json with --model; names need the model on this disk or the hub.",
         ) from error
 

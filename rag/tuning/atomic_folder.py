@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from indexes.errors import Conflict, StorageFull
-from rag.tuning.disk import disk_full
+from rag.tuning.disk import disk_full, make_folder
 
 
 @contextmanager
@@ -18,13 +18,14 @@ def writing_folder(out: Path) -> Iterator[Path]:
 
     Raises:
         Conflict: `out` exists.
+        InvalidInput: it cannot be made.
         StorageFull: the disk filled while writing.
     """
     if out.exists():
         raise Conflict(f"{out} is there already.", hint="Choose another --out, or remove it.")
     target = out.with_name(f".{out.name}.{os.getpid()}.part")
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    make_folder(target)
     try:
         yield target
         target.rename(out)

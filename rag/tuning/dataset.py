@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.errors import MalformedTrainingData
+from rag.tuning.disk import make_folder
 from rag.tuning.formats import (
     ALPACA_COLUMNS,
     CHAT_COLUMNS,
@@ -73,7 +74,7 @@ def write_dataset(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {file_format!r}")
     if not rows:
         raise MalformedTrainingData("There are no rows to write.", hint="Choose a split that has questions.")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     info_file = folder / INFO_FILE
     info = _read_info(info_file) if info_file.is_file() else {}
     records = [write_record(row, file_format) for row in rows]
@@ -197,5 +198,10 @@ def _records(file: Path) -> Iterator[tuple[str, object]]:
             yield f"line {number}", json.loads(line)
         except (ValueError, RecursionError) as error:
             raise MalformedTrainingData(
-                f"{file}, line {number}: {error}", hint="Correct or remove this line."
+                f"{file}, line {number}: {_fault(error)}", hint="Correct or remove this line."
             ) from error
+
+
+def _fault(error: ValueError | RecursionError) -> str:
+    """What is wrong within one line: the parser counts lines from the line itself."""
+    return f"{error.msg} (column {error.colno})." if isinstance(error, json.JSONDecodeError) else f"{error}."

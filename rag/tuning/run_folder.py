@@ -19,6 +19,7 @@ from typing import Any
 
 from indexes.errors import Conflict
 from rag.models.adapter_folder import WEIGHTS_FILE
+from rag.tuning.disk import make_folder
 
 _COMPLETE = "complete"
 _RUN_FILE = "run.json"
@@ -40,6 +41,7 @@ class RunFolder:
 
         Raises:
             Conflict: a run is there and `resume` was not asked for, or it was started with something else.
+            InvalidInput: the folder cannot be made.
         """
         before = self._started_with()
         begun = before is not None or (self.path / WEIGHTS_FILE).exists()
@@ -54,7 +56,7 @@ class RunFolder:
                     f"The run in {self.path} was started with another {', '.join(changed)}.",
                     hint="Resume with the same data and settings, or choose another --out.",
                 )
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints)
         self.drop_incomplete()
         (self.path / _RUN_FILE).write_text(json.dumps(started_with, indent=2, ensure_ascii=False) + "\n", "utf-8")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -87,14 +87,14 @@ def tune(
     watcher = training_callback(folder, progress, cancelled)
     trainer = _trainer(peft_model, tokenizer, arguments, train.rows, validation.rows, watcher)
     try:
-        result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if watcher.stopped:
             raise Cancelled(f"Training was stopped at step {trainer.state.global_step}; nothing learnt is lost.")
         eval_loss = trainer.evaluate()["eval_loss"] if validation.rows else None
         report = TuneReport(
             adapter=str(out),
             steps=trainer.state.global_step,
-            train_loss=float(result.training_loss),
+            train_loss=mean_loss(trainer.state.log_history),
             eval_loss=eval_loss,
             tokens_per_s=watcher.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(place.device),
@@ -198,6 +198,16 @@ def _trainer(
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, where the command's JSON belongs
     return trainer
+
+
+def mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
+    """Mean loss over all logged steps; the Trainer's own figure forgets those before a resumed run's checkpoint."""
+    total, before = 0.0, 0
+    for entry in history:
+        if "loss" in entry:  # the mean since the entry before
+            total += float(entry["loss"]) * (int(entry["step"]) - before)
+            before = int(entry["step"])
+    return total / before if before else 0.0
 
 
 def _pad_token(tokenizer: Any) -> int:

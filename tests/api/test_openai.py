@@ -147,7 +147,9 @@ def test_sampling_settings_and_stop_strings_reach_the_generator(live: Live, clie
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "A warp has "
 
 
-@pytest.mark.parametrize("wish", [{"n": 2}, {"top_p": 0}, {"stop": [""]}, {"stop": "", "n": 1}, {"temperature": 3}])
+@pytest.mark.parametrize(
+    "wish", [{"n": 2}, {"top_p": 0}, {"stop": [""]}, {"stop": ["x"] * 17}, {"stop": "", "n": 1}, {"temperature": 3}]
+)
 def test_a_wish_that_cannot_be_met_is_refused_by_its_name(client, wish):
     with pytest.raises((openai.BadRequestError, openai.UnprocessableEntityError)) as refused:
         client.chat.completions.create(model="coalesce-rag", messages=MESSAGES, **wish)

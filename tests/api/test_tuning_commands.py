@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import build_model
+from tiny_models import build_adapter, build_model, edit_json
 
 from api.cli import run
 from rag.tuning.dataset import write_dataset
@@ -97,12 +97,39 @@ def test_a_broken_line_and_a_missing_model_are_said_without_a_traceback(
     broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
     assert run(["tune", "--model", str(model), "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
     said = capsys.readouterr().err
-    assert "broken.jsonl, line 2" in said
+    assert "broken.jsonl, line 2: Expecting property name enclosed in double quotes (column 2)." in said
     assert "Traceback" not in said
     assert run(["tune", "--model", "./nowhere", "--data", str(data), "--out", str(tmp_path / "y")]) == 1
     assert "does not exist" in capsys.readouterr().err
     assert run(["memory", "--model", "./nowhere"]) == 1
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["tune", "export", "quantize"])
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "file").write_text("in the way", "utf-8")
+    adapter = build_adapter(tmp_path / "adapter", model)
+    options = {"tune": ["--data", str(data), *QUICK], "export": ["--adapter", str(adapter)], "quantize": []}
+    assert run([command, "--model", str(model), "--out", str(tmp_path / "file" / "out"), *options[command]]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be made: Not a directory" in said
+    assert str(tmp_path / "file") in said
+    assert "--out" in said
+
+
+def test_a_config_with_a_wrong_value_is_named_with_it(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_bytes((model / "config.json").read_bytes())
+    edit_json(config, hidden_size="many")
+    assert run(["memory", "--model", str(config)]) == 1
+    said = capsys.readouterr().err
+    assert "hidden_size" in said
+    assert "many" in said
+    assert "inside Coalesce" not in said
 
 
 def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path: Path, model: Path, data: Path) -> None:

@@ -23,7 +23,7 @@ from evals.questions import BankQuestion, parse_question
 from evals.records import PassageRecord, Record, RecordFile, read_records
 from evals.report import list_reports, read_report, write_report
 from evals.report_data import RunFacts, report_data
-from evals.run import Runner, RunOptions, plan_jobs
+from evals.run import Runner, RunOptions, plan_jobs, unread_passages
 from evals.scoring import fact_flow, score_records
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.errors import ArmUnavailable, GenerationFailed
@@ -220,6 +220,33 @@ def test_random_passages_do_not_reach_into_the_gold_section() -> None:
     assert not [text for text in texts if "item5 stands here" in text]
 
 
+def test_passages_that_were_not_read_are_counted_and_said(tmp_path: Path) -> None:
+    class Short(FakeEngine):
+        def choose(self, *args: Any, passages: Any = None, **more: Any) -> ChoiceScores:
+            return replace(super().choose(*args, passages=passages[:1], **more), passages_used=1)
+
+    library, nodes = gold_library()
+    gold = GoldPassages(library, nodes, PassageBudget(words=12, words_each=4))
+    runner = Runner(Short(), gold, RunOptions(top_k=3))  # type: ignore[arg-type]
+    records = RecordFile(tmp_path / "r.jsonl", {})
+    list(runner.run(plan_jobs(QUESTIONS[:1], parse_arms(["random"]), RunOptions(), frozenset()), records))
+    assert [(len(record.passages), record.passages_left_out) for record in records.records] == [(1, 2)]
+    said = "the model's context was too short in 1 of 1 prompts with passages: 2 of 3 passages were left out"
+    assert unread_passages(records.records) == said
+    rows = score_records(records.records, {question.id: question for question in QUESTIONS})
+    assert [row.metrics["passages_left_out"] for row in rows] == [2.0]
+    whole = [replace(record, passages_left_out=0) for record in records.records]
+    assert unread_passages(whole) == unread_passages([]) == ""
+
+
+def test_evidence_that_was_not_read_is_evidence_missed() -> None:
+    record = Record(QUESTIONS[0].id, "rag", 0, "choice", picked=0, scores=(1.0, 0.0, 0.0, 0.0), passages_left_out=3)
+    (row,) = score_records([record], {QUESTIONS[0].id: QUESTIONS[0]})
+    assert row.metrics["recall_at_5"] == 0.0
+    (closed,) = score_records([replace(record, passages_left_out=0)], {QUESTIONS[0].id: QUESTIONS[0]})
+    assert closed.metrics.get("recall_at_5") is None
+
+
 def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None:
     library, nodes = gold_library()
     engine = FakeEngine()
@@ -264,6 +291,10 @@ def test_an_unknown_arm_is_named() -> None:
         ("Option A, or perhaps option B", None),
         ("I cannot say.", None),
         ("A kernel does that.", None),
+        ("The answer is a warp, so none of these.", None),
+        ("The answer is c.", 2),
+        ("answer: (b)", 1),
+        ("ANSWER: D", 3),
     ],
 )
 def test_options_named_in_words_are_read_strictly(text: str, picked: int | None) -> None:

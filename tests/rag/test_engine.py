@@ -52,6 +52,16 @@ def test_events_come_in_order_and_the_deltas_are_the_answer(tmp_path: Path, thre
     assert "[9]" not in answer.answer
 
 
+def test_an_answer_shows_the_passages_that_were_read(tmp_path: Path) -> None:
+    """A generator drops the lowest passages when its context is short; the reader is not told that it read them."""
+    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]. And [2]."], passages_used=1))
+    events = list(engine.stream(Question("What is a warp of threads?")))
+    assert isinstance(events[0], PassagesFound) and isinstance(events[-1], AnswerDone)
+    assert len(events[0].passages) > 1
+    assert events[-1].answer.passages == events[0].passages[:1]
+    assert {citation.marker for citation in events[-1].answer.citations} <= {1}
+
+
 def test_a_refusal_cites_nothing_in_the_questions_language(tmp_path: Path) -> None:
     engine = make_engine(tmp_path, threshold=1.1)
     english, chinese = engine.ask(Question("What is a warp?")), engine.ask(Question("什么是线程束？"))

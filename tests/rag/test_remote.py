@@ -363,6 +363,21 @@ def test_options_are_scored_by_their_letters(engine: Engine, generator: RemoteGe
     assert engine.asked[0]["logprobs"] is True
 
 
+def test_options_are_scored_without_the_passages_that_do_not_fit(engine: Engine, generator: RemoteGenerator) -> None:
+    def choosy(handler: Handler, body: dict[str, Any]) -> None:
+        if "second" in str(body["messages"]):
+            handler.reply({"error": {"message": "This model's maximum context length is 1000 tokens"}}, 400)
+        else:
+            handler.reply(listed(A=-0.1, B=-3.0))
+
+    engine.answer = choosy
+    request = replace(REQUEST, arm="rag", passages=(make_passage("first"), make_passage("second")))
+    scores = generator.score_choices(request, ("one", "two"))
+    assert scores.scores == (-0.1, -3.0)
+    assert scores.passages_used == 1
+    assert "first" in str(engine.asked[-1]["messages"])
+
+
 @pytest.mark.parametrize(
     ("written", "scores"),
     [("B", (0.0, 1.0)), ("(b) because", (0.0, 1.0)), ("Answer: A.", (1.0, 0.0)), ("答案是 B", (0.0, 1.0))],

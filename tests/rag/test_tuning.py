@@ -197,6 +197,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, tiny_model:
     assert resumed.steps == whole.steps == 8
     assert equal(tmp_path / "whole", tmp_path / "parts")
     assert resumed.eval_loss == whole.eval_loss
+    assert resumed.train_loss == whole.train_loss > 0
     losses = [(tmp_path / name / "loss.jsonl").read_text("utf-8") for name in ("whole", "parts")]
     assert losses[0] == losses[1]
 
