@@ -57,10 +57,11 @@ def add(
         adding = _Adding(library, console, title)
         if reindex:
             adding.reindex()
+        before = _states(paths) if watch else {}
         adding.add_all(paths)
         if watch:
             console.say("watching for changes; Ctrl-C ends it")
-            _watch(paths, adding)
+            _watch(paths, adding, before)
         adding.report()
     finally:
         library.close()
@@ -187,9 +188,12 @@ class _Adding:
         self._console.say(f"not added: {reply.message}{hint}")
 
 
-def _watch(paths: list[Path], adding: _Adding) -> None:
-    """Adds again whenever a file below the paths changes, until Ctrl-C."""
-    seen = _states(paths)
+def _watch(paths: list[Path], adding: _Adding, seen: dict[Path, tuple[int, int]]) -> None:
+    """Adds again whenever a file below the paths changes, until Ctrl-C.
+
+    Args:
+        seen: the files as they were before they were first added: what changed meanwhile is a change too.
+    """
     try:
         while True:
             time.sleep(WATCH_S)

@@ -57,6 +57,24 @@ def test_a_watched_book_is_added_again_when_it_has_changed_and_settled(shelf, tm
     assert shelf.nodes[-1].text == "two"
 
 
+def test_what_changes_while_a_book_is_being_added_is_added_again(shelf, tmp_path, monkeypatch, capsys):
+    book = tmp_path / "notes.txt"
+    book.write_text("one")
+    add = shelf.add
+
+    def slow_add(path, **options):
+        result = add(path, **options)
+        if path.read_text() == "one":
+            path.write_text("two, written meanwhile")
+        return result
+
+    monkeypatch.setattr(shelf, "add", slow_add)
+    looks = iter([lambda: None, lambda: None, _interrupt])
+    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
+    assert run(["add", "--watch", str(book)]) == 0
+    assert shelf.nodes[-1].text == "two, written meanwhile"
+
+
 def test_watching_says_so_and_is_silent_about_what_has_not_changed(shelf, tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(name)
