@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +17,9 @@ from importlib.resources import files
 
 from rag.retrieval.hybrid import Retrieval
 from rag.types import Passage
-from rag.wording import wording
+from rag.wording import names_in, wording
 
+_LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
 FALLBACK = "*"
 """The calibration for embedders that are not listed."""
 
@@ -77,19 +79,28 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
     """The signals by name.
 
     `cosine`: of the nearest node. `coverage`: greatest share of the question's pieces in one passage.
-    `coverage_all`: the same over all passages. `named`: share of its identifiers and numbers found, 1 without any.
+    `coverage_all`: the same over all passages. `unnamed`: 1 when the question names something, an identifier or a
+    designation such as `gfx90a`, that stands in no passage, else 0.
     """
     asked = wording(retrieval.query.english)
     found = [wording(" ".join((passage.title, *passage.section, passage.text))) for passage in passages]
     pieces = asked.pieces
-    hard = asked.identifiers | asked.numbers
     together = frozenset().union(*(item.pieces for item in found)) if found else frozenset()
     return {
         "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
         "coverage": max((_share(pieces, item.pieces) for item in found), default=0.0),
         "coverage_all": _share(pieces, together),
-        "named": _share(hard, together) if hard else 1.0,
+        "unnamed": float(_names_something_else(retrieval.query.english, passages)),
     }
+
+
+def _names_something_else(question: str, passages: Sequence[Passage]) -> bool:
+    names = names_in(question)
+    if not names:
+        return False
+    text = "\n".join(" ".join((passage.title, *passage.section, passage.text)) for passage in passages).lower()
+    # `numba.cuda.grid` is named by a book that says `cuda.grid` or `grid`.
+    return any(name not in text and _LAST_PART.sub("", name) not in text for name in names)
 
 
 def _share(wanted: frozenset[str], held: frozenset[str]) -> float:

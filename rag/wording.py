@@ -17,6 +17,7 @@ _TOKEN = re.compile(
 )
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _CAMEL = re.compile(r"[a-z0-9][A-Z]")
+_DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
 
@@ -81,6 +82,15 @@ def wording(text: str) -> Wording:
                 sequence.extend(stem(part) for part in bare.lower().split("."))
     stems = frozenset(piece for piece in sequence if piece not in numbers and piece)
     return Wording(stems, frozenset(identifiers), frozenset(numbers), tuple(sequence))
+
+
+def names_in(text: str) -> frozenset[str]:
+    """What a text calls by name: identifiers and designations such as `gfx90a`, lower case, without `()`."""
+    return frozenset(
+        match.group().removesuffix("()").lower()
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup == "word" and (is_identifier(match.group()) or _DESIGNATION.match(match.group()))
+    )
 
 
 def count_words(text: str) -> int:

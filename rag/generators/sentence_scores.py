@@ -33,6 +33,11 @@ BEFORE_WEIGHT = 0.12
 NUMBER_BONUS = 0.12
 """For a number in a sentence when the question asks for one."""
 QUESTION_PENALTY = 0.15
+DEFINITION_BONUS = 0.15
+"""For a sentence that says what the thing is when the question asks just that."""
+ANNOUNCEMENT_PENALTY = 0.12
+"""Under a heading that announces (outline, objectives) or sends elsewhere (references) instead of telling."""
+TIMETABLE_PENALTY = 0.6
 FRAGMENT_PENALTY = 0.2
 FRAGMENT_WORDS = 4
 HEADING_SHARE = 0.5
@@ -43,6 +48,25 @@ _ASKS_FOR_NUMBER = re.compile(
     r"|\bwhat (size|speedup|factor|number|percentage)\b",
     re.IGNORECASE,
 )
+
+
+_ASKS_WHAT = re.compile(
+    r"^\W*(?:what(?:\s+(?:is|are)|'s)(?:\s+(?:an?|the))?|define|explain)\s+(?P<subject>\S+(?:\s+\S+){0,3}?)"
+    r"(?:\s+in\s+\S+(?:\s+\S+)?)?\W*$",
+    re.IGNORECASE,
+)
+_SAYS_WHAT = re.compile(r"\b(?:is|are|refers? to|means|denotes?|stands? for)\b", re.IGNORECASE)
+DEFINED_WITHIN = 60
+"""Characters of a sentence before its `is`; what comes later is said of something else."""
+_ANNOUNCES = re.compile(
+    r"\b(?:outline|agenda|schedule|timetable|objectives?|learning (?:goals|outcomes)|table of contents|contents|"
+    r"further reading|references|bibliography|web resources|see also|useful links)\b",
+    re.IGNORECASE,
+)
+_ASKS_FOR_PLAN = re.compile(
+    r"\b(?:when|what time|course|lesson|lecture|workshop|book|chapter|learn|read|link|url)\b", re.IGNORECASE
+)
+_CLOCK = re.compile(r"(?<![\d.])\d{1,2}[:.]\d{2}(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +110,10 @@ class SentenceScorer:
         if not units:
             return ScoredUnits((), np.zeros(0), np.zeros((0, 1), np.float32))
         without_cosine = [
-            WORDING_WEIGHT * share + PLACE_WEIGHT / (1 + unit.passage) + _bonus(question, unit)
+            WORDING_WEIGHT * share
+            + PLACE_WEIGHT / (1 + unit.passage)
+            + _bonus(question, unit)
+            + _kind_of_place(question, unit, passages[unit.passage].part_at(unit.span.start).section)
             for unit, share in zip(units, wording_shares(question, units, passages), strict=True)
         ]
         read = sorted(sorted(range(len(units)), key=lambda i: -without_cosine[i])[:EMBEDDED_UNITS])
@@ -141,7 +168,28 @@ def _bonus(question: str, unit: Unit) -> float:
             bonus -= QUESTION_PENALTY
         if len(unit.text.split()) <= FRAGMENT_WORDS and not any("\u3400" <= c <= "\u9fff" for c in unit.text):
             bonus -= FRAGMENT_PENALTY
+        if _defines(question, unit.text):
+            bonus += DEFINITION_BONUS
     return bonus
+
+
+def _defines(question: str, sentence: str) -> bool:
+    """Whether a sentence begins by saying what the thing is that the question asks for, and for nothing more."""
+    asked = _ASKS_WHAT.match(question)
+    says = _SAYS_WHAT.search(sentence[: DEFINED_WITHIN + 10])
+    if asked is None or says is None or says.start() > DEFINED_WITHIN:
+        return False
+    subject = wording(asked["subject"]).stems
+    return bool(subject) and subject <= wording(sentence[: says.start()]).stems
+
+
+def _kind_of_place(question: str, unit: Unit, section: Sequence[str]) -> float:
+    """What it costs to stand where books announce, or in a timetable, unless the question asks for that."""
+    if _ASKS_FOR_PLAN.search(question) or _ANNOUNCES.search(question):
+        return 0.0
+    if unit.span.kind == "table" and 2 * len(_CLOCK.findall(unit.text)) >= unit.text.count("\n"):
+        return -TIMETABLE_PENALTY
+    return -ANNOUNCEMENT_PENALTY if section and _ANNOUNCES.search(section[-1]) else 0.0
 
 
 def _follows(units: Sequence[Unit], n: int) -> bool:

@@ -11,6 +11,7 @@ from indexes.errors import Cancelled
 from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
+from rag.generators.sentence_scores import DEFINITION_BONUS, SentenceScorer
 from rag.types import Passage
 
 MEMORY = make_passage(
@@ -46,6 +47,45 @@ def test_every_sentence_is_the_books_own_and_marked() -> None:
 def test_the_answer_comes_first_among_what_is_said() -> None:
     text, _ = answer("How many banks does shared memory have?", MEMORY)
     assert "32 banks" in text
+
+
+def scores(question: str, *passages: Passage) -> dict[str, float]:
+    scored = SentenceScorer(hash_embed).score(question, passages)
+    return {unit.text: float(score) for unit, score in zip(scored.units, scored.scores, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "question", ["What is a warp?", "What are warps?", "Explain the warp.", "What is a warp in CUDA?"]
+)
+def test_a_sentence_that_says_what_a_thing_is_comes_before_others_about_it(question: str) -> None:
+    says, other = "A warp is a group of lanes in CUDA.", "In CUDA every warp runs a group of lanes."
+    found = scores(question, make_passage(f"{other} {says}"))
+    assert found[says] > found[other]
+
+
+def test_other_questions_prefer_no_definitions() -> None:
+    says, other = "A warp is a group.", "A warp wants a group."
+    found = scores("How does a warp reach a group?", make_passage(f"{other} {says}"))
+    assert abs(found[says] - found[other]) < DEFINITION_BONUS
+
+
+def test_what_a_book_announces_counts_less_than_what_it_tells() -> None:
+    text = "Warps hide the latency of memory."
+    told, announced = (
+        make_passage(text, section=("Warps",)),
+        make_passage(text, section=("Warps", "Learning objectives")),
+    )
+    question = "How do warps hide latency?"
+    assert scores(question, told)[text] > scores(question, announced)[text]
+    asked = "What are the objectives about latency?"
+    assert scores(asked, announced)[text] >= scores(asked, told)[text]
+
+
+def test_a_timetable_answers_only_those_who_ask_when() -> None:
+    table = "| time | what |\n|---|---|\n| 09:00 | heat equation solved |\n| 10:30 | coffee |"
+    passage = make_passage(f"{table}\n\nThe heat equation is solved by a stencil that moves over the grid.")
+    assert "09:00" not in answer("How is a heat equation solved?", passage)[0]
+    assert "09:00" in answer("When is the heat equation solved?", passage)[0]
 
 
 def test_a_sentence_that_begins_with_this_brings_the_one_before() -> None:

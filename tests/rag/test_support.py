@@ -134,6 +134,25 @@ def test_an_unknown_embedder_is_judged_without_its_cosines() -> None:
     assert "cosine" not in calibration_for("somebody/else").weights
 
 
+@pytest.mark.parametrize(
+    ("question", "unnamed"),
+    [
+        ("How many threads does a warp hold on gfx90a?", 1.0),
+        ("What does `hipMallocPitch()` return for a warp?", 1.0),
+        ("How many threads does a warp hold?", 0.0),
+        ("What does numba.cuda.warpsize say?", 0.0),  # the passage says `warpsize`
+        ("How large is `__shared__` memory on MI250X?", 0.0),
+    ],
+)
+def test_what_the_question_names_must_stand_in_a_passage(question: str, unnamed: float) -> None:
+    passage = make_passage("A warp holds 32 threads, see warpsize. On MI250X `__shared__` memory has 64 KiB.")
+    library = FakeLibrary([make_node(passage.text)])
+    retrieval = HybridRetriever(library, RetrievalSettings()).search(question, Filters())
+    assert evidence_signals(retrieval, [passage])["unnamed"] == unnamed
+    judge = EvidenceJudge("somebody/else")
+    assert judge.score(retrieval, [passage]) < judge.threshold or not unnamed
+
+
 def test_wording_that_is_found_makes_evidence_stronger() -> None:
     library = FakeLibrary([make_node("A warp holds 32 threads."), make_node("Cats sleep.", 1)])
     retriever = HybridRetriever(library, RetrievalSettings())
