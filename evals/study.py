@@ -159,6 +159,10 @@ class Study:
         """Cards due now, the longest overdue first."""
         return self._store.due_cards(checked_learner(learner), self._clock(), limit)
 
+    def count_due(self, learner: str = DEFAULT_LEARNER) -> int:
+        """How many cards are due now."""
+        return self._store.count_due(checked_learner(learner), self._clock())
+
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
         return self._store.cards(checked_learner(learner))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,10 +106,20 @@ def _ask_all(exam: StoredExam, console: Console, *, chinese: bool) -> dict[str, 
 def _read_answer(question: BankQuestion, line: str) -> int | str | None:
     """An option by letter or text, or the words of an open answer; None for an empty line."""
     from evals.marking import readable_answer
+    from indexes.errors import InvalidInput
 
-    if question.type == "choice" and len(line) == 1 and line.upper() in LETTERS[: len(question.choices)]:
+    letters = LETTERS[: len(question.choices)]
+    if question.type == "choice" and len(line) == 1 and line.upper() in letters:
         return LETTERS.index(line.upper())
-    return readable_answer(question, line)
+    try:
+        return readable_answer(question, line)
+    except InvalidInput:
+        if question.type != "choice":
+            raise
+        raise InvalidInput(
+            f"{line!r:.40} is none of the options",
+            hint=f"answer {', '.join(letters)}, or an empty line to leave it out",
+        ) from None
 
 
 def _marks(exam: StoredExam, result: dict[str, Any]) -> list[str]:
@@ -118,9 +128,16 @@ def _marks(exam: StoredExam, result: dict[str, Any]) -> list[str]:
         sign = "right" if mark["score"] >= mark["max_score"] else f"{mark['score']:g} of {mark['max_score']:g}"
         lines += ["", f"{number}. {sign}: {textwrap.shorten(record['question'], WIDTH)}"]
         if mark["score"] < mark["max_score"]:
+            lines.append(f"   you: {textwrap.shorten(_given(record, mark['answer']), WIDTH)}")
             lines.append(textwrap.fill(mark["reference_answer"], WIDTH, initial_indent="   ", subsequent_indent="   "))
         lines += _proof(mark["passage"], [gold["evidence"] for gold in record["gold"]])
     return [*lines, "", f"{result['score']:g} of {result['max_score']:g}; what was missed is due as cards now"]
+
+
+def _given(record: Mapping[str, Any], answer: int | str | None) -> str:
+    if answer is None:
+        return "(nothing)"
+    return f"{LETTERS[answer]}. {record['choices'][answer]}" if isinstance(answer, int) else answer
 
 
 def _proof(passage: dict[str, Any] | None, evidence: Sequence[str]) -> list[str]:

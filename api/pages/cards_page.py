@@ -20,8 +20,6 @@ from evals.schedule import RATINGS, review
 from evals.study_store import StoredCard
 from indexes.errors import CoalesceError
 
-MOST_AT_ONCE = 500
-
 
 def register(page: PageServices) -> None:
     """Adds the view to NiceGUI's own application."""
@@ -56,12 +54,12 @@ class _Review:
 
     def _next(self) -> None:
         study = self._visit.page.studying.study
-        due = study.due_cards(self._visit.learner, MOST_AT_ONCE)
+        due = study.due_cards(self._visit.learner, 1)
         self._desk.clear()
         with self._desk:
             if due:
                 self._card = due[0]
-                self._front(due[0], len(due))
+                self._front(due[0], study.count_due(self._visit.learner))
             else:
                 self._card = None
                 self._nothing_due()

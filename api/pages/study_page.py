@@ -54,11 +54,11 @@ def study_head(visit: Visit, current: str) -> None:
             else:
                 tag("p", t("study.own_key_note"), "soft")
                 sign_out(visit)
-    due = len(visit.page.studying.study.due_cards(visit.learner, 1000))
+    due = visit.page.studying.study.count_due(visit.learner)
     with tag("nav", "", "subnav", aria_label=t("nav.study")):
         for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):
             text = t(f"study.{name}")
-            shown = f"{text} ({due})" if name == "cards" and due else text
+            shown = f"{text} ({due:,})" if name == "cards" and due else text
             link(shown, path, aria_current="page" if name == current else None)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.deps import CallerDep, LearnerDep, StudyingDep
-from api.schemas.base import error_responses
+from api.schemas.base import error_responses, listed
 from api.schemas.study import CardOut, CardsOut, ProgressOut, ReviewIn
 from evals.anki import anki_deck, cards_csv
 from evals.book_sections import chapter_titles
@@ -18,14 +18,15 @@ router = APIRouter(prefix="/v1", tags=["study"])
 MAX_LIMIT = 5000
 
 
-@router.get("/cards/due", responses=error_responses(400, 403, 422, 503))
+@router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
 def due_cards(
     studying: StudyingDep,
     learner: LearnerDep,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
-) -> CardsOut:
+) -> Response:
     """Cards that are due, the longest overdue first."""
-    return CardsOut(cards=[CardOut.of(card) for card in studying.study.due_cards(learner, limit)])
+    cards = CardsOut(cards=[CardOut.of(card) for card in studying.study.due_cards(learner, limit)])
+    return listed(cards)
 
 
 @router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Query, UploadFile
+from fastapi import APIRouter, File, Query, Response, UploadFile
 
 from api.deps import ServicesDep, StudyingDep
-from api.schemas.base import Id, error_responses
+from api.schemas.base import Id, error_responses, listed
 from api.schemas.study import QuestionFileOut, QuestionFilesOut, QuestionKind, QuestionOut, QuestionsOut
 from indexes.types import Document
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/questions", tags=["study"])
 MAX_LIMIT = 5000
 
 
-@router.get("", responses=error_responses(400, 404, 422, 503))
+@router.get("", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
 def list_questions(
     services: ServicesDep,
     studying: StudyingDep,
@@ -25,17 +25,18 @@ def list_questions(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
-) -> QuestionsOut:
+) -> Response:
     """Questions in chapter order. The bank is over the bundled book: another book's id gives none."""
     document: Document | None = services.library.document(document_id) if document_id is not None else None
     if document is not None and not document.sample and question_file is None:
-        return QuestionsOut(questions=[])
+        return listed(QuestionsOut(questions=[]))
     chosen = [
         question
         for question in studying.questions(question_file)
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
-    return QuestionsOut(questions=[QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]])
+    found = [QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]]
+    return listed(QuestionsOut(questions=found))
 
 
 @router.get("/files", responses=error_responses(503))

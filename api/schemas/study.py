@@ -180,15 +180,20 @@ class ExamOut(WireOut):
 
 
 def exam_question(record: Mapping[str, Any]) -> ExamQuestionOut:
-    """A question as an exam or a card asks it; options only where they are to be chosen from."""
+    """A question as an exam or a card asks it."""
     return ExamQuestionOut(
         id=record["id"],
         type=record["type"],
         question=record["question"],
         question_zh=record.get("question_zh", ""),
         chapter=record.get("chapter", 0),
-        choices=list(record["choices"]) if record["type"] == "choice" else None,
+        choices=shown_choices(record),
     )
+
+
+def shown_choices(record: Mapping[str, Any]) -> list[str] | None:
+    """The options of a choice question; an open question shows none, even where it has some."""
+    return list(record["choices"]) if record["type"] == "choice" else None
 
 
 class AnswersIn(WireIn):
@@ -213,16 +218,16 @@ class CardOut(WireOut):
 
     @classmethod
     def of(cls, value: StoredCard) -> Self:
-        """From the stored card."""
-        asked = exam_question(value.question)
-        return cls(
+        """From the stored card; what the store read is not checked again, card by card."""
+        record = value.question
+        return cls.model_construct(
             id=value.id,
             question_id=value.question_id,
-            question=asked.question,
-            question_zh=asked.question_zh,
-            type=asked.type,
-            choices=asked.choices,
-            answer=value.question["answer"],
+            question=record["question"],
+            question_zh=record.get("question_zh", ""),
+            type=record["type"],
+            choices=shown_choices(record),
+            answer=record["answer"],
             due=value.due,
             state=value.state,
         )

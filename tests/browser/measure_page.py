@@ -3,6 +3,8 @@
 * interactive_s: from the first 200 of `/readyz` of a real server with an existing library to a page whose question box
   takes a question (navigation begun at that moment, browser running, its cache empty).
 * first_text_ms: from the engine's first piece of text to that text in the browser's document, over fakes.
+* lists_ms: REST calls over fakes, until the whole body is there: 1,000 questions of a question file, 1,000 asked of the
+  bundled bank, 5,000 due cards; and the view of the cards, until its first card is drawn.
 * idle_mib_for_50: growth of the server's memory (proportional set size) with 50 idle pages, over fakes.
 """
 
@@ -16,6 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +29,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
 
 import httpx
 import psutil
-from api_fakes import FakeBuilder, running
+from api_fakes import FakeBuilder, Live, running
 from conftest import CHROMIUM_ARGUMENTS
 from fakes import ScriptedGenerator
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from api.settings import load_settings
+from api.studying import STUDY_FILE
+from evals.learners import DEFAULT_LEARNER
+from evals.questions import load_bank
+from evals.study_store import StudyStore
 
 REPEATS = 20
 PAGES = 50
@@ -96,6 +105,8 @@ def over_fakes(browser: Browser) -> dict[str, Any]:
             page.wait_for_function("window.seen > 0")
             times.append(page.evaluate("window.seen") - 1000 * begun[0])
             page.locator(".answer-tools").wait_for()
+        gc.freeze()  # as `coalesce serve` does when it is ready
+        lists = lists_ms(live, page)
         process = psutil.Process()
         page.close()
         time.sleep(25)  # the server forgets the pages that were closed
@@ -116,6 +127,43 @@ def over_fakes(browser: Browser) -> dict[str, Any]:
             "n": len(times),
         },
         "idle_mib_for_50": round(grown / 2**20, 1),
+        "lists_ms": lists,
+    }
+
+
+def lists_ms(live: Live, page: Page) -> dict[str, dict[str, float]]:
+    """A bank of 1,000 questions and 5,000 due cards, made here."""
+    bank = load_bank()
+    lines = [json.dumps(asdict(bank[number % len(bank)]) | {"id": f"q{number}"}) for number in range(1000)]
+    content = "\n".join(lines).encode()
+    live.client.post("/v1/questions/files", files={"file": ("thousand.jsonl", content)}).raise_for_status()
+    records = [asdict(bank[number % len(bank)]) | {"id": f"c{number}"} for number in range(5000)]
+    with closing(StudyStore(live.services.settings.home / STUDY_FILE)) as store:
+        store.add_cards(DEFAULT_LEARNER, records, datetime.now(UTC))
+
+    def call(path: str, key: str, number: int) -> float:
+        started = time.perf_counter()
+        found = live.client.get(path).json()[key]
+        seconds = time.perf_counter() - started
+        assert len(found) == number
+        return seconds
+
+    def view() -> float:
+        started = time.perf_counter()
+        page.goto(f"{live.address}/study/cards", wait_until="commit")
+        page.locator(".flashcard").wait_for()
+        return time.perf_counter() - started
+
+    calls = {
+        "1000_of_a_file": lambda: call("/v1/questions?limit=1000&question_file=thousand.jsonl", "questions", 1000),
+        "whole_bank": lambda: call("/v1/questions?limit=5000", "questions", len(bank)),
+        "5000_due_cards": lambda: call("/v1/cards/due?limit=5000", "cards", 5000),
+        "cards_view": view,
+    }
+    found = {name: sorted(1000 * measure() for _ in range(REPEATS)) for name, measure in calls.items()}
+    return {
+        name: {"median": round(statistics.median(times), 1), "worst": round(times[-1], 1)}
+        for name, times in found.items()
     }
 
 
