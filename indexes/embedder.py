@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,20 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
+from indexes.encode_workers import encode_workers
 from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
 from indexes.model_files import bundled_model_folder, cpu_computes_bfloat16, weights_fingerprint
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.text_encoder import CancelCheck, EncodeListener, Matrix
-from indexes.turns import Turns
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-BATCH_SIZES = {"cpu": 8, "cuda": 128}
-"""Texts embedded together. On a CPU eight are as fast as more (320 passages took 11.2 s of CPU time in batches of 8,
-11.9 in batches of 32, 13.4 of 64), and a question that comes while a book is added waits for one batch."""
+BATCH_SIZES = {"cpu": 4, "cuda": 128}
+"""Texts embedded together. On a CPU few are as fast as many, and a question that comes while a book is added waits for
+one batch."""
 
 
 class Embedder(BaseEmbedding):
-    """A loaded embedding model. Threads may share it: batches take turns, those of questions before those of books.
+    """A loaded embedding model. Threads may share it: `encode_workers` runs their batches.
 
     As a llama-index embedding it gives lists of floats; the library uses `encode`, which gives arrays.
     """
@@ -35,7 +38,7 @@ class Embedder(BaseEmbedding):
     _model: Any = PrivateAttr()
     _tokenizer: Any = PrivateAttr()
     _fingerprint: str = PrivateAttr()
-    _turns: Turns = PrivateAttr(default_factory=Turns)
+    _tokenizing: threading.Lock = PrivateAttr(default_factory=threading.Lock)
     _max_text_tokens: int = PrivateAttr()
 
     def __init__(self, model: Any, tokenizer: Any, fingerprint: str, model_name: str, batch_size: int) -> None:
@@ -114,39 +117,60 @@ class Embedder(BaseEmbedding):
         progress: EncodeListener | None,
         cancelled: CancelCheck | None,
     ) -> Matrix:
-        import torch
-
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         prompts = getattr(self._model, "prompts", None) or {}
         prompt = prompts.get(kind) or (prompts.get("passage") if kind == "document" else None) or ""
         # Texts of like length share a batch, so that little is computed on padding; the longest come first, so that
         # memory runs out at once or never.
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-        for first in range(0, len(order), self.embed_batch_size):
+        workers = encode_workers(self.device)
+        size = min(self.embed_batch_size, -(-len(texts) // workers.count))
+        running: deque[tuple[list[int], Future[Matrix]]] = deque()
+
+        def finish_oldest() -> int:
+            rows, future = running.popleft()
+            vectors[rows] = future.result()
+            return len(rows)
+
+        done = 0
+        for first in range(0, len(order), max(size, 1)):
+            if len(running) == workers.count:
+                done += finish_oldest()
+                if progress is not None:
+                    progress(done, len(texts))
             if cancelled is not None and cancelled():
-                raise Cancelled(f"Embedding was cancelled after {first} of {len(texts)} texts.")
-            rows = order[first : first + self.embed_batch_size]
-            with self._turns.taken(first=kind == "query"), torch.inference_mode():
-                features = self._model.preprocess([prompt + texts[row] for row in rows])
-                features = {
-                    name: value.to(self._model.device) if hasattr(value, "to") else value
-                    for name, value in features.items()
-                }
-                for number, module in enumerate(self._model):
-                    features = module(features)
-                    if number == 0:
-                        # Pooling in bfloat16 would lose a digit that costs nothing to keep.
-                        features["token_embeddings"] = features["token_embeddings"].float()
-                batch = torch.nn.functional.normalize(features["sentence_embedding"].float(), dim=-1)
-                vectors[rows] = batch.cpu().numpy()
+                raise Cancelled(f"Embedding was cancelled after {done} of {len(texts)} texts.")
+            rows = order[first : first + size]
+            running.append((rows, workers.submit(self._forward, [prompt + texts[row] for row in rows])))
+        while running:
+            done += finish_oldest()
             if progress is not None:
-                progress(min(first + self.embed_batch_size, len(texts)), len(texts))
+                progress(done, len(texts))
         if not np.isfinite(vectors).all():
             raise EmbedderCannotLoad(
                 f"The embedding model '{self.model_name}' gave vectors that are no numbers in {self.dtype}.",
                 hint="set the embedder's dtype to float32",
             )
         return vectors
+
+    def _forward(self, texts: list[str]) -> Matrix:
+        """Vectors of one batch, computed in the thread that calls: float32, shape (len(texts), dimension)."""
+        import torch
+
+        with self._tokenizing:  # a fast tokenizer's padding cannot be set while another thread is using it
+            features = self._model.preprocess(texts)
+        with torch.inference_mode():
+            features = {
+                name: value.to(self._model.device) if hasattr(value, "to") else value
+                for name, value in features.items()
+            }
+            for number, module in enumerate(self._model):
+                features = module(features)
+                if number == 0:
+                    # Pooling in bfloat16 would lose a digit that costs nothing to keep.
+                    features["token_embeddings"] = features["token_embeddings"].float()
+            batch = torch.nn.functional.normalize(features["sentence_embedding"].float(), dim=-1)
+            return np.asarray(batch.cpu().numpy(), dtype=np.float32)
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return [float(value) for value in self.encode_queries([query])[0]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +146,43 @@ def test_what_cannot_be_loaded_is_a_clear_error(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(error):
         load_embedder(IndexSettings(tmp_path, **fields))
+
+
+def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # type: ignore[no-untyped-def]
+    from indexes.encode_workers import encode_workers
+
+    done: list[int] = []
+    started = threading.Event()
+
+    def listen(count: int, _total: int) -> None:
+        done.append(count)
+        started.set()
+
+    small = embedder.model_copy(update={"embed_batch_size": 2})
+    book = threading.Thread(target=lambda: small.encode(["a warp is 32 threads " * 20] * 80, progress=listen))
+    book.start()
+    assert started.wait(60)
+    before = len(done)
+    embedder.encode_queries(["What is a warp?"])
+    batches = len(done) - before
+    book.join()
+    assert done[-1] == 80
+    # Those that ran when the question came, and those that ended beside it.
+    assert batches <= 2 * encode_workers("cpu").count + 1
+
+
+def test_many_threads_may_encode_at_once(embedder) -> None:  # type: ignore[no-untyped-def]
+    texts = [f"thread {number} waits at the barrier of its block" for number in range(12)]
+    alone = [embedder.encode_queries([text])[0] for text in texts]
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(lambda text: embedder.encode_queries([text])[0], texts * 4))
+    for number, vector in enumerate(together):
+        np.testing.assert_allclose(vector, alone[number % 12], atol=1e-6)
+
+
+def test_other_threads_keep_all_cores(embedder) -> None:  # type: ignore[no-untyped-def]
+    import torch
+
+    embedder.encode_queries(["What is a warp?"])
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == torch.get_num_threads()
