@@ -1,4 +1,8 @@
-"""Extractive answers: how long one takes beside a search, and what sixteen clients at once get."""
+"""Extractive answers on a library of 1,000 nodes: one beside a search, and what sixteen clients at once get.
+
+The library is the bundled book and pages drawn from it again, so that questions are answered among many like passages.
+Every question is new to the process, as a reader's would be; `again_ms` is one that was answered before.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from evals.bench.synthetic import write_synthetic_book
 from evals.bench.timing import side_by_side
 from evals.questions import load_bank
 from indexes.library import open_library
@@ -20,17 +25,18 @@ from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Question
 
 
-def bench_answers(books: tuple[Path, ...] = (SAMPLE_PATH,), rounds: int = 40, clients: int = 16) -> dict[str, Any]:
+def bench_answers(nodes: int = 1000, rounds: int = 40, clients: int = 16) -> dict[str, Any]:
     """Median milliseconds of an answer and of a search; answers a second of one client and of `clients`."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         library = open_library(IndexSettings(home=home))
         library.load()
-        for book in books:
-            library.add(book)
+        texts = [node.text for node in library.nodes_of(library.add(SAMPLE_PATH).document.document_id)]
+        if len(texts) < nodes:
+            library.add(write_synthetic_book(home / "again.md", texts, nodes - len(texts), seed=1))
         engine = build_engine(RagSettings(home=home, generator=GeneratorSettings(kind="extractive")), library)
         engine.load()
-        questions = [question.question for question in load_bank(split="dev")]
+        questions = [question.question for question in load_bank(split="tune")]
         turns = cycle(questions)
         current = {"text": next(turns)}
 
@@ -38,17 +44,18 @@ def bench_answers(books: tuple[Path, ...] = (SAMPLE_PATH,), rounds: int = 40, cl
             current["text"] = next(turns)
             engine.search(current["text"])
 
-        seconds = side_by_side(
-            {"search": search, "answer": lambda: engine.ask(Question(current["text"]), keep=False)}, rounds, warmup=3
-        )
+        def answer() -> None:
+            engine.ask(Question(current["text"]), keep=False)
+
+        seconds = side_by_side({"search": search, "answer": answer, "again": answer}, rounds, warmup=3)
         one = _throughput(engine, questions, 1, rounds)
         many = _throughput(engine, questions, clients, max(2, rounds // 8))
-        nodes = sum(document.nodes for document in library.documents())
+        count = sum(document.nodes for document in library.documents())
         engine.close()
         library.close()
     return {
         "bench": "answers",
-        "nodes": nodes,
+        "nodes": count,
         "ms": {name: round(1000 * value, 1) for name, value in seconds.items()},
         "answers_per_s": {"1": round(one[0], 1), str(clients): round(many[0], 1)},
         "many_over_one": round(many[0] / one[0], 2),

@@ -1,5 +1,6 @@
 """Searching a large library: dense and hybrid beside the bare cost (encode the query, raw FAISS flat) and llama-index.
 
+`hybrid` is both rankings; `served` is all that `POST /v1/search` does: fusion, wording, passages too.
 The library has real texts and noisy vectors (`synthetic.py`); queries are the bank's dev questions, encoded for real.
 """
 
@@ -10,15 +11,15 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from evals.bench.synthetic import NoisyEncoder
+from evals.bench.synthetic import NoisyEncoder, write_synthetic_book
 from evals.bench.timing import side_by_side
 from evals.questions import load_bank
 from indexes.embedder import load_embedder
 from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
+from rag.assemble import build_engine
+from rag.settings import GeneratorSettings, RagSettings
 
 TOP_K = 10
 
@@ -46,14 +47,17 @@ def bench_search(nodes: int = 50_000, rounds: int = 40, with_llama_index: bool =
             current["question"] = next(questions)
             flat.search(embedder.encode_queries([current["question"]]), TOP_K)
 
+        engine = build_engine(RagSettings(home=settings.home, generator=GeneratorSettings(kind="extractive")), library)
         ways = {
             "bare": bare,
             "dense": lambda: library.dense(current["question"], TOP_K),
             "hybrid": lambda: _hybrid(library, current["question"]),
+            "served": lambda: engine.search(current["question"], TOP_K),
         }
         if with_llama_index:
             ways["llama_index"] = _llama_index_search(vectors, texts, embedder, current)
         seconds = side_by_side(ways, rounds, warmup=3)
+        engine.close()
         library.close()
     return {
         "bench": "search",
@@ -61,6 +65,7 @@ def bench_search(nodes: int = 50_000, rounds: int = 40, with_llama_index: bool =
         "queries": rounds,
         "ms": {name: round(1000 * value, 2) for name, value in seconds.items()},
         "dense_over_bare": round(seconds["dense"] / seconds["bare"], 2),
+        "served_over_bare": round(seconds["served"] / seconds["bare"], 2),
         "hybrid_over_bare": round(seconds["hybrid"] / seconds["bare"], 2),
     }
 
@@ -73,15 +78,10 @@ def _hybrid(library: Library, question: str) -> None:
 def _large_library(settings: IndexSettings, noisy: NoisyEncoder, texts: list[str], nodes: int, folder: Path) -> Library:
     """A library of about `nodes` nodes in ten books."""
     library = open_library(settings, embedder=noisy)
-    generator = np.random.default_rng(1)
     number = 0
     while (have := sum(document.nodes for document in library.documents())) < nodes:
-        picked = generator.integers(0, len(texts), max(1, min(nodes // 10, nodes - have)))
-        # A number in each text keeps texts apart: a text that is known is not embedded again.
-        sections = [f"## Part {number}.{i}\n\n{texts[index]}\n\nNote {number}-{i}." for i, index in enumerate(picked)]
-        path = folder / f"book-{number}.md"
-        path.write_text("# Synthetic\n\n" + "\n\n".join(sections), encoding="utf-8")
-        library.add(path)
+        sections = max(1, min(nodes // 10, nodes - have))
+        library.add(write_synthetic_book(folder / f"book-{number}.md", texts, sections, seed=number))
         number += 1
     return library
 

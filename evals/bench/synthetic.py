@@ -6,6 +6,7 @@ Random vectors would defeat every approximate index, and a real corpus of a mill
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -67,3 +68,14 @@ class NoisyEncoder:
         noise = self._generator.standard_normal(rows.shape, dtype=np.float32)
         noisy = rows + NOISE * noise
         return np.asarray(noisy / np.linalg.norm(noisy, axis=1, keepdims=True), dtype=np.float32)
+
+
+def write_synthetic_book(path: Path, texts: Sequence[str], sections: int, seed: int) -> Path:
+    """Writes a Markdown book of `sections` sections, each a real node's text drawn by `seed`; gives `path`.
+
+    A line of its own keeps texts apart: a text that is known is not embedded again.
+    """
+    picked = np.random.default_rng(seed).integers(0, len(texts), sections)
+    parts = [f"## Part {seed}.{i}\n\n{texts[index]}\n\nNote {seed}-{i}." for i, index in enumerate(picked)]
+    path.write_text("# Synthetic\n\n" + "\n\n".join(parts), encoding="utf-8")
+    return path
