@@ -19,6 +19,8 @@ from rag.retrieval.hybrid import Retrieval
 from rag.types import Passage
 from rag.wording import names_in, wording
 
+LEAST_BESIDE_NAME = 0.5
+"""Of what the question says beside its names, the share that must stand in the passage with them."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
 FALLBACK = "*"
 """The calibration for embedders that are not listed."""
@@ -80,7 +82,7 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
 
     `cosine`: of the nearest node. `coverage`: greatest share of the question's pieces in one passage.
     `coverage_all`: the same over all passages. `unnamed`: 1 when the question names something, an identifier or a
-    designation such as `gfx90a`, that stands in no passage, else 0.
+    designation such as `gfx90a`, that no passage holds together with half of its other pieces, else 0.
     """
     asked = wording(retrieval.query.english)
     found = [wording(" ".join((passage.title, *passage.section, passage.text))) for passage in passages]
@@ -90,17 +92,21 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
         "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
         "coverage": max((_share(pieces, item.pieces) for item in found), default=0.0),
         "coverage_all": _share(pieces, together),
-        "unnamed": float(_names_something_else(retrieval.query.english, passages)),
+        "unnamed": float(_unnamed(retrieval.query.english, passages, [item.pieces for item in found])),
     }
 
 
-def _names_something_else(question: str, passages: Sequence[Passage]) -> bool:
+def _unnamed(question: str, passages: Sequence[Passage], pieces: Sequence[frozenset[str]]) -> bool:
     names = names_in(question)
     if not names:
         return False
-    text = "\n".join(" ".join((passage.title, *passage.section, passage.text)) for passage in passages).lower()
+    other = wording(question).pieces - wording(" ".join(names)).pieces
+    texts = [" ".join((passage.title, *passage.section, passage.text)).lower() for passage in passages]
+    telling = [
+        text for text, held in zip(texts, pieces, strict=True) if not other or _share(other, held) >= LEAST_BESIDE_NAME
+    ]
     # `numba.cuda.grid` is named by a book that says `cuda.grid` or `grid`.
-    return any(name not in text and _LAST_PART.sub("", name) not in text for name in names)
+    return any(not any(name in text or _LAST_PART.sub("", name) in text for text in telling) for name in names)
 
 
 def _share(wanted: frozenset[str], held: frozenset[str]) -> float:

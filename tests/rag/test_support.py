@@ -141,6 +141,7 @@ def test_an_unknown_embedder_is_judged_without_its_cosines() -> None:
         ("What does `hipMallocPitch()` return for a warp?", 1.0),
         ("How many threads does a warp hold?", 0.0),
         ("What does numba.cuda.warpsize say?", 0.0),  # the passage says `warpsize`
+        ("Which compiler flag selects MI250X for installing?", 1.0),  # named, but not where that is told
         ("How large is `__shared__` memory on MI250X?", 0.0),
     ],
 )
@@ -151,6 +152,15 @@ def test_what_the_question_names_must_stand_in_a_passage(question: str, unnamed:
     assert evidence_signals(retrieval, [passage])["unnamed"] == unnamed
     judge = EvidenceJudge("somebody/else")
     assert judge.score(retrieval, [passage]) < judge.threshold or not unnamed
+
+
+def test_names_may_stand_in_different_passages() -> None:
+    question = "Is allocation by cudaMalloc or by hipMalloc faster?"
+    passages = [make_passage(f"{name} is the faster allocation.") for name in ("cudaMalloc", "hipMalloc")]
+    library = FakeLibrary([make_node(passage.text, place) for place, passage in enumerate(passages)])
+    retrieval = HybridRetriever(library, RetrievalSettings()).search(question, Filters())
+    assert evidence_signals(retrieval, passages)["unnamed"] == 0.0
+    assert evidence_signals(retrieval, passages[:1])["unnamed"] == 1.0
 
 
 def test_wording_that_is_found_makes_evidence_stronger() -> None:
