@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evals.metrics.key_facts import normalize
 from evals.questions import BankQuestion
@@ -21,11 +21,12 @@ from rag.types import ARMS, TUNED_ARMS, Arm, Passage
 
 @dataclass(frozen=True, slots=True)
 class ArmSpec:
-    """An arm: `engine_arm` is what the engine runs, `evidence` where passages come from."""
+    """An arm: `engine_arm` is what the engine runs, `evidence` where passages come from, `adapter` follows the @."""
 
     name: str
     engine_arm: Arm
     evidence: str
+    adapter: str | None = None
 
     @property
     def tuned(self) -> bool:
@@ -45,21 +46,38 @@ EVALUATED_ARMS: Mapping[str, ArmSpec] = {
 _REACH = 4
 """Nodes that a passage may reach to each side of the one that was found."""
 DEFAULT_ARMS = ("base", "tuned", "rag", "rag+tuned", "oracle", "random")
+PASSAGES_ADAPTER = "passages"
+"""`rag+tuned@passages`: the encoder's adapter that was tuned on passages too."""
+
+
+def default_arms(with_model: bool, quick: bool) -> tuple[str, ...]:
+    """Arms of a comparison that names none; the encoder's is tuned on passages too, unless it should be quick."""
+    return DEFAULT_ARMS if with_model or quick else (*DEFAULT_ARMS, f"rag+tuned@{PASSAGES_ADAPTER}")
 
 
 def parse_arms(names: Sequence[str]) -> tuple[ArmSpec, ...]:
-    """Arms by name, in the order given, each once.
+    """Arms by name, in the order given, each once; `ARM@ADAPTER` is a tuned arm with an adapter of its own.
 
     Raises:
         InvalidInput: a name that is no arm.
     """
-    unknown = [name for name in names if name not in EVALUATED_ARMS]
-    if unknown or not names:
+    if not names:
+        raise InvalidInput("no arm is named", hint=f"arms are {', '.join(EVALUATED_ARMS)}")
+    return tuple(_parse_arm(name) for name in dict.fromkeys(names))
+
+
+def _parse_arm(name: str) -> ArmSpec:
+    kind, at, adapter = name.partition("@")
+    if kind not in EVALUATED_ARMS or (at and not adapter):
+        raise InvalidInput(f"arm {name!r} is not known", hint=f"arms are {', '.join(EVALUATED_ARMS)}")
+    spec = EVALUATED_ARMS[kind]
+    if not at:
+        return spec
+    if not spec.tuned:
         raise InvalidInput(
-            f"arm {unknown[0]!r} is not known" if unknown else "no arm is named",
-            hint=f"arms are {', '.join(EVALUATED_ARMS)}",
+            f"arm {name!r} names an adapter, but {kind} uses none", hint=f"use tuned@{adapter} or rag+tuned@{adapter}"
         )
-    return tuple(EVALUATED_ARMS[name] for name in dict.fromkeys(names))
+    return replace(spec, name=name, adapter=adapter)
 
 
 class GoldPassages:

@@ -171,9 +171,15 @@ def _arm_scores(table: ScoreTable, arm: str, seed: int) -> ArmScores:
     return ArmScores(len(headline | refusable), len(asked - headline - refusable), metrics, scored)
 
 
+def declared_pairs(arms: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a run, known before it: the standing ones, each `ARM@ADAPTER` against its arm and against rag."""
+    own = [(control, arm) for arm in arms if "@" in arm for control in (arm.partition("@")[0], "rag")]
+    return (*DECLARED_PAIRS, *own)
+
+
 def _compare_metric(table: ScoreTable, metric: str, seed: int, smallest: float) -> list[Comparison]:
     found: list[Comparison] = []
-    for control, treatment in DECLARED_PAIRS:
+    for control, treatment in declared_pairs(table.arms):
         if control not in table.arms or treatment not in table.arms:
             continue
         left, right = table.scores(control, metric), table.scores(treatment, metric)
@@ -251,6 +257,7 @@ def verdict_sentence(result: Result) -> str:
             (("base", "tuned"), "tuning over the bare model"),
             (("tuned", "rag"), "retrieving rather than tuning"),
             (("rag", "rag+tuned"), "tuning on top of retrieving"),
+            *((pair, f"{pair[1]} over retrieving") for pair in by_pair if pair[0] == "rag" and "@" in pair[1]),
         )
         if pair in by_pair
     ] or [

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from evals.arms import DEFAULT_ARMS, ArmSpec, GoldPassages, parse_arms
+from evals.arm_adapters import ArmAdapters, configured_adapters, trained_encoder_adapters
+from evals.arms import ArmSpec, GoldPassages, default_arms, parse_arms
 from evals.comparison import SMALLEST_EFFECT, compare
-from evals.encoder_adapters import train_adapters, tuning_examples, tuning_seconds
 from evals.hand_labels import LABEL_SHEET, read_labels, write_label_sheet
 from evals.judge import JudgeSettings, run_judge
 from evals.leakage import LeakageReport, check_leakage
@@ -29,9 +29,8 @@ from evals.run import Runner, RunOptions, plan_jobs, unread_passages
 from evals.scoring import score_records
 from indexes.errors import InvalidInput
 from indexes.library import Library, open_library
-from indexes.model_files import bundled_model_folder
 from indexes.sample import SAMPLE_PATH, add_sample
-from indexes.settings import EMBEDDED_MODEL, IndexSettings
+from indexes.settings import IndexSettings
 from rag.assemble import build_engine, resolve_kind
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
@@ -52,22 +51,20 @@ class ExperimentPlan:
     """What to compare.
 
     Attributes:
-        arms: names of `evals.arms`; questions: `bank:SPLIT`, or the path of a question file.
+        arms: names of `evals.arms`, `default_arms` when empty; questions: `bank:SPLIT`, or the path of a question file.
         limit: questions at most, spread over the chapters; None takes all.
         seed: of tuning, bootstrap and random passages; seeds: repetitions of the tuned arms, `seed`, `seed` + 1, ….
         quick: few questions and few training steps, for a look.
-        with_passages: tune on passages too.
         judge: another model that grades open answers; None asks none.
         command: how it was called, for the report.
     """
 
-    arms: tuple[str, ...] = DEFAULT_ARMS
+    arms: tuple[str, ...] = ()
     questions: str = "bank:test"
     limit: int | None = None
     seed: int = 0
     seeds: int = 1
     quick: bool = False
-    with_passages: bool = False
     language: str = "en"
     top_k: int = 5
     smallest_effect: float = SMALLEST_EFFECT
@@ -85,22 +82,25 @@ def run_experiment(
         ArmUnavailable: an arm has no model or adapter; then nothing is run.
         Conflict: `out` holds another run.
     """
-    arms = parse_arms(plan.arms)
+    with_model = resolve_kind(rag.generator) in ("local", "remote")
+    arms = parse_arms(plan.arms or default_arms(with_model, plan.quick))
     questions = choose_questions(plan)
     if plan.judge is not None and plan.judge.labels is not None:
         read_labels(plan.judge.labels)  # a broken line is told before the run, not after it
     tune = load_bank(split="tune")
-    kind = resolve_kind(rag.generator)
-    with_model = kind in ("local", "remote")
     costs: dict[str, float] = {}
     library = _open_library(plan, index, tell, costs)
     try:
-        adapters: tuple[str, ...] = ()
-        if any(arm.tuned for arm in arms):
-            if with_model:
-                adapters = _configured_adapters(rag, arms)
-            else:
-                rag, adapters = _with_encoder_adapters(plan, index, rag, tune, tell, costs)
+        adapters: ArmAdapters = {}
+        if with_model:
+            adapters = configured_adapters(rag.generator, arms)
+        elif any(arm.tuned for arm in arms):
+            steps = QUICK_STEPS if plan.quick else None
+            tunings = [EncoderTuning(seed=plan.seed + number, max_steps=steps) for number in range(plan.seeds)]
+            folder = index.home / CACHE_FOLDER / "encoder-adapters"
+            trained = trained_encoder_adapters(arms, index, rag.generator, tune, tunings, folder, tell)
+            rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
+            costs["tuning_s"] = trained.seconds
         engine = build_engine(rag, library)
         try:
             return _run(plan, arms, questions, tune, engine, library, adapters, with_model, out, tell, costs)
@@ -162,46 +162,6 @@ def _open_library(plan: ExperimentPlan, index: IndexSettings, tell: Listener, co
     return library
 
 
-def _configured_adapters(rag: RagSettings, arms: Sequence[ArmSpec]) -> tuple[str, ...]:
-    if not rag.generator.adapters:
-        tuned = ", ".join(arm.name for arm in arms if arm.tuned)
-        raise ArmUnavailable(
-            f"the comparison has tuned arms ({tuned}), but no adapter was named",
-            hint="train one with `coalesce tune`, then add `--adapter NAME=FOLDER`, or leave these arms out",
-        )
-    return tuple(rag.generator.adapters)
-
-
-def _with_encoder_adapters(
-    plan: ExperimentPlan,
-    index: IndexSettings,
-    rag: RagSettings,
-    tune: Sequence[BankQuestion],
-    tell: Listener,
-    costs: dict[str, float],
-) -> tuple[RagSettings, tuple[str, ...]]:
-    """Settings that name one trained adapter a seed."""
-    if index.embedder != EMBEDDED_MODEL:
-        raise ArmUnavailable(
-            f"the embedder {index.embedder!r} cannot be tuned here, only {EMBEDDED_MODEL}",
-            hint="leave the tuned arms out, or the embedder at its default",
-        )
-    settings = [
-        EncoderTuning(seed=plan.seed + number, max_steps=QUICK_STEPS if plan.quick else None)
-        for number in range(plan.seeds)
-    ]
-    trained = train_adapters(
-        tuning_examples(tune, with_passages=plan.with_passages),
-        Path(bundled_model_folder()),
-        index.home / CACHE_FOLDER / "encoder-adapters",
-        settings,
-        lambda number, step, steps, loss: tell(f"tuning, seed {plan.seed + number}, loss {loss:.2f}", step, steps),
-    )
-    costs["tuning_s"] = tuning_seconds(list(trained.values()))
-    generator = replace(rag.generator, kind="encoder", adapters={name: str(path) for name, path in trained.items()})
-    return replace(rag, generator=generator), tuple(trained)
-
-
 def _run(
     plan: ExperimentPlan,
     arms: Sequence[ArmSpec],
@@ -209,7 +169,7 @@ def _run(
     tune: Sequence[BankQuestion],
     engine: AnswerEngine,
     library: Library,
-    adapters: tuple[str, ...],
+    adapters: ArmAdapters,
     with_model: bool,
     out: Path,
     tell: Listener,
@@ -248,7 +208,7 @@ def _run(
         model=engine.generator.model_name,
         embedder=library.encoder.fingerprint,
         seed=plan.seed,
-        seeds=max(1, len(adapters)),
+        seeds=max([1, *map(len, adapters.values())]),
         top_k=plan.top_k,
         hashes={
             "questions": question_hash(questions),
@@ -267,14 +227,13 @@ def _run(
         "questions": facts.hashes["questions"],
         "book": facts.hashes["book"],
         "arms": [arm.name for arm in arms],
-        "adapters": list(adapters),
+        "adapters": {arm: list(names) for arm, names in adapters.items()},
         "model": facts.model,
         "embedder": facts.embedder,
         "seed": plan.seed,
         "top_k": plan.top_k,
         "language": plan.language,
         "quick": plan.quick,
-        "with_passages": plan.with_passages,
     }
     records = RecordFile(out / "records.jsonl", identity)
     nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]

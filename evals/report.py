@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.plots import ForestRow, ScatterPoint, forest_plot, scatter_plot
-from evals.report_metrics import ARM_NOTES, METRIC_GROUPS, METRIC_LABELS, MetricNote
+from evals.report_metrics import METRIC_GROUPS, METRIC_LABELS, MetricNote, arm_note
 from evals.scoring import FACT_FLOWS
 from indexes.errors import NotFound
 
@@ -120,7 +120,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
         metric_labels=METRIC_LABELS,
         metric_names={name for arm in data["arms"].values() for name in arm["metrics"]},
         metric_groups=_groups(data["arms"]),
-        arm_notes=ARM_NOTES,
+        arm_note=arm_note,
         cell=_cell,
         points=points,
         p_value=_p_value,

@@ -108,7 +108,19 @@ ARM_NOTES = {
     "rag+tuned": "the tuned model with those passages",
     "oracle": "given the passages that hold the answer: the most that retrieval could bring",
     "random": "given passages drawn at random: what any text at all brings",
+    "oracle+tuned": "the tuned model, given the passages that hold the answer",
 }
+
+
+def arm_note(arm: str) -> str:
+    """What an arm is, in words; `ARM@ADAPTER` names its adapter."""
+    kind, _, adapter = arm.partition("@")
+    note = ARM_NOTES.get(kind, "")
+    if not adapter:
+        return note
+    return f"{note}; its adapter is {adapter!r}" if adapter != "passages" else f"{note}; tuned on passages too"
+
+
 WITHOUT_MEANING = {"extractive": frozenset({"prompt_tokens", "tokens_per_s", "exact_match"})}
 """Metrics that say nothing of a generator: one that quotes whole sentences reads no prompt, writes no tokens, and never
 gives the reference answer word for word."""

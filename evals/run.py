@@ -7,8 +7,8 @@ record with its error: unscored, never wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,13 +40,13 @@ class RunOptions:
     """How arms are run.
 
     Attributes:
-        adapters: name of the adapter of each repetition; empty when no tuned arm runs.
+        adapters: by tuned arm, the name of the adapter of each repetition.
         shifts: cyclic orders of the options to score and average: 1 where order cannot matter, else 4.
         generate_choices: also ask for the option in words (language models).
         language: `en` or `zh`, which wording of the question is asked.
     """
 
-    adapters: tuple[str, ...] = ()
+    adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     top_k: int = 5
     seed: int = 0
     shifts: int = 1
@@ -67,7 +67,7 @@ def plan_jobs(
         for arm in arms:
             if not question.gold and arm.evidence in ("gold", "random"):
                 continue
-            for repetition in range(max(1, len(options.adapters)) if arm.tuned else 1):
+            for repetition in range(max(1, len(options.adapters.get(arm.name, ())))):
                 if question.choices:
                     jobs.append(Job(question, arm, repetition, "choice"))
                     if options.generate_choices:
@@ -202,7 +202,8 @@ class Runner:
         raise GenerationFailed("the answer ended without its last event")
 
     def _adapter(self, job: Job) -> str | None:
-        return self._options.adapters[job.repetition] if job.arm.tuned and self._options.adapters else None
+        adapters = self._options.adapters.get(job.arm.name)
+        return adapters[job.repetition] if adapters else None
 
 
 def unread_passages(records: Sequence[Record]) -> str:

@@ -39,16 +39,16 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     context: typer.Context,
     arms: Annotated[
-        str | None, typer.Option(help="Arms, by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned.")
+        str | None,
+        typer.Option(
+            help="Arms, by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+        ),
     ] = None,
     questions: Annotated[str, typer.Option(help="bank:test, bank:dev, or a question file (JSONL).")] = "bank:test",
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Repetitions of the tuned arms.")] = 1,
-    tune_with_passages: Annotated[
-        bool, typer.Option("--tune-with-passages", help="Tune the embedded encoder on passages too.")
-    ] = False,
     language: Annotated[str, typer.Option(help="Which wording to ask: en or zh.")] = "en",
     top_k: Annotated[int, typer.Option(min=1, max=50, help="Passages a question.")] = 5,
     out: Annotated[
@@ -88,7 +88,6 @@ def evaluate(
         seed=seed,
         seeds=seeds,
         quick=quick,
-        with_passages=tune_with_passages,
         language=language,
         top_k=top_k,
         judge=_judge(judge_url, judge_model, judge_labels),
