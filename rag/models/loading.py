@@ -16,6 +16,7 @@ from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.folder import ModelFolder, inspect_folder, local_folder, quantization_of, read_config
 from rag.models.memory import estimate_from_config, load_config
+from rag.models.output_head import keep_head_fast
 from rag.settings import QUANTIZATIONS
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ def load_model(
     if not for_training:
         model.eval()
         model.requires_grad_(False)
+        keep_head_fast(model)
     return LoadedModel(
         name=name,
         model=model,

@@ -219,6 +219,23 @@ def test_grouped_attention_is_attention(new: int) -> None:
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("prompt_tokens", [1, 2, 30])
+def test_the_last_token_reaches_the_output_embedding_as_a_row_of_its_own(tiny_model: Path, prompt_tokens: int) -> None:
+    """As a slice of all tokens it made torch copy the whole vocabulary matrix: seconds for every prompt."""
+    import torch
+
+    loaded = load_model(str(tiny_model), dtype="float32", device="cpu")
+    seen: list[tuple[int, ...]] = []
+    head = loaded.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].stride()))
+    ids = torch.arange(5, 5 + prompt_tokens)[None]
+    with torch.inference_mode():
+        last = loaded.model(input_ids=ids, logits_to_keep=1).logits
+        whole = loaded.model(input_ids=ids).logits
+    assert seen[0] == (128, 128, 1)
+    torch.testing.assert_close(last[0, -1], whole[0, -1])
+
+
 def test_a_damaged_adapter_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:
     copy = Path(shutil.copytree(tiny_adapter, tmp_path / "adapter"))
     edit_json(copy / "adapter_config.json", r=16)
