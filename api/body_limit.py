@@ -33,8 +33,10 @@ class BodyLimit:
         upload = path.rstrip("/") == UPLOAD_PATH or (path.startswith(PAGE_UPLOAD_PREFIX) and "/upload/" in path)
         limit = self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
         declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isdigit():
-            error = InvalidInput(f"Content-Length {declared!r} is no number", hint="send the body's length in bytes")
+        if not (declared.isascii() and declared.isdecimal() and len(declared) < 20):
+            error = InvalidInput(
+                f"Content-Length {declared!r:.40} is no number", hint="send the body's length in bytes"
+            )
             await reply_for(Request(scope), describe(error))(scope, receive, send)
             return
         if int(declared) > limit:

@@ -12,6 +12,8 @@ from indexes.errors import InvalidInput
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+MAX_DIGITS = 9
+
 
 def refuse_controls(text: str, name: str) -> str:
     """`text` as it is.
@@ -26,3 +28,12 @@ def refuse_controls(text: str, name: str) -> str:
             f"the {name} holds the control character {character} at position {found.start()}", hint="remove it"
         )
     return text
+
+
+def whole_number(text: str) -> int | None:
+    """The number that `text` is; None when it is none, or has more digits than any page or chapter.
+
+    `int` takes what people would not call a number, and raises ValueError beyond 4,300 digits.
+    """
+    digits = text.strip()
+    return int(digits) if digits.isdecimal() and len(digits) <= MAX_DIGITS else None

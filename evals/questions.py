@@ -8,6 +8,7 @@ and number, none is skipped.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ TYPES: tuple[str, ...] = get_args(QuestionType)
 SPLITS: tuple[str, ...] = get_args(Split)
 BANK_FOLDER = Path(__file__).parent / "question_bank"
 NUM_CHOICES = 4
+LARGEST_NUMBER = 1_000_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,8 @@ def _parse_lines(lines: Iterable[str], name: str) -> Iterator[BankQuestion]:
         where = f"{name}:{number}"
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number too long"
             raise MalformedQuestions(f"{where}: not JSON ({reason})", hint="write one JSON object a line") from None
         if not isinstance(record, dict):
             raise MalformedQuestions(
@@ -205,6 +208,7 @@ class _Fields:
             return default
         if not isinstance(value, str) or not (value.strip() or default is not None):
             self.fail(name, f"must be text, is {value!r:.60}")
+        self._refuse_controls(name, str(value))
         return str(value)
 
     def integer(self, name: str, *, default: int | None) -> int | None:
@@ -213,6 +217,8 @@ class _Fields:
             return default
         if not isinstance(value, int) or isinstance(value, bool):
             self.fail(name, f"must be a whole number, is {value!r:.60}")
+        if abs(value) > LARGEST_NUMBER:
+            self.fail(name, f"is larger than {LARGEST_NUMBER:,}: {value!r:.60}")
         return int(value)
 
     def boolean(self, name: str, *, default: bool) -> bool:
@@ -234,7 +240,14 @@ class _Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
             self.fail(name, f"must be a list of texts, is {value!r:.60}")
             return ()
+        for item in value:
+            self._refuse_controls(name, item)
         return tuple(value)
+
+    def _refuse_controls(self, name: str, text: str) -> None:
+        """Control characters and half surrogate pairs: no file that a person wrote holds them, and stores choke."""
+        if found := _CONTROL.search(text):
+            self.fail(name, f"holds the character U+{ord(found.group()):04X}, which is no text")
 
     def objects(self, name: str) -> tuple[Mapping[str, Any], ...]:
         value = self._record.get(name)

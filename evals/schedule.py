@@ -54,16 +54,19 @@ def review(fsrs_json: str, rating: int, now: datetime) -> Scheduled:
 
     Raises:
         InvalidInput: a rating that is not 1 (again), 2 (hard), 3 (good) or 4 (easy).
-        Conflict: `now` lies before the card's last review.
+        Conflict: `now` lies before the card's last review, or before the card was made.
     """
     from fsrs import Card, Rating, Scheduler
 
     if rating not in RATINGS:
         raise InvalidInput(f"rating is {rating!r}", hint="give 1 (again), 2 (hard), 3 (good) or 4 (easy)")
     card = Card.from_json(fsrs_json)
-    if card.last_review is not None and now < card.last_review:
+    # A card that was never reviewed is due since it was made.
+    before = "last review" if card.last_review is not None else "making"
+    earliest = card.last_review or card.due
+    if now < earliest:
         raise Conflict(
-            f"the review is dated {now.isoformat()}, before the card's last review at {card.last_review.isoformat()}",
+            f"the review is dated {now.isoformat()}, before the card's {before} at {earliest.isoformat()}",
             hint="set the clock right, then review again",
         )
     card, _ = Scheduler(enable_fuzzing=False).review_card(card, Rating(rating), review_datetime=now.astimezone(UTC))

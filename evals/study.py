@@ -181,6 +181,10 @@ class Study:
         """
         card = self._store.card(card_id, checked_learner(learner))
         now = self._clock()
+        try:
+            at = at.astimezone(UTC) if at is not None else None
+        except OverflowError:
+            raise InvalidInput(f"the review is dated {at}, which no calendar holds", hint="leave it out") from None
         if at is not None and at > now + timedelta(minutes=5):
             raise InvalidInput(f"the review is dated {at.isoformat()}, ahead of {now.isoformat()}", hint="leave it out")
         when = at or now

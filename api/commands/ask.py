@@ -137,16 +137,18 @@ def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
 
 
 def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | None) -> Filters:
+    from api.text_input import whole_number
     from indexes.errors import InvalidInput
     from indexes.types import Filters
 
     first_last = None
     if pages is not None:
         first, _, last = pages.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first)):
-            raise InvalidInput(f"--pages {pages!r} is not of the form A-B", hint="for example --pages 12-20")
-        first_last = (int(first), int(last or first))
-    named = tuple(int(chapter) if chapter.isdecimal() else chapter for chapter in chapters or ())
+        low, high = whole_number(first), whole_number(last or first)
+        if not low or not high or low > high:
+            raise InvalidInput(f"--pages {pages!r:.40} is not of the form A-B", hint="for example --pages 12-20")
+        first_last = (low, high)
+    named = tuple(whole_number(chapter) or chapter for chapter in chapters or ())
     return Filters(tuple(books or ()), named, first_last)
 
 

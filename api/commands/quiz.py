@@ -66,12 +66,13 @@ def quiz(
 
 
 def _numbers(chapters: str | None) -> list[int]:
+    from api.text_input import whole_number
     from indexes.errors import InvalidInput
 
     parts = [part.strip() for part in (chapters or "").split(",") if part.strip()]
-    wrong = [part for part in parts if not part.isdecimal()]
+    wrong = [part for part in parts if whole_number(part) is None]
     if wrong:
-        raise InvalidInput(f"chapter {wrong[0]!r} is no number", hint="name chapters by number: --chapters 5,6")
+        raise InvalidInput(f"chapter {wrong[0]!r:.40} is no number", hint="name chapters by number: --chapters 5,6")
     return [int(part) for part in parts]
 
 

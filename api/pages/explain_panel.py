@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from api.pages.controls import button, field, select, tag, text_box, toast
 from api.pages.frame import Visit, show_problem
 from api.pages.source_panel import page_of
+from api.text_input import whole_number
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from rag.explanation import Explanation, NodeRanks
@@ -91,9 +92,11 @@ class ExplainPanel:
     def _look(self, document: Document) -> list[Explanation]:
         engine = self._visit.page.services.engine
         if document.pages:
-            if not self._place.strip().isdecimal():
-                raise InvalidInput(f"page {self._place!r} is no number", hint=f"give a page from 1 to {document.pages}")
-            return [engine.explain(self._question, self._book, page=int(self._place))]
+            page = whole_number(self._place)
+            if page is None:
+                hint = f"give a page from 1 to {document.pages}"
+                raise InvalidInput(f"page {self._place!r:.40} is no number", hint=hint)
+            return [engine.explain(self._question, self._book, page=page)]
         node_ids = self._sections(self._book).get(self._place, [])[:MOST_SHOWN]
         return [engine.explain(self._question, self._book, node_id=node_id) for node_id in node_ids]
 

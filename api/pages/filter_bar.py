@@ -6,9 +6,12 @@ from typing import Any
 
 from api.pages.controls import button, field, icon, select, set_attributes, tag, text_box
 from api.pages.frame import Visit
+from api.text_input import whole_number
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Filters
 from rag.types import ARMS
+
+MOST_PAGES = 1_000_000
 
 
 class FilterBar:
@@ -47,10 +50,12 @@ class FilterBar:
         first, last = (text.strip() for text in self._pages)
         if not first and not last:
             return None
-        if not (first or "1").isdecimal() or not (last or "1").isdecimal():
-            raise InvalidInput(f"pages {first!r} to {last!r} are no numbers", hint="give page numbers of the file")
-        low = int(first or 1)
-        high = int(last or max(low, 1_000_000))
+        low = whole_number(first or "1")
+        high = whole_number(last or str(MOST_PAGES))
+        if low is None or high is None:
+            raise InvalidInput(
+                f"pages {first!r:.40} to {last!r:.40} are no numbers", hint="give page numbers of the file"
+            )
         if not 1 <= low <= high:
             raise InvalidInput(f"pages go from {low} to {high}", hint="give the first page first")
         return low, high

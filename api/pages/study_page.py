@@ -12,6 +12,7 @@ from nicegui import ui
 
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
 from api.pages.frame import PageServices, Visit, open_view, show_problem, sign_out
+from api.text_input import whole_number
 from evals.book_sections import chapter_titles
 from evals.exam import MAX_QUESTIONS, ExamPlan
 from evals.questions import TYPES, BankQuestion
@@ -35,8 +36,7 @@ def register(page: PageServices) -> None:
 
     @ui.page("/study")
     def study(request: Request, chapter: str = "", file: str = "") -> None:
-        number = int(chapter) if chapter.isdecimal() else 0
-        open_view(page, request, "study", lambda visit: _ExamDesk(visit, number, file).build())
+        open_view(page, request, "study", lambda visit: _ExamDesk(visit, whole_number(chapter) or 0, file).build())
 
 
 def study_head(visit: Visit, current: str) -> None:
@@ -246,6 +246,7 @@ def _flip(chosen: set[Item], item: Item, on: bool) -> None:
 
 
 def _number(text: str, name: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
+    number = whole_number(text)
+    if not number:
         raise InvalidInput(f"{name} is {text!r:.20}", hint="give a whole number above 0")
-    return int(text)
+    return number

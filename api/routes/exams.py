@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from api.deps import CallerDep, LearnerDep, StudyingDep
 from api.schemas.base import error_responses
 from api.schemas.study import AnswersIn, ExamIn, ExamOut, ResultOut
+from api.text_input import whole_number
 from indexes.errors import InvalidInput
 
 router = APIRouter(prefix="/v1/exams", tags=["study"])
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/v1/exams", tags=["study"])
 @router.post("", status_code=201, responses=error_responses(400, 403, 404, 422, 503))
 def start_exam(body: ExamIn, studying: StudyingDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
-    unreadable = [chapter for chapter in body.weights or {} if not chapter.isdecimal()]
+    unreadable = [chapter for chapter in body.weights or {} if whole_number(chapter) is None]
     if unreadable:
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="name chapters by their numbers")
     plan = body.plan(secrets.randbelow(2**31))

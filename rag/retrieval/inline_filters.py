@@ -15,6 +15,7 @@ from pathlib import PurePath
 from indexes.types import Chapter, Document, Filters
 from rag.retrieval.protocol import SearchableLibrary
 
+MAX_ORDINAL_DIGITS = 6
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
 _NOT_A_LETTER = re.compile(r"[\W_]+")
 
@@ -57,10 +58,15 @@ def _names_book(wanted: str, document: Document) -> bool:
 
 
 def _chapters(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
-    if wanted.isdigit():
+    if _is_ordinal(wanted):
         return [chapter for chapter in chapters if chapter.ordinal == int(wanted)]
     plain = _plain(wanted)
     return [chapter for chapter in chapters if plain and plain in _plain(chapter.title)]
+
+
+def _is_ordinal(wanted: str) -> bool:
+    """Digits that `int` reads: not `²`, and not more of them than any chapter has."""
+    return wanted.isdecimal() and len(wanted) <= MAX_ORDINAL_DIGITS
 
 
 def _titles(
@@ -68,7 +74,7 @@ def _titles(
 ) -> tuple[int | str, ...]:
     found: list[int | str] = []
     for tag in tags:
-        if tag.isdigit():
+        if _is_ordinal(tag):
             found.append(int(tag))
             continue
         for document in documents:

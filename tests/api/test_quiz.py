@@ -48,12 +48,21 @@ def test_the_terminal_shows_marks_with_their_quote(
     assert any("\u4e00" <= character <= "\u9fff" for character in shown.err)
 
 
-@pytest.mark.parametrize("options", [["--chapters", "one"], ["--types", "essay"], ["--chapters", "99"]])
+@pytest.mark.parametrize(
+    "options", [["--chapters", "one"], ["--types", "essay"], ["--chapters", "99"], ["--chapters", "9" * 5000]]
+)
 def test_a_quiz_that_makes_no_sense_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     assert quiz(monkeypatch, tmp_path, "", *options) == 1
     assert capsys.readouterr().err.startswith("coalesce: ")
+
+
+def test_an_answer_that_is_no_option_is_told_the_letters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quiz(monkeypatch, tmp_path, "Z\n", "--count", "1", "--types", "choice") == 1
+    assert "answer A, B, C, D" in capsys.readouterr().err
 
 
 def test_a_malformed_question_file_is_named_by_line(

@@ -93,6 +93,8 @@ def test_late_answers_are_a_conflict(live: Live) -> None:
         {"chapters": ["one"]},
         {"chapters": [99]},
         {"weights": {"one": 1.0}},
+        {"weights": {"²": 1.0}},
+        {"weights": {"1" * 5000: 1.0}},
         {"weights": {"1": -1.0}},
         {"learner": ""},
         {"learner": "\x00"},
@@ -129,6 +131,27 @@ def test_cards_are_reviewed_and_belong_to_their_learner(live: Live) -> None:
     past = live.client.post(path, json={"rating": 3, "learner": "ada", "reviewed_at": "2001-01-01T00:00:00Z"})
     assert past.status_code == 409
     assert live.client.get("/v1/cards/due").json()["cards"] == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "status"),
+    [
+        ("0001-01-01T00:00:00+23:59", 400),
+        ("9999-12-31T23:59:59-23:59", 400),
+        ("9999-12-31T23:59:59", 400),
+        ("1970-01-01T00:00:00Z", 409),
+        ("2001-01-01", 409),
+        ("yesterday", 422),
+        (1e18, 422),
+    ],
+)
+def test_a_review_from_a_time_that_cannot_be_is_refused(live: Live, moment: Any, status: int) -> None:
+    exam = start(live, count=1)
+    live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
+    card = live.client.get("/v1/cards/due").json()["cards"][0]
+    reply = live.client.post(f"/v1/cards/{card['id']}/review", json={"rating": 3, "reviewed_at": moment})
+    assert reply.status_code == status, reply.text
+    assert live.client.get("/v1/cards/due").json()["cards"] == [card]
 
 
 def test_progress_is_by_chapter_with_titles(live: Live) -> None:
@@ -194,6 +217,11 @@ def test_a_question_file_is_handed_in_listed_and_examined_from(live: Live) -> No
         ("mine.jsonl", b"", 422, "no question"),
         ("mine.jsonl", b"\xff\xfe{", 422, "UTF-8"),
         ("mine.jsonl", b"[" * 100_000, 422, "mine.jsonl:1"),
+        ("mine.jsonl", b'{"question": "a\\ud800", "answer": "b"}', 422, "U+D800"),
+        ("mine.jsonl", b'{"question": "a", "answer": "b", "id": "\\u0000"}', 422, "U+0000"),
+        ("mine.jsonl", b'{"question": "a", "answer": "b", "key_facts": ["\\u0007"]}', 422, "U+0007"),
+        ("mine.jsonl", b'{"question": "a", "answer": "b", "chapter": 1%s}' % (b"0" * 5000), 422, "mine.jsonl:1"),
+        ("mine.jsonl", b'{"question": "a", "answer": "b", "chapter": 99999999999999999999}', 422, "chapter"),
         ("mine.txt", b'{"question": "a", "answer": "b"}', 400, "mine.txt"),
         ("<script>.jsonl", b'{"question": "a", "answer": "b"}', 400, "jsonl"),
     ],

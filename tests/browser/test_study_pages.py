@@ -188,9 +188,10 @@ def test_the_learner_is_named_on_the_page(site: Live, open_page: Open) -> None:
 
 def test_an_impossible_exam_is_refused_in_words(site: Live, open_page: Open) -> None:
     page = as_learner(open_page, site)
-    page.get_by_label("Number of questions").fill("0")
-    page.get_by_role("button", name="Start the exam").click()
-    expect(page.locator(".q-notification")).to_contain_text("whole number above 0")
+    for count in ("0", "9" * 5000):
+        page.get_by_label("Number of questions").fill(count)
+        page.get_by_role("button", name="Start the exam").click()
+        expect(page.locator(".q-notification").last).to_contain_text("whole number above 0")
 
 
 def test_drafts_are_bounded_and_an_empty_answer_is_none() -> None:
@@ -200,3 +201,10 @@ def test_drafts_are_bounded_and_an_empty_answer_is_none() -> None:
     assert drafts.of("exam-0") == {}
     drafts.keep("exam-9", "q", "")
     assert drafts.of("exam-9") == {}
+
+
+def test_an_address_with_a_chapter_that_is_none_shows_the_view(open_page: Open) -> None:
+    for chapter in ("%C2%B2", "9" * 5000, "-1", "<b>", "999"):
+        page = open_page(f"/study?chapter={chapter}&file=..%2Fx")
+        expect(page.get_by_role("button", name="Start the exam")).to_be_visible()
+        page.close()

@@ -108,3 +108,8 @@ def test_filters_in_the_question_are_taken_out_only_when_they_name_something(que
 
 def test_a_question_of_filters_alone_stays_a_question() -> None:
     assert split_inline_filters("#hip", Filters(), LIBRARY)[0] == "#hip"
+
+
+@pytest.mark.parametrize("tag", ["@²", "@" + "9" * 200, "@٣" * 3])
+def test_digits_that_are_no_chapter_are_part_of_the_question(tag: str) -> None:
+    assert split_inline_filters(f"{tag} what is a warp?", Filters(), LIBRARY)[1] == Filters()
