@@ -222,6 +222,25 @@ def test_nucleus_sampling_keeps_the_most_likely_tokens_only() -> None:
     assert 0.55 < drawn.count(0) / 400 < 0.70  # 0.5 / 0.8 = 0.625
 
 
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9), (1.5, 0.5), (0.3, 0.95)])
+def test_sampling_draws_from_the_distribution_that_generate_draws_from(
+    monkeypatch: pytest.MonkeyPatch, temperature: float, top_p: float
+) -> None:
+    """Token by token the draws differ, because ours spend one number a token; what they are drawn from does not."""
+    import torch
+    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(3)) * 2
+    warped = TopPLogitsWarper(top_p)(None, TemperatureLogitsWarper(temperature)(None, logits))
+    expected = warped.softmax(-1)[0]
+    points = iter((torch.arange(4000) + 0.5) / 4000)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: next(points))
+    sampler = Sampler(temperature=temperature, top_p=top_p, seed=0)
+    drawn = torch.bincount(torch.tensor([sampler.accept(logits, [])[0] for _ in range(4000)]), minlength=40) / 4000
+    torch.testing.assert_close(drawn, expected, atol=1e-3, rtol=0)
+    assert ((drawn > 0) <= (expected > 0)).all()
+
+
 def test_accepted_guesses_are_drawn_from_the_models_own_distribution() -> None:
     import torch
 
