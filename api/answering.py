@@ -13,8 +13,8 @@ from starlette.requests import Request
 from api.errors import describe
 from api.limits import AnswerGate, RateLimit
 from api.metrics import Metrics
+from api.server_settings import ServerSettings
 from api.services import Services
-from api.settings import ServerSettings
 from api.streaming import Cancelled, EventPump, unless_gone, until_gone
 from rag.types import Answer, AnswerDone, Event, Question
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import describe, reply_for
-from api.settings import ServerSettings
+from api.server_settings import ServerSettings
 from indexes.errors import InvalidInput, TooLarge
 
 UPLOAD_PATH = "/v1/documents"

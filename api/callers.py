@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from api.errors import NotAllowed
-from api.settings import ServerSettings
+from api.server_settings import ServerSettings
 from evals.learners import DEFAULT_LEARNER
 
 _IN_SCOPE = "coalesce_caller"

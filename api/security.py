@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.callers import Caller, KeyRing, put_caller
 from api.errors import ForeignOrigin, NoKey, UnsafeBind, describe, reply_for
-from api.settings import ServerSettings
+from api.server_settings import ServerSettings
 from indexes.errors import CoalesceError
 
 COOKIE = "coalesce_key"

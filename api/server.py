@@ -13,8 +13,9 @@ from api.app import create_app
 from api.console import Console
 from api.errors import PortInUse
 from api.security import check_bind
+from api.server_settings import ServerSettings
 from api.services import Preparation, Services, check_home
-from api.settings import CoalesceSettings, ServerSettings
+from api.settings import CoalesceSettings
 from indexes.errors import InvalidInput
 
 GRACE_S = 3

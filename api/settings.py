@@ -7,11 +7,9 @@ defaults. A misspelt name, in the environment or in the file, is refused with th
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,6 +17,7 @@ import platformdirs
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from api.server_settings import ServerSettings
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
@@ -26,47 +25,6 @@ from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 
 ENV_PREFIX = "COALESCE_"
 TOML_NAME = "coalesce.toml"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What the server itself needs to know.
-
-    Attributes:
-        api_keys: accepted bearer keys that may do everything; without any key at all none is asked for.
-        learner_keys: `(learner, key)`: keys that see and change one learner's own things only.
-        insecure: serve other machines without a key.
-        allowed_hosts: names other than this machine's that a `Host` header may carry.
-        max_upload_bytes, max_body_bytes: largest book, and largest body of any other call.
-        answer_threads: answers worked on at once; max_waiting_asks: how many more may wait before a 503.
-        rate_limit_per_minute: questions a client may send in a minute, 0 for no limit.
-    """
-
-    home: Path
-    host: str
-    port: int
-    api_keys: tuple[str, ...] = field(repr=False)
-    learner_keys: tuple[tuple[str, str], ...] = field(repr=False)
-    insecure: bool
-    allowed_hosts: tuple[str, ...]
-    max_upload_bytes: int
-    max_body_bytes: int
-    answer_threads: int
-    max_waiting_asks: int
-    rate_limit_per_minute: int
-
-    @property
-    def asks_for_keys(self) -> bool:
-        """True when callers need a key."""
-        return bool(self.api_keys or self.learner_keys)
-
-    @property
-    def loopback(self) -> bool:
-        """True when only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 def _split_commas(value: object) -> object:
@@ -122,6 +80,9 @@ class CoalesceSettings(BaseSettings):
     adapters: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     base_url: str | None = None
     generator_api_key: SecretStr | None = None
+    judge_url: str | None = None
+    judge_model: str | None = None
+    judge_api_key: SecretStr | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     context_tokens: int | None = Field(default=None, ge=64)
     max_tokens: int = Field(default=512, ge=1)
@@ -233,6 +194,22 @@ class CoalesceSettings(BaseSettings):
             request_timeout_s=self.request_timeout_s,
         )
         return RagSettings(home=self.home, retrieval=retrieval, generator=generator)
+
+    @property
+    def judge(self) -> GeneratorSettings | None:
+        """The remote model that grades a comparison's open answers; None when none is named.
+
+        Raises:
+            InvalidInput: it has an address and no model, or a model and no address.
+        """
+        if self.judge_url is None and self.judge_model is None:
+            return None
+        if self.judge_url is None or self.judge_model is None:
+            raise InvalidInput(
+                "a judge needs its address and its model", hint="add --judge-url http://HOST:PORT/v1 --judge-model NAME"
+            )
+        key = self.judge_api_key.get_secret_value() if self.judge_api_key else None
+        return GeneratorSettings(kind="remote", base_url=self.judge_url, model=self.judge_model, api_key=key)
 
     @property
     def server(self) -> ServerSettings:

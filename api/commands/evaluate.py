@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,9 +21,6 @@ from api.commands.context import (
     Quantization,
     generator_options,
 )
-
-if TYPE_CHECKING:
-    from evals.judge import JudgeSettings
 
 EXAMPLES = """Example: coalesce eval --quick
 
@@ -73,12 +69,22 @@ def evaluate(
     Without a language model the embedded encoder answers the choice questions; its adapter is trained on the spot.
     """
     invocation: Invocation = context.obj
-    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    settings = invocation.settings(
+        **generator_options(generator, model, quantization, adapter, base_url),
+        judge_url=judge_url,
+        judge_model=judge_model,
+    )
     from api.console import Console
     from api.studying import REPORT_FOLDER
     from evals.experiment import ExperimentPlan, run_experiment
+    from evals.judge import JudgeSettings
     from indexes.errors import InvalidInput
 
+    if judge_labels is not None and settings.judge is None:
+        raise InvalidInput(
+            "hand labels tell how far a judge is right, and there is none",
+            hint="add --judge-url URL --judge-model NAME",
+        )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="use en or zh")
     console = Console(json_output=json_output)
@@ -90,7 +96,7 @@ def evaluate(
         quick=quick,
         language=language,
         top_k=top_k,
-        judge=_judge(judge_url, judge_model, judge_labels),
+        judge=None if settings.judge is None else JudgeSettings(settings.judge, judge_labels),
         command=shlex.join(["coalesce", *sys.argv[1:]]),
     )
     if arms is not None:
@@ -98,21 +104,6 @@ def evaluate(
     folder = out or settings.home / REPORT_FOLDER / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
     data = run_experiment(plan, settings.index, settings.rag, folder, console.step)
     console.result(data, _lines(data, folder))
-
-
-def _judge(url: str | None, model: str | None, labels: Path | None) -> JudgeSettings | None:
-    from evals.judge import JudgeSettings
-    from indexes.errors import InvalidInput
-    from rag.settings import GeneratorSettings
-
-    if url is None and model is None and labels is None:
-        return None
-    if url is None or model is None:
-        raise InvalidInput(
-            "a judge needs its address and its model", hint="add --judge-url http://HOST:PORT/v1 --judge-model NAME"
-        )
-    key = os.environ.get("COALESCE_JUDGE_API_KEY")
-    return JudgeSettings(GeneratorSettings(kind="remote", base_url=url, model=model, api_key=key), labels)
 
 
 def _lines(data: dict[str, Any], folder: Path) -> list[str]:

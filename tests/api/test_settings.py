@@ -99,3 +99,18 @@ def test_each_floor_gets_its_own_part(tmp_path):
     assert settings.index.catalog_path.parent == Path(tmp_path)
     assert settings.rag.retrieval.candidates == 9
     assert (settings.rag.generator.model, settings.rag.generator.device) == ("m", "cpu")
+
+
+def test_a_judge_needs_its_address_and_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COALESCE_JUDGE_API_KEY", "secret")
+    assert load_settings({"home": tmp_path}).judge is None
+    found = load_settings({"home": tmp_path, "judge_url": "http://127.0.0.1:9/v1", "judge_model": "m"}).judge
+    assert found is not None
+    assert (found.kind, found.base_url, found.model, found.api_key) == (
+        "remote",
+        "http://127.0.0.1:9/v1",
+        "m",
+        "secret",
+    )
+    with pytest.raises(InvalidInput, match="its address and its model"):
+        _ = load_settings({"home": tmp_path, "judge_model": "m"}).judge
