@@ -107,7 +107,7 @@ class ExplainPanel:
             tag("p", self._t("explain.nothing"), "note")
             return
         tag("p", self._verdict(*nodes[0]), "explain-verdict")
-        with tag("table", "", "ranks"):
+        with tag("div", "", "table-box stacked"), tag("table", "", "ranks"):
             with tag("thead"), tag("tr"):
                 for name in ("place", "meaning", "words", "together", "missing"):
                     tag("th", self._t(f"explain.{name}"), scope="col")
@@ -120,10 +120,13 @@ class ExplainPanel:
         page = page_of(self._t, None, node.page_start, node.page_end)
         with tag("tr"):
             tag("th", page or (node.section[-1] if node.section else ""), scope="row")
-            tag("td", self._rank(node.dense_rank, item.candidates_dense))
-            tag("td", self._rank(node.lexical_rank, item.candidates_lexical))
-            tag("td", self._rank(node.fused_rank, 0))
-            tag("td", self._as_asked(node.missing) or "–")
+            for name, text in (
+                ("meaning", self._rank(node.dense_rank, item.candidates_dense)),
+                ("words", self._rank(node.lexical_rank, item.candidates_lexical)),
+                ("together", self._rank(node.fused_rank, 0)),
+                ("missing", self._as_asked(node.missing) or "–"),
+            ):
+                tag("td", text, data_label=self._t(f"explain.{name}"))
 
     def _as_asked(self, pieces: Sequence[str]) -> str:
         """Pieces of the question's wording, which are stems, as the reader wrote them."""

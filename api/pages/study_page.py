@@ -15,6 +15,7 @@ from api.pages.frame import PageServices, Visit, open_view, show_problem, sign_o
 from api.text_input import whole_number
 from evals.book_sections import chapter_titles
 from evals.exam import MAX_QUESTIONS, ExamPlan
+from evals.learners import DEFAULT_LEARNER
 from evals.questions import TYPES, BankQuestion
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError, InvalidInput
@@ -48,7 +49,9 @@ def study_head(visit: Visit, current: str) -> None:
             tag("summary", t("study.learner", name=_shown_name(visit)))
             if visit.owner is None:
                 with field(t("study.learner_name")):
-                    box = text_box(lambda _: None, value=visit.learner, maxlength="100")
+                    shown = "" if visit.learner == DEFAULT_LEARNER else visit.learner
+                    box = text_box(lambda _: None, value=shown, maxlength="100")
+                    set_attributes(box, placeholder=t("study.default_learner"))
                 box.on("change", js_handler="(e) => coalesce.prefer('learner', e.target.value.trim() || 'default')")
                 tag("p", t("study.learner_note"), "soft")
             else:
@@ -63,7 +66,7 @@ def study_head(visit: Visit, current: str) -> None:
 
 
 def _shown_name(visit: Visit) -> str:
-    return visit.t("study.default_learner") if visit.learner == "default" else visit.learner
+    return visit.t("study.default_learner") if visit.learner == DEFAULT_LEARNER else visit.learner
 
 
 class _ExamDesk:

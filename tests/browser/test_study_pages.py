@@ -208,3 +208,10 @@ def test_an_address_with_a_chapter_that_is_none_shows_the_view(open_page: Open) 
         page = open_page(f"/study?chapter={chapter}&file=..%2Fx")
         expect(page.get_by_role("button", name="Start the exam")).to_be_visible()
         page.close()
+
+
+def test_the_form_of_a_question_file_fits_a_phone(open_page: Open) -> None:
+    page = open_page("/study", viewport={"width": 390, "height": 844})
+    page.get_by_text("What a question file holds").click()
+    expect(page.locator(".file-form pre")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
