@@ -17,7 +17,12 @@ from evals.report import list_reports, points, read_report
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
 """The steps that the list shows; a report holds more."""
-FIT_FRAME = "(e) => { e.target.style.height = e.target.contentDocument.body.scrollHeight + 40 + 'px'; }"
+FIT_FRAME = """(e) => {
+  const inside = e.target.contentDocument;
+  inside.documentElement.style.colorScheme = getComputedStyle(document.documentElement).colorScheme;
+  e.target.style.height = inside.body.scrollHeight + 40 + 'px';
+}"""
+"""A report as tall as it is, in the colours that the reader chose."""
 
 
 def register(page: PageServices) -> None:
