@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 import textwrap
@@ -32,6 +33,7 @@ def quiz(
     chapters: Annotated[str | None, typer.Option(help="Chapters by number, by commas; all if left out.")] = None,
     types: Annotated[str | None, typer.Option(help="choice, short, why, code; by commas.")] = None,
     count: Annotated[int, typer.Option(min=1, max=500, help="How many questions.")] = 5,
+    weights: Annotated[str | None, typer.Option(help="Share of each chapter, by commas: 5=2,6=1.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
     questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL).")] = None,
     learner: Annotated[str | None, typer.Option(help="Whose progress this is.")] = None,
@@ -56,6 +58,7 @@ def quiz(
         chapters=tuple(_numbers(chapters)),
         types=tuple(name.strip() for name in (types or "").split(",") if name.strip()),
         seed=secrets.randbelow(2**31) if seed is None else seed,
+        weights=_weights(weights),
     )
     own = load_questions(questions) if questions is not None else None
     with open_study(settings) as study:
@@ -74,6 +77,26 @@ def _numbers(chapters: str | None) -> list[int]:
     if wrong:
         raise InvalidInput(f"chapter {wrong[0]!r:.40} is no number", hint="name chapters by number: --chapters 5,6")
     return [int(part) for part in parts]
+
+
+def _weights(given: str | None) -> dict[int, float]:
+    from api.text_input import whole_number
+    from indexes.errors import InvalidInput
+
+    found: dict[int, float] = {}
+    for part in (given or "").split(",") if given else ():
+        name, _, share = part.partition("=")
+        chapter = whole_number(name)
+        try:
+            weight = float(share)
+        except ValueError:
+            weight = 0.0
+        if chapter is None or not 0 < weight < math.inf:
+            raise InvalidInput(
+                f"weight {part!r:.40} is not of the form CHAPTER=SHARE", hint="for example --weights 5=2,6=1"
+            )
+        found[chapter] = weight
+    return found
 
 
 def _ask_all(exam: StoredExam, console: Console, *, chinese: bool) -> dict[str, int | str | None]:

@@ -49,7 +49,15 @@ def test_the_terminal_shows_marks_with_their_quote(
 
 
 @pytest.mark.parametrize(
-    "options", [["--chapters", "one"], ["--types", "essay"], ["--chapters", "99"], ["--chapters", "9" * 5000]]
+    "options",
+    [
+        ["--chapters", "one"],
+        ["--types", "essay"],
+        ["--chapters", "99"],
+        ["--weights", "5"],
+        ["--weights", "5=nan"],
+        ["--chapters", "9" * 5000],
+    ],
 )
 def test_a_quiz_that_makes_no_sense_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
@@ -63,6 +71,15 @@ def test_an_answer_that_is_no_option_is_told_the_letters(
 ) -> None:
     assert quiz(monkeypatch, tmp_path, "Z\n", "--count", "1", "--types", "choice") == 1
     assert "answer A, B, C, D" in capsys.readouterr().err
+
+
+def test_chapters_are_weighed_in_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quiz(monkeypatch, tmp_path, "", "--count", "4", "--weights", "5=3,6=1", "--json") == 0
+    asked = [mark["question_id"] for mark in json.loads(capsys.readouterr().out)["marks"]]
+    chapters = {question.id: question.chapter for question in load_bank()}
+    assert sorted(chapters[question_id] for question_id in asked) == [5, 5, 5, 6]
 
 
 def test_a_malformed_question_file_is_named_by_line(
