@@ -166,7 +166,7 @@ def cite(number: int, claim: str, passage: Passage) -> Citation:
     part = passage.part_at(start)
     return Citation(
         marker=number,
-        node_id=part.node_id,
+        node_id=passage.node_id,
         document_id=passage.document_id,
         title=passage.title,
         section=part.section,

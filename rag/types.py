@@ -113,6 +113,7 @@ class Citation:
     Attributes:
         marker: the passage's number; `[marker]` stands in the answer. The n-th `[marker]` of an answer belongs to
             the n-th citation with that marker.
+        node_id: that of the passage, by which it is found among the answer's; section: headings over the quote itself.
         page_start, page_end: file pages of the quote itself, from 1; page_label: printed label of `page_start`.
         verdict: whether the quote supports the sentence it stands behind.
     """
