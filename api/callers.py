@@ -44,6 +44,10 @@ class Caller:
             hint="leave out `learner`, or use a key of COALESCE_API_KEYS",
         )
 
+    def owner_for(self, asked: str | None) -> str | None:
+        """The learner whose exam or card an id must be; None lets it be anybody's. Raises NotAllowed."""
+        return None if self.learner is None and asked is None else self.learner_for(asked)
+
     def need_open_key(self, what: str) -> None:
         """Refuses a learner's key where something is about everyone. Raises NotAllowed, with `what` in words."""
         if self.learner is not None:

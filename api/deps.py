@@ -60,6 +60,14 @@ def get_learner(
     return get_caller(request).learner_for(learner)
 
 
+def get_owner(
+    request: Request,
+    learner: Annotated[Learner | None, Query(description="whose; an id finds its own when left out")] = None,
+) -> str | None:
+    """Whose the exam or card of an id must be, None for anybody's; raises NotAllowed for another's than the key's."""
+    return get_caller(request).owner_for(learner)
+
+
 def get_conversations(request: Request) -> ConversationStore:
     """The conversations that the caller may know of."""
     return get_services(request).engine.conversations.of(get_caller(request).learner)
@@ -67,6 +75,7 @@ def get_conversations(request: Request) -> ConversationStore:
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
 LearnerDep = Annotated[str, Depends(get_learner)]
+OwnerDep = Annotated[str | None, Depends(get_owner)]
 ConversationsDep = Annotated[ConversationStore, Depends(get_conversations)]
 ServicesDep = Annotated[Services, Depends(get_services)]
 AnsweringDep = Annotated[Answering, Depends(get_answering)]

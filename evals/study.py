@@ -95,15 +95,15 @@ class Study:
         self._store.add_exam(exam)
         return exam
 
-    def exam(self, exam_id: str, learner: str = DEFAULT_LEARNER) -> StoredExam:
-        """An exam, with its result once handed in. Raises NotFound."""
-        return self._store.exam(exam_id, checked_learner(learner))
+    def exam(self, exam_id: str, learner: str | None = None) -> StoredExam:
+        """An exam, with its result once handed in; of one learner, or of whoever's it is. Raises NotFound."""
+        return self._store.exam(exam_id, learner if learner is None else checked_learner(learner))
 
     def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, the newest first."""
         return self._store.exams(checked_learner(learner), limit)
 
-    def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str = DEFAULT_LEARNER) -> dict[str, Any]:
+    def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> dict[str, Any]:
         """Marks an exam: `{score, max_score, marks}`; what was not answered is 0. Nothing is kept when it raises.
 
         Raises:
@@ -168,7 +168,7 @@ class Study:
         return self._store.cards(checked_learner(learner))
 
     def review_card(
-        self, card_id: str, rating: int, learner: str = DEFAULT_LEARNER, at: datetime | None = None
+        self, card_id: str, rating: int, learner: str | None = None, at: datetime | None = None
     ) -> StoredCard:
         """The card with its next due time.
 
@@ -179,7 +179,7 @@ class Study:
         Raises:
             NotFound, InvalidInput, Conflict: as `evals.schedule.review`; also InvalidInput for a time ahead of now.
         """
-        card = self._store.card(card_id, checked_learner(learner))
+        card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
         now = self._clock()
         try:
             at = at.astimezone(UTC) if at is not None else None

@@ -28,11 +28,15 @@ FALLBACK = "*"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Weights by signal name, the intercept, and the least score that is answered."""
+    """Weights by signal name, the intercept, the least score that is answered, and the least cosine.
+
+    The floor under the cosine is for questions of one everyday word ('hi', 'help'), which any book says somewhere.
+    """
 
     weights: dict[str, float]
     intercept: float
     threshold: float
+    least_cosine: float = -1.0
 
     def score(self, signals: dict[str, float]) -> float:
         """Evidence from 0 to 1."""
@@ -45,7 +49,7 @@ def load_calibrations() -> dict[str, Calibration]:
     """Calibrations by embedder name; `FALLBACK` is always among them."""
     data = json.loads(files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8"))
     return {
-        name: Calibration(entry["weights"], entry["intercept"], entry["threshold"])
+        name: Calibration(entry["weights"], entry["intercept"], entry["threshold"], entry.get("least_cosine", -1.0))
         for name, entry in data["calibrations"].items()
     }
 
@@ -69,8 +73,9 @@ class EvidenceJudge:
         self.threshold = self._calibration.threshold if threshold is None else threshold
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
-        """Evidence from 0 to 1."""
-        return self._calibration.score(evidence_signals(retrieval, passages))
+        """Evidence from 0 to 1; 0 where even the nearest node is far from the question."""
+        signals = evidence_signals(retrieval, passages)
+        return self._calibration.score(signals) if signals["cosine"] >= self._calibration.least_cosine else 0.0
 
     def suffices(self, retrieval: Retrieval, passages: Sequence[Passage]) -> bool:
         """Whether to answer."""

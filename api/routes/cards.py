@@ -35,7 +35,7 @@ def review_card(card_id: str, body: ReviewIn, studying: StudyingDep, caller: Cal
     at = body.reviewed_at
     if at is not None and at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return CardOut.of(studying.study.review_card(card_id, body.rating, caller.learner_for(body.learner), at))
+    return CardOut.of(studying.study.review_card(card_id, body.rating, caller.owner_for(body.learner), at))
 
 
 @router.get("/progress", responses=error_responses(400, 403, 422, 503))

@@ -6,7 +6,7 @@ import secrets
 
 from fastapi import APIRouter
 
-from api.deps import CallerDep, LearnerDep, StudyingDep
+from api.deps import CallerDep, OwnerDep, StudyingDep
 from api.schemas.base import error_responses
 from api.schemas.study import AnswersIn, ExamIn, ExamOut, ResultOut
 from api.text_input import whole_number
@@ -27,12 +27,12 @@ def start_exam(body: ExamIn, studying: StudyingDep, caller: CallerDep) -> ExamOu
 
 
 @router.get("/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
-def get_exam(exam_id: str, studying: StudyingDep, learner: LearnerDep) -> ExamOut:
+def get_exam(exam_id: str, studying: StudyingDep, owner: OwnerDep) -> ExamOut:
     """An exam as it was set, with its marks once it was handed in."""
-    return ExamOut.of(studying.study.exam(exam_id, learner))
+    return ExamOut.of(studying.study.exam(exam_id, owner))
 
 
 @router.post("/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))
 def hand_in(exam_id: str, body: AnswersIn, studying: StudyingDep, caller: CallerDep) -> ResultOut:
     """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
-    return ResultOut(**studying.study.hand_in(exam_id, body.answers, caller.learner_for(body.learner)))
+    return ResultOut(**studying.study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))

