@@ -40,6 +40,9 @@ DECLARED_PAIRS = (
 DECLARED_METRICS = ("accuracy", "key_fact_recall")
 SMALLEST_EFFECT = 0.05
 ALPHA = 0.05
+_RULE_OF_THREE = 3.0 - 1e-9
+"""When n pairs show no difference, up to 3 / n of all pairs may still differ (95 %); a bootstrap cannot see those, so
+fewer than 3 / (smallest effect) pairs are never called the same."""
 BINARY_METRICS = frozenset({"accuracy", "generated_accuracy"})
 
 
@@ -70,7 +73,8 @@ class Comparison:
     Attributes:
         n: pairs; b: control right and treatment wrong; c: the reverse (binary metrics of one seed only).
         p: of the test named; p_holm: adjusted over the declared pairs of this metric.
-        verdict: `better`, `worse`, `same` (the interval lies within the smallest effect) or `cannot tell`.
+        verdict: `better`, `worse`, `same` (the interval lies within the smallest effect, and enough pairs were
+            seen) or `cannot tell`.
     """
 
     control: str
@@ -217,7 +221,7 @@ def _with_verdict(comparison: Comparison, p_holm: float, smallest: float) -> Com
         verdict = "better"
     elif p_holm < ALPHA and comparison.high < 0:
         verdict = "worse"
-    elif -smallest <= comparison.low and comparison.high <= smallest:
+    elif -smallest <= comparison.low and comparison.high <= smallest and comparison.n * smallest >= _RULE_OF_THREE:
         verdict = "same"
     else:
         verdict = "cannot tell"

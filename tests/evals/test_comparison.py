@@ -92,6 +92,14 @@ def test_equal_arms_are_the_same_within_the_smallest_effect() -> None:
     assert compared(rag=pattern(0.7), rag_and_tuned=pattern(0.7)).comparisons[0].verdict == "same"
 
 
+def test_a_few_equal_answers_are_not_called_the_same() -> None:
+    records = [record for arm in ("rag", "rag+tuned") for record in records_of(arm, pattern(0.7))]
+    few = {question.id: question for question in QUESTIONS[:8]}
+    result = compare(score_records([record for record in records if record.question_id in few], few))
+    assert (result.comparisons[0].low, result.comparisons[0].high) == (0.0, 0.0)
+    assert result.comparisons[0].verdict == "cannot tell"
+
+
 def test_a_retriever_that_returns_noise_shows_as_no_better_than_random() -> None:
     result = compared(random=pattern(0.3), rag=pattern(0.3, shift=4), oracle=pattern(0.9))
     verdicts = {(c.control, c.treatment): c.verdict for c in result.comparisons}
