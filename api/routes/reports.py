@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from api.deps import StudyingDep
 from api.schemas.base import error_responses
-from api.schemas.study import ReportsOut, ReportSummaryOut
+from api.schemas.reports import ReportsOut, ReportSummaryOut
 from evals.report import list_reports, read_report, report_page
 
 router = APIRouter(prefix="/v1/reports", tags=["reports"])

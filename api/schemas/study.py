@@ -1,4 +1,4 @@
-"""Wire forms of the question bank, exams, cards, progress and reports."""
+"""Wire forms of the question bank, exams, cards and progress."""
 
 from __future__ import annotations
 
@@ -287,33 +287,3 @@ class ProgressOut(WireOut):
             chapters=[ChapterProgressOut.of(item, titles.get(item.chapter, "")) for item in value.chapters],
             weak_sections=[WeakSectionOut(section=s, missed=m, seen=n) for s, m, n in value.weak_sections],
         )
-
-
-class StepOut(WireOut):
-    """What one arm brings over another in accuracy: shares from -1 to 1, with a 95 % interval."""
-
-    control: str
-    treatment: str
-    difference: float | None
-    low: float | None
-    high: float | None
-    verdict: str
-
-
-class ReportSummaryOut(WireOut):
-    """A comparison that was run."""
-
-    id: str
-    created_at: str
-    verdict: str
-    generator: str
-    model: str
-    arms: list[str]
-    choice_questions: int
-    comparisons: list[StepOut]
-
-
-class ReportsOut(WireOut):
-    """Comparisons that were run, newest first."""
-
-    reports: list[ReportSummaryOut]
