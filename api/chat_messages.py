@@ -84,6 +84,6 @@ def _text(message: ChatMessageIn) -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
-def finish_reason(answer: Answer, max_tokens: int | None) -> Literal["stop", "length"]:
-    """`length` when the answer was cut off by its bound."""
-    return "length" if max_tokens is not None and answer.usage.completion_tokens >= max_tokens else "stop"
+def finish_reason(answer: Answer, max_tokens: int) -> Literal["stop", "length"]:
+    """`length` when the answer was cut off by its bound, the client's or the server's own."""
+    return "length" if answer.usage.completion_tokens >= max_tokens else "stop"

@@ -48,18 +48,19 @@ def get_model(model_id: str, services: ServicesDep) -> ModelOut:
 
 
 @router.post("/chat/completions", response_model=ChatOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
-async def complete(body: ChatIn, request: Request, answering: AnsweringDep) -> Response:
+async def complete(body: ChatIn, request: Request, answering: AnsweringDep, services: ServicesDep) -> Response:
     """Answers the last user message, whole or streamed."""
     question = question_of(body)
+    bound = question.max_tokens or services.settings.max_tokens
     if not body.stream:
         answer = await answering.answer(question, request, keep=False)
         if answer is None:
             return Response(status_code=CLIENT_LEFT)
-        return JSONResponse(_completion(answer, body.model, question.max_tokens).model_dump(mode="json"))
+        return JSONResponse(_completion(answer, body.model, bound).model_dump(mode="json"))
     pump = answering.stream(question, client_of(request), keep=False)
     first = await pump.next()
     include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return EventStreamResponse(_chunks(first, pump, body.model, question.max_tokens, include_usage=include_usage))
+    return EventStreamResponse(_chunks(first, pump, body.model, bound, include_usage=include_usage))
 
 
 def _model(services: Services, arm: str) -> ModelOut:
@@ -74,7 +75,7 @@ def _model(services: Services, arm: str) -> ModelOut:
     )
 
 
-def _completion(answer: Answer, model: str, max_tokens: int | None) -> ChatOut:
+def _completion(answer: Answer, model: str, max_tokens: int) -> ChatOut:
     message = ChatMessageOut(
         content=answer.answer,
         citations=citations_of(answer),
@@ -88,7 +89,7 @@ def _completion(answer: Answer, model: str, max_tokens: int | None) -> ChatOut:
 
 
 async def _chunks(
-    first: Event | None, pump: EventPump[Event], model: str, max_tokens: int | None, *, include_usage: bool
+    first: Event | None, pump: EventPump[Event], model: str, max_tokens: int, *, include_usage: bool
 ) -> AsyncIterator[bytes]:
     """OpenAI's chunks: role, text, then one with the finish reason, citations and usage; `[DONE]` ends them."""
     head: dict[str, Any] = {

@@ -135,6 +135,13 @@ def test_an_answer_cut_by_its_bound_says_so(live: Live, client):
     assert live.generator.requests[-1].max_tokens == 2
 
 
+def test_an_answer_cut_by_the_server_s_own_bound_says_so_too(settings):
+    bounded = settings.model_copy(update={"max_tokens": 2})
+    with running(bounded, FakeBuilder(ScriptedGenerator(["one ", "two"]))) as live, client_of(live) as client:
+        completion = client.chat.completions.create(model="coalesce-rag", messages=MESSAGES)
+        assert completion.choices[0].finish_reason == "length"
+
+
 def test_sampling_settings_and_stop_strings_reach_the_generator(live: Live, client):
     completion = client.chat.completions.create(
         model="coalesce-base", messages=MESSAGES, temperature=0.7, top_p=0.9, seed=11, stop=["threads", "x"]
