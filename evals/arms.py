@@ -50,11 +50,6 @@ PASSAGES_ADAPTER = "passages"
 """`rag+tuned@passages`: the encoder's adapter that was tuned on passages too."""
 
 
-def default_arms(with_model: bool, quick: bool) -> tuple[str, ...]:
-    """Arms of a comparison that names none; the encoder's is tuned on passages too, unless it should be quick."""
-    return DEFAULT_ARMS if with_model or quick else (*DEFAULT_ARMS, f"rag+tuned@{PASSAGES_ADAPTER}")
-
-
 def parse_arms(names: Sequence[str]) -> tuple[ArmSpec, ...]:
     """Arms by name, in the order given, each once; `ARM@ADAPTER` is a tuned arm with an adapter of its own.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.arm_adapters import ArmAdapters, configured_adapters, trained_encoder_adapters
-from evals.arms import ArmSpec, GoldPassages, default_arms, parse_arms
+from evals.arms import DEFAULT_ARMS, ArmSpec, GoldPassages, parse_arms
 from evals.comparison import SMALLEST_EFFECT, compare
 from evals.hand_labels import LABEL_SHEET, read_labels, write_label_sheet
 from evals.judge import JudgeSettings, run_judge
@@ -51,7 +51,7 @@ class ExperimentPlan:
     """What to compare.
 
     Attributes:
-        arms: names of `evals.arms`, `default_arms` when empty; questions: `bank:SPLIT`, or the path of a question file.
+        arms: names of `evals.arms`; questions: `bank:SPLIT`, or the path of a question file.
         limit: questions at most, spread over the chapters; None takes all.
         seed: of tuning, bootstrap and random passages; seeds: repetitions of the tuned arms, `seed`, `seed` + 1, ….
         quick: few questions and few training steps, for a look.
@@ -59,7 +59,7 @@ class ExperimentPlan:
         command: how it was called, for the report.
     """
 
-    arms: tuple[str, ...] = ()
+    arms: tuple[str, ...] = DEFAULT_ARMS
     questions: str = "bank:test"
     limit: int | None = None
     seed: int = 0
@@ -83,7 +83,7 @@ def run_experiment(
         Conflict: `out` holds another run.
     """
     with_model = resolve_kind(rag.generator) in ("local", "remote")
-    arms = parse_arms(plan.arms or default_arms(with_model, plan.quick))
+    arms = parse_arms(plan.arms)
     questions = choose_questions(plan)
     if plan.judge is not None and plan.judge.labels is not None:
         read_labels(plan.judge.labels)  # a broken line is told before the run, not after it

@@ -8,7 +8,7 @@ import pytest
 
 from evals import arm_adapters
 from evals.arm_adapters import configured_adapters, trained_encoder_adapters
-from evals.arms import default_arms, parse_arms
+from evals.arms import DEFAULT_ARMS, parse_arms
 from evals.comparison import declared_pairs
 from evals.questions import load_bank
 from evals.run import RunOptions, plan_jobs
@@ -84,7 +84,7 @@ def test_the_encoder_is_tuned_once_for_each_recipe_and_seed(monkeypatch: pytest.
     monkeypatch.setattr(arm_adapters, "tuning_seconds", lambda paths: float(len(paths)))
     monkeypatch.setattr(arm_adapters, "bundled_model_folder", lambda: tmp_path)
     found = trained_encoder_adapters(
-        parse_arms(default_arms(with_model=False, quick=False)),
+        parse_arms([*DEFAULT_ARMS, "rag+tuned@passages"]),
         IndexSettings(tmp_path),
         GeneratorSettings(),
         load_bank(split="tune"),
@@ -104,7 +104,3 @@ def test_the_encoder_knows_no_other_recipe(tmp_path: Path) -> None:
         trained_encoder_adapters(
             parse_arms(["tuned@raft"]), IndexSettings(tmp_path), GeneratorSettings(), [], [], tmp_path, lambda *_: None
         )
-
-
-def test_a_quick_run_and_a_language_model_have_the_standing_arms_only() -> None:
-    assert not [arm for arm in (*default_arms(True, False), *default_arms(False, True)) if "@" in arm]
