@@ -5,34 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from indexes import lexical_rows, node_rows
-from indexes.chunking import NodeDraft
 from indexes.database import Database, open_database
+from indexes.document_rows import SELECT_DOCUMENT, CatalogEntry, document_of, insert_document, insert_sections
 from indexes.errors import NotFound
 from indexes.text_encoder import Matrix
-from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
-
-
-@dataclass(frozen=True, slots=True)
-class BookIdentity:
-    """What a book is called in the catalog and which content it had.
-
-    Attributes:
-        chunking: how it was cut; a change cuts it anew though its content is the same.
-    """
-
-    document_id: str
-    source: str
-    sample: bool
-    sha256: str
-    chunking: str
+from indexes.types import Book, Chapter, Document, Filters, Hit, Section, StoredNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +25,6 @@ class RowRange:
 
     first: int
     last: int
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """A book to be written: what it is called, what was read, and how it was cut."""
-
-    identity: BookIdentity
-    book: Book
-    drafts: Sequence[NodeDraft]
 
 
 class Catalog:
@@ -80,7 +55,7 @@ class Catalog:
     def documents(self) -> tuple[Document, ...]:
         """All books, in the order in which they were added."""
         with self._database.reading() as rows:
-            return tuple(_document(row) for row in rows.execute(f"{_SELECT_DOCUMENT} ORDER BY added_at, rowid"))
+            return tuple(document_of(row) for row in rows.execute(f"{SELECT_DOCUMENT} ORDER BY added_at, rowid"))
 
     def document(self, document_id: str) -> Document:
         """One book. Raises NotFound."""
@@ -92,8 +67,8 @@ class Catalog:
     def find(self, document_id: str) -> Document | None:
         """One book, or None."""
         with self._database.reading() as rows:
-            row = rows.execute(f"{_SELECT_DOCUMENT} WHERE document_id = ?", (document_id,)).fetchone()
-        return _document(row) if row is not None else None
+            row = rows.execute(f"{SELECT_DOCUMENT} WHERE document_id = ?", (document_id,)).fetchone()
+        return document_of(row) if row is not None else None
 
     def chunking_of(self, document_id: str) -> str | None:
         """How a book was cut; None when it is not there."""
@@ -258,56 +233,18 @@ def open_catalog(path: Path, *, create: bool) -> Catalog:
     return Catalog(open_database(path, create=create))
 
 
-_SELECT_DOCUMENT = (
-    "SELECT document_id, title, source, sample, format, pages, sections, nodes, sha256, added_at, health FROM documents"
-)
-
-
-def _document(row: tuple[object, ...]) -> Document:
-    fields: list[Any] = list(row)
-    health = {name: tuple(value) for name, value in json.loads(fields[10]).items()}
-    fields[3], fields[10] = bool(fields[3]), BookHealth(**health)
-    return Document(*fields)  # the columns stand in the order of the fields
-
-
 def _put_entry(rows: sqlite3.Connection, entry: CatalogEntry, embedder: str) -> list[int]:
     """Write one book; the vectors that its former state used."""
     name = entry.identity.document_id
     row = rows.execute("SELECT added_at FROM documents WHERE document_id = ?", (name,)).fetchone()
     added_at = str(row[0]) if row is not None else datetime.now(UTC).isoformat(timespec="seconds")
     unused = node_rows.delete_document(rows, name) or []
-    _insert_document(rows, entry, added_at)
-    _insert_sections(rows, name, entry.book)
+    insert_document(rows, entry, added_at)
+    insert_sections(rows, name, entry.book)
     vector_ids = node_rows.vector_ids(rows, embedder, {draft.text_sha for draft in entry.drafts})
     span = node_rows.insert_nodes(rows, name, entry.drafts, vector_ids)
     rows.execute("UPDATE documents SET first_rowid = ?, last_rowid = ? WHERE document_id = ?", (*span, name))
     return unused
-
-
-def _insert_document(rows: sqlite3.Connection, entry: CatalogEntry, added_at: str) -> None:
-    identity, book = entry.identity, entry.book
-    health = {name: value for name, value in asdict(book.health).items() if value}
-    labels = json.dumps(book.page_labels, ensure_ascii=False)
-    rows.execute(
-        "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, -1)",
-        (
-            identity.document_id, book.title, identity.source, identity.sample, book.format, book.pages, labels,
-            len(book.sections), len(entry.drafts), identity.sha256, identity.chunking, added_at,
-            json.dumps(health, ensure_ascii=False),
-        ),
-    )  # fmt: skip
-
-
-def _insert_sections(rows: sqlite3.Connection, document_id: str, book: Book) -> None:
-    rows.executemany(
-        "INSERT INTO sections (document_id, ordinal, chapter, heading_path, text, page_marks) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            (document_id, ordinal, section.chapter, json.dumps(section.heading_path, ensure_ascii=False), section.text,
-             node_rows.marks_to_json(section.page_marks))
-            for ordinal, section in enumerate(book.sections)
-        ),
-    )  # fmt: skip
 
 
 def _generation(rows: sqlite3.Connection) -> int:

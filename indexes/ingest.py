@@ -10,9 +10,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from indexes.catalog import BookIdentity, Catalog, CatalogEntry
+from indexes.catalog import Catalog
 from indexes.chunking import NodeDraft, chunk_book
 from indexes.database import translated
+from indexes.document_rows import BookIdentity, CatalogEntry
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import read_book
 from indexes.settings import IndexSettings

@@ -128,7 +128,7 @@ def _visit(page: PageServices, request: Request) -> Visit:
     language = language_of(cookies.get("coalesce_lang"), request.headers.get("accept-language", ""))
     # The page object is shared by all visits of a path; language and theme are this visit's own.
     client.page = copy.copy(client.page)
-    client.page.language = HTML_LANGUAGES[language]  # type: ignore[assignment]
+    client.page.language = HTML_LANGUAGES[language]  # type: ignore[assignment]  # NiceGUI types only its own list
     owner = caller_of(request.scope).learner
     learner = owner or cookie_text(cookies.get("coalesce_learner")).strip()[:MAX_LEARNER_CHARACTERS] or DEFAULT_LEARNER
     return Visit(page, texts_of(language), learner, owner, client.ip or "page", client)

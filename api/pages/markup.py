@@ -160,7 +160,7 @@ def _coloured(code: str, language: str) -> str:
 @lru_cache(maxsize=1)
 def _renderer() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image"])
-    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]
+    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]  # how the parser is told
     markdown.inline.ruler.before("link", "citation", _citation_rule)
     markdown.inline.ruler.before("escape", "formula", _formula_rule)
     markdown.block.ruler.before("paragraph", "formula_block", _formula_block_rule, {"alt": ["paragraph"]})

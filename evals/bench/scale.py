@@ -23,9 +23,10 @@ import psutil
 from evals.bench.synthetic import NoisyEncoder
 from evals.bench.timing import percentile
 from evals.questions import load_bank
-from indexes.catalog import BookIdentity, Catalog, CatalogEntry, open_catalog
+from indexes.catalog import Catalog, open_catalog
 from indexes.chunking import NodeDraft, chunk_book
 from indexes.database import open_database
+from indexes.document_rows import BookIdentity, CatalogEntry
 from indexes.embedder import load_embedder
 from indexes.lexical_rows import lexical_ranking
 from indexes.library import Library, open_library
