@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from indexes.errors import NotFound
+from indexes.state_file import StateFile
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
-BUSY_TIMEOUT_S = 30.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -67,14 +66,12 @@ class JobStore:
     """All jobs of one home. Light to make; the file is created at the first call."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
+        self._file = StateFile(path, lambda connection: connection.executescript(_SCHEMA))
 
     def save(self, job: Job) -> None:
         """Keeps a job as it is now, and forgets all but the newest."""
         error = json.dumps(job.error) if job.error is not None else None
-        with self._lock, self._open() as db:
+        with self._file.transaction() as db:
             db.execute(_SAVE, asdict(job) | {"error": error})
             db.execute(
                 "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY created_at DESC LIMIT -1 OFFSET ?)",
@@ -87,7 +84,7 @@ class JobStore:
         Raises:
             NotFound: no job has this id.
         """
-        with self._lock, self._open() as db:
+        with self._file.transaction() as db:
             row = db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise NotFound(f"no job has the id {job_id!r}", hint="a job's id stands in the reply to an upload")
@@ -95,26 +92,13 @@ class JobStore:
 
     def list(self) -> list[Job]:
         """Every job kept, the newest first."""
-        with self._lock, self._open() as db:
+        with self._file.transaction() as db:
             rows = db.execute("SELECT * FROM jobs ORDER BY created_at DESC").fetchall()
         return [_job(row) for row in rows]
 
     def close(self) -> None:
         """Closes the file; the next call opens it again."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.row_factory = sqlite3.Row
-            connection.executescript(_SCHEMA)
-            self._connection = connection
-        return self._connection
+        self._file.close()
 
 
 def now() -> str:

@@ -1,16 +1,14 @@
 """What learners did, in one SQLite file in the home: exams, attempts, cards, reviews.
 
-Questions are kept as they were asked, so marks stay readable when a question file changes. Every row names its learner
-and every read asks for one: nobody sees another's.
+Questions are kept as they were asked, so marks stay readable when a question file changes. Every row names its
+learner, and every list is of one. An exam or a card is found by its id alone only where no learner is asked for.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +18,8 @@ from pydantic_core import from_json
 
 from evals.errors import ExamClosed
 from evals.schedule import Scheduled, make_due, new_card
-from indexes.errors import HomeNotWritable, NotFound, StorageFull
+from indexes.errors import NotFound
+from indexes.state_file import StateFile
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS exams (
@@ -82,17 +81,20 @@ class Attempt:
     at: datetime
 
 
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.executescript(_SCHEMA)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
 class StudyStore:
     """Exams, attempts and cards of every learner. Safe to share among threads."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._file = StateFile(path, _prepare)
 
     def add_exam(self, exam: StoredExam) -> None:
         """Keeps a new exam."""
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             database.execute(
                 "INSERT INTO exams (id, learner, created_at, deadline, questions) VALUES (?, ?, ?, ?, ?)",
                 (
@@ -105,12 +107,12 @@ class StudyStore:
             )
 
     def exam(self, exam_id: str, learner: str | None) -> StoredExam:
-        """One exam, whoever's it is when no learner is named: ids are drawn at random and tell nothing.
+        """One exam, whoever's it is when no learner is named.
 
         Raises:
             NotFound: there is none by that id, or it is another learner's.
         """
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             row = database.execute("SELECT * FROM exams WHERE id = ?", (exam_id,)).fetchone()
         if row is None or learner not in (None, row["learner"]):
             whose = "there is" if learner is None else f"learner {learner!r} has"
@@ -120,7 +122,7 @@ class StudyStore:
     def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, the newest first."""
         query = "SELECT * FROM exams WHERE learner = ? ORDER BY created_at DESC, rowid DESC LIMIT ?"
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             return tuple(_exam(row) for row in database.execute(query, (learner, limit)))
 
     def close_exam(
@@ -136,7 +138,7 @@ class StudyStore:
         Raises:
             ExamClosed: somebody handed it in meanwhile.
         """
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             changed = database.execute(
                 "UPDATE exams SET handed_in_at = ?, result = ? WHERE id = ? AND handed_in_at IS NULL",
                 (now.isoformat(), json.dumps(result, ensure_ascii=False), exam.id),
@@ -149,40 +151,40 @@ class StudyStore:
 
     def add_cards(self, learner: str, questions: Sequence[dict[str, Any]], now: datetime) -> int:
         """Makes cards of questions, due at `now`; how many there were not yet."""
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             return sum(self._make_card(database, learner, question, now) for question in questions)
 
     def due_cards(self, learner: str, now: datetime, limit: int) -> tuple[StoredCard, ...]:
         """Cards due at `now`, the longest overdue first."""
         query = "SELECT * FROM cards WHERE learner = ? AND due <= ? ORDER BY due, number LIMIT ?"
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             return tuple(_card(row) for row in database.execute(query, (learner, now.isoformat(), limit)))
 
     def count_due(self, learner: str, now: datetime) -> int:
         """How many cards are due at `now`, without reading them."""
         query = "SELECT count(*) FROM cards WHERE learner = ? AND due <= ?"
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             return int(database.execute(query, (learner, now.isoformat())).fetchone()[0])
 
     def cards(self, learner: str) -> tuple[StoredCard, ...]:
         """All cards of a learner, by due time."""
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             rows = database.execute("SELECT * FROM cards WHERE learner = ? ORDER BY due, number", (learner,))
             return tuple(_card(row) for row in rows)
 
     def due_times(self, learner: str) -> tuple[tuple[str, datetime], ...]:
         """`(question_id, due)` of every card, without reading the questions."""
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             rows = database.execute("SELECT question_id, due FROM cards WHERE learner = ?", (learner,))
             return tuple((row["question_id"], datetime.fromisoformat(row["due"])) for row in rows)
 
     def card(self, card_id: str, learner: str | None) -> StoredCard:
-        """One card, whoever's it is when no learner is named: ids are drawn at random and tell nothing.
+        """One card, whoever's it is when no learner is named.
 
         Raises:
             NotFound: there is none by that id, or it is another learner's.
         """
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             row = database.execute("SELECT * FROM cards WHERE id = ?", (card_id,)).fetchone()
         if row is None or learner not in (None, row["learner"]):
             whose = "there is" if learner is None else f"learner {learner!r} has"
@@ -192,7 +194,7 @@ class StudyStore:
     def keep_review(self, card: StoredCard, schedule: Scheduled, rating: int, attempt: Attempt) -> StoredCard:
         """Keeps a review: the card's new schedule, the review itself and the attempt it is."""
         due = schedule.due.isoformat()
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             database.execute(
                 "UPDATE cards SET fsrs = ?, due = ?, state = ? WHERE id = ?",
                 (schedule.fsrs_json, due, schedule.state, card.id),
@@ -210,7 +212,7 @@ class StudyStore:
             "SELECT question_id, chapter, section, score, at FROM attempts WHERE number IN "
             "(SELECT max(number) FROM attempts WHERE learner = ? GROUP BY question_id) ORDER BY number"
         )
-        with self._transaction() as database:
+        with self._file.transaction() as database:
             return tuple(
                 Attempt(r["question_id"], r["chapter"], r["section"], r["score"], datetime.fromisoformat(r["at"]))
                 for r in database.execute(query, (learner,))
@@ -218,10 +220,7 @@ class StudyStore:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        self._file.close()
 
     def _make_card(self, database: sqlite3.Connection, learner: str, question: dict[str, Any], now: datetime) -> bool:
         key = (learner, question["id"])
@@ -247,32 +246,6 @@ class StudyStore:
             "INSERT INTO attempts (learner, question_id, chapter, section, score, at) VALUES (?, ?, ?, ?, ?, ?)",
             [(learner, a.question_id, a.chapter, a.section, a.score, a.at.isoformat()) for a in attempts],
         )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                database = self._open()
-                with database:
-                    yield database
-            except sqlite3.OperationalError as error:
-                if "full" in str(error):
-                    raise StorageFull(f"the disk of {self._path.parent} is full", hint="free some space") from error
-                raise HomeNotWritable(
-                    f"{self._path} cannot be used: {error}", hint="check the folder's owner and permissions"
-                ) from error
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # One connection behind one lock; WAL lets another process read meanwhile.
-            connection = sqlite3.connect(self._path, check_same_thread=False, timeout=30.0)
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._connection = connection
-        return self._connection
 
 
 def _exam(row: sqlite3.Row) -> StoredExam:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from indexes.errors import InvalidInput, NotFound
 from rag.answer_json import answer_from_json, answer_to_json
-from rag.conversation_file import ConversationFile
+from rag.conversation_file import conversation_file
 from rag.types import Answer
 
 Rating: TypeAlias = Literal["up", "down"]
@@ -55,7 +55,7 @@ class ConversationStore:
     def __init__(self, path: Path, owner: str | None = None) -> None:
         self._path = path
         self._owner = owner
-        self._file = ConversationFile(path)
+        self._file = conversation_file(path)
 
     def of(self, owner: str | None) -> ConversationStore:
         """This store narrowed to one owner, over the same open file; None narrows nothing."""

@@ -70,7 +70,9 @@ def read_epub(
                 raise TooLarge(f"'{path.name}' holds {len(file.namelist()):,} files.", hint="the file looks hostile")
             return _read(_Archive(file, path.name), cancelled, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
-        raise UnreadableBook(f"'{path.name}' is damaged or cut short: {error}.", hint="get another copy") from error
+        raise UnreadableBook(
+            f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy"
+        ) from error
     except KeyError as error:
         raise UnreadableBook(f"'{path.name}' is no EPUB: {error.args[0]}.", hint="get another copy") from error
     except RuntimeError as error:

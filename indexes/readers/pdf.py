@@ -149,7 +149,9 @@ def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
         return UnreadableBook(
             f"'{path.name}' is encrypted.", hint="remove its password (qpdf --decrypt) and add it again"
         )
-    return UnreadableBook(f"'{path.name}' is damaged or cut short: {error}.", hint="get another copy of the file")
+    return UnreadableBook(
+        f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy of the file"
+    )
 
 
 def _elements(pages: Sequence[OrderedPage], headings: Sequence[FoundHeading], size: float) -> tuple[Element, ...]:
