@@ -10,6 +10,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -68,6 +69,8 @@ class CoalesceSettings(BaseSettings):
     chunk_overlap_tokens: int = Field(default=0, ge=0)
     ocr: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    vector_store: str = Field(default="faiss", pattern=r"^(faiss|milvus(:.+)?)$")
+    vector_store_token: SecretStr | None = None
 
     candidates: int = Field(default=50, ge=1, le=10_000)
     passage_budget_tokens: int = Field(default=2000, ge=64)
@@ -155,16 +158,9 @@ class CoalesceSettings(BaseSettings):
     @property
     def index(self) -> IndexSettings:
         """What `indexes` may be told."""
-        return IndexSettings(
-            home=self.home,
-            embedder=self.embedder,
-            embedder_dtype=self.embedder_dtype,
-            embed_batch_size=self.embed_batch_size,
-            chunk_tokens=self.chunk_tokens,
-            chunk_overlap_tokens=self.chunk_overlap_tokens,
-            ocr=self.ocr,
-            device=self.device,
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(IndexSettings)}
+        token = self.vector_store_token
+        return IndexSettings(**values | {"vector_store_token": token.get_secret_value() if token else None})
 
     @property
     def rag(self) -> RagSettings:

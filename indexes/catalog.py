@@ -169,6 +169,11 @@ class Catalog:
         with self._database.reading() as rows:
             return node_rows.vectors_in(rows, span.first, span.last, dimension)
 
+    def vectors_at(self, rowids: np.ndarray, dimension: int) -> tuple[np.ndarray, Matrix]:
+        """Rowids, ascending, shape (n,), and vectors, shape (n, dimension), of those of these nodes that are there."""
+        with self._database.reading() as rows:
+            return node_rows.vectors_at(rows, rowids, dimension)
+
     # --- nodes
 
     def lexical(self, terms: Sequence[str], top_k: int, filters: Filters) -> list[Hit]:
@@ -192,6 +197,11 @@ class Catalog:
         """The nodes with these rowids that are still there, in the order asked."""
         with self._database.reading() as rows:
             return self._nodes(rows, rowids)
+
+    def rowids_by_id(self, node_ids: Sequence[str]) -> dict[str, int]:
+        """Rowids of those of these node ids that are there."""
+        with self._database.reading() as rows:
+            return node_rows.rowids_of_ids(rows, node_ids)
 
     def nodes_by_id(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """The nodes with these ids, in the order asked. Raises NotFound for an id that names nothing."""

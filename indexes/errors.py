@@ -14,7 +14,8 @@
     ├── EmbedderMismatch           the library was embedded by another model                       (409)
     ├── EmbedderCannotLoad         the embedding model is not there or damaged                     (503)
     ├── HomeNotWritable            the home folder cannot be written                               (503)
-    └── StorageFull                the disk is full                                                (503)
+    ├── StorageFull                the disk is full                                                (503)
+    └── VectorStoreUnavailable     the outside vector engine does not answer                       (503)
 
 `rag/errors.py` and `evals/errors.py` add the branches of their floors. The numbers are those of `api/errors.py`,
 the one place that holds them; they stand here for the reader only.
@@ -95,3 +96,7 @@ class HomeNotWritable(CoalesceError):
 
 class StorageFull(CoalesceError):
     """The disk is full; nothing of the operation was kept."""
+
+
+class VectorStoreUnavailable(CoalesceError):
+    """The outside engine that holds the vectors does not answer, or failed."""

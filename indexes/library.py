@@ -11,6 +11,7 @@ import numpy as np
 from indexes.catalog import Catalog, open_catalog
 from indexes.errors import Busy, EmbedderMismatch
 from indexes.ingest import Ingest
+from indexes.node_vectors import NodeVectors
 from indexes.settings import IndexSettings
 from indexes.terms import query_terms
 from indexes.text_encoder import CancelCheck, Matrix, TextEncoder
@@ -37,7 +38,7 @@ class Library:
         self._settings = settings
         self._catalog = catalog
         self._encoder = encoder
-        self._vectors: SyncedVectors | None = None
+        self._vectors: NodeVectors | None = None
         self._loading = threading.RLock()
 
     # --- life
@@ -48,6 +49,7 @@ class Library:
         Raises:
             EmbedderCannotLoad: the model is not there or damaged.
             EmbedderMismatch: the library's vectors were made by another model.
+            VectorStoreUnavailable: the outside engine of the settings does not answer.
         """
         self._load_encoder(on_step)
         if on_step is not None and self._vectors is None:
@@ -78,8 +80,8 @@ class Library:
 
     @property
     def faiss_device(self) -> str:
-        """Where vectors are searched: `cuda` or `cpu`; `none` before `load()`."""
-        return self._vectors.index.device if self._vectors is not None else "none"
+        """Where vectors are searched: `cuda` or `cpu`, or an outside engine's name; `none` before `load()`."""
+        return self._vectors.device if self._vectors is not None else "none"
 
     def close(self) -> None:
         """Save the vectors where that is worth it, and close the catalog."""
@@ -166,11 +168,8 @@ class Library:
         filters = filters or Filters()
         for _ in range(3):
             vectors.sync()
-            allowed: np.ndarray | None = None
-            if not filters.empty:
-                self._catalog.check_filters(filters)
-                allowed = self._catalog.rowids(filters)
-            rowids, scores = vectors.index.search(vector, top_k, allowed)
+            self._catalog.check_filters(filters)
+            rowids, scores = vectors.search(vector, top_k, filters)
             nodes = {node.rowid: node for node in self._catalog.nodes_by_rowid(rowids.tolist())}
             # A node that was found but is gone means that a writer came between the two: look again.
             if len(nodes) == len(rowids):
@@ -231,7 +230,7 @@ class Library:
 
                 self._encoder = load_embedder(self._settings, on_step)
 
-    def _open_vectors(self) -> SyncedVectors:
+    def _open_vectors(self) -> NodeVectors:
         """The vectors, opened at the first need: adding a book does without them. Raises Busy, EmbedderMismatch."""
         if self._vectors is not None:
             return self._vectors
@@ -239,12 +238,20 @@ class Library:
         with self._loading:
             if self._vectors is None:
                 self._check_embedder()
-                use_gpu = self._settings.device != "cpu"
-                path = self._settings.vectors_path
-                vectors = SyncedVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
+                vectors = self._choose_vectors(encoder)
                 vectors.open()
                 self._vectors = vectors
             return self._vectors
+
+    def _choose_vectors(self, encoder: TextEncoder) -> NodeVectors:
+        settings = self._settings
+        if settings.vector_store == "faiss":
+            use_gpu = settings.device != "cpu"
+            path = settings.vectors_path
+            return SyncedVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
+        from indexes.engine_vectors import open_engine_vectors
+
+        return open_engine_vectors(settings, self._catalog, encoder.fingerprint, encoder.dimension)
 
     def _check_embedder(self) -> None:
         stored = self._catalog.embedder()

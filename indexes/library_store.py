@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import BaseNode, TextNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     FilterCondition,
@@ -19,7 +19,8 @@ from pydantic import PrivateAttr
 
 from indexes.errors import Conflict, InvalidInput
 from indexes.library import Library
-from indexes.types import Filters, StoredNode
+from indexes.text_nodes import to_text_node
+from indexes.types import Filters
 
 FILTER_KEYS = ("document_id", "chapter")
 
@@ -57,14 +58,12 @@ class LibraryVectorStore(BasePydanticVectorStore):
         """Nodes by id. Raises NotFound, InvalidInput."""
         if node_ids is None or filters is not None:
             raise InvalidInput("A library gives nodes by their ids only.")
-        return [_text_node(node) for node in self._library.get_nodes(node_ids)]
+        return [to_text_node(node) for node in self._library.get_nodes(node_ids)]
 
     def embedded_nodes(self, document_id: str) -> list[TextNode]:
         """A book's nodes with their vectors, ready for another store's `add`. Raises NotFound, Busy."""
-        nodes = [_text_node(node) for node in self._library.nodes_of(document_id)]
-        for node, vector in zip(nodes, self._library.vectors_of(document_id).tolist(), strict=True):
-            node.embedding = vector
-        return nodes
+        nodes, vectors = self._library.nodes_of(document_id), self._library.vectors_of(document_id).tolist()
+        return [to_text_node(node, vector) for node, vector in zip(nodes, vectors, strict=True)]
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The nodes nearest in meaning, best first. Filters: `document_id` and `chapter`, by `==` or `in`.
@@ -80,7 +79,7 @@ class LibraryVectorStore(BasePydanticVectorStore):
             np.array(query.query_embedding, dtype=np.float32), query.similarity_top_k, filters
         )
         return VectorStoreQueryResult(
-            nodes=[_text_node(hit.node) for hit in hits],
+            nodes=[to_text_node(hit.node) for hit in hits],
             similarities=[hit.score for hit in hits],
             ids=[hit.node.node_id for hit in hits],
         )
@@ -97,21 +96,3 @@ def _filters(query: VectorStoreQuery) -> Filters:
         value = getattr(one, "value", None)
         found[key] += tuple(value) if isinstance(value, list) else (value,)
     return Filters(document_ids=found["document_id"], chapters=found["chapter"])
-
-
-def _text_node(node: StoredNode) -> TextNode:
-    metadata = {
-        "document_id": node.document_id,
-        "title": node.title,
-        "section": " > ".join(node.heading_path),
-        "chapter": node.chapter,
-        "page_start": node.page_start,
-        "page_end": node.page_end,
-        "page_label": node.page_labels[0] if node.page_labels else None,
-    }
-    return TextNode(
-        id_=node.node_id,
-        text=node.text,
-        metadata=metadata,
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=node.document_id)},
-    )

@@ -147,6 +147,18 @@ def vectors_in(rows: sqlite3.Connection, first: int, last: int, dimension: int) 
     return rowids, flat.reshape(len(found), dimension)
 
 
+def vectors_at(rows: sqlite3.Connection, wanted: np.ndarray, dimension: int) -> tuple[np.ndarray, Matrix]:
+    """Rowids and vectors of those nodes that are there."""
+    parts = [
+        vectors_in(rows, int(run[0]), int(run[-1]), dimension)
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
+        if len(run)
+    ]
+    if not parts:
+        return np.empty(0, dtype=np.int64), np.empty((0, dimension), dtype=np.float32)
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
 def filter_clause(filters: Filters) -> tuple[str, list[object]]:
     """An SQL condition on `nodes` that the filters allow, and its parameters."""
     parts: list[str] = []

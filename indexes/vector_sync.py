@@ -13,6 +13,7 @@ import numpy as np
 from indexes import vectors
 from indexes.catalog import Catalog, RowRange
 from indexes.errors import IndexCorrupt
+from indexes.types import Filters
 from indexes.vectors import VectorIndex, load_index
 
 GROWTH_LIMIT = 4
@@ -46,6 +47,15 @@ class SyncedVectors:
             self._load()
         self.sync()
         self._choose_kind()
+
+    @property
+    def device(self) -> str:
+        """Where FAISS searches: `cuda` or `cpu`."""
+        return self.index.device
+
+    def search(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
+        """As `NodeVectors.search`."""
+        return self.index.search(vector, top_k, None if filters.empty else self._catalog.rowids(filters))
 
     def sync(self) -> None:
         """Take over what changed in the catalog since the last call; costs one row read when nothing did."""

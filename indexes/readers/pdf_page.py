@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from indexes.readers.pdf_line_numbers import without_line_numbers
+from indexes.readers.pdf_underscores import thin_rules, with_underscores
 from indexes.readers.pdf_word import Word
 
 _MONO_NAME = re.compile(
@@ -77,14 +78,14 @@ def read_page(document: Any, number: int) -> PageLines:
     page = document[number - 1]
     try:
         width, height = page.get_size()
-        text_page = page.get_textpage()
-        try:
-            words = without_line_numbers(list(_words(text_page.raw)))
-        finally:
-            text_page.close()
         import pypdfium2.raw as pdfium
 
         objects = int(pdfium.FPDFPage_CountObjects(page))
+        text_page = page.get_textpage()
+        try:
+            words = without_line_numbers(with_underscores(list(_words(text_page.raw)), thin_rules(page, objects)))
+        finally:
+            text_page.close()
     finally:
         page.close()
     lines = tuple(_condensed(line) for line in _lines(words, number))

@@ -114,3 +114,19 @@ def test_a_judge_needs_its_address_and_its_model(monkeypatch: pytest.MonkeyPatch
     )
     with pytest.raises(InvalidInput, match="its address and its model"):
         _ = load_settings({"home": tmp_path, "judge_model": "m"}).judge
+
+
+def test_the_vector_store_reaches_the_library_and_its_token_is_not_printed(tmp_path, monkeypatch):
+    monkeypatch.setenv("COALESCE_VECTOR_STORE", "milvus:http://engine:19530#course")
+    monkeypatch.setenv("COALESCE_VECTOR_STORE_TOKEN", "root:hidden")
+    settings = load_settings({"home": tmp_path})
+    assert settings.index.vector_store == "milvus:http://engine:19530#course"
+    assert settings.index.vector_store_token == "root:hidden"
+    assert "hidden" not in repr(settings) + repr(settings.index)
+
+
+@pytest.mark.parametrize("value", ["chroma", "milvus:", "faiss:x"])
+def test_an_unknown_vector_store_is_refused(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("COALESCE_VECTOR_STORE", value)
+    with pytest.raises(InvalidInput, match="vector_store"):
+        load_settings({"home": tmp_path})
