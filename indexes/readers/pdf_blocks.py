@@ -12,7 +12,7 @@ from typing import Literal
 
 from indexes.readers.elements import Block
 from indexes.readers.pdf_order import OrderedPage
-from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps, typed_text
+from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps, pitch_of, typed_text
 
 Kind = Literal["prose", "item", "table", "listing", "heading"]
 _BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
@@ -221,6 +221,7 @@ def _listing(paragraph: Paragraph) -> Block:
     text = "```\n"
     marks: list[tuple[int, int]] = []
     shift = 0.0
+    pitch = pitch_of(paragraph.lines)
     ends = [*(start for start, _ in paragraph.margins[1:]), len(paragraph.lines)]
     for (start, margin), end in zip(paragraph.margins, ends, strict=True):
         lines = paragraph.lines[start:end]
@@ -236,7 +237,7 @@ def _listing(paragraph: Paragraph) -> Block:
                 marks.append((len(text) if marks else 0, line.page))
             if previous is not None:
                 text += "\n" * max(0, min(round((previous.bottom - line.bottom) / step) - 1, 3))
-            text += typed_text(line, left).rstrip() + "\n"
+            text += typed_text(line, left, pitch).rstrip() + "\n"
             previous = line
     return Block(text + "```", tuple(marks))
 

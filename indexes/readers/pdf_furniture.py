@@ -14,8 +14,8 @@ _FOLIO_WRAP = re.compile(
     r"^(?:page|p\.|seite|[-–—|\[(~· ])*\s*(\d{1,4}|[ivxlcdm]{1,8})\s*(?:[-–—|\])~· ]|(?:of|/)\s*\d+)*$", re.IGNORECASE
 )
 _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
-EDGE_SHARE = 0.14
-"""Heads and feet stand in the upper and lower 14 % of a page."""
+EDGE_SHARE = 0.25
+"""Heads and feet stand in the upper and lower quarter of a page; small books are often laid out on large pages."""
 NEAR_PAGES = 8
 """A head or page number is believed when a page at most this far away agrees with it."""
 
