@@ -5,6 +5,7 @@ Nothing is executed and no file is inserted; `literalinclude` alone is followed,
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 from pathlib import Path
@@ -34,6 +35,8 @@ _SETTINGS = {
 }
 _IDENTIFIER = re.compile(r"^[A-Za-z_][\w:.]*(\(\))?$")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`:.+#*<>_!])\1{2,}\s*$")
+_DIRECTIVE = re.compile(r"\s*\.\. [A-Za-z][\w:.+-]* ?::[ \t]*(.*)\n?")
+_OPTION = re.compile(r":[\w-]+:")
 # docutils keeps directives and roles in module-wide tables.
 _lock = threading.Lock()
 
@@ -89,7 +92,9 @@ def _element(node: nodes.Node, level: int) -> list[Element]:
 
 def _blocks(node: nodes.Node) -> list[str]:
     """One node as texts; listings and tables are texts of their own."""
-    if isinstance(node, (nodes.comment, nodes.system_message, nodes.target, nodes.substitution_definition,
+    if isinstance(node, nodes.system_message):
+        return _unparsed(node)
+    if isinstance(node, (nodes.comment, nodes.target, nodes.substitution_definition,
                          nodes.pending, nodes.raw, nodes.meta, nodes.decoration)):  # fmt: skip
         return []
     if isinstance(node, nodes.literal_block):
@@ -125,6 +130,19 @@ def _blocks(node: nodes.Node) -> list[str]:
     if isinstance(node, nodes.TextElement):
         return [_inline(node)]
     return _all(node)
+
+
+def _unparsed(message: nodes.system_message) -> list[str]:
+    """The words of a directive that docutils refused: its message carries the source, and the tree nothing else."""
+    source = next((child.astext() for child in message.children if isinstance(child, nodes.literal_block)), "")
+    directive = _DIRECTIVE.match(source)
+    if directive is None:
+        return []
+    lines = inspect.cleandoc("\n" + source[directive.end() :]).split("\n")
+    while lines and _OPTION.match(lines[0]):
+        del lines[0]
+    pieces = re.split(r"\n[ \t]*\n", "\n".join(lines))
+    return [piece.strip("\n") for piece in (directive[1], *pieces) if piece.strip()]
 
 
 def _all(node: nodes.Node) -> list[str]:

@@ -13,12 +13,13 @@ from indexes.readers.source import clean_text
 
 _NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
 _ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
+_STYLES = re.compile(r"[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*$")
 _ROLE_TARGET = re.compile(r"^(.*?)\s*<[^<>]*>$", re.DOTALL)
 
 # docutils' own, whose meaning is kept.
 _NATIVE = frozenset(
     {"figure", "list-table", "table", "math", "parsed-literal", "replace", "unicode", "epigraph", "pull-quote",
-     "highlights", "compound", "container", "rubric", "line-block", "date", "role", "default-role", "class", "header",
+     "highlights", "compound", "container", "rubric", "line-block", "date", "role", "default-role", "header",
      "footer", "csv-table", "topic", "sidebar", "attention", "caution", "danger", "error", "hint", "important", "note",
      "tip", "warning", "admonition", "image"}
 )  # fmt: skip
@@ -76,12 +77,14 @@ class Unwrapped(_Tolerant):
     def run(self) -> list[nodes.Node]:
         """The words of the directive."""
         lead = self.argument or _LABELS.get(self.name.lower(), "")
-        if not lead:
+        styles = self.name.lower() in ("class", "rst-class", "cssclass") and not self.content and _STYLES.match(lead)
+        if not lead or styles:
             return self.nested()
         inline, _ = self.state.inline_text(lead, self.lineno)
         plain = self.name.lower() in _LABELS or "tab" in self.name.lower() or not self.content
         described = re.match(
-            r"(c:|cpp:|py:|js:|auto|doxygen)|(function|method|class|attribute|data|envvar)$", self.name
+            r"(c:|cpp:|py:|js:|auto|doxygen)|(function|(class|static)?method|class|exception|attribute|data|envvar)$",
+            self.name.lower(),
         )
         if described:
             return [nodes.paragraph("", "", nodes.literal("", lead)), *self.nested()]

@@ -77,3 +77,17 @@ def test_a_missing_listing_is_reported(tmp_path: Path) -> None:
 
 def test_broken_markup_is_read_all_the_same() -> None:
     assert "word" in " ".join(blocks("word `unclosed\n\n=====\nodd\n==\n\n.. figure::\n\n.. [1 broken\n"))
+
+
+def test_a_described_class_keeps_its_members() -> None:
+    text = ".. class :: GPUArray(shape, dtype)\n\n   Holds data.\n\n   .. method :: __len__()\n\n      Leading dimension.\n"
+    assert blocks(text) == ["`GPUArray(shape, dtype)`", "Holds data.", "`__len__()`", "Leading dimension."]
+
+
+def test_a_style_class_leaves_no_words() -> None:
+    assert blocks(".. class:: centered\n\nText.") == ["Text."]
+
+
+def test_a_directive_that_docutils_refuses_keeps_its_words() -> None:
+    text = ".. list-table:: Limits\n   :header-rows: 1\n\n   Threads a block: 1024.\n\n   Warps: 32.\n\nAfter."
+    assert blocks(text) == ["Limits", "Threads a block: 1024.", "Warps: 32.", "After."]
