@@ -23,6 +23,8 @@ from indexes.types import AddProgress, AddResult, Book, Document, ProgressListen
 
 CHUNKER_VERSION = 1
 """Raised when the same text would be cut into other nodes: books are then cut anew when they are added again."""
+READER_VERSION = 2
+"""Raised when a reader gives other text for the same file, with the same effect."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage that can be read and cited, however much the embedder could read."""
 TOKEN_RESERVE = 14
@@ -55,7 +57,7 @@ class Ingest:
         document_id = document_id_of(digest if source_name is not None else str(path))
         with self._book_lock(document_id, cancelled):
             # Looked up only now: another process may have added the same book while this one waited.
-            identity = BookIdentity(document_id, source, sample, digest, self.chunking)
+            identity = BookIdentity(document_id, source, sample, digest, self._chunking())
             known = self._catalog.find(document_id)
             if known is not None and self._is_current(known, identity, title):
                 return AddResult(known, "unchanged", 0, time.monotonic() - started)
@@ -86,9 +88,9 @@ class Ingest:
             drafts = self._cut(book)
             vectors = self._embed(drafts, progress, cancelled)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
-            identity = BookIdentity(
-                document.document_id, document.source, document.sample, document.sha256, self.chunking
-            )
+            stored = self._catalog.chunking_of(document.document_id) or ""
+            chunking = self._chunking(_reader_of(stored))  # it is cut anew, not read anew
+            identity = BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking)
             entries.append(CatalogEntry(identity, book, drafts))
             counts[document.document_id] = len(vectors)
         self._catalog.put(entries, self._encoder.fingerprint, {}, only_embedder=True)
@@ -97,10 +99,10 @@ class Ingest:
             AddResult(self._catalog.document(name), "updated", count, seconds) for name, count in counts.items()
         )
 
-    @property
-    def chunking(self) -> str:
-        """Names how books are cut here; stored with each book."""
-        return f"{CHUNKER_VERSION}/{self._limit_tokens}/{self._settings.chunk_overlap_tokens}"
+    def _chunking(self, reader: int | None = None) -> str:
+        """Names how a book was read and cut; stored with it."""
+        cut = f"{CHUNKER_VERSION}/{self._limit_tokens}/{self._settings.chunk_overlap_tokens}"
+        return f"{cut}/{reader or READER_VERSION}"
 
     @property
     def _limit_tokens(self) -> int:
@@ -175,3 +177,9 @@ class Ingest:
         if cancelled is not None and cancelled():
             raise Cancelled("Adding was cancelled; nothing of the book was kept.")
         return {sha: vector.astype("<f4").tobytes() for sha, vector in zip(shas, vectors, strict=True)}
+
+
+def _reader_of(chunking: str) -> int:
+    """The reader's version in a stored name; the first versions did not write it."""
+    parts = chunking.split("/")
+    return int(parts[3]) if len(parts) > 3 else 1

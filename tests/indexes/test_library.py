@@ -11,7 +11,7 @@ import pytest
 from fakes import HashEncoder
 from pdf_maker import make_book
 
-from indexes import database, lexical_rows
+from indexes import database, ingest, lexical_rows
 from indexes.errors import (
     Busy,
     Cancelled,
@@ -122,6 +122,17 @@ def test_the_same_book_again_changes_nothing(home: Path, book: Path) -> None:
     again = library.add(book)
     assert (again.status, again.embedded_nodes, again.document) == ("unchanged", 0, first.document)
     assert library.generation == generation
+
+
+def test_a_book_read_by_an_earlier_reader_is_read_again(
+    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = opened(home)
+    library.add(book)
+    monkeypatch.setattr(ingest, "READER_VERSION", ingest.READER_VERSION + 1)
+    library.reindex()  # cut anew from what the earlier reader read
+    assert library.add(book).status == "updated"
+    assert library.add(book).status == "unchanged"
 
 
 def test_an_edit_embeds_only_new_text_and_keeps_id_and_date(home: Path, book: Path) -> None:

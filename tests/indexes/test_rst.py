@@ -80,8 +80,8 @@ def test_broken_markup_is_read_all_the_same() -> None:
 
 
 def test_a_described_class_keeps_its_members() -> None:
-    text = ".. class :: Array(shape, dtype)\n\n   Holds data.\n\n   .. method :: __len__()\n\n      Leading dimension.\n"
-    assert blocks(text) == ["`Array(shape, dtype)`", "Holds data.", "`__len__()`", "Leading dimension."]
+    text = ".. class :: Array(shape, dtype)\n\n   Holds data.\n\n   .. method :: __len__()\n\n      Leading one.\n"
+    assert blocks(text) == ["`Array(shape, dtype)`", "Holds data.", "`__len__()`", "Leading one."]
 
 
 def test_a_style_class_leaves_no_words() -> None:
