@@ -13,7 +13,7 @@ from typing import Any
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed
-from indexes.readers.pdf_blocks import Paragraph, block_of, joined, paragraphs_of, words_of
+from indexes.readers.pdf_blocks import Paragraph, block_of, paragraphs_of, words_of
 from indexes.readers.pdf_furniture import body_size, find_furniture, printed_labels
 from indexes.readers.pdf_headings import (
     FoundHeading,
@@ -26,6 +26,7 @@ from indexes.readers.pdf_headings import (
 from indexes.readers.pdf_ocr import Recogniser, render
 from indexes.readers.pdf_order import OrderedPage, in_reading_order
 from indexes.readers.pdf_page import PageLines, read_page
+from indexes.readers.pdf_torn import joined
 from indexes.types import BookHealth
 
 # PDFium is not made for threads: one call at a time in the whole process.

@@ -16,8 +16,12 @@ from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, ha
 
 Kind = Literal["prose", "item", "table", "listing", "heading"]
 _BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
-_TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
+TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
+"""How a line ends with which a sentence ends."""
 _CONTENTS_LINE = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
+
+MANY_GAPS = 3
+"""Gaps of one width in a line from margin to margin; so many are no row of a table."""
 
 
 @dataclass(slots=True)
@@ -28,12 +32,14 @@ class Paragraph:
         margins: where each of its runs of lines begins in `lines` (a new one after a page's or column's end), with the
             left margin of the column that it stands in.
         full_width: its last line reaches the right margin, as a line does whose sentence goes on.
+        filled: one of its lines goes from margin to margin, as text does and captions and rows seldom do.
     """
 
     kind: Kind
     lines: list[Line]
     margins: list[tuple[int, float]]
     full_width: bool = False
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,18 @@ def margins_of(lines: Sequence[Line]) -> Margins:
     """Margins and leading of one column of lines."""
     starts = Counter(round(line.x0) for line in lines)
     left = min((x for x, count in starts.items() if count >= max(starts.values()) * 0.5), default=0)
-    right = max((line.x1 for line in lines), default=0.0)
+    right = _right_margin([line for line in lines if not line.mono] or lines)
     steps = [above.bottom - below.bottom for above, below in pairwise(lines) if 0 < above.bottom - below.bottom < 40]
     return Margins(float(left), right, median(steps) if steps else 12.0)
+
+
+def _right_margin(lines: Sequence[Line]) -> float:
+    """Where lines end: one that reaches farther than all others was too long for its column."""
+    ends = Counter(round(line.x1 / 2) for line in lines)
+    shared = max((end for end, count in ends.items() if count > 1), default=None)
+    if shared is None:
+        return max((line.x1 for line in lines), default=0.0)
+    return max(line.x1 for line in lines if round(line.x1 / 2) == shared)
 
 
 def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph]:
@@ -67,13 +82,17 @@ def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph
             kind = "heading" if id(line) in alone else _kind(line)
             if kind == "listing" and own and _is_code_in_prose(own[-1], line, margins):
                 kind = "prose"
+            if kind == "table" and _is_spread(own[-1] if own else None, line, margins):
+                kind = "prose"
             if own and _belongs(own[-1], line, kind, margins):
                 own[-1].lines.append(line)
             else:
                 own.append(Paragraph(kind, [line], [(0, margins.left)]))
         near_right = margins.right - 0.15 * (margins.right - margins.left)
+        near_left = margins.left + 0.05 * (margins.right - margins.left)
         for paragraph in own:
             paragraph.full_width = paragraph.lines[-1].x1 > near_right
+            paragraph.filled = any(line.x0 < near_left and line.x1 > near_right for line in paragraph.lines)
         found.extend(own)
     return found
 
@@ -82,8 +101,22 @@ def _is_code_in_prose(last: Paragraph, line: Line, margins: Margins) -> bool:
     """True for a line of code letters that a sentence happens to fill from margin to margin."""
     above = last.lines[-1]
     step = above.bottom - line.bottom
-    goes_on = last.kind in ("prose", "item") and not _TERMINAL.search(above.text)
+    goes_on = last.kind in ("prose", "item") and not TERMINAL.search(above.text)
     return goes_on and 0 < step < 1.25 * margins.leading and abs(line.x0 - above.x0) < 2
+
+
+def _is_spread(last: Paragraph | None, line: Line, margins: Margins) -> bool:
+    """True for a line of a sentence that justification spread far, because a long word would not fit any more."""
+    gaps = [after.x0 - before.x1 for before, after in pairwise(line.words)]
+    if max(gaps) > 1.3 * min(gaps) or abs(line.x1 - margins.right) > line.size:
+        return False
+    if len(gaps) >= MANY_GAPS and line.x0 < margins.left + 2 * line.size:
+        return True
+    if last is None or last.kind not in ("prose", "item"):
+        return False
+    above = last.lines[-1]
+    close = 0 < above.bottom - line.bottom < 1.25 * margins.leading
+    return close and not TERMINAL.search(above.text) and abs(line.x0 - above.x0) < 2 and abs(line.x1 - above.x1) < 2
 
 
 def _columns(page: OrderedPage) -> list[list[Line]]:
@@ -114,7 +147,7 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
         return False
     if kind == "listing" or last.kind == "listing":
         # Blank lines of a listing leave a gap of whole lines.
-        return kind == last.kind and -1 < step < 3.2 * max(above.height, line.height)
+        return kind == last.kind and -1 < step < 3.2 * max(above.height, line.height, line.size)
     if kind == "table" or last.kind == "table":
         return kind == last.kind and 0 < step < 2.2 * max(above.height, line.height)
     if kind == "item" or not -0.6 * line.height < step < 1.42 * max(margins.leading, 0.9 * line.height):
@@ -122,54 +155,15 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
     if abs(line.size - last.lines[0].size) > 0.12 * line.size:
         return False
     if last.kind == "item":
-        return line.x0 > last.lines[0].x0 + 2
+        if line.x0 > last.lines[0].x0 + 2:
+            return True
+        # Items whose lines are not indented: only what would not fit on the line above goes on with it.
+        first_word = line.text.split(" ", 1)[0]
+        full = above.x1 + 0.4 * line.size * len(first_word) > margins.right
+        return full and not TERMINAL.search(above.text) and line.x0 > last.lines[0].x0 - 2
     indented = line.x0 > margins.left + 0.7 * line.size and line.x0 > above.x0 + 0.7 * line.size
-    ended = _TERMINAL.search(above.text) is not None and above.x1 < margins.right - 1.5 * line.size
-    return not (indented and _TERMINAL.search(above.text)) and not (ended and line.x0 > above.x0 + 3)
-
-
-def joined(paragraphs: list[Paragraph], body_size: float) -> list[Paragraph]:
-    """Paragraphs and listings that a page's or column's end tore apart, made whole again."""
-    whole: list[Paragraph] = []
-    for paragraph in paragraphs:
-        before = _torn_partner(whole, paragraph, body_size)
-        if before is None:
-            whole.append(paragraph)
-            continue
-        before.margins.extend((len(before.lines) + start, left) for start, left in paragraph.margins)
-        before.lines.extend(paragraph.lines)
-        before.full_width = paragraph.full_width
-    return whole
-
-
-def _torn_partner(whole: Sequence[Paragraph], paragraph: Paragraph, body_size: float) -> Paragraph | None:
-    """The paragraph that this one goes on with, past footnotes at the foot of its page."""
-    for before in reversed(whole[-6:]):
-        last, first = before.lines[-1], paragraph.lines[0]
-        moved = first.page == last.page + 1 or (first.page == last.page and first.bottom > last.top)
-        if before.kind == "heading" or not moved:
-            return None
-        if before.kind in ("prose", "item") and last.size < 0.92 * body_size and first.size >= 0.92 * body_size:
-            continue  # a footnote
-        if before.kind == "listing" and paragraph.kind == "listing":
-            return before if _listing_is_open(before) else None
-        if paragraph.kind != "prose" or before.kind not in ("prose", "item"):
-            return None
-        if abs(first.size - last.size) > 0.12 * first.size:
-            return None
-        text = last.text
-        if text.endswith((LINE_HYPHEN, "-")):
-            return before
-        opens_low = first.text[:1].islower() or first.text[:1] in "(`"
-        if _TERMINAL.search(text):
-            return None
-        return before if opens_low or before.full_width else None
-    return None
-
-
-def _listing_is_open(listing: Paragraph) -> bool:
-    text = " ".join(line.text for line in listing.lines)
-    return text.count("{") > text.count("}") or text.count("(") > text.count(")") or "{" not in text
+    ended = TERMINAL.search(above.text) is not None and above.x1 < margins.right - 1.5 * line.size
+    return not (indented and TERMINAL.search(above.text)) and not (ended and line.x0 > above.x0 + 3)
 
 
 def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:

@@ -32,6 +32,7 @@ def without_line_numbers(words: Sequence[Word]) -> Sequence[Word]:
     if not numbers or not code:
         return words
     heights = [_middle(word) for word in code]
+    numbers = [number for number in numbers if not _ends_code(number, code, heights)]
     beside = {id(number): _code_beside(number, code, heights) for number in numbers}
     largest = max(word.size for word in code)
     able = [number for number in numbers if not number.mono or number.size < SMALLER * largest]
@@ -65,6 +66,18 @@ def _code_beside(number: Word, code: Sequence[Word], heights: Sequence[float]) -
         near = -0.5 < word.x0 - number.x1 < FARTHEST * word.size
         if near and overlap > 0.5 * (number.top - number.bottom):
             return not number.mono or number.size < SMALLER * word.size
+    return False
+
+
+def _ends_code(number: Word, code: Sequence[Word], heights: Sequence[float]) -> bool:
+    """Whether a number is part of a line of code: letters of its own type stand right before it."""
+    if not number.mono:
+        return False
+    for word in code[bisect_left(heights, number.bottom) :]:
+        if _middle(word) > number.top:
+            return False
+        if abs(word.size - number.size) < 0.1 and -0.5 < number.x0 - word.x1 < 2 * number.size:
+            return True
     return False
 
 

@@ -35,16 +35,35 @@ def in_reading_order(page: PageLines, dropped: frozenset[tuple[int, int]]) -> Or
     left: list[Line] = []
     right: list[Line] = []
     for line in sorted(lines, key=lambda one: -one.top):
-        if line.x0 < gutter < line.x1 and min(gutter - line.x0, line.x1 - gutter) > line.size:
+        if line.x0 < gutter < line.x1 and _spans(line, lines, gutter):
             # A line across both columns parts what stands above it from what stands below.
-            ordered.extend((*_joined_rows(left), *_joined_rows(right), line))
+            ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right)), line))
             left, right = [], []
-        elif line.x0 + line.x1 < 2 * gutter:
+        elif line.x0 + line.x1 < 2 * gutter or line.x0 < gutter - line.size:
             left.append(line)
         else:
             right.append(line)
-    ordered.extend((*_joined_rows(left), *_joined_rows(right)))
+    ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right))))
     return OrderedPage(page.page, page.width, tuple(ordered), 2, False)
+
+
+def _in_rows(lines: Sequence[Line]) -> list[Line]:
+    """One column's lines from the top down, those of a row from left to right whatever their heights."""
+    rows: list[list[Line]] = []
+    for line in lines:
+        if rows and _same_row(rows[-1][0], line):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [line for row in rows for line in sorted(row, key=lambda one: one.x0)]
+
+
+def _spans(line: Line, lines: Sequence[Line], gutter: float) -> bool:
+    """True for a line that belongs to both columns; a line of code only reaches out of its own, beside other text."""
+    if min(gutter - line.x0, line.x1 - gutter) <= line.size:
+        return False
+    beside = any(other is not line and other.x0 > gutter and _same_row(line, other) for other in lines)
+    return not beside and (not line.mono or line.x1 - gutter > 0.5 * (gutter - line.x0))
 
 
 def _gutter(lines: Sequence[Line], width: float) -> float | None:

@@ -199,11 +199,13 @@ def has_gaps(line: Line, gap: float) -> bool:
 
 
 def make_line(words: Sequence[Word], page: int) -> Line:
-    """A line of words; its size and style are those of most of its letters."""
+    """A line of words; its size and style are those of most of its letters, names of code in a sentence aside."""
     letters = sum(len(word.text) for word in words)
     mono = sum(len(word.text) for word in words if word.mono)
     bold = sum(len(word.text) for word in words if word.bold)
-    sizes = [word.size for word in words for _ in word.text]
+    is_code = mono * 10 > letters * 8
+    sizes = [word.size for word in words if is_code or not word.mono for _ in word.text]
+    sizes = sizes or [word.size for word in words for _ in word.text]
     body = [word for word in words if word.size >= 0.8 * median(sizes)] or list(words)
     return Line(
         tuple(words),
@@ -213,7 +215,7 @@ def make_line(words: Sequence[Word], page: int) -> Line:
         min(word.bottom for word in body),
         max(word.top for word in body),
         round(median(sizes), 1),
-        mono * 10 > letters * 8,
+        is_code,
         bold * 10 > letters * 8,
     )
 
