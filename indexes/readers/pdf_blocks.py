@@ -53,9 +53,10 @@ class Margins:
 
 def margins_of(lines: Sequence[Line]) -> Margins:
     """Margins and leading of one column of lines."""
-    starts = Counter(round(line.x0) for line in lines)
+    text = [line for line in lines if not line.mono] or lines
+    starts = Counter(round(line.x0) for line in text)
     left = min((x for x, count in starts.items() if count >= max(starts.values()) * 0.5), default=0)
-    right = _right_margin([line for line in lines if not line.mono] or lines)
+    right = _right_margin(text)
     steps = [above.bottom - below.bottom for above, below in pairwise(lines) if 0 < above.bottom - below.bottom < 40]
     return Margins(float(left), right, median(steps) if steps else 12.0)
 

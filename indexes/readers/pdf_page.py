@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from indexes.readers.pdf_fixed_columns import in_columns
 from indexes.readers.pdf_line_numbers import without_line_numbers
 from indexes.readers.pdf_underscores import thin_rules, with_underscores
 from indexes.readers.pdf_word import Word
@@ -22,7 +23,9 @@ _MONO_NAME = re.compile(
 )
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " "})
-_TYPED = str.maketrans({"‘": "`", "’": "'", "˜": "~", "ˆ": "^", "−": "-", "“": '"', "”": '"', "´": "'"})
+_TYPED = str.maketrans(
+    {"‘": "`", "’": "'", "˜": "~", "ˆ": "^", "−": "-", "“": '"', "”": '"', "´": "'", "∗": "*", "␣": " "}
+)
 """What TeX and word processors print for characters that are typed in code."""
 _DROPPED = re.compile("[\u200b-\u200f\ufeff\ufffe\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LINE_HYPHEN = "\x02"
@@ -31,6 +34,9 @@ NARROW_GAP, WIDE_GAP = 1.5, 2.2
 """White space, in letter heights, that parts two cells of a row; and that makes a line a row of a table."""
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
+# Where PDFium writes a font's name and flags; one for all, because PDFium is called under one lock.
+_font_name = ctypes.create_string_buffer(128)
+_font_flags = ctypes.c_int()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ def read_page(document: Any, number: int) -> PageLines:
         objects = int(pdfium.FPDFPage_CountObjects(page))
         text_page = page.get_textpage()
         try:
-            words = without_line_numbers(with_underscores(list(_words(text_page.raw)), thin_rules(page, objects)))
+            words, rules = in_columns(list(_words(text_page.raw)), thin_rules(page, objects))
+            words = without_line_numbers(with_underscores(words, rules))
         finally:
             text_page.close()
     finally:
@@ -120,7 +127,7 @@ def _words(text_page: Any) -> Iterator[Word]:
     x0 = x1 = bottom = top = size = 0.0
     style = (False, False)
     upright = True
-    fonts: dict[tuple[str, int], tuple[bool, bool]] = {}
+    fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
     for index in range(pdfium.FPDFText_CountChars(text_page)):
         code = unicode_of(text_page, index)
         letter = chr(code) if code <= 0x10FFFF else "\ufffd"
@@ -146,23 +153,23 @@ def _words(text_page: Any) -> Iterator[Word]:
             angle = pdfium.FPDFText_GetCharAngle(text_page, index)
             upright = angle < 0 or abs(math.remainder(angle, 2 * math.pi)) < 0.1
             x1 = x0
-        x1 = max(x1, rect.right)
+        right = rect.right
+        x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
         letters.append(LINE_HYPHEN if letter == "\x02" else letter)
     if letters and upright:
         yield Word("".join(letters), x0, x1, bottom, top, size, *style)
 
 
-def _style(text_page: Any, index: int, fonts: dict[tuple[str, int], tuple[bool, bool]]) -> tuple[bool, bool]:
+def _style(text_page: Any, index: int, fonts: dict[tuple[bytes, int], tuple[bool, bool]]) -> tuple[bool, bool]:
     """Whether the letter's font has letters of one width, and whether it is bold."""
     import pypdfium2.raw as pdfium
 
-    buffer = ctypes.create_string_buffer(128)
-    flags = ctypes.c_int()
-    pdfium.FPDFText_GetFontInfo(text_page, index, buffer, 128, flags)
-    key = (buffer.value.decode("utf-8", errors="replace"), flags.value)
+    pdfium.FPDFText_GetFontInfo(text_page, index, _font_name, 128, _font_flags)
+    key = (_font_name.value, _font_flags.value)
     if key not in fonts:
-        mono = bool(key[1] & _FIXED_PITCH) or bool(_MONO_NAME.search(key[0]))
-        fonts[key] = (mono, bool(key[1] & _FORCE_BOLD) or bool(_BOLD_NAME.search(key[0])))
+        name = key[0].decode("utf-8", errors="replace")
+        mono = bool(key[1] & _FIXED_PITCH) or bool(_MONO_NAME.search(name))
+        fonts[key] = (mono, bool(key[1] & _FORCE_BOLD) or bool(_BOLD_NAME.search(name)))
     return fonts[key]
 
 

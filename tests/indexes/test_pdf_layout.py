@@ -1,0 +1,251 @@
+"""Pages as LaTeX, browsers and word processors lay them out, drawn line by line: what is one stays one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fpdf import FPDF
+
+from indexes.readers import read_book
+from indexes.types import Book, page_at
+
+LEFT, RIGHT, SIZE = 60.0, 340.0, 10.0
+CODE = """\
+__global__ void first(float *x)
+{
+    x[threadIdx.x] = 0.0f;
+}
+
+__global__ void second(float *x, int n)
+{
+    if (threadIdx.x < n) {
+        x[threadIdx.x] = 1.0f;
+    }
+}"""
+
+
+class Drawn:
+    """A document whose lines are put where the test says."""
+
+    def __init__(self) -> None:
+        self.pdf = FPDF(unit="pt", format=(400, 600))
+        self.pdf.set_auto_page_break(False)
+
+    def page(self) -> None:
+        """A page with a number at its foot."""
+        self.pdf.add_page()
+        self.text(200, 570, str(self.pdf.page))
+
+    def text(self, x: float, y: float, text: str, font: str = "Times", size: float = SIZE, style: str = "") -> float:
+        """Draws `text` from `x` on; returns where it ends."""
+        self.pdf.set_font(font, style=style, size=size)
+        self.pdf.text(x, y, text)
+        return x + float(self.pdf.get_string_width(text))
+
+    def justified(self, y: float, line: str, left: float = LEFT, right: float = RIGHT) -> None:
+        """A line from margin to margin, its spaces as wide as needed."""
+        self.pdf.set_font("Times", size=SIZE)
+        words = line.split(" ")
+        space = (right - left - sum(self.pdf.get_string_width(word) for word in words)) / max(len(words) - 1, 1)
+        for word in words:
+            left = self.text(left, y, word) + space
+
+    def prose(self, y: float, lines: list[str], last: str = "", left: float = LEFT, right: float = RIGHT) -> float:
+        """A paragraph; returns where the next line would stand."""
+        for line in lines:
+            self.justified(y, line, left, right)
+            y += 12
+        if last:
+            self.text(left, y, last)
+        return y + 12
+
+    def code(self, y: float, lines: list[str], left: float = LEFT, size: float = 9.0) -> float:
+        """Lines of a listing; returns where the next line would stand."""
+        for line in lines:
+            self.text(left + (len(line) - len(line.lstrip())) * 0.6 * size, y, line.strip(), "Courier", size)
+            y += 1.2 * size
+        return y
+
+    def read(self, path: Path) -> Book:
+        """What the reader makes of it."""
+        self.pdf.output(str(path))
+        return read_book(path)
+
+
+def whole(book: Book) -> str:
+    """All of a book's text."""
+    return "\n\n".join(section.text for section in book.sections)
+
+
+def pages_of(book: Book, text: str) -> tuple[int | None, int | None]:
+    """First and last page of a stretch that stands in one section."""
+    section = next(one for one in book.sections if text in one.text)
+    at = section.text.index(text)
+    return page_at(section.page_marks, at), page_at(section.page_marks, at + len(text) - 1)
+
+
+FILLER = [
+    "The words of this paragraph go from margin to margin, as they do",
+    "in a book that a program sets for print.",
+]
+
+
+@pytest.mark.parametrize("footnote", [False, True])
+def test_a_listing_goes_on_over_a_pages_end(footnote: bool, tmp_path: Path) -> None:
+    drawn = Drawn()
+    lines = CODE.split("\n")
+    drawn.page()
+    drawn.text(150, 40, "A Book of Kernels", size=8)
+    drawn.prose(300, FILLER[:1], FILLER[1])
+    drawn.code(340, lines[:4])
+    if footnote:
+        drawn.text(LEFT, 550, "1 A footnote stands below the listing, in small type.", size=7)
+    drawn.page()
+    drawn.text(150, 40, "A Book of Kernels", size=8)
+    y = drawn.code(70, lines[5:])
+    drawn.prose(y + 20, FILLER[:1], FILLER[1])
+    for _ in range(2):
+        drawn.page()
+        drawn.text(150, 40, "A Book of Kernels", size=8)
+        drawn.prose(70, FILLER[:1], FILLER[1])
+    book = drawn.read(tmp_path / "a.pdf")
+    assert whole(book).count("```") == 2
+    assert pages_of(book, "\n".join([*lines[2:4], *lines[5:7]])) == (1, 2)
+
+
+def test_a_heading_between_parts_two_listings(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(300, FILLER[:1], FILLER[1])
+    drawn.code(340, CODE.split("\n")[:4])
+    drawn.page()
+    drawn.text(LEFT, 70, "2 Another Chapter", "Helvetica", 18, "B")
+    drawn.code(110, CODE.split("\n")[5:])
+    book = drawn.read(tmp_path / "a.pdf")
+    assert whole(book).count("```") == 4
+
+
+@pytest.mark.parametrize("at_top", [True, False])
+def test_a_sentence_goes_on_past_a_table_at_a_pages_edge(at_top: bool, tmp_path: Path) -> None:
+    drawn = Drawn()
+
+    def table(y: float) -> None:
+        drawn.text(130, y, "Table 1: Times of three runs")
+        for row in (("Device", "Blocks", "Time"), ("First", "128", "0.5 ms"), ("Second", "256", "0.7 ms")):
+            y += 12
+            for column, cell in enumerate(row):
+                drawn.text(140 + 45 * column, y, cell)
+
+    drawn.page()
+    drawn.prose(100, FILLER * 3, "An end.")
+    drawn.prose(300, ["A sentence that begins on this page above a table is read as one and"])
+    drawn.page()
+    if at_top:
+        table(60)
+    else:
+        drawn.pdf.page = 1
+        table(340)
+        drawn.pdf.page = 2
+    drawn.prose(140, ["keeps its words together, whatever the table says between its halves,"], "to its very end.")
+    drawn.prose(200, FILLER * 3, "Another end.")
+    book = drawn.read(tmp_path / "a.pdf")
+    sentence = (
+        "A sentence that begins on this page above a table is read as one and keeps its words together, "
+        "whatever the table says between its halves, to its very end."
+    )
+    assert pages_of(book, sentence) == (1, 2)
+    assert "Table 1: Times of three runs" in whole(book)
+
+
+def test_a_line_that_justification_spreads_is_no_table(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(
+        100,
+        [
+            *FILLER,
+            "and then a word is too long for it",
+            "synchronization synchronization",
+            "and",
+            "on it goes as it did",
+        ],
+        "to its end.",
+    )
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "|" not in text
+    assert "too long for it synchronization synchronization" in text
+
+
+def test_items_without_indentation_keep_their_second_lines(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    y = drawn.prose(100, FILLER, "A list comes now.")
+    for number in range(3):
+        drawn.justified(y, f"- Item {number} is so long that its words do not find room on one line and")
+        drawn.text(LEFT, y + 12, "go on at the margin.")
+        y += 24
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert text.count("do not find room on one line and go on at the margin.") == 3
+
+
+def test_code_that_reaches_into_the_other_column_parts_nothing(tmp_path: Path) -> None:
+    drawn = Drawn()
+    left, right = (30.0, 190.0), (210.0, 370.0)
+    drawn.page()
+    y = drawn.prose(60, ["Left words fill this column here, line"] * 8, "and the left text ends.", *left)
+    drawn.code(y, ["int far = reaching_out_of_the_column(a);", "int near = 2;"], left[0], 8)
+    y = drawn.prose(y + 30, ["Left words fill this column too, line"] * 8, "", *left)
+    drawn.justified(y, "the first half of it stands here and", *left)
+    drawn.prose(60, ["goes on in the right column at its top"], "to its end.", *right)
+    drawn.prose(100, ["Right words fill this column then, so"] * 20, "and the right text ends.", *right)
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "the first half of it stands here and goes on in the right column at its top to its end." in text
+    assert "```\nint far = reaching_out_of_the_column(a);\nint near = 2;\n```" in text
+
+
+def in_columns(drawn: Drawn, y: float, line: str, underscore: Callable[[float, float], None]) -> None:
+    """A line as LaTeX's package for listings sets it: each word spread over columns of six tenths of an em."""
+    pitch = 0.6 * SIZE
+    column = 0
+    drawn.pdf.set_font("Times", size=SIZE)
+    for word in line.split(" "):
+        if not word:
+            column += 1
+            continue
+        widths = [0.36 * SIZE if letter == "_" else float(drawn.pdf.get_string_width(letter)) for letter in word]
+        gap = (len(word) * pitch - sum(widths)) / (len(word) + 1)
+        x = LEFT + column * pitch + gap
+        for letter, width in zip(word, widths, strict=True):
+            if letter == "_":
+                underscore(x + 0.06 * SIZE, y)
+            else:
+                drawn.text(x, y, letter)
+            x += width + gap
+        column += len(word) + 1
+
+
+def test_a_listing_in_the_type_of_the_text_is_known_by_its_columns(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    y = drawn.prose(100, FILLER * 3, "It ends here.")
+    code = (
+        "int total(int n, int first_value) {\n    int sum = first_value;\n    for (int i = 0; i < n; ++i) {\n"
+        "        sum += my_values[i];\n    }\n    return sum;\n}"
+    )
+
+    def underscore(x: float, y: float) -> None:
+        drawn.pdf.rect(x, y - 0.4, 0.3 * SIZE, 0.4, style="F")
+
+    for number, line in enumerate(code.split("\n")):
+        in_columns(drawn, y + 8 + 12 * number, line, underscore)
+    drawn.prose(y + 110, FILLER * 3, "It ends there.")
+    assert f"It ends here.\n\n```\n{code}\n```\n\nThe words" in whole(drawn.read(tmp_path / "a.pdf"))
+
+
+def test_a_heads_place_is_told_by_the_text_and_not_by_the_paper(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for _ in range(6):
+        drawn.page()
+        drawn.text(150, 130, "A Book of Kernels", size=9)
+        drawn.prose(160, FILLER * 6, "Its last words.")
+    assert "A Book of Kernels" not in whole(drawn.read(tmp_path / "a.pdf"))
