@@ -11,8 +11,9 @@ from statistics import median
 from typing import Literal
 
 from indexes.readers.elements import Block
+from indexes.readers.pdf_listing import listing
 from indexes.readers.pdf_order import OrderedPage
-from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps, pitch_of, typed_text
+from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps
 
 Kind = Literal["prose", "item", "table", "listing", "heading"]
 _BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
@@ -170,7 +171,7 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
 def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:
     """A paragraph as text with page marks; words that a line's end cut in two are mended."""
     if paragraph.kind == "listing":
-        return _listing(paragraph)
+        return listing(paragraph.lines, paragraph.margins)
     if paragraph.kind == "table":
         return _rows(paragraph)
     text = ""
@@ -208,38 +209,6 @@ def _mended(text: str, addition: str, known_words: Counter[str]) -> str:
 
 def _is_cjk(letter: str) -> bool:
     return (bool(letter) and "\u3000" <= letter <= "\u9fff") or "\uff00" <= letter <= "\uffef"
-
-
-def _listing(paragraph: Paragraph) -> Block:
-    """A listing in a fence, its lines in the columns where they were printed."""
-    first_margin = paragraph.margins[0][1]
-    text = "```\n"
-    marks: list[tuple[int, int]] = []
-    shift = 0.0
-    pitch = pitch_of(paragraph.lines)
-    ends = [*(start for start, _ in paragraph.margins[1:]), len(paragraph.lines)]
-    for (start, margin), end in zip(paragraph.margins, ends, strict=True):
-        lines = paragraph.lines[start:end]
-        own = min(line.x0 for line in lines)
-        if start == 0:
-            shift = own - first_margin
-        # The rest of a listing on another page may be indented throughout: its column 0 is where it was before.
-        left = min(own, margin + shift)
-        step = _line_step(lines)
-        previous: Line | None = None
-        for line in lines:
-            if not marks or marks[-1][1] != line.page:
-                marks.append((len(text) if marks else 0, line.page))
-            if previous is not None:
-                text += "\n" * max(0, min(round((previous.bottom - line.bottom) / step) - 1, 3))
-            text += typed_text(line, left, pitch).rstrip() + "\n"
-            previous = line
-    return Block(text + "```", tuple(marks))
-
-
-def _line_step(lines: Sequence[Line]) -> float:
-    steps = [above.bottom - below.bottom for above, below in pairwise(lines) if above.bottom - below.bottom > 1]
-    return min(steps) if steps else 12.0
 
 
 def _rows(paragraph: Paragraph) -> Block:

@@ -127,7 +127,7 @@ def in_columns(words: Sequence[Word], rules: Sequence[Rule]) -> tuple[Sequence[W
                 while 0 <= at < len(rows) and at not in grids and _near(rows, at, step):
                     beyond = at + step
                     between = 0 <= beyond < len(rows) and rows[beyond].fits(*grid) and _near(rows, beyond, step)
-                    if not (rows[at].stands_on(*grid) if between else rows[at].fits(*grid)):
+                    if not (rows[at].fits(*grid) or (between and (rows[at].is_likely or rows[at].stands_on(*grid)))):
                         break
                     grids[at] = grid
                     at += step

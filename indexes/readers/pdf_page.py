@@ -23,10 +23,6 @@ _MONO_NAME = re.compile(
 )
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " "})
-_TYPED = str.maketrans(
-    {"‘": "`", "’": "'", "˜": "~", "ˆ": "^", "−": "-", "“": '"', "”": '"', "´": "'", "∗": "*", "␣": " "}
-)
-"""What TeX and word processors print for characters that are typed in code."""
 _DROPPED = re.compile("[\u200b-\u200f\ufeff\ufffe\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LINE_HYPHEN = "\x02"
 """What stands in a line's text for a hyphen that PDFium takes for a break inside a word."""
@@ -225,34 +221,3 @@ def make_line(words: Sequence[Word], page: int) -> Line:
         is_code,
         bold * 10 > letters * 8,
     )
-
-
-def typed_text(line: Line, left: float, pitch: float) -> str:
-    """A listing's line as it was typed.
-
-    Args:
-        left: where the listing's first column begins, in points.
-        pitch: how far its columns are apart, in points.
-    """
-    out = " " * max(round((line.words[0].x0 - left) / pitch), 0)
-    end = line.words[0].x0
-    for word in line.words:
-        # The end of the word before says more than the column: widths are rounded, and the error grows along the line.
-        out += " " * max(round((word.x0 - end) / pitch), 0) + word.text.replace(LINE_HYPHEN, "-")
-        end = word.x1
-    return out.translate(_TYPED)
-
-
-def pitch_of(lines: Sequence[Line]) -> float:
-    """How far the columns of a listing are apart, in points: its letters' width, or more where they are set apart."""
-    words = [word for line in lines for word in line.words]
-    single = [word.x1 - word.x0 for word in words if len(word.text) == 1]
-    letter = median(single) if single else None
-    several = [
-        (word.x1 - word.x0 - letter) / (len(word.text) - 1)
-        if letter is not None
-        else (word.x1 - word.x0) / len(word.text)
-        for word in sorted(words, key=lambda one: -len(one.text))[: max(len(words) // 2, 12)]
-        if len(word.text) > 1
-    ]
-    return max(median(several) if several else letter or 0.6 * lines[0].size, 0.1)

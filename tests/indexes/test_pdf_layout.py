@@ -203,11 +203,12 @@ def test_code_that_reaches_into_the_other_column_parts_nothing(tmp_path: Path) -
     assert "```\nint far = reaching_out_of_the_column(a);\nint near = 2;\n```" in text
 
 
-def in_columns(drawn: Drawn, y: float, line: str, underscore: Callable[[float, float], None]) -> None:
-    """A line as LaTeX's package for listings sets it: each word spread over columns of six tenths of an em."""
-    pitch = 0.6 * SIZE
+def in_columns(
+    drawn: Drawn, y: float, line: str, font: str, pitch: float, underscore: Callable[[float, float], None]
+) -> None:
+    """A line as LaTeX's package for listings sets it: each word spread over as many columns as it has letters."""
     column = 0
-    drawn.pdf.set_font("Times", size=SIZE)
+    drawn.pdf.set_font(font, size=SIZE)
     for word in line.split(" "):
         if not word:
             column += 1
@@ -219,12 +220,13 @@ def in_columns(drawn: Drawn, y: float, line: str, underscore: Callable[[float, f
             if letter == "_":
                 underscore(x + 0.06 * SIZE, y)
             else:
-                drawn.text(x, y, letter)
+                drawn.text(x, y, letter, font)
             x += width + gap
         column += len(word) + 1
 
 
-def test_a_listing_in_the_type_of_the_text_is_known_by_its_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("font", "share"), [("Times", 0.6), ("Courier", 0.7)])
+def test_a_listing_whose_letters_stand_apart_is_read_by_its_columns(font: str, share: float, tmp_path: Path) -> None:
     drawn = Drawn()
     drawn.page()
     y = drawn.prose(100, FILLER * 3, "It ends here.")
@@ -237,7 +239,7 @@ def test_a_listing_in_the_type_of_the_text_is_known_by_its_columns(tmp_path: Pat
         drawn.pdf.rect(x, y - 0.4, 0.3 * SIZE, 0.4, style="F")
 
     for number, line in enumerate(code.split("\n")):
-        in_columns(drawn, y + 8 + 12 * number, line, underscore)
+        in_columns(drawn, y + 8 + 12 * number, line, font, share * SIZE, underscore)
     drawn.prose(y + 110, FILLER * 3, "It ends there.")
     assert f"It ends here.\n\n```\n{code}\n```\n\nThe words" in whole(drawn.read(tmp_path / "a.pdf"))
 
