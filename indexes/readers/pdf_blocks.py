@@ -21,8 +21,8 @@ TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 """How a line ends with which a sentence ends."""
 _CONTENTS_LINE = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
 
-MANY_GAPS = 3
-"""Gaps of one width in a line from margin to margin; so many are no row of a table."""
+EVEN = 1.03
+"""How much one gap of a line from margin to margin may be wider than another; cells of a table differ by more."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def _is_spread(last: Paragraph | None, line: Line, margins: Margins) -> bool:
     gaps = [after.x0 - before.x1 for before, after in pairwise(line.words)]
     if max(gaps) > 1.3 * min(gaps) or abs(line.x1 - margins.right) > line.size:
         return False
-    if len(gaps) >= MANY_GAPS and line.x0 < margins.left + 2 * line.size:
+    if len(gaps) > 1 and max(gaps) < EVEN * min(gaps) and line.x0 < margins.left + 4 * line.size:
         return True
     if last is None or last.kind not in ("prose", "item"):
         return False
@@ -164,8 +164,11 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
         full = above.x1 + 0.4 * line.size * len(first_word) > margins.right
         return full and not TERMINAL.search(above.text) and line.x0 > last.lines[0].x0 - 2
     indented = line.x0 > margins.left + 0.7 * line.size and line.x0 > above.x0 + 0.7 * line.size
-    ended = TERMINAL.search(above.text) is not None and above.x1 < margins.right - 1.5 * line.size
-    return not (indented and TERMINAL.search(above.text)) and not (ended and line.x0 > above.x0 + 3)
+    if TERMINAL.search(above.text) is None:
+        return True
+    # After a sentence's end a line begins a paragraph when it is indented, or would have found room above.
+    room = margins.right - above.x1 - 0.6 * line.size * (len(line.text.split(" ", 1)[0]) + 1)
+    return not indented and room < 0
 
 
 def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:

@@ -22,7 +22,9 @@ _MONO_NAME = re.compile(
     re.IGNORECASE,
 )
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
-_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " "})
+_LIGATURES = str.maketrans(
+    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " ", "\x88": "•"}
+)
 _DROPPED = re.compile("[\u200b-\u200f\ufeff\ufffe\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 LINE_HYPHEN = "\x02"
 """What stands in a line's text for a hyphen that PDFium takes for a break inside a word."""
