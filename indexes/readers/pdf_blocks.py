@@ -58,7 +58,7 @@ def margins_of(lines: Sequence[Line]) -> Margins:
     starts = Counter(round(line.x0) for line in text)
     left = min((x for x, count in starts.items() if count >= max(starts.values()) * 0.5), default=0)
     right = _right_margin(text)
-    steps = [above.bottom - below.bottom for above, below in pairwise(lines) if 0 < above.bottom - below.bottom < 40]
+    steps = [above.bottom - below.bottom for above, below in pairwise(text) if 0 < above.bottom - below.bottom < 40]
     return Margins(float(left), right, median(steps) if steps else 12.0)
 
 

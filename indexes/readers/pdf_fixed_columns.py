@@ -88,11 +88,23 @@ class _Row:
         filled = sum(run.x1 - run.x0 for run in self.runs)
         if letters > 2 and filled < LEAST_FILL * letters * PITCHES[0] * self.word.size:
             return False
-        sizes = (self.runs[-1].x1 - self.runs[0].x0) / self.word.size
-        if letters < SHORT or sizes > LEAST_ADVANCE * (letters + self.gaps):
-            return True
-        spread = letters < SPREAD * (self.gaps + 1)
-        return spread and sizes > WHOLE_ADVANCE * (letters + len(self.runs) - 1)
+        return (
+            letters < SHORT or self._sizes > LEAST_ADVANCE * (letters + self.gaps) or (self.is_spread and self.is_whole)
+        )
+
+    @property
+    def _sizes(self) -> float:
+        return (self.runs[-1].x1 - self.runs[0].x0) / self.word.size
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """True when letters and typed spaces alone fill the columns."""
+        return self._sizes > WHOLE_ADVANCE * (sum(len(run.text) for run in self.runs) + len(self.runs) - 1)
+
+    @cached_property
+    def is_spread(self) -> bool:
+        """True when there are more gaps between letters than a sentence has words."""
+        return sum(len(run.text) for run in self.runs) < SPREAD * (self.gaps + 1)
 
     def phases(self, pitch: float) -> list[complex]:
         """Where in a column each run begins, on the unit circle."""
@@ -127,7 +139,7 @@ def in_columns(words: Sequence[Word], rules: Sequence[Rule]) -> tuple[Sequence[W
                 while 0 <= at < len(rows) and at not in grids and _near(rows, at, step):
                     beyond = at + step
                     between = 0 <= beyond < len(rows) and rows[beyond].fits(*grid) and _near(rows, beyond, step)
-                    if not (rows[at].fits(*grid) or (between and (rows[at].is_likely or rows[at].stands_on(*grid)))):
+                    if not (rows[at].fits(*grid) or (between and (rows[at].is_spread or rows[at].is_whole))):
                         break
                     grids[at] = grid
                     at += step

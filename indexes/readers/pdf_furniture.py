@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from indexes.readers.pdf_page import Line, PageLines
 
@@ -16,6 +18,8 @@ _FOLIO_WRAP = re.compile(
 _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
 EDGE_SHARE = 0.25
 """Heads and feet stand in the upper and lower quarter of a page; small books are often laid out on large pages."""
+MIN_HEADS, HEAD_SHARE, MIN_TEXT_LINES = 5, 0.6, 4
+"""Pages whose first row stands apart at one height, and their share of pages with a row there: heads that change."""
 NEAR_PAGES = 8
 """A head or page number is believed when a page at most this far away agrees with it."""
 
@@ -64,6 +68,8 @@ def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     found = {at for page in pages for at in _taken(page, edges[page.page], certain, text_size)}
     places = Counter(_place(line) for page, edge in edges.items() for index, line in edge.all if (page, index) in found)
 
+    heads = _heads_by_place(pages, text_size)
+
     def likely(page: int, index: int, line: Line) -> bool:
         # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
         numbered = page in folios and any(
@@ -71,7 +77,9 @@ def find_furniture(pages: Sequence[PageLines]) -> Furniture:
             for _, other in edges[page].all
         )
         other_type = abs(line.size - text_size) > 0.4
-        return certain(page, index, line) or (places[_place(line)] >= 3 and (numbered or other_type))
+        if certain(page, index, line) or (page, index) in heads:
+            return True
+        return places[_place(line)] >= 3 and (numbered or other_type)
 
     found |= {at for page in pages for at in _taken(page, edges[page.page], likely, text_size)}
     return Furniture(frozenset(found), {page: folio.text for page, folio in folios.items()})
@@ -126,6 +134,37 @@ def _recurring(edges: dict[int, _Edges]) -> set[tuple[int, int]]:
             if words and near >= 2:
                 found.add((page, index))
     return found
+
+
+def _heads_by_place(pages: Sequence[PageLines], text_size: float) -> set[tuple[int, int]]:
+    """First rows of pages that stand at one height and apart from the text on most pages that have a row there.
+
+    The heads of sections change too often to recur, and many are set as the text is.
+    """
+    apart: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    at_height: Counter[int] = Counter()
+    for page in pages:
+        order = sorted(range(len(page.lines)), key=lambda index: -page.lines[index].top)
+        if not order or page.lines[order[0]].bottom < page.height * (1 - EDGE_SHARE):
+            continue
+        first = page.lines[order[0]]
+        row = [index for index in order if abs(page.lines[index].bottom - first.bottom) < 2]
+        below = [page.lines[index] for index in order if index not in row]
+        if len(below) < MIN_TEXT_LINES or first.size > 1.12 * text_size or first.mono:
+            continue
+        height = round(first.bottom / 3)
+        at_height[height] += 1
+        gaps = [above.bottom - line.top for above, line in pairwise(below)]
+        usual = max(median(gaps), 0.0)
+        if first.bottom - max(line.top for line in below) > 2 * usual + 0.8 * first.height:
+            apart[height].append((page.page, row))
+    return {
+        (page, index)
+        for height, found in apart.items()
+        if len(found) >= MIN_HEADS and len(found) >= HEAD_SHARE * at_height[height]
+        for page, row in found
+        for index in row
+    }
 
 
 def _without_numbers(text: str) -> str:

@@ -18,10 +18,11 @@ from indexes.readers.pdf_word import Word
 
 _MONO_NAME = re.compile(
     r"mono|courier|consol|typewriter|menlo|inconsolata|fira ?code|source ?code|hack|cmtt|cmsltt|lettergothic|txtt|pcr"
-    r"|monaco|andale|ocr-?[ab]|fixed|zi4|nimbusmon|pcrr|sfmono",
+    r"|monaco|andale|ocr-?[ab]|fixed|zi4|nimbusmon|pcrr|sftt|sfit?tt|ectt|lmtt|cursor|iosevka|cascadia|anonymous ?pro"
+    r"|pragmata|letter ?gothic|qcr",
     re.IGNORECASE,
 )
-_BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
+_BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _LIGATURES = str.maketrans(
     {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " ", "\x88": "•"}
 )

@@ -251,3 +251,28 @@ def test_a_heads_place_is_told_by_the_text_and_not_by_the_paper(tmp_path: Path) 
         drawn.text(150, 130, "A Book of Kernels", size=9)
         drawn.prose(160, FILLER * 6, "Its last words.")
     assert "A Book of Kernels" not in whole(drawn.read(tmp_path / "a.pdf"))
+
+
+def test_heads_that_change_with_every_section_are_no_text(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for number in range(12):
+        drawn.page()
+        drawn.text(LEFT, 60, f"1.{number}. On {'abcdefghijkl'[number] * 4}", size=SIZE)
+        drawn.text(250, 60, "Kernels" if number % 2 else "Memory", size=SIZE)
+        y = drawn.prose(90, FILLER * 4, "Its last words.")
+        drawn.prose(y, [f"Page {number} has a paragraph of its own, with words to fill the line"], "and an end.")
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "On aaaa" not in text and "On llll" not in text
+    assert text.count("has a paragraph of its own") == 12
+
+
+def test_a_first_line_with_a_gap_below_is_text_where_pages_have_no_heads(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for number in range(12):
+        drawn.page()
+        if number % 3 == 0:
+            drawn.text(LEFT, 90, f"The last words {number} of a paragraph.")
+            drawn.prose(125, FILLER * 4, "Its last words.")
+        else:
+            drawn.prose(90, FILLER * 4, "Its last words.")
+    assert whole(drawn.read(tmp_path / "a.pdf")).count("of a paragraph.") == 4
