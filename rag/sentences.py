@@ -155,6 +155,8 @@ def _ends_sentence(text: str, begin: int, mark: int, stop: int, end: int) -> boo
     following = text[stop:end].lstrip()
     if not following:
         return True
+    if following[0] in "})]":  # `{ ... }` in running text
+        return False
     before = text[begin : mark + 1]
     last_word = before.split()[-1].lower() if before.split() else ""
     if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and following[0].isupper()):

@@ -13,7 +13,7 @@ from indexes.errors import Cancelled
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.generators.sentence_scores import ScoredUnits, SentenceScorer, Unit, units_of
+from rag.generators.sentence_scores import ScoredUnits, SentenceScorer, Unit, is_signature, units_of
 from rag.generators.vector_memory import Embed
 from rag.retrieval.glossary import translate_terms
 from rag.retrieval.language import is_chinese
@@ -31,6 +31,10 @@ LEAST_SHARE = 0.4
 """A sentence scoring under this share of the best one is left out."""
 LISTING_WORDS = 400
 """Longest listing given when code is asked for: a whole one is worth more than its half."""
+MARKER_WORDS = 1
+"""What the marker behind a sentence counts."""
+FOLLOWING_WORDS = 25
+"""Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 LIST_WORDS = 60
 """Most words of a list that is brought along with the sentence that announces it."""
 
@@ -140,7 +144,7 @@ class ExtractiveGenerator:
         if not scored.units:
             return []
         words = WORDS if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
+        book = {(unit.passage, unit.place): unit for unit in (*units_of(passages), *scored.units)}
         runs: list[_Run] = []
         if code and (listing := _best_listing(scored, words if max_tokens is not None else LISTING_WORDS)):
             runs.append(_Run(listing.passage, listing.place, listing.place))
@@ -186,7 +190,7 @@ def _choose_runs(scored: ScoredUnits, book: dict[Place, Unit], words: int) -> li
         if scored.scores[i] < LEAST_SHARE * best or repeated[i] > REPEATED or (unit.passage, unit.place) in taken:
             continue
         run = _whole_thought(unit, book)
-        cost = sum(count_words(book[place].text) for place in run.places() if place not in taken)
+        cost = sum(count_words(book[place].text) + MARKER_WORDS for place in run.places() if place not in taken)
         if cost > left and runs:
             continue
         picked.append(i)
@@ -199,7 +203,7 @@ def _choose_runs(scored: ScoredUnits, book: dict[Place, Unit], words: int) -> li
 
 
 def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
-    """The unit with the sentence before when it leans on it, and with the list that it announces."""
+    """The unit with what it leans on, what leans on it, the signature that it describes, the list that it announces."""
     first = last = unit.place
     for _ in range(2):
         before = book.get((unit.passage, first - 1))
@@ -207,6 +211,12 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
         if before is None or before.span.kind not in ("sentence", "item") or not leans:
             break
         first -= 1
+    above = book.get((unit.passage, first - 1))
+    if above is not None and is_signature(above):
+        first -= 1
+    following = book.get((unit.passage, last + 1))
+    if following is not None and _goes_on(unit, following):
+        last += 1
     if unit.text.endswith((":", "：")):
         left = LIST_WORDS
         while (after := book.get((unit.passage, last + 1))) is not None and after.span.kind in ("item", "table"):
@@ -215,6 +225,12 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
                 break
             last += 1
     return _Run(unit.passage, first, last)
+
+
+def _goes_on(unit: Unit, following: Unit) -> bool:
+    """Whether a short sentence of the same paragraph says more of what the unit says."""
+    same = following.span.paragraph == unit.span.paragraph and following.span.kind in ("sentence", "item")
+    return same and bool(_LEANS_BACK.match(following.text)) and count_words(following.text) <= FOLLOWING_WORDS
 
 
 def _best_listing(scored: ScoredUnits, words: int) -> Unit | None:

@@ -1,7 +1,7 @@
 """How well each sentence of the passages answers the question: by embedding, by wording, by where it stands.
 
-The score is a weighted sum; the weights were fitted on development questions over six open GPU texts (listwise, the
-sentences that hold the gold evidence against the others of the same passages) and stand in one table below.
+The score is a weighted sum. The weights were chosen by the key facts in the answers to 282 development questions over
+eight open GPU texts, each in two languages; what each brings stands in `docs/decisions-retrieval.md`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rag.generators.table_rows import answering_rows
 from rag.generators.vector_memory import Embed, VectorMemory
 from rag.sentences import Span, split_spans
 from rag.types import Passage
@@ -24,11 +25,13 @@ EMBEDDED_UNITS = 20
 """Units embedded for one question; the rest are out by wording and place alone. Embedding is what an answer costs."""
 EMBEDDED_CHARACTERS = 240
 """Of a unit, its beginning is embedded."""
-COSINE_WEIGHT = 0.48
-WORDING_WEIGHT = 0.56
-PLACE_WEIGHT = 0.06
+COSINE_WEIGHT = 0.44
+WORDING_WEIGHT = 0.7
+NEAR_WEIGHT = 0.4
+"""For the wording of the better of the two neighbours: what answers often stands beside what repeats the question."""
+PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
-BEFORE_WEIGHT = 0.12
+BEFORE_WEIGHT = 0.06
 """For the cosine of the sentence before: what answers often follows what names the subject."""
 NUMBER_BONUS = 0.12
 """For a number in a sentence when the question asks for one."""
@@ -37,11 +40,13 @@ DEFINITION_BONUS = 0.15
 """For a sentence that says what the thing is when the question asks just that."""
 ANNOUNCEMENT_PENALTY = 0.12
 """Under a heading that announces (outline, objectives) or sends elsewhere (references) instead of telling."""
-TIMETABLE_PENALTY = 0.6
+TIMETABLE_PENALTY = 1.2
 FRAGMENT_PENALTY = 0.2
 FRAGMENT_WORDS = 4
-HEADING_SHARE = 0.5
+HEADING_SHARE = 0.8
 """A piece of the question that stands in the heading counts this much for every sentence under it."""
+SIGNATURE_SHARE = 0.8
+"""The same for a name or signature on a line of its own, as reference manuals have above each description."""
 
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (many|much|long|large|big|fast|wide|often|deep)\b|\b(number|size|factor|percentage|ratio|bandwidth) of\b"
@@ -66,6 +71,7 @@ _ANNOUNCES = re.compile(
 _ASKS_FOR_PLAN = re.compile(
     r"\b(?:when|what time|course|lesson|lecture|workshop|book|chapter|learn|read|link|url)\b", re.IGNORECASE
 )
+_SIGNATURE = re.compile(r"(?:\*\*)?`[^`\n]{2,200}`(?:\*\*)?:?")
 _CLOCK = re.compile(r"(?<![\d.])\d{1,2}[:.]\d{2}(?![\d.])")
 
 
@@ -106,15 +112,17 @@ class SentenceScorer:
         Args:
             question: in the language of the passages.
         """
-        units = [unit for unit in units_of(passages) if unit.span.kind != "heading"]
+        units = [_as_asked(question, unit) for unit in units_of(passages) if unit.span.kind != "heading"]
         if not units:
             return ScoredUnits((), np.zeros(0), np.zeros((0, 1), np.float32))
+        shares = wording_shares(question, units, passages)
         without_cosine = [
-            WORDING_WEIGHT * share
+            WORDING_WEIGHT * shares[i]
+            + NEAR_WEIGHT * max((shares[n] for n in (i - 1, i + 1) if _beside(units, i, n)), default=0.0)
             + PLACE_WEIGHT / (1 + unit.passage)
             + _bonus(question, unit)
             + _kind_of_place(question, unit, passages[unit.passage].part_at(unit.span.start).section)
-            for unit, share in zip(units, wording_shares(question, units, passages), strict=True)
+            for i, unit in enumerate(units)
         ]
         read = sorted(sorted(range(len(units)), key=lambda i: -without_cosine[i])[:EMBEDDED_UNITS])
         kept = tuple(units[i] for i in read)
@@ -123,7 +131,7 @@ class SentenceScorer:
         scores = [
             without_cosine[i]
             + COSINE_WEIGHT * cosine[n]
-            + BEFORE_WEIGHT * (cosine[n - 1] if _follows(kept, n) else 0.0)
+            + BEFORE_WEIGHT * (cosine[n - 1] if _beside(kept, n, n - 1) else 0.0)
             for n, i in enumerate(read)
         ]
         return ScoredUnits(kept, np.array(scores, np.float64), vectors[1:])
@@ -142,7 +150,8 @@ def units_of(passages: Sequence[Passage]) -> list[Unit]:
 def wording_shares(question: str, units: Sequence[Unit], passages: Sequence[Passage]) -> list[float]:
     """Share, 0 to 1, of the question's wording that each unit holds, rare pieces weighing more.
 
-    What stands in the heading of its section counts by `HEADING_SHARE`.
+    What stands in the heading of its section counts by `HEADING_SHARE`, in the signature above it by
+    `SIGNATURE_SHARE`.
     """
     asked = wording(question).pieces
     if not asked:
@@ -151,12 +160,34 @@ def wording_shares(question: str, units: Sequence[Unit], passages: Sequence[Pass
     weight = {piece: math.log(1 + len(units) / (0.5 + frequency[piece])) for piece in asked}
     total = sum(weight.values())
     shares = []
+    described: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
     for unit in units:
         own = asked & unit.words.pieces
         section = passages[unit.passage].part_at(unit.span.start).section
+        if is_signature(unit):
+            described = section, own
         above = (asked & wording(" ".join(section)).pieces) - own
-        shares.append((sum(weight[p] for p in own) + HEADING_SHARE * sum(weight[p] for p in above)) / total)
+        named = described[1] - own - above if described[0] is section else frozenset()
+        shares.append(
+            (_sum(weight, own) + HEADING_SHARE * _sum(weight, above) + SIGNATURE_SHARE * _sum(weight, named)) / total
+        )
     return shares
+
+
+def is_signature(unit: Unit) -> bool:
+    """Whether a unit is a name or signature alone, which what follows describes."""
+    return unit.span.kind == "sentence" and bool(_SIGNATURE.fullmatch(unit.text))
+
+
+def _sum(weight: Mapping[str, float], pieces: Iterable[str]) -> float:
+    return sum(weight[piece] for piece in pieces)
+
+
+def _as_asked(question: str, unit: Unit) -> Unit:
+    """The unit; a long table only with the rows that answer, for by all its words it would fit any question."""
+    if unit.span.kind != "table" or (text := answering_rows(question, unit.text)) == unit.text:
+        return unit
+    return replace(unit, text=text, words=wording(text))
 
 
 def _bonus(question: str, unit: Unit) -> float:
@@ -192,6 +223,8 @@ def _kind_of_place(question: str, unit: Unit, section: Sequence[str]) -> float:
     return -ANNOUNCEMENT_PENALTY if section and _ANNOUNCES.search(section[-1]) else 0.0
 
 
-def _follows(units: Sequence[Unit], n: int) -> bool:
-    """Whether unit `n` stands right behind unit `n - 1`."""
-    return n > 0 and units[n - 1].passage == units[n].passage and units[n - 1].place == units[n].place - 1
+def _beside(units: Sequence[Unit], one: int, other: int) -> bool:
+    """Whether the units with these two numbers stand right beside each other in one passage."""
+    if not (0 <= one < len(units) and 0 <= other < len(units)) or units[one].passage != units[other].passage:
+        return False
+    return abs(units[one].place - units[other].place) == 1

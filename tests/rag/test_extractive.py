@@ -8,6 +8,7 @@ import pytest
 from fakes import hash_embed, make_passage
 
 from indexes.errors import Cancelled
+from rag.citations import resolve
 from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -109,6 +110,54 @@ def test_a_listing_stays_whole_when_code_is_asked_for() -> None:
 def test_a_table_that_is_the_answer_stays_whole() -> None:
     text, _ = answer("What latency in cycles have register and global memory?", TABLE)
     assert "| register | 1 |\n| global | 400 |" in text
+
+
+LIMITS = make_passage(
+    "Limits of the runtime.\n\n| limit | value | meaning |\n|---|---|---|\n"
+    + "\n".join(f"| limit{n} | {n} | how many things of kind {n} there may be at one time |" for n in range(40))
+    + "\n| queue | 77 | how many kernels may wait in a stream |",
+    node_id="book-3",
+)
+
+
+def test_a_long_table_gives_its_header_and_the_rows_that_answer() -> None:
+    text, _ = answer("How many kernels may wait in a stream?", LIMITS)
+    assert "| limit | value | meaning |\n|---|---|---|\n| queue | 77 |" in text
+    assert "limit17" not in text
+
+
+def test_the_rows_of_a_long_table_are_cited_as_supported() -> None:
+    text, _ = answer("How many kernels may wait in a stream?", LIMITS)
+    (citation, *_) = [one for one in resolve(text, [LIMITS]) if "queue" in one.quote]
+    assert citation.verdict == "supported"
+    assert citation.quote in LIMITS.text
+
+
+def test_a_sentence_beside_what_repeats_the_question_counts_more() -> None:
+    near = scores("When does a queue block?", make_passage("When does a queue block a host? It is full. Dogs bark."))
+    assert near["It is full."] > near["Dogs bark."]
+
+
+def test_what_describes_a_signature_is_found_by_its_name_and_said_with_it() -> None:
+    manual = make_passage(
+        "`fill(value)`\n\nSets each element.\n\n`__len__()`\n\nReturns the leading dimension.\n\n"
+        "`ravel()`\n\nFlattens.",
+        node_id="book-4",
+    )
+    found = scores("What does __len__ return?", manual)
+    assert found["Returns the leading dimension."] > found["Sets each element."]
+    text, _ = answer("What does __len__ return?", manual)
+    assert re.search(r"`__len__\(\)` \[1\] Returns the leading dimension\. \[1\]", text)
+
+
+def test_a_short_sentence_that_goes_on_is_brought_along() -> None:
+    passage = make_passage(
+        "The call get_devices used to raise when no device matched. Now it is quiet. "
+        "It returns an empty list instead.\n\nBirds sing in the morning, and dogs bark at night near the river.",
+        node_id="book-5",
+    )
+    text, _ = answer("What did the call get_devices do when no device matched? Now it is quiet", passage, max_tokens=45)
+    assert "It returns an empty list instead." in text
 
 
 def test_a_chinese_question_is_answered_with_english_quotes() -> None:

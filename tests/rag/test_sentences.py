@@ -64,3 +64,10 @@ def test_units_are_ordered_disjoint_and_lose_no_letter(text: str) -> None:
         assert not any(character == "A" for character in lost)
         position = span.end
     assert "A" not in text[position:]
+
+
+def test_dots_within_braces_end_no_sentence() -> None:
+    assert split_sentences('The source is wrapped in extern "C" { ... } to keep its names. Next.') == (
+        'The source is wrapped in extern "C" { ... } to keep its names.',
+        "Next.",
+    )
