@@ -117,6 +117,9 @@ def _block(tag: Tag, depth: int) -> Iterator[Element]:
             yield Heading(int(name[1]), title)
     elif name == "pre":
         yield Block(_listing(tag))
+    elif lines := tag.select(":scope > div.line, :scope > code > div.line") if name in ("div", "figure") else []:
+        # Doxygen and its like: a listing without `pre`, each line a box of its own.
+        yield Block(fence("\n".join(_line(line) for line in lines), ""))
     elif name in ("ul", "ol"):
         yield from (Block(text) for text in _list(tag, depth))
     elif name == "table":
@@ -168,6 +171,13 @@ def _listing(tag: Tag) -> str:
             language = found[0]
             break
     return fence(code, language)
+
+
+def _line(tag: Tag) -> str:
+    """A line of a listing without its number."""
+    for number in tag.select("span.lineno"):
+        number.decompose()
+    return "".join(str(piece) for piece in tag.strings if not isinstance(piece, Comment)).rstrip().replace("\xa0", " ")
 
 
 def _list(tag: Tag, depth: int, level: int = 0) -> list[str]:

@@ -39,6 +39,15 @@ def test_html_listings_keep_indentation_and_language() -> None:
     assert html_to_elements(page) == [Block("```cuda\nint a;\n  b;\n```")]
 
 
+def test_html_listings_without_pre_are_listings() -> None:
+    page = (
+        '<p>So:</p><div class="fragment"><div class="line"><a name="l1"></a><span class="lineno">    1</span>'
+        '<span class="keywordflow">for</span> (;;)</div>\n<div class="line">&#160; f(a&lt;b);</div>\n'
+        '<div class="line"></div>\n<div class="line">g();</div></div><!-- fragment --><p>Then.</p>'
+    )
+    assert html_to_elements(page) == [Block("So:"), Block("```\nfor (;;)\n  f(a<b);\n\ng();\n```"), Block("Then.")]
+
+
 def test_html_lists_tables_and_formulas() -> None:
     page = (
         "<ul><li>one<ul><li>inner</li></ul></li><li>two</li></ul><table><tr><th>a</th><th>b</th></tr>"
