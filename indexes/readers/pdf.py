@@ -14,6 +14,7 @@ from typing import Any
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed
 from indexes.readers.pdf_blocks import Paragraph, block_of, paragraphs_of, words_of
+from indexes.readers.pdf_contents import without_contents
 from indexes.readers.pdf_furniture import body_size, find_furniture, printed_labels
 from indexes.readers.pdf_headings import (
     FoundHeading,
@@ -66,7 +67,7 @@ def read_pdf(
             else "scan it in a finer resolution",
         )
     furniture = find_furniture(pages)
-    ordered = [in_reading_order(page, furniture.lines) for page in pages]
+    ordered = [without_contents(in_reading_order(page, furniture.lines)) for page in pages]
     size = body_size(pages)
     headings = match_outline(without_parts(found.outline), ordered)
     headings += headings_by_type(ordered, size, headings)

@@ -19,7 +19,6 @@ Kind = Literal["prose", "item", "table", "listing", "heading"]
 _BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
 TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 """How a line ends with which a sentence ends."""
-_CONTENTS_LINE = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
 
 EVEN = 1.03
 """How much one gap of a line from margin to margin may be wider than another; cells of a table differ by more."""
@@ -79,8 +78,6 @@ def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph
         margins = margins_of(column)
         own: list[Paragraph] = []
         for line in column:
-            if _CONTENTS_LINE.search(line.text):
-                continue  # a line of the printed table of contents says nothing that the headings do not
             kind = "heading" if id(line) in alone else _kind(line)
             if kind == "listing" and own and _is_code_in_prose(own[-1], line, margins):
                 kind = "prose"

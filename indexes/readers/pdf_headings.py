@@ -19,7 +19,7 @@ _NUMBER = re.compile(
 )
 _LABEL_ONLY = re.compile(r"^(?:chapter|part|appendix|lecture)\s+(?:\d{1,3}|[A-Z]|[IVXLC]+)[.:]?$", re.IGNORECASE)
 _DEPTH = re.compile(r"^(?:chapter\s+)?(\d{1,3}(?:\.\d{1,3})*)[.:]?\s", re.IGNORECASE)
-MAX_HEADING_CHARS = 120
+MAX_HEADING_CHARS, MAX_HEADING_LINES = 120, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def headings_by_type(
     found: list[FoundHeading] = []
     for group in groups:
         title = _title_of(group)
-        if len(title) > MAX_HEADING_CHARS or not re.search(r"[^\W\d_]", title):
+        if len(group) > MAX_HEADING_LINES or len(title) > MAX_HEADING_CHARS or not re.search(r"[^\W\d_]", title):
             continue
         level = sizes[_size_key(group[0])]
         if below:

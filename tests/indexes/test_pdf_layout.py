@@ -279,3 +279,29 @@ def test_a_first_line_with_a_gap_below_is_text_where_pages_have_no_heads(tmp_pat
             drawn.prose(90, own, "Its last words.")
     text = whole(drawn.read(tmp_path / "a.pdf"))
     assert [name for name in ("aaaaa", "ddddd", "ggggg", "jjjjj") if f"The words of {name} end." not in text] == []
+
+
+@pytest.mark.parametrize("leaders", [True, False])
+def test_a_printed_table_of_contents_is_no_text_and_no_headings(leaders: bool, tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.text(LEFT, 70, "Contents", "Helvetica", 16, "B")
+    y = 100.0
+    for chapter in (1, 2, 3):
+        drawn.text(LEFT, y, f"{chapter} Chapter {'ABC'[chapter - 1]} of Kernels", style="B")
+        drawn.text(330, y, str(chapter + 1), style="B")
+        for section in (1, 2):
+            y += 14
+            end = drawn.text(LEFT + 12, y, f"{chapter}.{section} Section {'XYZ'[section]}")
+            drawn.text(end + 8, y, " . " * 20 if leaders else "")
+            drawn.text(330, y, str(chapter + 1))
+        y += 20
+    for chapter in (1, 2, 3):
+        drawn.page()
+        drawn.text(LEFT, 70, f"{chapter} Chapter {'ABC'[chapter - 1]} of Kernels", "Helvetica", 18, "B")
+        drawn.prose(110, FILLER * 3, f"Its last words are {'ABC'[chapter - 1]}.")
+    book = drawn.read(tmp_path / "a.pdf")
+    headings = [heading for section in book.sections for heading in section.heading_path]
+    assert [heading for heading in headings if heading[-1].isdigit() or "Section" in heading] == []
+    assert "Section" not in whole(book)
+    assert [section.chapter for section in book.sections][-3:] in ([1, 2, 3], [2, 3, 4])
