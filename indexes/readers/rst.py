@@ -52,7 +52,7 @@ def read_rst(path: Path, root: Path | None = None) -> Parsed:
 def parse_rst(text: str, path: Path, root: Path) -> Parsed:
     """rst text to elements. What docutils cannot parse at all is read as plain paragraphs, with a note."""
     missing: list[str] = []
-    settings = {**_SETTINGS, "book_root": root, "book_file": path, "book_missing": missing}
+    settings = {**_SETTINGS, "book_root": root, "book_file": path, "book_missing": missing, "book_including": 0}
     try:
         with _lock:
             register_for(text)

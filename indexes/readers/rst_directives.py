@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives, roles
+from docutils.statemachine import StringList
 
 from indexes.readers.source import clean_text
 
@@ -25,7 +26,7 @@ _NATIVE = frozenset(
 )  # fmt: skip
 _LISTINGS = frozenset({"code", "code-block", "sourcecode", "code-cell", "prompt", "highlight-block"})
 _SILENT = frozenset(
-    {"toctree", "meta", "highlight", "contents", "index", "include", "raw", "currentmodule", "module", "default-domain",
+    {"toctree", "meta", "highlight", "contents", "index", "raw", "currentmodule", "module", "default-domain",
      "sectionauthor", "codeauthor", "sectnum", "title", "target-notes", "bibliography", "automodule", "graphviz",
      "mermaid", "plot", "testsetup", "testcleanup", "tabularcolumns", "program"}
 )  # fmt: skip
@@ -39,7 +40,14 @@ _CODE_ROLES = re.compile(
 _LABELS = {"seealso": "See also", "challenge": "Challenge", "exercise": "Exercise", "solution": "Solution",
            "prereq": "Prerequisites", "questions": "Questions", "objectives": "Objectives",
            "keypoints": "Key points", "discussion": "Discussion"}  # fmt: skip
+_VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version",
+             "deprecated": "Deprecated since version", "versionremoved": "Removed in version"}  # fmt: skip
+_LAYOUT = frozenset({"only", "ifconfig", "grid", "grid-item", "hlist", "columns", "column", "tabularcolumns", "row"})
+"""Their arguments are conditions and sizes, not words of the book."""
 MAX_INCLUDED_BYTES = 1_000_000
+MAX_INCLUDED_DEPTH = 5
+_READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
+"""What a folder's reader reads as files of their own: including them would say everything twice."""
 
 
 class _AnyOptions(dict[str, Any]):
@@ -76,15 +84,22 @@ class Unwrapped(_Tolerant):
 
     def run(self) -> list[nodes.Node]:
         """The words of the directive."""
-        lead = self.argument or _LABELS.get(self.name.lower(), "")
-        styles = self.name.lower() in ("class", "rst-class", "cssclass") and not self.content and _STYLES.match(lead)
+        name = self.name.lower()
+        lead = "" if name in _LAYOUT else self.argument or _LABELS.get(name, "")
+        if name in _VERSIONS:
+            # The argument is the version and, on the same line, what it brought.
+            version, _, what = " ".join(lead.split()).partition(" ")
+            words = f"{_VERSIONS[name]} {version}" + (f": {what}" if what else "")
+            inline, _ = self.state.inline_text(words, self.lineno)
+            return [nodes.paragraph("", "", *inline), *self.nested()]
+        styles = name in ("class", "rst-class", "cssclass") and not self.content and _STYLES.match(lead)
         if not lead or styles:
             return self.nested()
         inline, _ = self.state.inline_text(lead, self.lineno)
-        plain = self.name.lower() in _LABELS or "tab" in self.name.lower() or not self.content
+        plain = name in _LABELS or "tab" in name or not self.content
         described = re.match(
             r"(c:|cpp:|py:|js:|auto|doxygen)|(function|(class|static)?method|class|exception|attribute|data|envvar)$",
-            self.name.lower(),
+            name,
         )
         if described:
             return [nodes.paragraph("", "", nodes.literal("", lead)), *self.nested()]
@@ -111,25 +126,24 @@ class Listing(_Tolerant):
         return [nodes.paragraph(caption, caption), block] if caption else [block]
 
 
-class LiteralInclude(_Tolerant):
-    """A listing from a file, if that file lies inside the book's folder; else its name is reported."""
+class _FromFile(_Tolerant):
+    """What another file holds, if that file lies inside the book's folder; else its name is reported."""
 
-    def run(self) -> list[nodes.Node]:
-        """A literal block, or nothing."""
+    def target(self) -> Path | None:
+        """The file, or None."""
         settings = self.state.document.settings
         root = Path(settings.book_root).resolve()
         name = self.argument
         base = root if name.startswith("/") else Path(settings.book_file).resolve().parent
         target = (base / name.lstrip("/")).resolve()
-        if not target.is_relative_to(root) or not target.is_file() or target.stat().st_size > MAX_INCLUDED_BYTES:
-            settings.book_missing.append(name)
-            return []
-        lines = clean_text(target.read_text(encoding="utf-8", errors="replace")).split("\n")
-        code = "\n".join(self._chosen(lines))
-        if not code.strip():
-            return []
-        language = self.options.get("language") or target.suffix.lstrip(".")
-        return [nodes.literal_block(code, code, language=_language(language))]
+        if target.is_relative_to(root) and target.is_file() and target.stat().st_size <= MAX_INCLUDED_BYTES:
+            return target
+        settings.book_missing.append(name)
+        return None
+
+    def lines(self, target: Path) -> list[str]:
+        """The lines that the options choose."""
+        return self._chosen(clean_text(target.read_text(encoding="utf-8", errors="replace")).split("\n"))
 
     def _chosen(self, lines: list[str]) -> list[str]:
         start = self._find(lines, "start-after", 1) or self._find(lines, "start-at", 0) or 0
@@ -155,6 +169,41 @@ class LiteralInclude(_Tolerant):
         return next((number + after for number, line in enumerate(lines) if wanted in line), None)
 
 
+class LiteralInclude(_FromFile):
+    """A listing from a file."""
+
+    def run(self) -> list[nodes.Node]:
+        """A caption, if any, and a literal block; or nothing."""
+        target = self.target()
+        code = "\n".join(self.lines(target)) if target is not None else ""
+        if target is None or not code.strip():
+            return []
+        language = self.options.get("language") or target.suffix.lstrip(".")
+        block = nodes.literal_block(code, code, language=_language(language))
+        caption = self.options.get("caption")
+        return [nodes.paragraph(caption, caption), block] if caption else [block]
+
+
+class Include(_FromFile):
+    """A part of the text from a file that is not read as a file of its own, such as `.inc`."""
+
+    def run(self) -> list[nodes.Node]:
+        """Its text, parsed in place."""
+        settings = self.state.document.settings
+        target = self.target()
+        if target is None or target.suffix.lower() in _READ_ALONE or settings.book_including >= MAX_INCLUDED_DEPTH:
+            return []
+        lines = self.lines(target)
+        register_for("\n".join(lines))
+        box = nodes.container()
+        settings.book_including += 1
+        try:
+            self.state.nested_parse(StringList(lines, source=str(target)), 0, box, match_titles=1)
+        finally:
+            settings.book_including -= 1
+        return list(box.children)
+
+
 def _language(name: str) -> str:
     first = name.split()[0] if name.split() else ""
     return re.sub(r"[^\w+#-]", "", first).lower()
@@ -170,6 +219,9 @@ def _words_role(name: str, rawtext: str, text: str, *_where: Any) -> tuple[list[
     return [nodes.inline(rawtext, words)], []
 
 
+_FROM_FILES: dict[str, type[Directive]] = {"literalinclude": LiteralInclude, "include": Include}
+
+
 def register_for(text: str) -> None:
     """Register a stand-in for every directive and role that `text` uses and docutils does not know."""
     for name in {match.lower() for match in _NAMES.findall(text)}:
@@ -177,8 +229,8 @@ def register_for(text: str) -> None:
             continue
         if name in _LISTINGS:
             directives.register_directive(name, Listing)
-        elif name == "literalinclude":
-            directives.register_directive(name, LiteralInclude)
+        elif name in _FROM_FILES:
+            directives.register_directive(name, _FROM_FILES[name])
         elif name in _SILENT:
             directives.register_directive(name, Silent)
         else:

@@ -91,3 +91,18 @@ def test_a_style_class_leaves_no_words() -> None:
 def test_a_directive_that_docutils_refuses_keeps_its_words() -> None:
     text = ".. list-table:: Limits\n   :header-rows: 1\n\n   Threads a block: 1024.\n\n   Warps: 32.\n\nAfter."
     assert blocks(text) == ["Limits", "Threads a block: 1024.", "Warps: 32.", "After."]
+
+
+def test_included_parts_stand_where_they_are_included(tmp_path: Path) -> None:
+    (tmp_path / "part.inc").write_text("Sub\n---\n\n.. custom:: Lead\n\n   Part.\n\n.. include:: part.inc\n")
+    (tmp_path / "own.rst").write_text("Read alone.\n")
+    text = "Top\n===\n\nText.\n\n.. include:: part.inc\n\n.. include:: own.rst\n\nAfter."
+    found = [element.text for element in elements(text, tmp_path) if isinstance(element, Block)]
+    assert found[:3] == ["Text.", "Lead", "Part."]
+    assert found[-1] == "After."
+    assert "Read alone." not in found
+
+
+def test_versions_say_what_happened_and_conditions_say_nothing() -> None:
+    text = ".. versionadded:: 3.2\n   Streams.\n\n.. deprecated:: 4\n\n.. only:: html\n\n   Shown."
+    assert blocks(text) == ["New in version 3.2: Streams.", "Deprecated since version 4", "Shown."]
