@@ -13,7 +13,7 @@ from typing import Any
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed
-from indexes.readers.pdf_blocks import Paragraph, block_of, paragraphs_of, words_of
+from indexes.readers.pdf_blocks import Paragraph, block_of, paragraphs_of
 from indexes.readers.pdf_contents import without_contents
 from indexes.readers.pdf_furniture import body_size, find_furniture, printed_labels
 from indexes.readers.pdf_headings import (
@@ -24,6 +24,7 @@ from indexes.readers.pdf_headings import (
     read_outline,
     without_parts,
 )
+from indexes.readers.pdf_hyphens import vocabulary_of
 from indexes.readers.pdf_ocr import Recogniser, render
 from indexes.readers.pdf_order import OrderedPage, in_reading_order
 from indexes.readers.pdf_page import PageLines, read_page
@@ -171,7 +172,7 @@ def _elements(pages: Sequence[OrderedPage], headings: Sequence[FoundHeading], si
                 flow.append(waiting.pop(0))
             flow.append(paragraph)
         flow.extend(waiting)
-    words = words_of(pages)
+    vocabulary = vocabulary_of(pages)
     elements: list[Element] = []
     told: set[int] = set()
     for item in _with_torn_parts_joined(flow, size):
@@ -180,7 +181,7 @@ def _elements(pages: Sequence[OrderedPage], headings: Sequence[FoundHeading], si
             continue
         heading_here = heading_of.get(id(item.lines[0]))
         if heading_here is None:
-            elements.append(block_of(item, words))
+            elements.append(block_of(item, vocabulary))
         elif id(heading_here) not in told:
             told.add(id(heading_here))
             elements.append(Heading(heading_here.level, heading_here.title, heading_here.page))

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Literal
 
 from indexes.readers.elements import Block
+from indexes.readers.pdf_hyphens import Vocabulary, joined_lines
 from indexes.readers.pdf_listing import listing
 from indexes.readers.pdf_order import OrderedPage
 from indexes.readers.pdf_page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps
@@ -168,7 +169,7 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: Margins) -> bool:
     return not indented and room < 0
 
 
-def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:
+def block_of(paragraph: Paragraph, vocabulary: Vocabulary) -> Block:
     """A paragraph as text with page marks; words that a line's end cut in two are mended."""
     if paragraph.kind == "listing":
         return listing(paragraph.lines, paragraph.margins)
@@ -178,37 +179,14 @@ def block_of(paragraph: Paragraph, known_words: Counter[str]) -> Block:
     marks: list[tuple[int, int]] = []
     for line in paragraph.lines:
         addition = _row(line) if paragraph.kind == "heading" else line.text
-        if not text:
-            start = 0
-        elif text.endswith((LINE_HYPHEN, "-", "\u2010", "\xad")) and len(text) > 1 and text[-2].isalpha():
-            text = _mended(text, addition, known_words)
-            start = len(text)
-        else:
-            glue = "" if _is_cjk(text[-1]) and _is_cjk(addition[:1]) else " "
-            text, start = text + glue, len(text) + len(glue)
+        text, start = joined_lines(text, addition, vocabulary) if text else (addition, 0)
         if not marks or marks[-1][1] != line.page:
             marks.append((start, line.page))
-        text += addition
     text = text.replace(LINE_HYPHEN, "-").replace("\xad", "")
     if paragraph.kind == "item":
         text = re.sub(r"^[•◦▪‣●○■□–*·∙⁃-]\s*", "- ", text)
         marks = [(min(offset, len(text)), page) for offset, page in marks]
     return Block(text, tuple(marks))
-
-
-def _mended(text: str, addition: str, known_words: Counter[str]) -> str:
-    """`text` up to its final hyphen, which goes unless the book writes the word with it."""
-    before = re.search(r"[\w-]*$", text[:-1])
-    after = re.match(r"\w+", addition)
-    if before is None or after is None or not after[0][0].islower():
-        return text[:-1] + "-"
-    plain, hyphened = (before[0] + after[0]).casefold(), f"{before[0]}-{after[0]}".casefold()
-    keep = known_words[hyphened] > known_words[plain]
-    return text[:-1] + "-" if keep else text[:-1]
-
-
-def _is_cjk(letter: str) -> bool:
-    return (bool(letter) and "\u3000" <= letter <= "\u9fff") or "\uff00" <= letter <= "\uffef"
 
 
 def _rows(paragraph: Paragraph) -> Block:
@@ -228,13 +206,3 @@ def _row(line: Line, glue: str = " ") -> str:
     for before, after in pairwise(line.words):
         out += (glue if after.x0 - before.x1 > NARROW_GAP * line.size else " ") + after.text
     return out
-
-
-def words_of(pages: Iterable[OrderedPage]) -> Counter[str]:
-    """How often each word stands whole in the book: tells `data-parallel` from a `compu-ter` at a line's end."""
-    words: Counter[str] = Counter()
-    for page in pages:
-        for line in page.lines:
-            for word in line.text.split(" ")[:-1]:
-                words[re.sub(r"^\W+|\W+$", "", word).casefold()] += 1
-    return words

@@ -305,3 +305,37 @@ def test_a_printed_table_of_contents_is_no_text_and_no_headings(leaders: bool, t
     assert [heading for heading in headings if heading[-1].isdigit() or "Section" in heading] == []
     assert "Section" not in whole(book)
     assert [section.chapter for section in book.sections][-3:] in ([1, 2, 3], [2, 3, 4])
+
+
+def test_hyphens_of_a_browser_are_the_authors(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    lines = (
+        "This is done element-|wise, in a one-to-|one way, with a 24-|fold gain; pass --|offload in data/|"
+        "file. The many-to-|one way is another, as is a one-to-one way, and|a camel-|case name."
+    )
+    for number, line in enumerate(lines.split("|")):
+        drawn.text(LEFT, 80 + 13 * number, line)
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    for found in (
+        "done element-wise,",
+        "a one-to-one way,",
+        "a 24-fold gain",
+        "pass --offload in data/file.",
+        "a camel-case",
+    ):
+        assert found in text
+
+
+def test_hyphens_of_a_printer_go(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    lines = (
+        "A kernel and a ker-|nel, a memory and a mem-|ory, and then a cuda-|MemcpyAsync and a cu-|"
+        "daMemcpyAsync like cudaMemcpyAsync here, with un-|known words in a data-|parallel way; data and parallel go."
+    )
+    for number, line in enumerate(lines.split("|")):
+        drawn.text(LEFT, 80 + 13 * number, line)
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "a kernel, a memory and a memory, and" in text
+    assert "a cudaMemcpyAsync like cudaMemcpyAsync here, with unknown words in a data-parallel way" in text
