@@ -33,7 +33,7 @@ class _Format:
     wants: tuple[str, ...] = ()
 
 
-_MARKDOWN = _Format("markdown", "markdown:read_markdown")
+_MARKDOWN = _Format("markdown", "markdown:read_markdown", ("root",))
 _RST = _Format("rst", "rst:read_rst", ("root",))
 _TEXT = _Format("text", "plain_text:read_plain_text")
 _HTML = _Format("html", "html:read_html")

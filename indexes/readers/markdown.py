@@ -5,6 +5,7 @@ Inline markup stays as its author wrote it, except that links and images become 
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -12,21 +13,25 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence, one_line
+from indexes.readers.elements import Block, Element, Heading, Parsed, fence, one_line, pipe_table
 from indexes.readers.html_blocks import html_to_elements
+from indexes.readers.markdown_dialects import as_markdown
+from indexes.readers.markdown_directives import (
+    DIRECTIVE,
+    DIRECTIVE_OPTION,
+    SPOKEN_LABELS,
+    label_of,
+    unwrap_colon_fences,
+    with_included,
+)
 from indexes.readers.source import read_text
 from indexes.types import BookHealth
 
 _FRONT_MATTER = re.compile(r"\A(?:\s*<!--.*?-->)*\s*---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _TITLE_LINE = re.compile(r"^title[ \t]*:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
-_CODE_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
-_COLON_FENCE = re.compile(r"^[ \t]*:{3,}[ \t]*(.*?)[ \t]*:*$")
-_DIRECTIVE = re.compile(r"^\{([\w:+.-]+)\}[ \t]*(.*)$")
-_DIRECTIVE_OPTION = re.compile(r"^[ \t]*:[\w-]+:.*$")
 _ATTRIBUTES = re.compile(r"[ \t]*\{[ \t]*[#.:=\w-][^{}]*\}[ \t]*$")
 _ROLE = re.compile(r"\{[a-zA-Z][\w:+.-]*\}$")
 _ROLE_TARGET = re.compile(r"^(.*?)[ \t]*<[^<>]*>$", re.DOTALL)
-_LABEL = re.compile(r"^\([\w:.-]+\)=[ \t]*$")
 
 _CODE_DIRECTIVES = frozenset({"code", "code-block", "code-cell", "sourcecode", "prompt", "parsed-literal"})
 _SILENT_DIRECTIVES = frozenset(
@@ -43,38 +48,18 @@ _SILENT_DIRECTIVES = frozenset(
     }
 )
 _FIGURE_DIRECTIVES = frozenset({"figure", "image"})
-_SPOKEN_LABELS = {
-    "callout": "Note",
-    "note": "Note",
-    "tip": "Tip",
-    "hint": "Hint",
-    "warning": "Warning",
-    "caution": "Caution",
-    "danger": "Danger",
-    "important": "Important",
-    "seealso": "See also",
-    "challenge": "Challenge",
-    "exercise": "Exercise",
-    "solution": "Solution",
-    "questions": "Questions",
-    "objectives": "Objectives",
-    "keypoints": "Key points",
-    "prereq": "Prerequisites",
-    "discussion": "Discussion",
-}
-_NO_TITLE = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
-
-_LABEL_BLOCKS = frozenset(Block(f"**{label}**") for label in _SPOKEN_LABELS.values())
+_LABEL_BLOCKS = frozenset(Block(f"**{label}**") for label in SPOKEN_LABELS.values())
 
 _parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).disable("text_join")
 
 
-def read_markdown(path: Path) -> Parsed:
-    """Read a Markdown file."""
+def read_markdown(path: Path, root: Path | None = None) -> Parsed:
+    """Read a Markdown file; `root` is the book's folder, within which `literalinclude` may look."""
     source = read_text(path)
-    parsed = parse_markdown(source.text)
+    missing: list[str] = []
+    parsed = parse_markdown(with_included(source.text, path, root or path.parent, missing))
     notes = (source.note,) if source.note else ()
-    return Parsed(parsed.elements, parsed.title, health=BookHealth(notes=notes))
+    return Parsed(parsed.elements, parsed.title, health=BookHealth(notes=notes, skipped_files=tuple(missing)))
 
 
 def parse_markdown(text: str) -> Parsed:
@@ -89,7 +74,7 @@ def parse_markdown(text: str) -> Parsed:
 
 
 def _elements(text: str) -> list[Element]:
-    tree = SyntaxTreeNode(_parser.parse(_unwrap_colon_fences(text)))
+    tree = SyntaxTreeNode(_parser.parse(unwrap_colon_fences(as_markdown(text))))
     elements: list[Element] = []
     for node in tree.children:
         for element in _element(node):
@@ -97,48 +82,6 @@ def _elements(text: str) -> list[Element]:
                 elements.pop()  # the heading inside the div says it better
             elements.append(element)
     return elements
-
-
-def _unwrap_colon_fences(text: str) -> str:
-    """Fenced divs and colon directives lose their markers; what they are called stays as a bold line."""
-    out: list[str] = []
-    closing: str | None = None
-    skip_options = False
-    for line in text.split("\n"):
-        code = _CODE_FENCE.match(line)
-        if closing is not None:
-            if line.strip().startswith(closing) and not line.strip().strip(closing[0]):
-                closing = None
-            out.append(line)
-            continue
-        if code is not None:
-            closing = code[1]
-            skip_options = False
-            out.append(line)
-            continue
-        colon = _COLON_FENCE.match(line)
-        if colon is not None:
-            out.extend(("", _label_of(colon[1]), ""))
-            skip_options = bool(colon[1])
-            continue
-        if skip_options and _DIRECTIVE_OPTION.match(line):
-            continue
-        skip_options = skip_options and not line.strip()
-        out.append("" if _LABEL.match(line) else line)
-    return "\n".join(out)
-
-
-def _label_of(opener: str) -> str:
-    """The bold line that stands for a div's or directive's opening line; empty for mere layout."""
-    directive = _DIRECTIVE.match(opener)
-    name, title = (directive[1], directive[2]) if directive else ("", "")
-    if not directive:
-        named = re.match(r"^\{?[ \t]*\.?([\w-]+)", opener)
-        name = named[1] if named else ""
-    if name in _NO_TITLE:
-        return ""
-    title = title or _SPOKEN_LABELS.get(name.lower(), "")
-    return f"**{title}**" if title else ""
 
 
 def _element(node: SyntaxTreeNode) -> list[Element]:
@@ -180,7 +123,7 @@ def _blocks(node: SyntaxTreeNode) -> list[str]:
 
 def _listing(node: SyntaxTreeNode) -> list[str]:
     info = (node.info or "").strip() if node.type == "fence" else ""
-    directive = _DIRECTIVE.match(info)
+    directive = DIRECTIVE.match(info)
     if directive is None:
         if info.startswith("{"):
             info = re.sub(r"[{}.]", " ", info).split("=")[0]
@@ -188,20 +131,43 @@ def _listing(node: SyntaxTreeNode) -> list[str]:
         return [fence(node.content, language)] if node.content.strip() else []
     name, argument = directive[1].lower(), directive[2]
     body = node.content.split("\n")
-    while body and _DIRECTIVE_OPTION.match(body[0]):
+    options: dict[str, str] = {}
+    while body and (option := DIRECTIVE_OPTION.match(body[0])):
+        options[option[1]] = option[2].strip()
         body.pop(0)
     content = "\n".join(body)
     if name in _CODE_DIRECTIVES:
-        return [fence(content, argument.split()[0] if argument.split() else "")] if content.strip() else []
+        code = [fence(content, argument.split()[0] if argument.split() else "")] if content.strip() else []
+        return [options["caption"], *code] if options.get("caption") else code
+    if name in ("list-table", "csv-table"):
+        rows = _listed_rows(content) if name == "list-table" else _csv_rows(content, options.get("header", ""))
+        if rows:
+            return [*([argument] if argument else []), pipe_table(rows)]
     if name in _SILENT_DIRECTIVES:
         return []
     if name == "math":
         return [f"$$\n{content.strip()}\n$$"] if content.strip() else []
-    label = "" if name in _FIGURE_DIRECTIVES else _label_of(info)
+    label = "" if name in _FIGURE_DIRECTIVES else label_of(info)
     texts = [label] if label else []
     for element in _elements(content):
         texts.append(element.text if isinstance(element, Block) else f"**{element.title}**")
     return texts
+
+
+def _listed_rows(content: str) -> list[list[str]]:
+    """The rows of a table written as a list of lists."""
+    tree = SyntaxTreeNode(_parser.parse(content))
+    rows = [item.children[0] for node in tree.children if node.type == "bullet_list" for item in node.children]
+    return [
+        [" ".join(block for child in cell.children for block in _blocks(child)) for cell in row.children]
+        for row in rows
+        if row.type == "bullet_list"
+    ]
+
+
+def _csv_rows(content: str, header: str) -> list[list[str]]:
+    lines = [header, *content.strip().split("\n")] if header else content.strip().split("\n")
+    return [[cell.strip() for cell in row] for row in csv.reader(lines, skipinitialspace=True) if row]
 
 
 def _list(node: SyntaxTreeNode, depth: int = 0) -> list[str]:
@@ -238,7 +204,7 @@ def _table(node: SyntaxTreeNode) -> str:
     for part in node.children:
         for row in part.children:
             cells = [_inline(cell.children[0]) if cell.children else "" for cell in row.children]
-            rows.append("| " + " | ".join(one_line(cell) for cell in cells) + " |")
+            rows.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |")
             if part.type == "thead":
                 rows.append("|" + " --- |" * len(cells))
     return "\n".join(rows)

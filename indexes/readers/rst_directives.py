@@ -10,7 +10,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive, directives, roles
 from docutils.statemachine import StringList
 
-from indexes.readers.source import clean_text
+from indexes.readers.included import included_file, included_lines
 
 _NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
 _ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
@@ -44,7 +44,6 @@ _VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in ver
              "deprecated": "Deprecated since version", "versionremoved": "Removed in version"}  # fmt: skip
 _LAYOUT = frozenset({"only", "ifconfig", "grid", "grid-item", "hlist", "columns", "column", "tabularcolumns", "row"})
 """Their arguments are conditions and sizes, not words of the book."""
-MAX_INCLUDED_BYTES = 1_000_000
 MAX_INCLUDED_DEPTH = 5
 _READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
 """What a folder's reader reads as files of their own: including them would say everything twice."""
@@ -132,41 +131,10 @@ class _FromFile(_Tolerant):
     def target(self) -> Path | None:
         """The file, or None."""
         settings = self.state.document.settings
-        root = Path(settings.book_root).resolve()
-        name = self.argument
-        base = root if name.startswith("/") else Path(settings.book_file).resolve().parent
-        target = (base / name.lstrip("/")).resolve()
-        if target.is_relative_to(root) and target.is_file() and target.stat().st_size <= MAX_INCLUDED_BYTES:
-            return target
-        settings.book_missing.append(name)
-        return None
-
-    def lines(self, target: Path) -> list[str]:
-        """The lines that the options choose."""
-        return self._chosen(clean_text(target.read_text(encoding="utf-8", errors="replace")).split("\n"))
-
-    def _chosen(self, lines: list[str]) -> list[str]:
-        start = self._find(lines, "start-after", 1) or self._find(lines, "start-at", 0) or 0
-        rest = lines[start:]
-        end = self._find(rest, "end-before", 0) or self._find(rest, "end-at", 1)
-        rest = rest[:end] if end is not None else rest
-        wanted = self.options.get("lines")
-        if not wanted:
-            return rest
-        chosen: list[str] = []
-        for part in wanted.split(","):
-            bounds = re.fullmatch(r"\s*(\d*)\s*(-?)\s*(\d*)\s*", part)
-            if bounds is not None and (bounds[1] or bounds[3]):
-                first = int(bounds[1] or 1)
-                last = int(bounds[3]) if bounds[3] else (len(rest) if bounds[2] else first)
-                chosen.extend(rest[first - 1 : last])
-        return chosen
-
-    def _find(self, lines: list[str], option: str, after: int) -> int | None:
-        wanted = self.options.get(option)
-        if not wanted:
-            return None
-        return next((number + after for number, line in enumerate(lines) if wanted in line), None)
+        target = included_file(self.argument, Path(settings.book_file), Path(settings.book_root))
+        if target is None:
+            settings.book_missing.append(self.argument)
+        return target
 
 
 class LiteralInclude(_FromFile):
@@ -175,7 +143,7 @@ class LiteralInclude(_FromFile):
     def run(self) -> list[nodes.Node]:
         """A caption, if any, and a literal block; or nothing."""
         target = self.target()
-        code = "\n".join(self.lines(target)) if target is not None else ""
+        code = "\n".join(included_lines(target, self.options)) if target is not None else ""
         if target is None or not code.strip():
             return []
         language = self.options.get("language") or target.suffix.lstrip(".")
@@ -193,7 +161,7 @@ class Include(_FromFile):
         target = self.target()
         if target is None or target.suffix.lower() in _READ_ALONE or settings.book_including >= MAX_INCLUDED_DEPTH:
             return []
-        lines = self.lines(target)
+        lines = included_lines(target, self.options)
         register_for("\n".join(lines))
         box = nodes.container()
         settings.book_including += 1

@@ -1,7 +1,9 @@
 """Markdown becomes headings and clean blocks, whatever dialect it is written in."""
 
+from pathlib import Path
+
 from indexes.readers.elements import Block, Heading
-from indexes.readers.markdown import parse_markdown
+from indexes.readers.markdown import parse_markdown, read_markdown
 
 
 def blocks(text: str) -> list[str]:
@@ -102,3 +104,53 @@ def test_heading_attributes_and_marks_are_dropped() -> None:
         (1, "Using cudaMalloc"),
         (2, "A bold _one_"),
     ]
+
+
+def test_boxes_and_tabs_of_mkdocs_are_text_and_not_code() -> None:
+    text = (
+        'Before.\n\n!!! note "Mind"\n    First.\n\n    Second.\n\n=== "CUDA"\n\n    Tab.\n\n'
+        "    ```c\n    a;\n      b;\n    ```"
+        "\n\n??? warning\n    Third.\n\nAfter."
+    )
+    assert blocks(text) == [
+        "Before.", "**Mind**", "First.", "Second.", "**CUDA**", "Tab.", "```c\na;\n  b;\n```", "**Warning**", "Third.",
+        "After.",
+    ]  # fmt: skip
+
+
+def test_marks_of_templates_are_no_text_but_in_listings() -> None:
+    text = "{% raw %}\n\nText.\n{: .note }\n\n% a comment\n\nAbout 30\n% of all.\n\n```\n{% raw %}\n```"
+    assert blocks(text) == ["Text.", "About 30 % of all.", "```\n{% raw %}\n```"]
+
+
+def test_formulas_in_latex_brackets_become_formulas() -> None:
+    assert blocks(r"So \(a_1\) but `\(b\)`.") == [r"So $a_1$ but `\(b\)`."]
+    assert blocks("\\[ x = 1 \\]") == ["$$ x = 1 $$"]
+
+
+def test_tables_written_as_lists_and_as_commas_are_tables() -> None:
+    listed = "```{list-table} Sizes\n:header-rows: 1\n* - name\n  - size\n* - warp\n  - 32\n```"
+    assert blocks(listed) == ["Sizes", "| name | size |\n| --- | --- |\n| warp | 32 |"]
+    commas = '```{csv-table}\n:header: name, size\n"a, b", 1\n```'
+    assert blocks(commas) == ["| name | size |\n| --- | --- |\n| a, b | 1 |"]
+
+
+def test_a_pipe_inside_a_cell_stays_inside_it() -> None:
+    assert blocks("| a | b |\n|---|---|\n| x \\| y | z |")[0].endswith("| x \\| y | z |")
+
+
+def test_included_listings_of_myst_are_read_inside_the_book_only(tmp_path: Path) -> None:
+    (tmp_path / "book").mkdir()
+    (tmp_path / "secret.cu").write_text("int secret;\n")
+    (tmp_path / "book" / "a.cu").write_text("int x;\nint y;\nint z;\n")
+    text = "```{literalinclude} a.cu\n:lines: 2-\n:caption: Two\n```\n\n```{literalinclude} ../secret.cu\n```\n"
+    (tmp_path / "book" / "a.md").write_text(text)
+    parsed = read_markdown(tmp_path / "book" / "a.md", tmp_path / "book")
+    assert [element.text for element in parsed.elements if isinstance(element, Block)] == [
+        "Two", "```cu\nint y;\nint z;\n```",
+    ]  # fmt: skip
+    assert parsed.health.skipped_files == ("../secret.cu",)
+
+
+def test_captions_of_listings_stand_before_them() -> None:
+    assert blocks("```{code-block} c\n:caption: Add\nint a;\n```") == ["Add", "```c\nint a;\n```"]

@@ -1,0 +1,87 @@
+"""What MkDocs, Jekyll, kramdown, MyST and LaTeX habits add to Markdown's block syntax, as plain Markdown.
+
+Fenced listings are left alone. Knows lines; nothing of elements or chapters.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
+_ADMONITION = re.compile(
+    r'^(?P<indent> *)(?:!!!|\?\?\?\+?)[ \t]+(?P<kind>[\w-]+)(?:[ \t]+[\w ]+)?(?:[ \t]+"(?P<title>.*)")?$'
+)
+_TAB = re.compile(r'^(?P<indent> *)===[+!]?[ \t]+"(?P<title>.+)"$')
+_DROPPED = re.compile(r"^[ \t]*(?:\{:[^}]*\}|\{%.*%\}|\+\+\+(?:[ \t]*\{.*\})?|-+8<-+.*|\*\[[^\]]+\]:.*)[ \t]*$")
+_COMMENT = re.compile(r"^%[ \t]")
+_DISPLAY = re.compile(r"^([ \t]*)\\\[(.*?)(\\\])?[ \t]*$")
+_INLINE_FORMULA = re.compile(r"\\\((.+?)\\\)")
+_CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+_INDENT = 4
+
+
+def as_markdown(text: str) -> str:
+    """The text with admonitions and tabs of MkDocs as paragraphs under a bold line, and without template marks.
+
+    `\\[ … \\]` and `\\( … \\)` become `$$ … $$` and `$ … $`.
+    """
+    return "\n".join(_plain(text.split("\n")))
+
+
+def _plain(lines: list[str]) -> list[str]:
+    out: list[str] = []
+    closing: str | None = None
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        number += 1
+        if closing is not None:
+            if line.strip().startswith(closing) and not line.strip().strip(closing[0]):
+                closing = None
+            out.append(line)
+            continue
+        fence = _FENCE.match(line)
+        if fence is not None:
+            closing = fence[1]
+            out.append(line)
+            continue
+        box = _ADMONITION.match(line) or _TAB.match(line)
+        if box is not None:
+            end = _end_of_box(lines, number, len(box["indent"]) + _INDENT)
+            title = box["title"]
+            if title is None:
+                title = box["kind"].replace("-", " ").capitalize()
+            body = [inner[_INDENT:] if inner.strip() else "" for inner in lines[number:end]]
+            out.extend(("", f"{box['indent']}**{title}**" if title else "", "", *_plain(body), ""))
+            number = end
+        elif not (_DROPPED.match(line) or (_COMMENT.match(line) and not (out and out[-1].strip()))):
+            out.append(_formulas(line))
+    return out
+
+
+def _end_of_box(lines: list[str], start: int, indent: int) -> int:
+    """The first line behind the body: one that is not blank and stands further left than `indent`."""
+    end = start
+    for number in range(start, len(lines)):
+        if not lines[number].strip():
+            continue
+        if len(lines[number]) - len(lines[number].lstrip(" ")) < indent:
+            break
+        end = number + 1
+    return end
+
+
+def _formulas(line: str) -> str:
+    if "\\" not in line:
+        return line
+    display = _DISPLAY.match(line)
+    if display is not None:
+        return f"{display[1]}$${display[2]}" + ("$$" if display[3] else "")
+    if line.strip() == "\\]":
+        return line.replace("\\]", "$$")
+    pieces: list[str] = []
+    at = 0
+    for code in _CODE_SPAN.finditer(line):
+        pieces.extend((_INLINE_FORMULA.sub(r"$\1$", line[at : code.start()]), code.group()))
+        at = code.end()
+    return "".join(pieces) + _INLINE_FORMULA.sub(r"$\1$", line[at:])

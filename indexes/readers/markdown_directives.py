@@ -1,0 +1,103 @@
+"""MyST's directives and Pandoc's fenced divs, as far as lines tell them: unwrapped, named by a bold line, followed.
+
+Knows lines; nothing of elements or chapters.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from indexes.readers.elements import fence
+from indexes.readers.included import included_file, included_lines
+
+DIRECTIVE = re.compile(r"^\{([\w:+.-]+)\}[ \t]*(.*)$")
+"""The info string of a directive: its name and its argument."""
+DIRECTIVE_OPTION = re.compile(r"^[ \t]*:([\w-]+):(.*)$")
+_CODE_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
+_COLON_FENCE = re.compile(r"^[ \t]*:{3,}[ \t]*(.*?)[ \t]*:*$")
+_LABEL = re.compile(r"^\([\w:.-]+\)=[ \t]*$")
+_LITERAL_INCLUDE = re.compile(
+    r"^(?P<fence>`{3,}|:{3,})\{literalinclude\}[ \t]+(?P<name>\S+)[ \t]*\n"
+    r"(?P<options>(?:[ \t]*:[\w-]+:.*\n)*)(?P=fence)[ \t]*$",
+    re.MULTILINE,
+)
+SPOKEN_LABELS = {
+    "callout": "Note",
+    "note": "Note",
+    "tip": "Tip",
+    "hint": "Hint",
+    "warning": "Warning",
+    "caution": "Caution",
+    "danger": "Danger",
+    "important": "Important",
+    "seealso": "See also",
+    "challenge": "Challenge",
+    "exercise": "Exercise",
+    "solution": "Solution",
+    "questions": "Questions",
+    "objectives": "Objectives",
+    "keypoints": "Key points",
+    "prereq": "Prerequisites",
+    "discussion": "Discussion",
+}
+"""What stands for a directive or div without a title of its own."""
+_NO_TITLE = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
+
+
+def with_included(text: str, path: Path, root: Path, missing: list[str]) -> str:
+    """MyST's `literalinclude` as the listing that it means; files that are not there are named in `missing`."""
+
+    def listing(match: re.Match[str]) -> str:
+        options = dict(re.findall(r"^[ \t]*:([\w-]+):[ \t]*(.*?)[ \t]*$", match["options"], re.MULTILINE))
+        target = included_file(match["name"], path, root)
+        if target is None:
+            missing.append(match["name"])
+            return ""
+        caption = f"{options['caption']}\n\n" if options.get("caption") else ""
+        language = options.get("language") or target.suffix.lstrip(".")
+        return caption + fence("\n".join(included_lines(target, options)), language)
+
+    return _LITERAL_INCLUDE.sub(listing, text)
+
+
+def unwrap_colon_fences(text: str) -> str:
+    """Fenced divs and colon directives lose their markers; what they are called stays as a bold line."""
+    out: list[str] = []
+    closing: str | None = None
+    skip_options = False
+    for line in text.split("\n"):
+        code = _CODE_FENCE.match(line)
+        if closing is not None:
+            if line.strip().startswith(closing) and not line.strip().strip(closing[0]):
+                closing = None
+            out.append(line)
+            continue
+        if code is not None:
+            closing = code[1]
+            skip_options = False
+            out.append(line)
+            continue
+        colon = _COLON_FENCE.match(line)
+        if colon is not None:
+            out.extend(("", label_of(colon[1]), ""))
+            skip_options = bool(colon[1])
+            continue
+        if skip_options and DIRECTIVE_OPTION.match(line):
+            continue
+        skip_options = skip_options and not line.strip()
+        out.append("" if _LABEL.match(line) else line)
+    return "\n".join(out)
+
+
+def label_of(opener: str) -> str:
+    """The bold line that stands for a div's or directive's opening line; empty for mere layout."""
+    directive = DIRECTIVE.match(opener)
+    name, title = (directive[1], directive[2]) if directive else ("", "")
+    if not directive:
+        named = re.match(r"^\{?[ \t]*\.?([\w-]+)", opener)
+        name = named[1] if named else ""
+    if name in _NO_TITLE:
+        return ""
+    title = title or SPOKEN_LABELS.get(name.lower(), "")
+    return f"**{title}**" if title else ""
