@@ -89,7 +89,7 @@ def paragraphs_of(page: OrderedPage, headings: Iterable[Line]) -> list[Paragraph
             else:
                 own.append(Paragraph(kind, [line], [(0, margins.left)]))
         near_right = margins.right - 0.15 * (margins.right - margins.left)
-        near_left = margins.left + 0.05 * (margins.right - margins.left)
+        near_left = margins.left + 0.15 * (margins.right - margins.left)
         for paragraph in own:
             paragraph.full_width = paragraph.lines[-1].x1 > near_right
             paragraph.filled = any(line.x0 < near_left and line.x1 > near_right for line in paragraph.lines)
@@ -108,14 +108,14 @@ def _is_code_in_prose(last: Paragraph, line: Line, margins: Margins) -> bool:
 def _is_spread(last: Paragraph | None, line: Line, margins: Margins) -> bool:
     """True for a line of a sentence that justification spread far, because a long word would not fit any more."""
     gaps = [after.x0 - before.x1 for before, after in pairwise(line.words)]
-    if max(gaps) > 1.3 * min(gaps) or abs(line.x1 - margins.right) > line.size:
-        return False
-    if len(gaps) > 1 and max(gaps) < EVEN * min(gaps) and line.x0 < margins.left + 4 * line.size:
+    evenness = max(gaps) / max(min(gaps), 0.1)
+    at_margins = abs(line.x1 - margins.right) < line.size and line.x0 < margins.left + 4 * line.size
+    if len(gaps) > 1 and evenness < EVEN and at_margins:
         return True
-    if last is None or last.kind not in ("prose", "item"):
+    if last is None or last.kind not in ("prose", "item") or evenness > 1.3:
         return False
     above = last.lines[-1]
-    close = 0 < above.bottom - line.bottom < 1.25 * margins.leading
+    close = 0 < above.bottom - line.bottom < 1.25 * max(margins.leading, line.height)
     return close and not TERMINAL.search(above.text) and abs(line.x0 - above.x0) < 2 and abs(line.x1 - above.x1) < 2
 
 

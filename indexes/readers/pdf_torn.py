@@ -66,7 +66,8 @@ def _torn_prose(whole: Sequence[Paragraph], paragraph: Paragraph, body_size: flo
         if before.kind in ("heading", "listing") or last.page < first.page - 2:
             return None
         # What goes on begins at the margin, or below the words of a list's item.
-        most = (1.0 if before.kind == "prose" else 4.0) * first.size
+        before_indent = last.x0 - before.margins[-1][1]
+        most = max((1.0 if before.kind == "prose" else 4.0) * first.size, before_indent + 2)
         if indent < most and _moved(last, first) and _goes_on(before, paragraph):
             return before if _all_aside(aside, body_size) else None
         aside.append(before)
