@@ -12,53 +12,20 @@ from bs4.element import Comment, NavigableString, PreformattedString, Tag
 from indexes.readers.elements import Block, Element, Heading, fence, one_line, pipe_table
 
 _SILENT = frozenset(
-    {
-        "script",
-        "style",
-        "nav",
-        "head",
-        "template",
-        "noscript",
-        "svg",
-        "button",
-        "form",
-        "input",
-        "select",
-        "iframe",
-        "object",
-        "canvas",
-        "audio",
-        "video",
-    }
-)
+    {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "form", "input", "select", "iframe",
+     "object", "canvas", "audio", "video"}
+)  # fmt: skip
 _CONTAINERS = frozenset(
-    {
-        "html",
-        "body",
-        "main",
-        "article",
-        "section",
-        "div",
-        "header",
-        "footer",
-        "aside",
-        "details",
-        "figure",
-        "center",
-        "blockquote",
-        "dl",
-        "dd",
-        "fieldset",
-        "hgroup",
-        "address",
-    }
-)
+    {"html", "body", "main", "article", "section", "div", "header", "footer", "aside", "details", "figure", "center",
+     "blockquote", "dl", "dd", "fieldset", "hgroup", "address"}
+)  # fmt: skip
 _BLOCK_TAGS = _CONTAINERS | frozenset(
     {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr", "math"}
 )
 _LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
 _NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
 _HEADERLINK = frozenset({"headerlink", "anchor", "anchor-link", "heading-anchor", "hash-link"})
+MAX_SPANNED_ROWS, MAX_SPANNED_COLUMNS = 1_000, 50
 MAX_DEPTH = 200
 """Tags nested deeper than this are read as plain text; hostile files nest without end."""
 
@@ -92,7 +59,7 @@ def _walk(tag: Tag, depth: int) -> Iterator[Element]:
         return
     loose: list[str] = []
     for child in tag.children:
-        if isinstance(child, Tag) and child.name in _SILENT | {"br"} and child.name != "br":
+        if isinstance(child, Tag) and child.name in _SILENT and child.name != "script":
             continue
         if isinstance(child, Tag) and (child.name in _BLOCK_TAGS or _holds_blocks(child, depth)):
             if text := _tidy("".join(loose)):
@@ -233,17 +200,41 @@ def _table(tag: Tag, depth: int) -> Iterator[Element]:
     caption = tag.find("caption")
     if isinstance(caption, Tag) and (text := _tidy(_inline(caption, depth))):
         yield Block(text)
-    rows: list[list[str]] = []
-    for row in tag.find_all("tr"):
-        cells = list(row.find_all(["td", "th"], recursive=False))
-        rows.append([one_line(_inline(cell, depth)) for cell in cells])
-    rows = [row for row in rows if any(row)]
+    rows = [row for row in _rows(tag, depth) if any(row)]
     if not rows:
         return
     if max(len(row) for row in rows) == 1:
         yield from (Block(row[0]) for row in rows if row)
         return
     yield Block(pipe_table(rows))
+
+
+def _rows(tag: Tag, depth: int) -> list[list[str]]:
+    """Cells by row; one that spans rows stands in each of them, so that columns stay one below the other."""
+    rows: list[list[str]] = []
+    hanging: dict[int, tuple[int, str]] = {}
+    for row in tag.find_all("tr"):
+        cells = iter(row.find_all(["td", "th"], recursive=False))
+        texts: list[str] = []
+        while True:
+            left, text = hanging.pop(len(texts), (0, ""))
+            if left:
+                if left > 1:
+                    hanging[len(texts)] = (left - 1, text)
+                texts.append(text)
+                continue
+            cell = next(cells, None)
+            if cell is None:
+                break
+            text = one_line(_inline(cell, depth))
+            span = str(cell.get("rowspan") or "")
+            if span.isdecimal() and 1 < int(span) <= MAX_SPANNED_ROWS:
+                hanging[len(texts)] = (int(span) - 1, text)
+            texts.append(text)
+            wide = str(cell.get("colspan") or "")
+            texts.extend([""] * (min(int(wide), MAX_SPANNED_COLUMNS) - 1 if wide.isdecimal() else 0))
+        rows.append(texts)
+    return rows
 
 
 def _formula(tag: Tag) -> str:
@@ -258,6 +249,8 @@ def _formula(tag: Tag) -> str:
 def _inline(node: object, depth: int) -> str:
     if isinstance(node, NavigableString):
         return "" if isinstance(node, (Comment, PreformattedString)) else re.sub(r"\s+", " ", str(node))
+    if isinstance(node, Tag) and node.name == "script" and str(node.get("type") or "").startswith("math/tex"):
+        return f"${one_line(node.get_text())}$"  # as MathJax takes formulas
     if not isinstance(node, Tag) or node.name in _SILENT:
         return ""
     if node.name == "br":

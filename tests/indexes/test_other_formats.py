@@ -59,6 +59,22 @@ def test_html_lists_tables_and_formulas() -> None:
     ]  # fmt: skip
 
 
+def test_html_cells_that_span_keep_the_columns() -> None:
+    page = (
+        "<table><tr><th>kind</th><th>name</th><th>size</th></tr><tr><td rowspan=2>memory</td><td>shared</td><td>48</td>"
+        "</tr><tr><td>constant</td><td>64</td></tr><tr><td colspan=2>other</td><td>1</td></tr></table>"
+    )
+    assert [e.text for e in html_to_elements(page) if isinstance(e, Block)] == [
+        "| kind | name | size |\n| --- | --- | --- |\n| memory | shared | 48 |\n| memory | constant | 64 |\n"
+        "| other |  | 1 |"
+    ]
+
+
+def test_html_formulas_for_mathjax_are_formulas_and_other_scripts_nothing() -> None:
+    page = '<p>So <script type="math/tex">a^2</script>.</p><script>run()</script><script type="math/tex">b</script>'
+    assert html_to_elements(page) == [Block("So $a^2$."), Block("$b$")]
+
+
 def test_html_nested_without_end_is_read() -> None:
     assert "deep" in str(html_to_elements("<div>" * 3000 + "deep" + "</div>" * 3000))
 
