@@ -19,12 +19,12 @@ def without_contents(page: OrderedPage) -> OrderedPage:
     """The page without lines that lead to a page number, and, among such, without those that only end in one."""
     leaders = [line for line in page.lines if _LEADERS.search(line.text)]
     ending = [line for line in page.lines if _ends_in_page(line)]
+    if not leaders and not ending:
+        return page
     titled = any(_TITLE.match(line.text.strip()) for line in page.lines)
     dropped = {id(line) for line in leaders}
     if len(leaders) >= MIN_ENTRIES or (titled and len(leaders) + len(ending) >= MIN_ENTRIES):
         dropped |= {id(line) for line in ending}
-    if not dropped:
-        return page
     return replace(page, lines=tuple(line for line in page.lines if id(line) not in dropped))
 
 

@@ -40,7 +40,7 @@ AGREEING = 0.88
 """Length of the mean of the runs' phases, which is 1 when all agree."""
 NEAR = 0.2
 """How far a run may be off the grid, in columns, and still be on it."""
-MIN_WIDE, WIDE_LETTERS, WIDE_ADVANCE = 2, 4, 0.52
+MIN_WIDE, WIDE_LETTERS, WIDE_ADVANCE = 2, 4, 0.53
 """Words on a page, letters of each, and sizes of type that a letter takes: without so many it has no such listing."""
 ONE_SPACE = 1.1
 """White space, in sizes of type, that is one typed space at most; cells of a table are farther apart."""
@@ -122,7 +122,8 @@ class _Row:
 
 def in_columns(words: Sequence[Word], rules: Sequence[Rule]) -> tuple[Sequence[Word], Sequence[Rule]]:
     """A page's words, those of such listings set in columns; and the rules that are no underscores among them."""
-    if sum(_is_wide(word) for word in words) < MIN_WIDE:
+    wide = [word for word in words if word.x1 - word.x0 > WIDE_ADVANCE * len(word.text) * word.size and not word.mono]
+    if sum(len(word.text) >= WIDE_LETTERS and not word.text.isupper() for word in wide) < MIN_WIDE:
         return words, rules  # most pages of most books
     lines = list(_lines(words))
     if not any(_is_wide_line(words, line) for line in lines):
@@ -156,23 +157,14 @@ def in_columns(words: Sequence[Word], rules: Sequence[Rule]) -> tuple[Sequence[W
     return kept, [rule for rule in rules if rule not in used]
 
 
-def _is_wide(word: Word) -> bool:
-    """True for a word whose letters stand as far apart as in columns."""
-    letters = len(word.text)
-    return (
-        letters >= WIDE_LETTERS
-        and word.x1 - word.x0 > WIDE_ADVANCE * letters * word.size
-        and not word.mono
-        and not word.text.isupper()
-    )
-
-
 def _is_wide_line(words: Sequence[Word], places: Sequence[int]) -> bool:
     """True for a line whose letters and spaces take as much room as in columns on average."""
     first, last = words[places[0]], words[places[-1]]
     letters = sum(len(words[place].text) for place in places)
-    sizes = (last.x1 - first.x0) / first.size
-    return letters >= SHORT and LEAST_ADVANCE - 0.04 < sizes / (letters + len(places) - 1) < MOST_ADVANCE
+    advance = (last.x1 - first.x0) / (first.size * (letters + len(places) - 1))
+    if letters < SHORT or not LEAST_ADVANCE - 0.04 < advance < MOST_ADVANCE:
+        return False
+    return advance > WIDE_ADVANCE or letters < SPREAD * len(places)
 
 
 def _lines(words: Sequence[Word]) -> Iterator[list[int]]:
@@ -186,7 +178,7 @@ def _lines(words: Sequence[Word]) -> Iterator[list[int]]:
             if word.mono or not level or word.x0 < last.x1 - 1 or abs(word.size - last.size) > 0.2 * last.size:
                 yield line
                 line = []
-        if not word.mono:
+        if not word.mono and word.size > 0:
             line.append(place)
     if line:
         yield line

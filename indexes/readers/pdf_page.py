@@ -137,14 +137,13 @@ def _words(text_page: Any) -> Iterator[Word]:
             continue
         box_of(text_page, index, rect)
         # Text set with wide spacing instead of spaces, and letters of another baseline, begin a new word.
-        if letters and (
-            rect.left > x1 + 0.28 * size or rect.left < x0 - size or rect.bottom > top or rect.top < bottom
-        ):
+        left = rect.left
+        if letters and (left > x1 + 0.28 * size or left < x0 - size or rect.bottom > top or rect.top < bottom):
             if upright:
                 yield Word("".join(letters), x0, x1, bottom, top, size, *style)
             letters = []
         if not letters:
-            x0, bottom, top = rect.left, rect.bottom, rect.top
+            x0, bottom, top = left, rect.bottom, rect.top
             size = float(size_of(text_page, index))
             height = top - bottom
             size = height / 1.15 if size <= 1.5 < height else size  # a size hidden in the text matrix
@@ -154,7 +153,7 @@ def _words(text_page: Any) -> Iterator[Word]:
             x1 = x0
         right = rect.right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
-        letters.append(LINE_HYPHEN if letter == "\x02" else letter)
+        letters.append(letter)
     if letters and upright:
         yield Word("".join(letters), x0, x1, bottom, top, size, *style)
 
