@@ -16,8 +16,10 @@ _FOLIO_WRAP = re.compile(
     r"^(?:page|p\.|seite|[-–—|\[(~· ])*\s*(\d{1,4}|[ivxlcdm]{1,8})\s*(?:[-–—|\])~· ]|(?:of|/)\s*\d+)*$", re.IGNORECASE
 )
 _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
-EDGE_SHARE = 0.25
-"""Heads and feet stand in the upper and lower quarter of a page; small books are often laid out on large pages."""
+EDGE_SHARE = 0.16
+"""Heads and feet stand in the upper and lower 16 % of what a book prints on its pages, however large the paper is."""
+OUTLYING = 0.1
+"""Share of pages that may reach higher or lower than the others: covers and plates."""
 MIN_HEADS, HEAD_SHARE, MIN_TEXT_LINES = 5, 0.6, 4
 """Pages whose first row stands apart at one height, and their share of pages with a row there: heads that change."""
 NEAR_PAGES = 8
@@ -57,7 +59,8 @@ class _Edges:
 def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     """Heads, feet and page numbers of a book: what stands at the pages' edges and recurs, or counts on."""
     text_size = body_size(pages)
-    edges = {page.page: _edge_lines(page, text_size) for page in pages}
+    low, high = _printed(pages)
+    edges = {page.page: _edge_lines(page, text_size, low, high) for page in pages}
     folios = _agreeing_folios(edges)
     recurring = _recurring(edges)
 
@@ -68,7 +71,7 @@ def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     found = {at for page in pages for at in _taken(page, edges[page.page], certain, text_size)}
     places = Counter(_place(line) for page, edge in edges.items() for index, line in edge.all if (page, index) in found)
 
-    heads = _heads_by_place(pages, text_size)
+    heads = _heads_by_place(pages, text_size, high)
 
     def likely(page: int, index: int, line: Line) -> bool:
         # The head of a short chapter recurs nowhere, but it stands where heads stand and is not set as text is.
@@ -85,9 +88,21 @@ def find_furniture(pages: Sequence[PageLines]) -> Furniture:
     return Furniture(frozenset(found), {page: folio.text for page, folio in folios.items()})
 
 
-def _edge_lines(page: PageLines, text_size: float) -> _Edges:
+def _printed(pages: Sequence[PageLines]) -> tuple[float, float]:
+    """Heights below and above which a book's feet and heads are looked for, as shares of the page's height."""
+    full = [page for page in pages if page.lines and page.height > 0]
+    if not full:
+        return 0.0, 1.0
+    bottoms = sorted(min(line.bottom for line in page.lines) / page.height for page in full)
+    tops = sorted(max(line.top for line in page.lines) / page.height for page in full)
+    lowest, highest = bottoms[int(OUTLYING * len(full))], tops[-1 - int(OUTLYING * len(full))]
+    edge = EDGE_SHARE * (highest - lowest)
+    return lowest + edge, highest - edge
+
+
+def _edge_lines(page: PageLines, text_size: float, low_share: float, high_share: float) -> _Edges:
     """Lines near the upper and lower edge, at most three at each; a line set larger than text is a heading."""
-    low, high = page.height * EDGE_SHARE, page.height * (1 - EDGE_SHARE)
+    low, high = page.height * low_share, page.height * high_share
     small = [(index, line) for index, line in enumerate(page.lines) if line.size <= 1.12 * text_size]
     upper = sorted((at for at in small if at[1].bottom > high), key=lambda at: -at[1].top)
     lower = sorted((at for at in small if at[1].top < low), key=lambda at: at[1].bottom)
@@ -136,7 +151,7 @@ def _recurring(edges: dict[int, _Edges]) -> set[tuple[int, int]]:
     return found
 
 
-def _heads_by_place(pages: Sequence[PageLines], text_size: float) -> set[tuple[int, int]]:
+def _heads_by_place(pages: Sequence[PageLines], text_size: float, high: float) -> set[tuple[int, int]]:
     """First rows of pages that stand at one height and apart from the text on most pages that have a row there.
 
     The heads of sections change too often to recur, and many are set as the text is.
@@ -145,7 +160,7 @@ def _heads_by_place(pages: Sequence[PageLines], text_size: float) -> set[tuple[i
     at_height: Counter[int] = Counter()
     for page in pages:
         order = sorted(range(len(page.lines)), key=lambda index: -page.lines[index].top)
-        if not order or page.lines[order[0]].bottom < page.height * (1 - EDGE_SHARE):
+        if not order or page.lines[order[0]].bottom < page.height * high:
             continue
         first = page.lines[order[0]]
         row = [index for index in order if abs(page.lines[index].bottom - first.bottom) < 2]

@@ -339,3 +339,20 @@ def test_hyphens_of_a_printer_go(tmp_path: Path) -> None:
     text = whole(drawn.read(tmp_path / "a.pdf"))
     assert "a kernel, a memory and a memory, and" in text
     assert "a cudaMemcpyAsync like cudaMemcpyAsync here, with unknown words in a data-parallel way" in text
+
+
+def test_a_small_book_on_large_paper_has_labels(tmp_path: Path) -> None:
+    pdf = FPDF(unit="pt", format=(600, 840))
+    pdf.set_auto_page_break(False)
+    for number in range(8):
+        pdf.add_page()
+        pdf.set_font("Times", size=SIZE)
+        for line in range(20):
+            pdf.text(
+                90, 130 + 12 * line, f"Line {'abcdefghijklmnopqrst'[line] * 3} of {'abcdefgh'[number] * 3} is text"
+            )
+        pdf.text(200, 410, ("i", "ii", "iii", "1", "2", "3", "4", "5")[number])
+    pdf.output(str(tmp_path / "a.pdf"))
+    book = read_book(tmp_path / "a.pdf")
+    assert book.page_labels == ("i", "ii", "iii", "1", "2", "3", "4", "5")
+    assert "text iii" not in whole(book) and "text 3" not in whole(book)
