@@ -20,7 +20,7 @@ from rag.retrieval.language import is_chinese
 from rag.types import Arm, Passage, Usage
 from rag.wording import count_words
 
-WORDS = 120
+WORDS = 116
 """Longest answer in words when the request names no `max_tokens`."""
 WORDS_PER_TOKEN = 0.75
 REPEAT_WEIGHT = 0.15
