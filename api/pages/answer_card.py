@@ -12,21 +12,15 @@ from nicegui.element import Element
 from api.pages.controls import button, set_attributes, tag, text_box, toast
 from api.pages.explain_panel import ExplainPanel
 from api.pages.frame import Visit
-from api.pages.markup import Markers, answer_html
+from api.pages.marked_answer import REDRAW_S, MarkedAnswer
 from api.pages.runs import AnswerRun
 from api.pages.source_panel import SourcePanel, place_of
 from api.pages.texts import Texts
 from indexes.errors import CoalesceError
-from rag.types import Answer, Citation, Passage
+from rag.types import Answer, Passage
 
-REDRAW_S = 0.04
-"""Least time between two drawings of a growing answer: smooth to the eye, cheap for the browser."""
 QUOTING = "extractive"
 """The generator that quotes and writes nothing: tokens a second say nothing of it."""
-OPEN_CITATION = (
-    "(e) => { const b = e.target.closest('.cite');"
-    " if (b) { coalesce.remember(b); emit(+b.dataset.cite, +b.dataset.passage); } }"
-)
 
 
 class AnswerCard:
@@ -36,8 +30,6 @@ class AnswerCard:
         self._visit = visit
         self._t = visit.t
         self._source = source
-        self._citations: Sequence[Citation] = ()
-        self._passages: Sequence[Passage] = ()
 
     @property
     def body_slot(self) -> Element:
@@ -53,9 +45,7 @@ class AnswerCard:
         """Draws the question and an empty answer."""
         with tag("article", "", "turn") as turn:
             tag("h2", question, "asked")
-            self._body = ui.html('<p class="thinking"><i></i><i></i><i></i></p>', sanitize=False)
-            self._body.classes("answer")
-            self._body.on("click", lambda event: self._open(*event.args), js_handler=OPEN_CITATION)
+            self._text = MarkedAnswer(self._t, self._source)
             self._notes = tag("div", "", "answer-notes")
         if reveal:
             ui.run_javascript(f"coalesce.reveal('c{turn.id}')")
@@ -64,33 +54,23 @@ class AnswerCard:
         """Follows a run to its end."""
         drawn = ""
         async for _ in run.follow():
-            self._passages = run.passages
+            self._text.passages = run.passages
             if run.text != drawn and run.done is None:
                 drawn = run.text
-                self._draw(drawn)
+                self._text.draw(drawn)
                 await asyncio.sleep(REDRAW_S)
         if not run.text and run.done is None:
-            self._body.set_content("")
+            self._text.set_html("")
 
     def finish(self, answer: Answer, rating: str | None = None) -> None:
         """Draws the whole answer with its sources, figures and buttons."""
-        self._citations, self._passages = answer.citations, answer.passages
-        self._draw(answer.answer)
+        self._text.citations, self._text.passages = answer.citations, answer.passages
+        self._text.draw(answer.answer)
         with self._notes:
             if answer.refused:
                 self._nearest(answer.passages)
             self._sources(answer)
             self._tools(answer, rating)
-
-    def _draw(self, text: str) -> None:
-        markers = Markers(self._citations, len(self._passages), self._t("ask.open_source"))
-        self._body.set_content(answer_html(text, markers))
-
-    def _open(self, index: int, number: int) -> None:
-        if 0 <= index < len(self._citations):
-            self._source.open_citation(self._citations[index], self._passages[number - 1])
-        elif 1 <= number <= len(self._passages):
-            self._source.open_passage(number, self._passages[number - 1])
 
     def _sources(self, answer: Answer) -> None:
         first: dict[int, int] = {}
@@ -122,7 +102,9 @@ class AnswerCard:
 
     def _opens(self, opener: Element, index: int, number: int) -> None:
         opener.on(
-            "click", lambda: self._open(index, number), js_handler="(e) => { coalesce.remember(e.target); emit(); }"
+            "click",
+            lambda: self._text.open(index, number),
+            js_handler="(e) => { coalesce.remember(e.target); emit(); }",
         )
 
     def _tools(self, answer: Answer, rating: str | None) -> None:

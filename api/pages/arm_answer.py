@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
-from nicegui import ui
-
-from api.pages.answer_card import OPEN_CITATION, QUOTING, REDRAW_S
+from api.pages.answer_card import QUOTING
 from api.pages.controls import tag
 from api.pages.frame import Visit, show_problem
-from api.pages.markup import Markers, answer_html
+from api.pages.marked_answer import REDRAW_S, THINKING, MarkedAnswer
 from api.pages.runs import AnswerRun
 from api.pages.source_panel import SourcePanel
 from indexes.errors import Cancelled, CoalesceError
-from rag.types import Answer, Arm, Citation, Passage, Question
+from rag.types import Answer, Arm, Question
 
 MEBIBYTE = 2**20
 
@@ -26,24 +23,20 @@ class ArmAnswer:
     def __init__(self, visit: Visit, source: SourcePanel, arm: Arm, letter: str) -> None:
         self._visit = visit
         self._t = visit.t
-        self._source = source
         self._arm = arm
-        self._citations: Sequence[Citation] = ()
-        self._passages: Sequence[Passage] = ()
         self._answer: Answer | None = None
         self._run: AnswerRun | None = None
         self.name = visit.t("compare.answer", letter=letter) if letter else visit.t(f"arm.{arm}")
         with tag("article", "", "card arm-answer"):
             self._title = tag("h2", self.name)
-            self._body = ui.html(f'<p class="soft">{visit.t("compare.waits")}</p>', sanitize=False).classes("answer")
+            self._text = MarkedAnswer(visit.t, source, f'<p class="soft">{visit.t("compare.waits")}</p>')
             self._figures = tag("dl", "", "arm-figures")
-        self._body.on("click", lambda event: self._open(*event.args), js_handler=OPEN_CITATION)
 
     async def run(self, question: Question) -> Answer | None:
         """Answers with this arm; None when it was stopped or failed, which the column says."""
         adapters = self._visit.page.services.engine.generator.adapters
         adapter = adapters[0] if adapters and self._arm in ("tuned", "rag+tuned") else None
-        self._body.set_content('<p class="thinking"><i></i><i></i><i></i></p>')
+        self._text.set_html(THINKING)
         try:
             run = self._run = self._visit.page.runs.start_unkept(
                 replace(question, arm=self._arm, adapter=adapter), self._visit.address
@@ -52,16 +45,16 @@ class ArmAnswer:
             self._fail(error)
             return None
         async for _ in run.follow():
-            self._passages = run.passages
+            self._text.passages = run.passages
             if run.text:
-                self._draw(run.text)
+                self._text.draw(run.text)
                 await asyncio.sleep(REDRAW_S)
         if run.done is None:
             self._fail(run.error)
             return None
         self._answer = run.done
-        self._citations = run.done.citations
-        self._draw(run.done.answer)
+        self._text.citations = run.done.citations
+        self._text.draw(run.done.answer)
         return run.done
 
     def stop(self) -> None:
@@ -90,19 +83,9 @@ class ArmAnswer:
                 tag("dt", self._t(f"compare.{name}"))
                 tag("dd", value)
 
-    def _draw(self, text: str) -> None:
-        markers = Markers(self._citations, len(self._passages), self._t("ask.open_source"))
-        self._body.set_content(answer_html(text, markers))
-
-    def _open(self, index: int, number: int) -> None:
-        if 0 <= index < len(self._citations):
-            self._source.open_citation(self._citations[index], self._passages[number - 1])
-        elif 1 <= number <= len(self._passages):
-            self._source.open_passage(number, self._passages[number - 1])
-
     def _fail(self, error: BaseException | None) -> None:
         if self._run is None or not self._run.text:
-            self._body.set_content("")
+            self._text.set_html("")
         with self._figures:
             if error is None or isinstance(error, Cancelled):
                 tag("p", self._t("compare.stopped"), "note")
