@@ -14,7 +14,8 @@ from indexes.types import BookHealth
 _MAIN = ("main", "[role=main]", "article", "div.document", "div.body", "div#content", "div.content", "body")
 _ASIDE_NAMES = frozenset(
     {"sphinxsidebar", "toctree-wrapper", "related", "toc", "sidebar", "breadcrumb", "breadcrumbs", "prev-next-footer",
-     "navfooter", "navheader", "nav", "navbar", "footer", "tableofcontents", "skip-link", "cookie-banner"}
+     "navfooter", "navheader", "titlearea", "nav-path", "side-nav", "nav", "navbar", "footer", "tableofcontents",
+     "skip-link", "cookie-banner"}
 )  # fmt: skip
 _ASIDE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
 

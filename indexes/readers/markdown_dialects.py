@@ -17,6 +17,9 @@ _COMMENT = re.compile(r"^%[ \t]")
 _DISPLAY = re.compile(r"^([ \t]*)\\\[(.*?)(\\\])?[ \t]*$")
 _INLINE_FORMULA = re.compile(r"\\\((.+?)\\\)")
 _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+_BOX_TAG = re.compile(r"^ {0,3}</?(?:div|section|article|aside|center|details|figure)\b[^<>]*>[ \t]*$", re.IGNORECASE)
+_STARTS_TEXT = re.compile(r"^ {0,3}[^\s<]")
+"""Right behind a box's tag, CommonMark takes Markdown for more HTML; Pandoc and writers of slides mean Markdown."""
 _INDENT = 4
 
 
@@ -54,6 +57,8 @@ def _plain(lines: list[str]) -> list[str]:
             body = [inner[_INDENT:] if inner.strip() else "" for inner in lines[number:end]]
             out.extend(("", f"{box['indent']}**{title}**" if title else "", "", *_plain(body), ""))
             number = end
+        elif _BOX_TAG.match(line) and number < len(lines) and _STARTS_TEXT.match(lines[number]):
+            out.extend((line, ""))
         elif not (_DROPPED.match(line) or (_COMMENT.match(line) and not (out and out[-1].strip()))):
             out.append(_formulas(line))
     return out

@@ -154,3 +154,9 @@ def test_included_listings_of_myst_are_read_inside_the_book_only(tmp_path: Path)
 
 def test_captions_of_listings_stand_before_them() -> None:
     assert blocks("```{code-block} c\n:caption: Add\nint a;\n```") == ["Add", "```c\nint a;\n```"]
+
+
+def test_markdown_right_behind_a_tag_is_markdown() -> None:
+    text = '<div class="column">\n- one\n    - two\n</div>\n<div>\n**bold**\n</div>\nAfter.'
+    assert blocks(text) == ["- one\n  - two", "**bold**", "After."]
+    assert blocks("<div>\n  <p>html</p>\n    <p>more</p>\n</div>") == ["html", "more"]
