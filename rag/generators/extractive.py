@@ -35,8 +35,8 @@ MARKER_WORDS = 1
 """What the marker behind a sentence counts."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
-LIST_WORDS = 60
-"""Most words of a list that is brought along with the sentence that announces it."""
+LIST_WORDS = 40
+"""Most words of a list, table or listing that is brought along with the sentence that announces it."""
 
 _ASKS_FOR_CODE = re.compile(
     r"\b(code|snippet|listing|implement(ed|ation)?|syntax|write|source)\b|代码|程序|写出|实现|语法", re.IGNORECASE
@@ -219,11 +219,17 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
         last += 1
     if unit.text.endswith((":", "：")):
         left = LIST_WORDS
-        while (after := book.get((unit.passage, last + 1))) is not None and after.span.kind in ("item", "table"):
+        while (after := book.get((unit.passage, last + 1))) is not None and after.span.kind in (
+            "item",
+            "table",
+            "code",
+        ):
             left -= count_words(after.text)
             if left < 0:
                 break
             last += 1
+            if after.span.kind == "code":
+                break
     return _Run(unit.passage, first, last)
 
 

@@ -36,6 +36,9 @@ BEFORE_WEIGHT = 0.06
 NUMBER_BONUS = 0.12
 """For a number in a sentence when the question asks for one."""
 QUESTION_PENALTY = 0.15
+"""For a question, and for the promise of an answer ('How to measure time')."""
+LABEL_PENALTY = 0.4
+"""For a bold line that only names what follows."""
 DEFINITION_BONUS = 0.15
 """For a sentence that says what the thing is when the question asks just that."""
 ANNOUNCEMENT_PENALTY = 0.12
@@ -71,6 +74,8 @@ _ANNOUNCES = re.compile(
 _ASKS_FOR_PLAN = re.compile(
     r"\b(?:when|what time|course|lesson|lecture|workshop|book|chapter|learn|read|link|url)\b", re.IGNORECASE
 )
+_ANNOUNCED = re.compile(r"(?:how|why|when|where)\b(?!.*[,;:])[^.]*$", re.IGNORECASE)
+_LABEL = re.compile(r"(\*\*|__)(?!\s).{1,120}(?<!\s)\1:?")
 _SIGNATURE = re.compile(r"(?:\*\*)?`[^`\n]{2,200}`(?:\*\*)?:?")
 _CLOCK = re.compile(r"(?<![\d.])\d{1,2}[:.]\d{2}(?![\d.])")
 
@@ -195,8 +200,10 @@ def _bonus(question: str, unit: Unit) -> float:
     if unit.words.numbers and _ASKS_FOR_NUMBER.search(question):
         bonus += NUMBER_BONUS
     if unit.span.kind in ("sentence", "item"):
-        if unit.text.rstrip("\"' ").endswith(("?", "？")):
+        if unit.text.rstrip("\"' ").endswith(("?", "？")) or _ANNOUNCED.match(unit.text):
             bonus -= QUESTION_PENALTY
+        if _LABEL.fullmatch(unit.text) and not is_signature(unit):
+            bonus -= LABEL_PENALTY
         if len(unit.text.split()) <= FRAGMENT_WORDS and not any("\u3400" <= c <= "\u9fff" for c in unit.text):
             bonus -= FRAGMENT_PENALTY
         if _defines(question, unit.text):
