@@ -10,7 +10,7 @@ from indexes.types import Filters, Hit
 from rag.explanation import explain
 from rag.retrieval.closeness import closeness
 from rag.retrieval.fusion import reciprocal_rank_fusion
-from rag.retrieval.hybrid import HybridRetriever, fuse
+from rag.retrieval.hybrid import HybridRetriever, fuse, named_titles
 from rag.retrieval.reranker import CrossEncoderReranker
 from rag.settings import RetrievalSettings
 
@@ -57,6 +57,30 @@ def test_scores_fall_and_stay_between_0_and_1() -> None:
     assert scores == sorted(scores, reverse=True)
     assert all(0.0 <= score <= 1.0 for score in scores)
     assert len(ranked) == 4
+
+
+TITLES = ("Numba Guide", "HIP Guide", "The OpenCL Guide", "Warps and Waves")
+
+
+@pytest.mark.parametrize(
+    ("question", "named"),
+    [
+        ("How are errors checked in HIP?", {"HIP Guide"}),
+        ("Numba declare memory", {"Numba Guide"}),
+        ("The kernel fails. What does a Guide say?", set()),
+        ("What is a warp?", set()),
+    ],
+)
+def test_a_book_is_named_by_a_name_that_few_titles_hold(question: str, named: set[str]) -> None:
+    assert named_titles(question, TITLES) == named
+
+
+def test_of_two_like_nodes_that_of_the_named_book_comes_first() -> None:
+    nodes = [
+        make_node("Shared memory is declared so.", i, title=title, document_id=title) for i, title in enumerate(TITLES)
+    ]
+    ranked = fuse("How is shared memory declared in OpenCL?", [Hit(node, 0.5) for node in nodes], [])
+    assert ranked[0].node.title == "The OpenCL Guide"
 
 
 def test_the_right_node_comes_first_and_filters_hold() -> None:
