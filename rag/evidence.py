@@ -17,11 +17,13 @@ from importlib.resources import files
 
 from rag.retrieval.hybrid import Retrieval
 from rag.types import Passage
-from rag.wording import names_in, wording
+from rag.wording import names_in, proper_names, wording
 
 LEAST_BESIDE_NAME = 0.5
 """Of what the question says beside its names, the share that must stand in the passage with them."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
+_MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}
+"""A maker is spoken of where its platform is."""
 FALLBACK = "*"
 """The calibration for embedders that are not listed."""
 
@@ -87,7 +89,8 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
 
     `cosine`: of the nearest node. `coverage`: greatest share of the question's pieces in one passage.
     `coverage_all`: the same over all passages. `unnamed`: 1 when the question names something, an identifier or a
-    designation such as `gfx90a`, that no passage holds together with half of its other pieces, else 0.
+    designation such as `gfx90a`, that no passage holds together with half of its other pieces, or by a word with a
+    capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
     """
     asked = wording(retrieval.query.english)
     found = [wording(" ".join((passage.title, *passage.section, passage.text))) for passage in passages]
@@ -97,7 +100,10 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
         "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
         "coverage": max((_share(pieces, item.pieces) for item in found), default=0.0),
         "coverage_all": _share(pieces, together),
-        "unnamed": float(_unnamed(retrieval.query.english, passages, [item.pieces for item in found])),
+        "unnamed": float(
+            _unnamed(retrieval.query.english, passages, [item.pieces for item in found])
+            or _unheard_of(retrieval.query.text, passages)
+        ),
     }
 
 
@@ -112,6 +118,15 @@ def _unnamed(question: str, passages: Sequence[Passage], pieces: Sequence[frozen
     ]
     # `numba.cuda.grid` is named by a book that says `cuda.grid` or `grid`.
     return any(not any(name in text or _LAST_PART.sub("", name) in text for text in telling) for name in names)
+
+
+def _unheard_of(question: str, passages: Sequence[Passage]) -> bool:
+    shown = " ".join(" ".join((passage.title, *passage.section, passage.text)) for passage in passages).lower()
+    asked = ((name, *_MAKERS.get(name, ())) for name in proper_names(question))
+    return any(
+        not any(re.search(rf"(?<![a-z0-9]){re.escape(name.removesuffix('s'))}", shown) for name in names)
+        for names in asked
+    )
 
 
 def _share(wanted: frozenset[str], held: frozenset[str]) -> float:

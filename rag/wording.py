@@ -21,6 +21,10 @@ _DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
 
+_CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z][A-Za-z0-9+#]+(?![\w.]*[A-Za-z0-9_])")
+_SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
+_COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
+
 _STOP_WORDS = (
     "a about above after again all also although am an and any are as at be because been before being below "
     "between both but by can cannot could did do does doing done down during each either else ever every few "
@@ -91,6 +95,24 @@ def names_in(text: str) -> frozenset[str]:
         for match in _TOKEN.finditer(text)
         if match.lastgroup == "word" and (is_identifier(match.group()) or _DESIGNATION.match(match.group()))
     )
+
+
+def proper_names(text: str, *, sentences: bool = True) -> frozenset[str]:
+    """Words with a capital, lower case: `numba`, `nccl`. What any GPU book calls by capitals (`GPU`) is none.
+
+    Args:
+        sentences: whether the first word of a sentence has its capital from the sentence; never so in Chinese.
+    """
+    if text.isupper():
+        return frozenset()
+    sentences = sentences and not _CJK.search(text)
+    found: set[str] = set()
+    for match in _CAPITAL.finditer(text):
+        word = match.group()
+        first = sentences and word[1:].islower() and _SENTENCE_START.search(text[: match.start()])
+        if not first and word.lower() not in STOP_WORDS | _COMMON_CAPITALS:
+            found.add(word.lower())
+    return frozenset(found)
 
 
 def count_words(text: str) -> int:

@@ -8,7 +8,6 @@ on development questions over six open GPU texts; how, and what else was tried, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ from rag.retrieval.query import Query, prepare_query
 from rag.retrieval.reranker import CrossEncoderReranker
 from rag.settings import RetrievalSettings
 from rag.types import Turn
-from rag.wording import STOP_WORDS, count_words
+from rag.wording import count_words, proper_names
 
 DENSE_WEIGHT = 2.9
 LEXICAL_WEIGHT = 3.9
@@ -40,7 +39,6 @@ it moves none of the 616 development searches over several books, and ten questi
 RESCORED = 30
 """Nodes of the fused order whose wording is looked at."""
 _GREATEST = DENSE_WEIGHT + LEXICAL_WEIGHT + CLOSENESS_WEIGHT + LENGTH_WEIGHT + TITLE_WEIGHT
-_NAME = re.compile(r"(?<![\w.])[A-Z][A-Za-z0-9+#]*(?![\w.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +121,10 @@ def fuse(question: str, dense: Sequence[Hit], lexical: Sequence[Hit]) -> list[Hi
 
 def named_titles(question: str, titles: Collection[str]) -> frozenset[str]:
     """The titles that hold a name of the question, a word with a capital, which at most half of the titles hold."""
-    words = {title: {word.casefold() for word in _NAME.findall(title)} for title in titles}
+    words = {title: proper_names(title, sentences=False) for title in titles}
     named: set[str] = set()
-    for name in _NAME.findall(question):
-        if name.casefold() in STOP_WORDS:
-            continue  # it has its capital from beginning the sentence
-        holding = [title for title in titles if name.casefold() in words[title]]
+    for name in proper_names(question, sentences=False):
+        holding = [title for title in titles if name in words[title]]
         if 2 * len(holding) <= len(titles):
             named.update(holding)
     return frozenset(named)

@@ -16,7 +16,7 @@ from rag.generators.protocol import GenerationRequest, Turn
 from rag.retrieval.hybrid import HybridRetriever
 from rag.settings import RetrievalSettings
 from rag.support import support_of
-from rag.wording import count_words, is_identifier, stem, wording
+from rag.wording import count_words, is_identifier, proper_names, stem, wording
 
 
 @pytest.mark.parametrize("pair", [("threads", "thread"), ("synchronized", "synchronizes"), ("memories", "memory")])
@@ -154,6 +154,37 @@ def test_what_the_question_names_must_stand_in_a_passage(question: str, unnamed:
     assert evidence_signals(retrieval, [passage])["unnamed"] == unnamed
     judge = EvidenceJudge("somebody/else")
     assert judge.score(retrieval, [passage]) < judge.threshold or not unnamed
+
+
+@pytest.mark.parametrize(
+    ("question", "unnamed"),
+    [
+        ("How many threads does a warp hold in Metal?", 1.0),
+        ("What is a warp of NCCLs?", 1.0),
+        ("Metal 的 warp 有多少线程？", 1.0),
+        ("Numba 的 warp 有多少线程？", 0.0),
+        ("Warps of AMD: how many threads?", 0.0),  # the passage speaks of ROCm
+        ("Tell me. Please, how many threads does a warp hold?", 0.0),
+        ("HOW MANY THREADS DOES A WARP HOLD?", 0.0),
+    ],
+)
+def test_a_name_that_no_passage_holds_weakens_the_evidence(question: str, unnamed: float) -> None:
+    passage = make_passage("In Numba and ROCm a warp holds 32 threads.")
+    retrieval = HybridRetriever(FakeLibrary([make_node(passage.text)]), RetrievalSettings()).search(question, Filters())
+    assert evidence_signals(retrieval, [passage])["unnamed"] == unnamed
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("How does NCCL reduce? Is Volta fine?", {"nccl", "volta"}),
+        ("Numba 中如何声明共享内存？", {"numba"}),
+        ("`CUDA_PATH`, std::Vector and a GPU", set()),
+        ("Why is my kernel slow? What now", set()),
+    ],
+)
+def test_proper_names_are_words_with_a_capital_of_their_own(text: str, names: set[str]) -> None:
+    assert proper_names(text) == names
 
 
 def test_names_may_stand_in_different_passages() -> None:
