@@ -71,7 +71,7 @@ class Catalog:
         return document_of(row) if row is not None else None
 
     def chunking_of(self, document_id: str) -> str | None:
-        """How a book was cut; None when it is not there."""
+        """How a book was read and cut; None when it is not there."""
         with self._database.reading() as rows:
             row = rows.execute("SELECT chunking FROM documents WHERE document_id = ?", (document_id,)).fetchone()
         return str(row[0]) if row is not None else None

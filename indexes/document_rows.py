@@ -18,7 +18,7 @@ class BookIdentity:
     """What a book is called in the catalog and which content it had.
 
     Attributes:
-        chunking: how it was cut; a change cuts it anew though its content is the same.
+        chunking: how it was read and cut; a change reads and cuts it anew though its content is the same.
     """
 
     document_id: str
@@ -30,7 +30,7 @@ class BookIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A book to be written: what it is called, what was read, and how it was cut."""
+    """A book to be written: what it is called, what was read, and the nodes it was cut into."""
 
     identity: BookIdentity
     book: Book

@@ -13,6 +13,26 @@ from indexes.types import BookHealth, PageMarks, Section
 
 MAX_SECTION_CHARS = 60_000
 """A section longer than this is cut at a block's end, so that a book without headings is not one huge section."""
+SPOKEN_LABELS = {
+    "callout": "Note",
+    "note": "Note",
+    "tip": "Tip",
+    "hint": "Hint",
+    "warning": "Warning",
+    "caution": "Caution",
+    "danger": "Danger",
+    "important": "Important",
+    "seealso": "See also",
+    "challenge": "Challenge",
+    "exercise": "Exercise",
+    "solution": "Solution",
+    "questions": "Questions",
+    "objectives": "Objectives",
+    "keypoints": "Key points",
+    "prereq": "Prerequisites",
+    "discussion": "Discussion",
+}
+"""What stands for a directive or div without a title of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +53,7 @@ class Block:
 
 
 Element = Heading | Block
+_CODE_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,20 @@ def fence(code: str, language: str = "") -> str:
     longest = max((len(run) for run in re.findall(r"^\s*(`{3,})", code, flags=re.MULTILINE)), default=2)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}{language}\n{code}\n{ticks}"
+
+
+def code_lines(lines: Sequence[str]) -> list[bool]:
+    """For each line of Markdown whether it belongs to a fenced listing, its fences included."""
+    found: list[bool] = []
+    closing: str | None = None
+    for line in lines:
+        opened = _CODE_FENCE.match(line) if closing is None else None
+        found.append(closing is not None or opened is not None)
+        if opened is not None:
+            closing = opened[1]
+        elif closing is not None and line.strip().startswith(closing) and not line.strip().strip(closing[0]):
+            closing = None
+    return found
 
 
 def one_line(text: str) -> str:

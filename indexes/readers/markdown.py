@@ -13,13 +13,12 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence, one_line, pipe_table
+from indexes.readers.elements import SPOKEN_LABELS, Block, Element, Heading, Parsed, fence, one_line, pipe_table
 from indexes.readers.html_blocks import html_to_elements
 from indexes.readers.markdown_dialects import as_markdown
 from indexes.readers.markdown_directives import (
     DIRECTIVE,
     DIRECTIVE_OPTION,
-    SPOKEN_LABELS,
     label_of,
     unwrap_colon_fences,
     with_included,
@@ -157,7 +156,8 @@ def _listing(node: SyntaxTreeNode) -> list[str]:
 def _listed_rows(content: str) -> list[list[str]]:
     """The rows of a table written as a list of lists."""
     tree = SyntaxTreeNode(_parser.parse(content))
-    rows = [item.children[0] for node in tree.children if node.type == "bullet_list" for item in node.children]
+    items = [item for node in tree.children if node.type == "bullet_list" for item in node.children]
+    rows = [item.children[0] for item in items if item.children]
     return [
         [" ".join(block for child in cell.children for block in _blocks(child)) for cell in row.children]
         for row in rows
@@ -166,8 +166,12 @@ def _listed_rows(content: str) -> list[list[str]]:
 
 
 def _csv_rows(content: str, header: str) -> list[list[str]]:
+    """The rows of a table written with commas; none when it is not."""
     lines = [header, *content.strip().split("\n")] if header else content.strip().split("\n")
-    return [[cell.strip() for cell in row] for row in csv.reader(lines, skipinitialspace=True) if row]
+    try:
+        return [[cell.strip() for cell in row] for row in csv.reader(lines, skipinitialspace=True) if row]
+    except csv.Error:
+        return []
 
 
 def _list(node: SyntaxTreeNode, depth: int = 0) -> list[str]:

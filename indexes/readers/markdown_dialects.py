@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
+from indexes.readers.elements import code_lines
+
 _ADMONITION = re.compile(
     r'^(?P<indent> *)(?:!!!|\?\?\?\+?)[ \t]+(?P<kind>[\w-]+)(?:[ \t]+[\w ]+)?(?:[ \t]+"(?P<title>.*)")?$'
 )
@@ -21,6 +22,8 @@ _BOX_TAG = re.compile(r"^ {0,3}</?(?:div|section|article|aside|center|details|fi
 _STARTS_TEXT = re.compile(r"^ {0,3}[^\s<]")
 """Right behind a box's tag, CommonMark takes Markdown for more HTML; Pandoc and writers of slides mean Markdown."""
 _INDENT = 4
+MAX_DEPTH = 20
+"""Boxes nested deeper stay as they are; hostile files nest without end."""
 
 
 def as_markdown(text: str) -> str:
@@ -31,31 +34,24 @@ def as_markdown(text: str) -> str:
     return "\n".join(_plain(text.split("\n")))
 
 
-def _plain(lines: list[str]) -> list[str]:
+def _plain(lines: list[str], depth: int = 0) -> list[str]:
     out: list[str] = []
-    closing: str | None = None
+    is_code = code_lines(lines)
     number = 0
     while number < len(lines):
         line = lines[number]
         number += 1
-        if closing is not None:
-            if line.strip().startswith(closing) and not line.strip().strip(closing[0]):
-                closing = None
-            out.append(line)
-            continue
-        fence = _FENCE.match(line)
-        if fence is not None:
-            closing = fence[1]
+        if is_code[number - 1]:
             out.append(line)
             continue
         box = _ADMONITION.match(line) or _TAB.match(line)
-        if box is not None:
+        if box is not None and depth < MAX_DEPTH:
             end = _end_of_box(lines, number, len(box["indent"]) + _INDENT)
             title = box["title"]
             if title is None:
                 title = box["kind"].replace("-", " ").capitalize()
             body = [inner[_INDENT:] if inner.strip() else "" for inner in lines[number:end]]
-            out.extend(("", f"{box['indent']}**{title}**" if title else "", "", *_plain(body), ""))
+            out.extend(("", f"{box['indent']}**{title}**" if title else "", "", *_plain(body, depth + 1), ""))
             number = end
         elif _BOX_TAG.match(line) and number < len(lines) and _STARTS_TEXT.match(lines[number]):
             out.extend((line, ""))

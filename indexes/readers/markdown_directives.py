@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from indexes.readers.elements import fence
+from indexes.readers.elements import SPOKEN_LABELS, code_lines, fence
 from indexes.readers.included import included_file, included_lines
 
 DIRECTIVE = re.compile(r"^\{([\w:+.-]+)\}[ \t]*(.*)$")
 """The info string of a directive: its name and its argument."""
 DIRECTIVE_OPTION = re.compile(r"^[ \t]*:([\w-]+):(.*)$")
-_CODE_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
 _COLON_FENCE = re.compile(r"^[ \t]*:{3,}[ \t]*(.*?)[ \t]*:*$")
 _LABEL = re.compile(r"^\([\w:.-]+\)=[ \t]*$")
 _LITERAL_INCLUDE = re.compile(
@@ -22,26 +21,6 @@ _LITERAL_INCLUDE = re.compile(
     r"(?P<options>(?:[ \t]*:[\w-]+:.*\n)*)(?P=fence)[ \t]*$",
     re.MULTILINE,
 )
-SPOKEN_LABELS = {
-    "callout": "Note",
-    "note": "Note",
-    "tip": "Tip",
-    "hint": "Hint",
-    "warning": "Warning",
-    "caution": "Caution",
-    "danger": "Danger",
-    "important": "Important",
-    "seealso": "See also",
-    "challenge": "Challenge",
-    "exercise": "Exercise",
-    "solution": "Solution",
-    "questions": "Questions",
-    "objectives": "Objectives",
-    "keypoints": "Key points",
-    "prereq": "Prerequisites",
-    "discussion": "Discussion",
-}
-"""What stands for a directive or div without a title of its own."""
 _NO_TITLE = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
 
 
@@ -64,17 +43,10 @@ def with_included(text: str, path: Path, root: Path, missing: list[str]) -> str:
 def unwrap_colon_fences(text: str) -> str:
     """Fenced divs and colon directives lose their markers; what they are called stays as a bold line."""
     out: list[str] = []
-    closing: str | None = None
     skip_options = False
-    for line in text.split("\n"):
-        code = _CODE_FENCE.match(line)
-        if closing is not None:
-            if line.strip().startswith(closing) and not line.strip().strip(closing[0]):
-                closing = None
-            out.append(line)
-            continue
-        if code is not None:
-            closing = code[1]
+    lines = text.split("\n")
+    for line, is_code in zip(lines, code_lines(lines), strict=True):
+        if is_code:
             skip_options = False
             out.append(line)
             continue

@@ -1,6 +1,6 @@
 """reStructuredText through docutils, with Sphinx's directives and roles tolerated.
 
-Nothing is executed and no file is inserted; `literalinclude` alone is followed, and only inside the book's folder.
+Nothing is executed. `literalinclude` and `include` alone are followed, and only inside the book's folder.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive, directives, roles
 from docutils.statemachine import StringList
 
+from indexes.readers.elements import SPOKEN_LABELS
 from indexes.readers.included import included_file, included_lines
 
 _NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
@@ -37,9 +38,6 @@ _CODE_ROLES = re.compile(
     r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
     r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
 )
-_LABELS = {"seealso": "See also", "challenge": "Challenge", "exercise": "Exercise", "solution": "Solution",
-           "prereq": "Prerequisites", "questions": "Questions", "objectives": "Objectives",
-           "keypoints": "Key points", "discussion": "Discussion"}  # fmt: skip
 _VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version",
              "deprecated": "Deprecated since version", "versionremoved": "Removed in version"}  # fmt: skip
 _LAYOUT = frozenset({"only", "ifconfig", "grid", "grid-item", "hlist", "columns", "column", "tabularcolumns", "row"})
@@ -84,7 +82,7 @@ class Unwrapped(_Tolerant):
     def run(self) -> list[nodes.Node]:
         """The words of the directive."""
         name = self.name.lower()
-        lead = "" if name in _LAYOUT else self.argument or _LABELS.get(name, "")
+        lead = "" if name in _LAYOUT else self.argument or SPOKEN_LABELS.get(name, "")
         if name in _VERSIONS:
             # The argument is the version and, on the same line, what it brought.
             version, _, what = " ".join(lead.split()).partition(" ")
@@ -95,7 +93,7 @@ class Unwrapped(_Tolerant):
         if not lead or styles:
             return self.nested()
         inline, _ = self.state.inline_text(lead, self.lineno)
-        plain = name in _LABELS or "tab" in name or not self.content
+        plain = name in SPOKEN_LABELS or "tab" in name or not self.content
         described = re.match(
             r"(c:|cpp:|py:|js:|auto|doxygen)|(function|(class|static)?method|class|exception|attribute|data|envvar)$",
             name,

@@ -160,3 +160,10 @@ def test_markdown_right_behind_a_tag_is_markdown() -> None:
     text = '<div class="column">\n- one\n    - two\n</div>\n<div>\n**bold**\n</div>\nAfter.'
     assert blocks(text) == ["- one\n  - two", "**bold**", "After."]
     assert blocks("<div>\n  <p>html</p>\n    <p>more</p>\n</div>") == ["html", "more"]
+
+
+def test_odd_tables_and_boxes_without_end_are_read() -> None:
+    assert blocks("```{list-table}\n*\n* - a\n  -\n```") == ["| a |  |\n| --- | --- |"]
+    assert "x" in blocks("```{csv-table}\n" + "x" * 200_000 + "\n```")[0]
+    nested = "\n".join(" " * 4 * depth + "!!! note" for depth in range(1_500)) + "\n" + " " * 6_000 + "deep"
+    assert "deep" in "".join(blocks(nested))
