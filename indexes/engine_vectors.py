@@ -82,7 +82,8 @@ class EngineVectors:
             generation, ranges = self._catalog.ranges()
             for document_id, span in list(held.items()):
                 if ranges.get(document_id) != span:
-                    self._forget(document_id)
+                    if document_id not in ranges:
+                        self._forget(document_id)
                     del held[document_id]
                     self._write_note(held)
             for document_id, span in ranges.items():
@@ -205,11 +206,12 @@ def open_engine_vectors(settings: IndexSettings, catalog: Catalog, embedder: str
     )
 
 
-def unavailable(name: str, error: Exception) -> VectorStoreUnavailable:
-    """An engine's failure in our words."""
+def unavailable(name: str, error: Exception, *, also: str = "") -> VectorStoreUnavailable:
+    """An engine's failure in our words; `also` ends the hint."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     return VectorStoreUnavailable(
-        f"The vector store '{name}' failed: {reason}", hint="see that it runs at the address in COALESCE_VECTOR_STORE"
+        f"The vector store '{name}' failed: {reason}",
+        hint=f"see that it runs at the address in COALESCE_VECTOR_STORE{also}",
     )
 
 
@@ -237,6 +239,7 @@ def _milvus(address: str, collection: str, dimension: int, token: str | None) ->
         # A collection that another process made is not loaded by opening it, and what is not loaded is not searched.
         store.client.load_collection(collection)
     except Exception as error:
-        raise unavailable("milvus", error) from error
+        own_file = "" if "://" in address else "; Milvus Lite's file takes one process at a time"
+        raise unavailable("milvus", error, also=own_file) from error
     found: BasePydanticVectorStore = store
     return found
