@@ -110,7 +110,7 @@ def proper_names(text: str, *, sentences: bool = True) -> frozenset[str]:
     for match in _CAPITAL.finditer(text):
         word = match.group()
         first = sentences and word[1:].islower() and _SENTENCE_START.search(text[: match.start()])
-        if not first and word.lower() not in STOP_WORDS | _COMMON_CAPITALS:
+        if not first and word.lower() not in STOP_WORDS and word.lower() not in _COMMON_CAPITALS:
             found.add(word.lower())
     return frozenset(found)
 

@@ -165,14 +165,14 @@ def wording_shares(question: str, units: Sequence[Unit], passages: Sequence[Pass
     weight = {piece: math.log(1 + len(units) / (0.5 + frequency[piece])) for piece in asked}
     total = sum(weight.values())
     shares = []
-    described: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
+    described: tuple[int, Sequence[str], frozenset[str]] = (-1, (), frozenset())
     for unit in units:
         own = asked & unit.words.pieces
         section = passages[unit.passage].part_at(unit.span.start).section
         if is_signature(unit):
-            described = section, own
+            described = unit.passage, section, own
         above = (asked & wording(" ".join(section)).pieces) - own
-        named = described[1] - own - above if described[0] is section else frozenset()
+        named = described[2] - own - above if described[:2] == (unit.passage, section) else frozenset()
         shares.append(
             (_sum(weight, own) + HEADING_SHARE * _sum(weight, above) + SIGNATURE_SHARE * _sum(weight, named)) / total
         )
