@@ -1,48 +1,85 @@
-# Two commands matter: `make serve` and `make test`. Both use one environment, .venv, and return quickly when it is up to date.
+# `make serve` and `make test` share one environment, .venv, and return quickly when it is up to date.
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
-# GPU=1 takes faiss-gpu instead of faiss-cpu; the two share one folder, so the other is removed first.
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+COMMA := ,
+# GPU=1 takes faiss-gpu instead of faiss-cpu: both install into one folder, so the other is removed first.
 FAISS := $(if $(GPU),gpu,cpu)
-STAMP := $(VENV)/.installed-$(FAISS)
+SERVE_EXTRAS := $(if $(GPU),[gpu])
+TEST_EXTRAS := $(if $(GPU),[gpu$(COMMA)dev],[dev])
+SERVING := $(VENV)/.serving-$(FAISS)
+TESTING := $(VENV)/.testing-$(FAISS)
 
-.PHONY: serve test test-all install lint format clean
+# Two jobs at once, each printed when it ends; an old make prints them mixed.
+BOTH := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: help serve test test-floors test-page test-all check test-unmarked install lint format dist clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve     set up, add the sample book, serve on http://$(HOST):$(PORT)  (HOST=, PORT=, GPU=1)"
 	@echo "make test      set up, run the tests (no GPU needed)"
+	@echo "make check     lint, types, import rules and the quick tests: the everyday loop"
 	@echo "make test-all  also the slow tests"
+	@echo "make install   set up alone, test tools included"
 	@echo "make lint      ruff, mypy, import-linter"
+	@echo "make format    ruff, writing"
+	@echo "make dist      build the sdist and the wheel"
 
-serve: install
+serve: $(SERVING)
 	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)"
 
-# The page's toolkit keeps its state in the process, so the browser tests have one of their own.
+# The page's toolkit keeps its state in the process, so the browser tests run in one of their own.
 test: install
+	@echo "running the browser tests beside the others; both are printed when they end"
+	@$(BOTH) test-floors test-page
+
+test-floors:
 	@$(BIN)/python -m pytest -m "not slow and not browser"
+
+test-page:
 	@$(BIN)/python -m pytest -m "browser and not slow"
 
 test-all: install
-	@$(BIN)/python -m pytest -m "not browser"
+	@$(BIN)/python -m pytest -m "not browser" --timeout 3600 --hypothesis-profile thorough
 	@$(BIN)/python -m pytest -m browser
 
-install: $(STAMP)
+check: install
+	@$(BOTH) test-unmarked lint
 
-$(STAMP): pyproject.toml constraints.txt
+test-unmarked:
+	@$(BIN)/python -m pytest -q --numprocesses logical --maxprocesses 8 -m "not integration and not browser and not gpu and not slow"
+
+install: $(TESTING)
+
+# pip brings faiss-cpu with the package; with GPU=1 faiss-gpu takes its place, and the other way round without.
+define install_package
+	@$(PIP) install $(1) --constraint constraints.txt --editable "$(2)"
+	@if [ "$(FAISS)" = gpu ]; then \
+		$(PIP) uninstall --quiet --yes faiss-cpu; \
+		$(PIP) install --quiet --force-reinstall --no-deps --constraint constraints.txt faiss-gpu; \
+		$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "GPU=1 was asked for, but torch sees no CUDA device: check the driver with nvidia-smi, or run make serve without GPU=1")'; \
+	elif $(PIP) show --quiet faiss-gpu 2>/dev/null; then \
+		$(PIP) uninstall --quiet --yes faiss-gpu; \
+		$(PIP) install --quiet --force-reinstall --no-deps --constraint constraints.txt faiss-cpu; \
+	fi
+endef
+
+$(SERVING): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Coalesce needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || { echo "making the environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the pinned packages (the first time takes some minutes)"
-	@if [ "$(FAISS)" = gpu ]; then $(BIN)/python -m pip uninstall --quiet --yes faiss-cpu; else $(BIN)/python -m pip uninstall --quiet --yes faiss-gpu; fi 2>/dev/null || true
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt --editable ".[$(FAISS),dev]"
-	@if [ "$(FAISS)" = gpu ]; then \
-		$(BIN)/python -m pip install --disable-pip-version-check --quiet --force-reinstall --no-deps --constraint constraints.txt faiss-gpu; \
-		$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "GPU=1 was asked for, but torch sees no CUDA device: check the driver with nvidia-smi, or run make serve without GPU=1")'; \
-	fi
-	@rm -f $(VENV)/.installed-*
-	@touch $(STAMP)
+	$(call install_package,--progress-bar on,.$(SERVE_EXTRAS))
+	@rm -f $(VENV)/.serving-* $(VENV)/.testing-*
+	@touch $@
+
+$(TESTING): $(SERVING)
+	@echo "installing the test tools"
+	$(call install_package,--quiet,.$(TEST_EXTRAS))
+	@touch $@
 
 lint: install
 	@$(BIN)/ruff format --check .
@@ -54,5 +91,8 @@ format: install
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+dist: install
+	@$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

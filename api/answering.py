@@ -1,87 +1,361 @@
-"""One way for every door to ask the engine: a place at the gate, one thread an answer, counted and stopped on leave."""
+"""Runs the engine for every entry point: admission limit, one thread per answer, metrics, cancel when readers leave.
+
+An answer in work is an `AnswerRun`, apart from the clients that read it: a page that is loaded again, or a client that
+lost its connection, follows the same run from its start.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from starlette.requests import Request
-
-from api.errors import describe
-from api.limits import AnswerGate, RateLimit
+from api.errors import RateLimited, describe
 from api.metrics import Metrics
-from api.server_settings import ServerSettings
-from api.services import Services
-from api.streaming import Cancelled, EventPump, unless_gone, until_gone
-from rag.types import Answer, AnswerDone, Event, Question
+from api.settings import CoalesceSettings
+from indexes.errors import Busy, Cancelled, NotFound
+from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta
+
+if TYPE_CHECKING:
+    from rag.engine import AnswerEngine
 
 T = TypeVar("T")
+IsCancelled = Callable[[], bool]
+MAX_CLIENTS_REMEMBERED = 10_000
+RUNS_REMEMBERED = 500
+"""Newest runs that can be followed again."""
+PAGE_GRACE_S = 30.0
+"""How long a run of the page goes on unread: a reader who loads the page again is back long before."""
+
+
+class AdmissionLimit:
+    """Counts running and waiting answers.
+
+    Args:
+        capacity: most answers at once, running or waiting.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    @property
+    def inside(self) -> int:
+        """Answers in work or waiting now."""
+        return self._inside
+
+    def enter(self) -> None:
+        """Takes a place; `leave` gives it back. Raises Busy when every place is taken."""
+        with self._lock:
+            if self._inside >= self._capacity:
+                raise Busy(
+                    f"{self._inside} answers are in work or waiting, as many as this server takes",
+                    hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
+                )
+            self._inside += 1
+
+    def leave(self) -> None:
+        """Gives a place back."""
+        with self._lock:
+            self._inside -= 1
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Takes a place for a `with` block; raises Busy."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+
+class RateLimit:
+    """Limits the questions of each client: a bucket that holds a minute's worth and fills steadily.
+
+    Args:
+        per_minute: questions per minute; 0 sets no limit.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, client: str) -> None:
+        """Counts one question; raises RateLimited, with the seconds to wait, when the client's bucket is empty."""
+        if not self._per_minute:
+            return
+        rate_per_s = self._per_minute / 60
+        with self._lock:
+            now = self._clock()
+            level, seen = self._buckets.pop(client, (float(self._per_minute), now))
+            level = min(self._per_minute, level + (now - seen) * rate_per_s)
+            allowed = level >= 1
+            self._buckets[client] = (level - 1 if allowed else level, now)
+            while len(self._buckets) > MAX_CLIENTS_REMEMBERED:
+                self._buckets.pop(next(iter(self._buckets)))
+        if not allowed:
+            raise RateLimited(
+                f"more than {self._per_minute} questions per minute",
+                hint="Wait as long as Retry-After says, or raise COALESCE_RATE_LIMIT_PER_MINUTE.",
+                retry_after_s=(1 - level) / rate_per_s,
+            )
+
+
+class AnswerRun:
+    """One answer from its question to its end, written by a thread of its own. Lives on the event loop.
+
+    One thread drives the engine's iterator from its first event to its last: a model's state may be bound to a thread
+    (`torch.inference_mode` is).
+
+    Args:
+        start: makes the iterator; gets a function that returns True when the run should stop.
+        finished: called on the thread when the iterator is closed, whatever happened.
+        grace_s: how long the run goes on after its last reader has left.
+
+    Attributes:
+        done: the finished answer, None until then; error: what ended the run instead.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        start: Callable[[IsCancelled], Iterator[Event]],
+        executor: Executor,
+        finished: Callable[[], None],
+        grace_s: float,
+    ) -> None:
+        self.question = question
+        self.done: Answer | None = None
+        self.error: BaseException | None = None
+        self.stopped = False
+        self.ended = False
+        self._events: list[Event] = []
+        self._start = start
+        self._finished = finished
+        self._grace_s = grace_s
+        self._gone = threading.Event()
+        self._readers = 0
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._unread: asyncio.TimerHandle | None = None
+        executor.submit(self._drive)
+
+    @property
+    def id(self) -> str:
+        """The id of the answer, known before it is written."""
+        return self.question.answer_id or ""
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(event.text for event in self._events if isinstance(event, TextDelta))
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The passages found, empty until then."""
+        return next((event.passages for event in self._events if isinstance(event, PassagesFound)), ())
+
+    def stop(self) -> None:
+        """Stops the generator; what is written stays."""
+        self.stopped = not self.ended
+        self._gone.set()
+
+    async def follow(self) -> AsyncGenerator[None]:
+        """Yields at every change until the end; several changes may come as one."""
+        self._readers += 1
+        if self._unread is not None:
+            self._unread.cancel()
+        seen = -1
+        try:
+            while not self.ended or seen != self._version:
+                if seen != self._version:
+                    seen = self._version
+                    yield
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            self._readers -= 1
+            if not self._readers and not self.ended:
+                self._unread = self._loop.call_later(self._grace_s, self.stop)
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """The events from the start to the end; raises what ended the run."""
+        sent = 0
+        async with aclosing(self.follow()) as changes:
+            async for _ in changes:
+                while sent < len(self._events):
+                    sent += 1
+                    yield self._events[sent - 1]
+        if self.error is not None:
+            raise self.error
+
+    async def answer(self) -> Answer:
+        """Waits for the finished answer; raises what ended the run instead."""
+        async for _ in self.follow():
+            pass
+        if self.done is None:
+            raise self.error or Cancelled("the answer was stopped")
+        return self.done
+
+    def _drive(self) -> None:
+        error: BaseException | None = None
+        try:
+            if not self._gone.is_set():
+                self._pass_on()
+        except BaseException as caught:  # noqa: BLE001  readers raise it; on this thread nobody would see it
+            error = caught
+        finally:
+            self._finished()
+            self._send(self._end, error)
+
+    def _pass_on(self) -> None:
+        events = self._start(self._gone.is_set)
+        try:
+            for event in events:
+                if self._gone.is_set():
+                    return
+                self._send(self._add, event)
+        finally:
+            close = getattr(events, "close", None)
+            if close is not None:
+                close()
+
+    def _send(self, change: Callable[[T], None], value: T) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped and nobody reads
+            self._loop.call_soon_threadsafe(change, value)
+
+    def _add(self, event: Event) -> None:
+        self._events.append(event)
+        if isinstance(event, AnswerDone):
+            self.done = event.answer
+        self._tell_readers()
+
+    def _end(self, error: BaseException | None) -> None:
+        self.error = error
+        self.ended = True
+        self._tell_readers()
+
+    def _tell_readers(self) -> None:
+        self._version += 1
+        self._changed.set()
 
 
 class Answering:
-    """Runs the engine for requests.
+    """Runs the engine for every entry point.
 
     Args:
-        services: where the engine is found when it is ready.
-        settings: how many answers at once, waiting, and a minute.
-        metrics: counts what comes out.
+        engine: gives the engine; raises NotReady until it can answer.
+        settings: answers at once, answers waiting, questions per minute.
+        metrics: counts answers and failures.
     """
 
-    def __init__(self, services: Services, settings: ServerSettings, metrics: Metrics) -> None:
-        self._services = services
+    def __init__(self, engine: Callable[[], AnswerEngine], settings: CoalesceSettings, metrics: Metrics) -> None:
+        self._engine = engine
         self._metrics = metrics
         self._rate = RateLimit(settings.rate_limit_per_minute)
-        self.gate = AnswerGate(settings.answer_threads + settings.max_waiting_asks)
+        self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
+        self.limit = AdmissionLimit(settings.answer_threads + settings.max_waiting_asks)
 
-    def stream(self, question: Question, client: str, *, keep: bool = True) -> EventPump[Event]:
-        """Begins an answer on a thread of its own; the pump gives its events.
+    def start(self, question: Question, client: str, *, keep: bool = True, grace_s: float = 0.0) -> AnswerRun:
+        """Begins an answer.
+
+        Args:
+            client: who asks, for the rate limit.
+            keep: whether the answer goes into a conversation.
+            grace_s: how long the answer is written on after its last reader has left.
 
         Raises:
-            NotReady, RateLimited, Busy: before anything is begun.
+            NotReady, RateLimited, Busy: before anything begins.
         """
-        engine = self._services.engine
+        engine = self._engine()
         self._rate.take(client)
-        self.gate.enter()
+        self.limit.enter()
+        return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
 
-        def events(cancelled: Cancelled) -> Iterator[Event]:
-            return self._counted(engine.stream(question, cancelled, keep=keep))
+    async def compare(self, question: Question, arms: Sequence[Arm], client: str) -> AsyncGenerator[AnswerRun]:
+        """Answers with each arm in turn and yields each run as it begins; with no arm named, every one that can run.
 
-        return EventPump(events, self._threads, self.gate.leave)
+        Close the iterator (`contextlib.aclosing`) to stop. The answers are not kept: see `AnswerEngine.keep_together`.
 
-    async def answer(self, question: Question, request: Request, *, keep: bool = True) -> Answer | None:
-        """The finished answer; None when the client left before, which also stops the generator."""
-        pump = self.stream(question, client_of(request), keep=keep)
-        done = await unless_gone(request, pump, lambda event: isinstance(event, AnswerDone))
-        return done.answer if isinstance(done, AnswerDone) else None
+        Raises:
+            NotReady, RateLimited, Busy, ArmUnavailable: before anything begins.
+        """
+        engine = self._engine()
+        questions = engine.comparison(question, arms)
+        self._rate.take(client)
+        with self.limit.place():
+            for one in questions:
+                run = self._begin(engine, one, lambda: None, keep=False, grace_s=0.0)
+                try:
+                    yield run
+                    await run.answer()
+                finally:
+                    run.stop()
 
     async def run(self, work: Callable[[], T], client: str) -> T:
-        """Runs other work of the engine under the same bounds; raises as `stream` does."""
+        """Runs other work of the engine under the same limits; raises as `start` does."""
         self._rate.take(client)
-        with self.gate.place():
+        with self.limit.place():
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def run_for(self, request: Request, work: Callable[[Cancelled], T]) -> T:
-        """As `run`, for work that stops when it is told that the client has left; it raises Cancelled then."""
-        gone = threading.Event()
-        leaving = asyncio.ensure_future(until_gone(request))
-        leaving.add_done_callback(lambda _: gone.set())
-        try:
-            return await self.run(lambda: work(gone.is_set), client_of(request))
-        finally:
-            leaving.cancel()
+    def find(self, answer_id: str, owner: str | None) -> AnswerRun:
+        """A run that is going on or has just ended; raises NotFound, for another owner's run too."""
+        run = self._runs.get(answer_id)
+        if run is None or (owner is not None and run.question.owner != owner):
+            raise NotFound(
+                f"no answer {answer_id!r:.80} is being written or has just ended",
+                hint="Finished answers are in their conversation: GET /v1/conversations/ID.",
+            )
+        return run
 
-    def count(self, answers: tuple[Answer, ...]) -> None:
-        """Counts answers that were not streamed."""
-        for answer in answers:
-            self._metrics.count_answer(answer)
+    def unfinished(self, conversation_id: str) -> AnswerRun | None:
+        """The newest run of a conversation, unless it ended with an answer, which the conversation keeps."""
+        run = next(iter(reversed(self._of(conversation_id))), None)
+        return run if run is not None and run.done is None else None
+
+    def forget(self, conversation_id: str) -> None:
+        """Stops and drops the runs of a conversation that is deleted."""
+        for run in self._of(conversation_id):
+            run.stop()
+            self._runs.pop(run.id, None)
 
     def close(self) -> None:
         """Takes no more; answers in work run to their end or until their readers leave."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _of(self, conversation_id: str) -> list[AnswerRun]:
+        """The runs of a conversation, oldest first; from any thread."""
+        return [run for run in list(self._runs.values()) if run.question.conversation_id == conversation_id]
+
+    def _begin(
+        self, engine: AnswerEngine, question: Question, finished: Callable[[], None], *, keep: bool, grace_s: float
+    ) -> AnswerRun:
+        question = replace(question, answer_id=uuid.uuid4().hex)
+        run = AnswerRun(
+            question,
+            lambda cancelled: self._counted(engine.stream(question, cancelled, keep=keep)),
+            self._threads,
+            finished,
+            grace_s,
+        )
+        self._runs[run.id] = run
+        while len(self._runs) > RUNS_REMEMBERED:
+            self._runs.popitem(last=False)
+        return run
 
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
         try:
@@ -96,8 +370,3 @@ class Answering:
             close = getattr(events, "close", None)
             if close is not None:
                 close()
-
-
-def client_of(request: Request) -> str:
-    """Who asks, for the rate limit: the key when there is one, else the address."""
-    return request.headers.get("authorization") or (request.client.host if request.client else "unknown")

@@ -7,17 +7,15 @@ Branches that exist only here:
     ├── InvalidInput ── UnsafeBind  a bind that other machines reach, without a key               (400)
     ├── NoKey                       no API key, or a wrong one                                    (401)
     ├── ForeignOrigin               a Host or Origin that may be another site's page               (403)
-    ├── NotAllowed                  a learner's key asks for what is another's                    (403)
+    ├── NotAllowed                  a learner's key asks for what belongs to others               (403)
     ├── RateLimited                 a client asked too often                                      (429)
     └── Busy ── NotReady            still loading                                                 (503)
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
-import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +26,8 @@ from starlette.exceptions import HTTPException
 
 from evals import errors as evals_errors
 from indexes import errors as indexes_errors
-from indexes.errors import Busy, CoalesceError, Conflict, HomeNotWritable, InvalidInput, StorageFull
+from indexes.disk import disk_error
+from indexes.errors import Busy, CoalesceError, Conflict, InvalidInput
 from rag import errors as rag_errors
 
 logger = logging.getLogger("coalesce.api")
@@ -39,11 +38,11 @@ class PortInUse(Conflict):
 
 
 class UnsafeBind(InvalidInput):
-    """The address is open to other machines and there is no key."""
+    """The address is open to other machines and no key is set."""
 
 
 class NoKey(CoalesceError):
-    """No API key was given, or none that is known."""
+    """No API key was given, or an unknown one."""
 
 
 class ForeignOrigin(CoalesceError):
@@ -51,11 +50,11 @@ class ForeignOrigin(CoalesceError):
 
 
 class NotAllowed(CoalesceError):
-    """A learner's own key asks for what is another learner's, or everyone's."""
+    """A learner's key asks for what belongs to another learner, or to everyone."""
 
 
 class RateLimited(Busy):
-    """The client asked more often than it may."""
+    """The client asks more often than the limit allows."""
 
 
 class NotReady(Busy):
@@ -100,18 +99,26 @@ ERROR_TABLE: dict[type[CoalesceError], tuple[int, str]] = {
 }
 
 HTTP_ERRORS: dict[int, tuple[str, str]] = {
-    400: ("invalid_input", "see /docs for what this call takes"),
-    404: ("not_found", "see /docs for the calls there are"),
-    405: ("method_not_allowed", "see /docs for the methods of this path"),
-    413: ("too_large", "send less"),
-    415: ("unsupported_format", "see /docs for what this call takes"),
+    400: ("invalid_input", "See /docs for what this call takes."),
+    404: ("not_found", "See /docs for the calls there are."),
+    405: ("method_not_allowed", "See /docs for the methods of this path."),
+    413: ("too_large", "Send less."),
+    415: ("unsupported_format", "See /docs for what this call takes."),
 }
 RETRY_AFTER_S = 5
 
 
+def sentence(text: str) -> str:
+    """A message or hint as a whole sentence; names, paths and commands at its start stay as they are."""
+    first = text.split(" ", 1)[0]
+    if first.isalpha() and first != "coalesce":
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as it goes over the wire: status, the three words of its body, and headers."""
+    """An error as a reply: status, the three fields of its body, and headers."""
 
     status: int
     type: str
@@ -130,37 +137,24 @@ class ErrorReply:
 
 
 def known_error(error: BaseException) -> CoalesceError | None:
-    """The error as one of ours; None when it is a fault of the program.
+    """The error as a `CoalesceError`; None when it is a bug.
 
-    A full disk and a folder that cannot be written reach the edge as `OSError` or `sqlite3.OperationalError` from
-    the stores that live here.
+    A full disk and a folder that cannot be written may reach the edge as `OSError`.
     """
     if isinstance(error, CoalesceError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"the disk is full: {error}", hint="free some space and try again")
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return HomeNotWritable(f"cannot write: {error}", hint="make the home writable, or name another: COALESCE_HOME")
-    if isinstance(error, sqlite3.OperationalError):
-        text = str(error)
-        if "full" in text:
-            return StorageFull(f"the disk is full: {text}", hint="free some space and try again")
-        if "readonly" in text or "unable to open" in text:
-            return HomeNotWritable(f"the home cannot be written: {text}", hint="make the home writable")
-        if "locked" in text:
-            return Busy("another program holds the home's database", hint="try again in a moment")
-    return None
+    return disk_error(error, getattr(error, "filename", None) or "the home")
 
 
 def describe(error: BaseException) -> ErrorReply:
-    """How `error` goes over the wire. What is not ours becomes a 500 that shows nothing of the program."""
+    """The reply to an error. A fault of the program becomes a 500 that shows nothing of the program."""
     known = known_error(error)
     if known is None:
         return ErrorReply(
             500,
             "internal_error",
             f"an error inside Coalesce: {type(error).__name__}",
-            "the server's log has the details",
+            "The server's log has the details.",
         )
     status, kind = next(ERROR_TABLE[cls] for cls in type(known).__mro__ if cls in ERROR_TABLE)
     headers = {}
@@ -172,21 +166,23 @@ def describe(error: BaseException) -> ErrorReply:
 
 
 def describe_validation(error: RequestValidationError) -> ErrorReply:
-    """A body or query that does not have the form asked for: names the field, what is wrong, and the value."""
+    """The reply to a malformed body or query: the field, what is wrong, and the value."""
     first = error.errors()[0]
     kind = str(first["type"])
     if kind == "json_invalid":
         where = first["loc"][-1] if first["loc"] else 0
         return ErrorReply(
-            400, "invalid_json", f"the body is not JSON: {_reason(first)} (at character {where})", "send JSON"
+            400, "invalid_json", f"the body is not JSON: {_reason(first)} (at character {where})", "Send JSON."
         )
     path = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path")) or "the body"
     if kind == "missing":
-        return ErrorReply(422, "invalid_input", f"{path} is missing", "see /docs for what this call takes")
+        return ErrorReply(422, "invalid_input", f"{path} is missing", "See /docs for what this call takes.")
     if kind == "extra_forbidden":
-        return ErrorReply(422, "invalid_input", f"{path} is no field of this call", "see /docs for the fields it takes")
+        return ErrorReply(
+            422, "invalid_input", f"{path} is not a field of this call", "See /docs for the fields it takes."
+        )
     shown = "" if first.get("input") is None else f" (got {_show(first['input'])})"
-    return ErrorReply(422, "invalid_input", f"{path}: {_reason(first)}{shown}", "see /docs for what this call takes")
+    return ErrorReply(422, "invalid_input", f"{path}: {_reason(first)}{shown}", "See /docs for what this call takes.")
 
 
 def _reason(detail: dict[str, Any]) -> str:
@@ -200,7 +196,7 @@ def _show(value: object) -> str:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Makes `app` answer every error in the contract's form."""
+    """Makes `app` answer every error with `{"error": {"type", "message", "hint"}}`."""
 
     @app.exception_handler(CoalesceError)
     async def _ours(request: Request, error: CoalesceError) -> JSONResponse:
@@ -212,11 +208,14 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
-        kind, hint = HTTP_ERRORS.get(error.status_code, ("invalid_input", "see /docs for what this call takes"))
+        kind, hint = HTTP_ERRORS.get(error.status_code, ("invalid_input", "See /docs for what this call takes."))
         message = f"{request.method} {request.url.path}: {error.detail}"
         reply = ErrorReply(error.status_code, kind, message, hint, dict(error.headers or {}))
         return reply_for(request, reply)
 
+    # OSError by name: Starlette answers every other `Exception` outside its own error handling, and the server then
+    # drops the connection.
+    @app.exception_handler(OSError)
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
         reply = describe(error)
@@ -226,7 +225,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
-    """The reply in the form that the caller's client reads: OpenAI's calls have two fields more."""
+    """The reply in the form that the client reads: OpenAI's calls have two more fields."""
     response = reply.response()
     if request.url.path.startswith(("/v1/chat/", "/v1/models")):
         response = JSONResponse(openai_body(reply), reply.status, headers=reply.headers)
@@ -236,5 +235,5 @@ def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
 
 
 def openai_body(reply: ErrorReply) -> dict[str, Any]:
-    """The contract's body with OpenAI's `param` and `code` beside it."""
+    """The body with OpenAI's `param` and `code` added."""
     return {"error": {**reply.body["error"], "param": None, "code": reply.type}}

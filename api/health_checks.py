@@ -66,10 +66,10 @@ def faiss_check(cpu: str | None, gpu: str | None) -> Check:
             "faiss",
             ok=False,
             detail=f"faiss-cpu {cpu} and faiss-gpu {gpu} are both installed and overwrite each other's files",
-            hint="pip uninstall -y faiss-cpu faiss-gpu && pip install 'coalesce-rag[cpu]' (or [gpu])",
+            hint="Run `pip uninstall -y faiss-cpu faiss-gpu && pip install faiss-cpu` (or faiss-gpu).",
         )
     if not (cpu or gpu):
-        return Check("faiss", ok=False, detail="not installed", hint="pip install 'coalesce-rag[cpu]'")
+        return Check("faiss", ok=False, detail="not installed", hint="Run `pip install faiss-cpu`.")
     return Check("faiss", ok=True, detail=f"faiss-cpu {cpu}" if cpu else f"faiss-gpu {gpu}")
 
 
@@ -80,7 +80,7 @@ def _guarded(check: Callable[[CoalesceSettings], Iterator[Check]], settings: Coa
     except CoalesceError as error:
         yield Check(name, ok=False, detail=error.message, hint=error.hint)
     except Exception as error:  # noqa: BLE001  a doctor reports what breaks, whatever it is
-        yield Check(name, ok=False, detail=f"{type(error).__name__}: {error}", hint="make install")
+        yield Check(name, ok=False, detail=f"{type(error).__name__}: {error}", hint="Run `make install`.")
 
 
 def _python(_: CoalesceSettings) -> Iterator[Check]:
@@ -88,7 +88,7 @@ def _python(_: CoalesceSettings) -> Iterator[Check]:
         "python",
         ok=sys.version_info >= (3, 11),
         detail=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        hint="use Python 3.11 or newer",
+        hint="Use Python 3.11 or newer.",
     )
 
 
@@ -96,7 +96,7 @@ def _packages(_: CoalesceSettings) -> Iterator[Check]:
     versions = {package: installed_version(package) for package in PACKAGES}
     missing = [package for package, found in versions.items() if found is None]
     detail = ", ".join(f"{package} {found or 'missing'}" for package, found in versions.items())
-    yield Check("packages", ok=not missing, detail=detail, hint="make install")
+    yield Check("packages", ok=not missing, detail=detail, hint="Run `make install`.")
 
 
 def _faiss(_: CoalesceSettings) -> Iterator[Check]:
@@ -104,14 +104,17 @@ def _faiss(_: CoalesceSettings) -> Iterator[Check]:
 
 
 def _embedder(settings: CoalesceSettings) -> Iterator[Check]:
-    from indexes.settings import EMBEDDED_MODEL
+    from indexes.settings import EMBEDDED_MODEL, LLAMA_INDEX
 
+    if settings.embedder.startswith(LLAMA_INDEX):
+        yield Check("embedder", ok=True, detail=settings.index.embedder_name)
+        return
     if settings.embedder != EMBEDDED_MODEL:
         folder = Path(settings.embedder).expanduser()
         where = "on disk" if folder.is_dir() else "to be fetched by name when it is first used"
         yield Check("embedder", ok=True, detail=f"{settings.embedder}, {where}")
         return
-    from indexes.model_files import BUNDLED_SHA256, bundled_model_folder, weights_fingerprint
+    from indexes.embedder import BUNDLED_SHA256, bundled_model_folder, weights_fingerprint
 
     # The library remembers digests in the home; an empty folder in its place makes this check read the weights.
     with tempfile.TemporaryDirectory() as nothing_remembered:
@@ -127,7 +130,7 @@ def _home(settings: CoalesceSettings) -> Iterator[Check]:
 def _disk(settings: CoalesceSettings) -> Iterator[Check]:
     free = shutil.disk_usage(settings.home).free
     yield Check(
-        "disk", ok=free >= MIN_FREE_BYTES, detail=f"{free / 1024**3:.1f} GiB free", hint="free at least 1 GiB of space"
+        "disk", ok=free >= MIN_FREE_BYTES, detail=f"{free / 1024**3:.1f} GiB free", hint="Free at least 1 GiB of space."
     )
 
 
@@ -155,11 +158,12 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
 
 def _generator(settings: CoalesceSettings) -> Iterator[Check]:
     from rag.assemble import resolve_kind
+    from rag.settings import LANGUAGE_MODELS
 
     kind = resolve_kind(settings.rag.generator)
     model = f", model {settings.model}" if settings.model else ""
     asked = " (chosen by `auto`)" if settings.generator == "auto" else ""
-    if kind in ("local", "remote") and not settings.model:
-        yield Check("generator", ok=False, detail=f"{kind} without a model", hint="set COALESCE_MODEL, or give --model")
+    if kind in LANGUAGE_MODELS and not settings.model:
+        yield Check("generator", ok=False, detail=f"{kind} without a model", hint="Set COALESCE_MODEL or --model.")
         return
     yield Check("generator", ok=True, detail=f"{kind}{model}{asked}")

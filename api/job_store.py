@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, insert, select
+
+from indexes.database import Database, JsonText, Schema
 from indexes.errors import NotFound
-from indexes.state_file import StateFile
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, done INTEGER NOT NULL, total INTEGER NOT NULL,
-    message TEXT NOT NULL, error TEXT, document_id TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS jobs_by_time ON jobs(created_at);
-"""
-_SAVE = """
-INSERT OR REPLACE INTO jobs VALUES
-    (:id, :kind, :state, :done, :total, :message, :error, :document_id, :created_at, :updated_at)
-"""
+_TABLES = MetaData()
+_jobs = Table(
+    "jobs",
+    _TABLES,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("done", Integer, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("error", JsonText),
+    Column("document_id", Text),
+    Column("created_at", Text, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Index("jobs_by_time", "created_at"),
+)
+JOBS = Schema("jobs_1", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,46 +73,37 @@ class JobStore:
     """All jobs of one home. Light to make; the file is created at the first call."""
 
     def __init__(self, path: Path) -> None:
-        self._file = StateFile(path, lambda connection: connection.executescript(_SCHEMA))
+        self._database = Database(path, JOBS)
 
     def save(self, job: Job) -> None:
-        """Keeps a job as it is now, and forgets all but the newest."""
-        error = json.dumps(job.error) if job.error is not None else None
-        with self._file.transaction() as db:
-            db.execute(_SAVE, asdict(job) | {"error": error})
-            db.execute(
-                "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY created_at DESC LIMIT -1 OFFSET ?)",
-                (KEPT_JOBS,),
-            )
+        """Keep a job as it is now, and forget all but the newest jobs."""
+        row = asdict(job)
+        del row["seconds_left"]
+        newest = select(_jobs.c.id).order_by(_jobs.c.created_at.desc()).limit(KEPT_JOBS)
+        with self._database.writing() as connection:
+            connection.execute(delete(_jobs).where(_jobs.c.id == job.id))
+            connection.execute(insert(_jobs), row)
+            connection.execute(delete(_jobs).where(_jobs.c.id.not_in(newest)))
 
     def get(self, job_id: str) -> Job:
-        """One job.
-
-        Raises:
-            NotFound: no job has this id.
-        """
-        with self._file.transaction() as db:
-            row = db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        """One job. Raises NotFound."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(_jobs).where(_jobs.c.id == job_id)).one_or_none()
         if row is None:
-            raise NotFound(f"no job has the id {job_id!r}", hint="a job's id stands in the reply to an upload")
-        return _job(row)
+            raise NotFound(f"no job has the id {job_id!r}", hint="use the `job_id` that the upload replied")
+        return Job(*row)
 
     def list(self) -> list[Job]:
-        """Every job kept, the newest first."""
-        with self._file.transaction() as db:
-            rows = db.execute("SELECT * FROM jobs ORDER BY created_at DESC").fetchall()
-        return [_job(row) for row in rows]
+        """Every job kept, newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(_jobs).order_by(_jobs.c.created_at.desc()))
+            return [Job(*row) for row in rows]
 
     def close(self) -> None:
-        """Closes the file; the next call opens it again."""
-        self._file.close()
+        """Close the file; the next call opens it again."""
+        self._database.close()
 
 
 def now() -> str:
     """The time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _job(row: sqlite3.Row) -> Job:
-    fields = dict(row)
-    return Job(**fields | {"error": json.loads(fields["error"]) if fields["error"] else None})

@@ -1,14 +1,14 @@
-"""The job queue: one piece of work after the other on one thread, with progress, cancel, and an end that is kept.
+"""The job queue: one job after another on one thread, with progress, time left, cancel, and a stored result.
 
-A job that was running when the server stopped is found `failed` after the next start: its work is a transaction of
-the library, so nothing of it was kept. Two servers may share a home; only the first one there sweeps.
+A job that was running when the server stopped is `failed` after the next start: its work is one transaction of the
+library, so nothing of it was kept. Two servers may share a home; only the first one there marks such jobs.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +19,44 @@ from filelock import FileLock, Timeout
 
 from api.errors import describe
 from api.job_store import Job, JobStore, now
-from api.time_left import TimeLeft
-from indexes.errors import Cancelled, Conflict
+from indexes.errors import Cancelled, CoalesceError, Conflict
+
+SOON_S = 2.0
+"""No estimate before this: the first steps of a stage load models and are slow."""
+
+
+class TimeLeft:
+    """Estimates the time left of work in stages, each stage by its own speed.
+
+    Args:
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stage = ""
+        self._began_at_s = 0.0
+        self._began_with = 0
+        self._last = 0
+
+    def seconds_left(self, stage: str, done: int, total: int) -> float | None:
+        """Seconds until the stage ends; None while that cannot be estimated."""
+        now = self._clock()
+        if stage != self._stage or done < self._last:
+            self._stage, self._began_at_s, self._began_with = stage, now, done
+        self._last = done
+        steps = done - self._began_with
+        if steps < 1 or now - self._began_at_s < SOON_S:
+            return None
+        return (now - self._began_at_s) / steps * max(total - done, 0)
+
+
+def as_clock(seconds: float) -> str:
+    """`m:ss`, or `h:mm:ss` from an hour on."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
 
 logger = logging.getLogger("coalesce.jobs")
 STOP_TIMEOUT_S = 10.0
@@ -28,13 +64,13 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class JobHandle:
-    """What a job's work is given: a place to tell its progress, and whether it should stop."""
+    """What the work of a job gets: it reports progress and asks whether to stop."""
 
     _tell: Callable[[int, int, str], None]
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def progress(self, done: int, total: int, message: str) -> None:
-        """Tells how far the work is; seen by everybody who watches the job."""
+        """Reports progress to everybody who watches the job."""
         self._tell(done, total, message)
 
     def cancelled(self) -> bool:
@@ -47,7 +83,7 @@ class JobHandle:
 
 
 Work = Callable[[JobHandle], str]
-"""Does the work and gives the last message; raises `Cancelled` when it was told to stop."""
+"""Does the work and returns the last message; raises `Cancelled` when asked to stop."""
 
 
 @dataclass(slots=True)
@@ -60,7 +96,7 @@ class _Live:
 
 
 class JobQueue:
-    """Jobs of one server.
+    """The jobs of one server.
 
     Args:
         folder: the home, for the jobs' file and the lock that tells servers apart.
@@ -75,11 +111,11 @@ class JobQueue:
         self._thread = threading.Thread(target=self._run_all, name="coalesce-jobs", daemon=True)
 
     def start(self) -> None:
-        """Marks what an earlier server left unfinished as failed, and begins to work."""
+        """Marks jobs that an earlier server left unfinished as failed, and begins to work."""
         try:
             self._owner.acquire(timeout=0)
         except Timeout:
-            logger.info("another server uses this home: its jobs are left alone")
+            logger.info("another server uses this home: its jobs are not touched")
         else:
             self._sweep()
         self._thread.start()
@@ -87,7 +123,7 @@ class JobQueue:
     def submit(
         self, kind: str, work: Work, *, document_id: str | None = None, undo: Callable[[], None] = lambda: None
     ) -> Job:
-        """Queues `work` and gives the job as it stands; `undo` runs when it ends in anything but `done`."""
+        """Queues `work` and returns its job; `undo` runs when it does not end as `done`."""
         time = now()
         job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time)
         self._store.save(job)
@@ -98,29 +134,29 @@ class JobQueue:
         return job
 
     def get(self, job_id: str) -> Job:
-        """One job as it is now; raises NotFound."""
+        """A job as it is now; raises NotFound."""
         with self._lock:
             live = self._live.get(job_id)
         return live.job if live is not None else self._store.get(job_id)
 
     def list(self) -> list[Job]:
-        """Every job kept, the newest first."""
+        """All stored jobs, newest first."""
         stored = self._store.list()
         with self._lock:
             return [self._live[job.id].job if job.id in self._live else job for job in stored]
 
     def unfinished(self, document_id: str) -> Job | None:
-        """The queued or running job of a book, if there is one."""
+        """The queued or running job of a book, or None."""
         with self._lock:
             jobs = (live.job for live in self._live.values() if live.job.document_id == document_id)
             return next((job for job in jobs if not job.final), None)
 
     def cancel(self, job_id: str) -> Job:
-        """Stops a job: at once while it waits, else at its next safe point. Twice is as good as once.
+        """Stops a job: at once while it waits, else at its next safe point. A second call changes nothing.
 
         Raises:
             NotFound: no job has this id.
-            Conflict: it has come to another end already.
+            Conflict: it has ended otherwise.
         """
         with self._lock:
             live = self._live.get(job_id)
@@ -134,7 +170,7 @@ class JobQueue:
             return live.job
         job = self.get(job_id)
         if job.final and job.state != "cancelled":
-            raise Conflict(f"job {job_id} is {job.state} already", hint="only queued and running jobs can be cancelled")
+            raise Conflict(f"job {job_id} is {job.state} already", hint="Cancel queued and running jobs only.")
         return job
 
     def close(self) -> None:
@@ -155,7 +191,7 @@ class JobQueue:
                 error = {
                     "type": "interrupted",
                     "message": "the server stopped before the job was done; nothing of it was kept",
-                    "hint": "start it again",
+                    "hint": "Start it again.",
                 }
                 self._store.save(job.changed(state="failed", message="interrupted", error=error))
 
@@ -175,12 +211,12 @@ class JobQueue:
             message = live.work(live.handle)
         except Cancelled as stopped:
             return live.job.changed(state="cancelled", message=str(stopped))
-        except Exception as error:  # whatever a job does, the queue goes on and the job says what it was
+        except Exception as error:  # a failed job must not stop the queue; it keeps its error
             reply = describe(error)
             if reply.status == 500:
                 logger.error("job %s (%s) failed", live.job.id, live.job.kind, exc_info=error)
-            told = {"type": reply.type, "message": reply.message, "hint": reply.hint}
-            return live.job.changed(state="failed", message=reply.message, error=told)
+            shown = {"type": reply.type, "message": reply.message, "hint": reply.hint}
+            return live.job.changed(state="failed", message=reply.message, error=shown)
         total = max(live.job.total, 1)
         return live.job.changed(state="done", done=total, total=total, message=message)
 
@@ -188,7 +224,7 @@ class JobQueue:
         with self._lock:
             live = self._live.get(job_id)
             if live is not None and not live.job.final:
-                left = live.left.told(message, done, total)
+                left = live.left.seconds_left(message, done, total)
                 live.job = live.job.changed(done=done, total=total, message=message, seconds_left=left)
 
     def _end(self, job: Job) -> None:
@@ -199,7 +235,7 @@ class JobQueue:
             live.undo()
         try:
             self._store.save(job)
-        except (OSError, sqlite3.Error):
+        except CoalesceError:
             logger.exception("the end of job %s could not be kept; it is known until the server stops", job.id)
             return
         with self._lock:

@@ -9,7 +9,7 @@ from typing import Any
 from mcp.server import MCPServer
 
 from api.schemas.answers import AnswerOut, PassageOut
-from api.schemas.study import exam_question
+from api.schemas.study import ExamOut, ResultOut
 from evals.exam import ExamPlan
 from evals.study import Study
 from indexes.errors import CoalesceError
@@ -17,30 +17,34 @@ from rag.engine import AnswerEngine
 from rag.types import Question
 
 INSTRUCTIONS = (
-    "Books on GPU programming. `search` finds passages, `ask` gives an answer whose citations stand verbatim on the "
+    "Books on GPU programming. `search` finds passages, `ask` gives an answer whose citations are verbatim on the "
     "page named, `quiz` sets questions and `mark_quiz` marks the answers with the passage that justifies each."
 )
 
 
 def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study, learner: str) -> MCPServer:
-    """The server with its four tools.
+    """Makes the server with its four tools.
 
     Args:
-        engine: gives the engine, loading it when it is first asked for.
-        learner: whose exams and cards the assistant sets and marks; it knows no other's.
+        engine: gives the engine, loaded at the first call.
+        learner: whose exams and cards the assistant may see.
     """
     server = MCPServer("coalesce", title="Coalesce", instructions=INSTRUCTIONS)
 
     @server.tool()
     def search(query: str, top_k: int = 5) -> dict[str, Any]:
         """Finds passages in the books: text, heading path, printed page."""
-        return _told(lambda: {"passages": [PassageOut.of(p).model_dump() for p in engine().search(query, top_k)]})
+        return _reply(
+            lambda: {"passages": [PassageOut.model_validate(p).model_dump() for p in engine().search(query, top_k)]}
+        )
 
     @server.tool()
     def ask(question: str, top_k: int = 5) -> dict[str, Any]:
-        """Answers from the books; every quote stands verbatim on the page named, or the question is refused."""
-        return _told(
-            lambda: AnswerOut.of(engine().ask(Question(question, top_k=top_k), keep=False)).model_dump(mode="json")
+        """Answers from the books; every quote is verbatim on the page named, or the question is refused."""
+        return _reply(
+            lambda: AnswerOut.model_validate(engine().ask(Question(question, top_k=top_k), keep=False)).model_dump(
+                mode="json"
+            )
         )
 
     @server.tool()
@@ -50,19 +54,20 @@ def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study, learner: 
         def start() -> dict[str, Any]:
             plan = ExamPlan(count, tuple(chapters or ()), tuple(types or ()), seed=secrets.randbelow(2**31))
             exam = study.start_exam(plan, learner)
-            return {"exam_id": exam.id, "questions": [exam_question(record).model_dump() for record in exam.questions]}
+            questions = ExamOut.model_validate(exam).questions
+            return {"exam_id": exam.id, "questions": [question.model_dump() for question in questions]}
 
-        return _told(start)
+        return _reply(start)
 
     @server.tool()
     def mark_quiz(exam_id: str, answers: dict[str, int | str]) -> dict[str, Any]:
         """Marks answers by question id: an option's index from 0, or a text."""
-        return _told(lambda: study.hand_in(exam_id, dict(answers), learner))
+        return _reply(lambda: ResultOut.model_validate(study.hand_in(exam_id, answers, learner)).model_dump())
 
     return server
 
 
-def _told(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _reply(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The call's result, or our error in words that an assistant can act on."""
     try:
         return call()

@@ -1,8 +1,11 @@
-"""Who may talk to the server: the bind, API keys, and pages of other sites in the user's own browser.
+"""Who may talk to the server, and as whom: the bind, API keys, and pages of other sites in the user's own browser.
 
 * A bind that other machines reach needs an API key, or `--insecure`.
 * With keys, every call needs `Authorization: Bearer KEY`, or the cookie that the login page sets (a digest of the
-  key). `/healthz`, `/readyz` and the login page are open. Whose key it is decides what it may see: `api/callers.py`.
+  key). `/healthz`, `/readyz` and the login page are open.
+* A learner's key sees and changes that learner's exams, cards, progress, conversations and feedback only. It reads
+  the library, the question bank and the reports, and does not change them. Any other key, and the user of this
+  machine where no key is set, may do everything for any learner.
 * Without keys, the `Host` header must name this machine: a page of another site that rebinds its own name to
   127.0.0.1 carries its name there (DNS rebinding).
 * Calls that change something, and web sockets, may not carry the `Origin` of another site.
@@ -10,30 +13,137 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
 import socket
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.callers import Caller, KeyRing, put_caller
-from api.errors import ForeignOrigin, NoKey, UnsafeBind, describe, reply_for
-from api.server_settings import ServerSettings
+from api.errors import ForeignOrigin, NoKey, NotAllowed, UnsafeBind, describe, reply_for
+from api.settings import CoalesceSettings
+from evals.learners import DEFAULT_LEARNER
 from indexes.errors import CoalesceError
+
+_IN_SCOPE = "coalesce_caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request.
+
+    Attributes:
+        learner: the learner that the key belongs to, None for an open key or without keys.
+        key_digest: tells the keys apart, for the rate limit; empty without keys.
+    """
+
+    learner: str | None = None
+    key_digest: str = field(default="", compare=False)
+
+    def learner_for(self, asked: str | None) -> str:
+        """The learner whose exams, cards and conversations a request is about.
+
+        Args:
+            asked: the learner that the request names, None when it names none.
+
+        Raises:
+            NotAllowed: the key is another learner's.
+        """
+        if self.learner is None:
+            return asked or DEFAULT_LEARNER
+        if asked is None or asked.strip() == self.learner:
+            return self.learner
+        raise NotAllowed(
+            f"this key is learner {self.learner!r}'s, and learner {asked!r:.60} was asked for",
+            hint="Leave out `learner`, or use a key of COALESCE_API_KEYS.",
+        )
+
+    def owner_for(self, asked: str | None) -> str | None:
+        """The learner who must own the exam or card of an id; None allows any owner. Raises NotAllowed."""
+        return None if self.learner is None and asked is None else self.learner_for(asked)
+
+    def need_open_key(self, what: str) -> None:
+        """Raises NotAllowed for a learner's key; `what` names what it cannot do."""
+        if self.learner is not None:
+            raise NotAllowed(f"a learner's key cannot {what}", hint="Use a key of COALESCE_API_KEYS.")
+
+
+def put_caller(scope: MutableMapping[str, Any], caller: Caller) -> None:
+    """Stores who sent a request."""
+    scope[_IN_SCOPE] = caller
+
+
+def caller_of(scope: MutableMapping[str, Any]) -> Caller:
+    """Who sent a request. KeyError if `Guard` has not seen it: a bug must not grant access."""
+    caller: Caller = scope[_IN_SCOPE]
+    return caller
+
+
+def client_of(request: Request) -> str:
+    """Who asks, for the rate limit: the caller's key where there is one, else the network address."""
+    return caller_of(request.scope).key_digest or (request.client.host if request.client else "unknown")
+
+
+def cookie_value(key: str) -> str:
+    """The cookie for a key: a digest, so that the browser does not keep the key itself."""
+    return hmac.new(key.encode(), b"coalesce page", hashlib.sha256).hexdigest()
+
+
+class KeyRing:
+    """The accepted keys and their owners. A look-up takes the same time whichever key is right."""
+
+    def __init__(self, settings: CoalesceSettings) -> None:
+        owners: list[tuple[str, str | None]] = [(key.get_secret_value(), None) for key in settings.api_keys]
+        owners += [(key.get_secret_value(), learner) for learner, key in settings.learner_keys.items()]
+        known = [(key, Caller(learner, cookie_value(key))) for key, learner in owners]
+        self._keys = [(key.encode(), caller) for key, caller in known]
+        self._cookies = [(caller.key_digest.encode(), caller) for _, caller in known]
+
+    @property
+    def empty(self) -> bool:
+        """True when callers need no key."""
+        return not self._keys
+
+    def by_key(self, given: bytes) -> Caller | None:
+        """The caller whose key `given` is, in UTF-8; None for an unknown key."""
+        return _owner(self._keys, given)
+
+    def by_cookie(self, given: bytes) -> Caller | None:
+        """The caller whose cookie `given` is; None for an unknown one."""
+        return _owner(self._cookies, given)
+
+
+def _owner(known: list[tuple[bytes, Caller]], given: bytes) -> Caller | None:
+    found: Caller | None = None
+    for item, caller in known:
+        if hmac.compare_digest(item, given):
+            found = caller
+    return found
+
 
 COOKIE = "coalesce_key"
 LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"
 OPEN_PATHS = frozenset({"/healthz", "/readyz", LOGIN_PATH, LOGOUT_PATH})
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; object-src 'none'; "
+    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+)
+"""Makes the browser keep every request on this server. NiceGUI's own scripts are inline and compile templates."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def check_bind(settings: ServerSettings) -> None:
-    """Refuses to listen to other machines without a key.
+def check_bind(settings: CoalesceSettings) -> None:
+    """Refuses to serve other machines without a key.
 
     Raises:
         UnsafeBind: the address is not this machine's own, there is no key, and `--insecure` was not given.
@@ -41,14 +151,14 @@ def check_bind(settings: ServerSettings) -> None:
     if not (settings.loopback or settings.asks_for_keys or settings.insecure):
         raise UnsafeBind(
             f"binding to {settings.host} lets other machines in, and no API key is set",
-            hint="set COALESCE_API_KEYS to a key of your choice, or give --insecure, or bind to 127.0.0.1",
+            hint="Set COALESCE_API_KEYS to a key of your choice, or give --insecure, or bind to 127.0.0.1.",
         )
 
 
 class Guard:
-    """ASGI middleware that lets through what may come in."""
+    """ASGI middleware that refuses callers without a key and requests from other sites' pages."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: CoalesceSettings) -> None:
         self._app = app
         self._keys = KeyRing(settings)
         self._hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), settings.host.lower()}
@@ -56,7 +166,7 @@ class Guard:
         self._hosts |= self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers 401 or 403 itself, or hands on."""
+        """Answers 401 or 403, or hands on."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -84,7 +194,7 @@ class Guard:
         if name in self._hosts or _is_address(name):
             return
         raise ForeignOrigin(
-            f"the Host header names {name!r}, which is not this machine", hint=f"add it: COALESCE_ALLOWED_HOSTS={name}"
+            f"the Host header names {name!r}, which is not this machine", hint=f"Add it: COALESCE_ALLOWED_HOSTS={name}"
         )
 
     def _check_origin(self, headers: Headers, host: str) -> None:
@@ -92,14 +202,14 @@ class Guard:
         if origin is None:
             if headers.get("sec-fetch-site") == "cross-site":
                 raise ForeignOrigin(
-                    "the request comes from another site's page", hint="call from this server's own page"
+                    "the request comes from another site's page", hint="Call from this server's own page."
                 )
             return
         netloc = urlsplit(origin).netloc.lower()
         if netloc == host.lower() or _host_name(netloc) in self._allowed:
             return
         raise ForeignOrigin(
-            f"the request comes from a page of {origin!r}", hint="call from this server's own page or a program"
+            f"the request comes from a page of {origin!r}", hint="Call from this server's own page or a program."
         )
 
     def _caller(self, headers: Headers) -> Caller:
@@ -115,7 +225,7 @@ class Guard:
         if caller := self._keys.by_cookie(cookie.encode("utf-8", "replace")):
             return caller
         given = "no API key was given" if not scheme else "the API key is not known"
-        raise NoKey(given, hint="send `Authorization: Bearer KEY` with a key that was set when the server was started")
+        raise NoKey(given, hint="Send `Authorization: Bearer KEY` with a key of the server.")
 
     async def _refuse(self, error: CoalesceError, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -128,6 +238,26 @@ class Guard:
         if isinstance(error, NoKey) and wants_page:
             response = RedirectResponse(LOGIN_PATH, status_code=303)
         await response(scope, receive, send)
+
+
+class SafeHeaders:
+    """ASGI middleware that adds the headers by which a browser keeps a page's requests on this server."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hands on, and adds the headers to the reply."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "same-origin"
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
 
 
 def _host_name(netloc: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs the server: takes the port, says what it prepares, and stops cleanly."""
+"""The server: its application, the port it listens on, how it reports its preparation and how it stops."""
 
 from __future__ import annotations
 
@@ -6,40 +6,55 @@ import errno
 import gc
 import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import uvicorn
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.app import create_app
 from api.console import Console
-from api.errors import PortInUse
-from api.security import check_bind
-from api.server_settings import ServerSettings
+from api.errors import PortInUse, install_handlers
+from api.metrics import RequestMeter
+from api.pages.mount import LazyPages
+from api.routes import answers, library, openai, service, study
+from api.security import Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
-from api.settings import CoalesceSettings
+from api.settings import CoalesceSettings, program_version
+from api.uploads import BodyLimit
 from indexes.errors import InvalidInput
+
+ROUTERS = (answers.router, library.router, library.page_router, study.router, openai.router)
+BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
+"""Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
+
+API_PREFIX = "/v1"
+PAGE_PREFIX = "/_nicegui"
+"""Where the page keeps its assets, uploads and socket."""
 
 GRACE_S = 3
 """How long open streams and pages may take to end after Ctrl-C."""
 
 
 def run_server(settings: CoalesceSettings, console: Console) -> None:
-    """Serves until it is told to stop.
+    """Serves until Ctrl-C or SIGTERM.
 
     Raises:
         UnsafeBind, PortInUse, HomeNotWritable: before anything is started.
-        CoalesceError: what the preparation failed with.
+        CoalesceError: the preparation failed.
     """
-    server_settings = settings.server
-    check_bind(server_settings)
+    check_bind(settings)
     check_home(settings.home)
-    listener = take_port(server_settings)
-    address = _address(server_settings, listener.getsockname()[1])
+    listener = take_port(settings)
+    address = _address(settings, listener.getsockname()[1])
     console.say(f"Coalesce uses the home {settings.home} and answers on {address} when it is ready")
     server: uvicorn.Server
 
-    def told(preparation: Preparation) -> None:
+    def report(preparation: Preparation) -> None:
         if preparation.ready:
-            # What is loaded by now stays: without this, every longer list has Python's collector walk all of it.
+            # Everything loaded by now stays: without this, Python's collector walks all of it for every longer list.
             gc.freeze()
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
@@ -47,7 +62,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         else:
             console.step(preparation.step, preparation.done, preparation.total)
 
-    services = Services(settings, listener=told)
+    services = Services(settings, listener=report)
     config = uvicorn.Config(
         create_app(services),
         log_level="warning",
@@ -69,12 +84,12 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         raise services.preparation.error
 
 
-def take_port(settings: ServerSettings) -> socket.socket:
-    """A socket that listens on the address of the settings.
+def take_port(settings: CoalesceSettings) -> socket.socket:
+    """Opens a socket that listens on the address of the settings.
 
     Raises:
-        PortInUse: another program has it.
-        InvalidInput: the address is none of this machine's.
+        PortInUse: another program listens on it.
+        InvalidInput: the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -86,21 +101,76 @@ def take_port(settings: ServerSettings) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"port {settings.port} of {settings.host} is taken by another program",
-                hint=f"coalesce serve --port {settings.port + 1}, or --port 0 for any free one",
+                f"another program listens on port {settings.port} of {settings.host}",
+                hint=f"Run `coalesce serve --port {settings.port + 1}`, or give --port 0 for any free one.",
             ) from error
         if error.errno == errno.EACCES:
             raise InvalidInput(
-                f"port {settings.port} may not be opened by this user", hint="coalesce serve --port 8000"
+                f"port {settings.port} may not be opened by this user", hint="Run `coalesce serve --port 8000`."
             ) from error
         raise InvalidInput(
-            f"{settings.host} is no address of this machine: {error.strerror or error}",
-            hint="coalesce serve --host 127.0.0.1",
+            f"{settings.host} is not an address of this machine: {error.strerror or error}",
+            hint="Run `coalesce serve --host 127.0.0.1`.",
         ) from error
     listener.set_inheritable(True)
     return listener
 
 
-def _address(settings: ServerSettings, port: int) -> str:
+def _address(settings: CoalesceSettings, port: int) -> str:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def create_app(services: Services, *, pages: bool = True) -> FastAPI:
+    """The application over `services`, which start and stop with it.
+
+    Args:
+        pages: mount the web page too; one application of a process may.
+    """
+    settings = services.settings
+    lazy_pages = LazyPages(services) if pages else None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.callback(services.close)
+            if lazy_pages is not None:
+                await stack.enter_async_context(lazy_pages.running())
+            services.start(lazy_pages.import_pages if lazy_pages is not None else None)
+            yield
+
+    # Its API page comes with its script; FastAPI's own loads it from the network.
+    app = FastAPIOffline(
+        title="Coalesce",
+        version=program_version(),
+        summary="Cited answers from GPU-programming books.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        favicon_url="/favicon.ico",
+    )
+    app.state.services = services
+    install_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router, dependencies=[Security(BEARER)])
+    app.include_router(service.router)
+    if lazy_pages is not None:
+        # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
+        app.router.default = _pages_or_not_found(lazy_pages, app.router.default)
+    # The one added last sees a request first.
+    app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(SafeHeaders)
+    app.add_middleware(RequestMeter, metrics=services.metrics)
+    return app
+
+
+def _pages_or_not_found(pages: ASGIApp, not_found: ASGIApp) -> ASGIApp:
+    """Unknown paths of the API stay unknown; everything else is the page's."""
+
+    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+        asks_for_page = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD")
+        of_page = scope["path"].startswith(PAGE_PREFIX) or (asks_for_page and not scope["path"].startswith(API_PREFIX))
+        await (pages if of_page else not_found)(scope, receive, send)
+
+    return choose

@@ -1,80 +1,81 @@
-"""What a running server holds: the library, the engine and the jobs, made ready on a thread of their own.
+"""What a running server holds: library, engine, jobs, and the services that REST and the page share.
 
-Importing and loading models takes seconds; meanwhile the server answers `/healthz`, and everything else says what it
-waits for.
+Importing and loading models takes seconds and happens on a thread of its own; meanwhile the server answers `/healthz`,
+and every other call says what it waits for.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
+from api.answering import Answering
 from api.errors import NotReady
 from api.jobs import JobQueue
+from api.metrics import Metrics
 from api.settings import CoalesceSettings
-from indexes.errors import HomeNotWritable
+from api.uploads import Books
+from evals.questions import QuestionFolder
+from evals.study import Study, justify
+from evals.study_store import StudyStore
+from indexes.errors import HomeNotWritable, IndexMissing, InvalidInput, NotFound
+from rag.conversations import Conversation, ConversationStore, Feedback, Vote
+from rag.question import reject_control_characters
+from rag.types import Answer
 
 if TYPE_CHECKING:
     from indexes.library import Library
     from indexes.types import AddProgress
     from rag.engine import AnswerEngine
+    from rag.explanation import Explanation
 
-logger = logging.getLogger("coalesce.services")
 SAMPLE_MARKER = "sample-book-added"
-"""A file of the home: the sample book was put there once, so a missing one was removed on purpose."""
+"""A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
+MOST_EXPLAINED = 6
+"""Nodes of one section that are explained."""
+
+Tell = Callable[[str], None]
+Progress = Callable[["AddProgress"], None]
 
 
-class Builder(Protocol):
-    """Makes the two heavy things; tests put light ones in their place."""
+def load_engine(settings: CoalesceSettings, tell: Tell) -> tuple[Library, AnswerEngine]:
+    """Opens the home's library and builds the engine over it, models loaded.
 
-    def library(self, settings: CoalesceSettings) -> Library:
-        """The home's library, its models loaded."""
-        ...
+    Args:
+        tell: called with the name of each step.
+    """
+    from indexes.library import open_library
+    from rag.assemble import build_engine
 
-    def add_sample(self, library: Library, progress: Callable[[AddProgress], None]) -> None:
-        """Puts the sample book into the library."""
-        ...
-
-    def engine(self, settings: CoalesceSettings, library: Library) -> AnswerEngine:
-        """The engine over that library, its models loaded."""
-        ...
-
-
-class RealBuilder:
-    """Makes what users get. Imports on first use: the modules below bring the model libraries with them."""
-
-    def library(self, settings: CoalesceSettings) -> Library:
-        """Opens the home's library and loads the embedder."""
-        from indexes.library import open_library
-
-        library = open_library(settings.index, create=True)
+    tell("opening the library and loading the embedder")
+    library = open_library(settings.index, create=True)
+    try:
         library.load()
-        return library
-
-    def add_sample(self, library: Library, progress: Callable[[AddProgress], None]) -> None:
-        """Indexes the bundled book."""
-        from indexes.sample import add_sample
-
-        add_sample(library, progress=progress)
-
-    def engine(self, settings: CoalesceSettings, library: Library) -> AnswerEngine:
-        """Assembles the engine and loads the generator."""
-        from rag.assemble import build_engine
-
+        tell("loading the generator")
         engine = build_engine(settings.rag, library)
         engine.load()
-        return engine
+    except BaseException:
+        library.close()
+        raise
+    return library, engine
+
+
+def add_sample_book(library: Library, progress: Progress) -> None:
+    """Indexes the bundled book."""
+    from indexes.sample import add_sample
+
+    add_sample(library, progress=progress)
 
 
 @dataclass(slots=True)
 class Preparation:
-    """How far the preparation is: `step` in words, with `done` of `total` when the step counts."""
+    """How far the preparation is: the current step, with `done` of `total` when it is counted."""
 
     step: str = "starting"
     done: int = 0
@@ -85,35 +86,64 @@ class Preparation:
     listener: Callable[[Preparation], None] = field(default=lambda _: None)
 
     def tell(self, step: str, done: int = 0, total: int = 0) -> None:
-        """Moves on and lets the listener know."""
+        """Moves on and calls the listener."""
         self.step, self.done, self.total = step, done, total
         self.listener(self)
 
 
+@contextmanager
+def open_study(settings: CoalesceSettings) -> Iterator[Study]:
+    """Exams and cards without a server, for the command line and for assistants."""
+    from indexes.library import open_library
+
+    library: Library | None = None
+    with suppress(IndexMissing):  # without one, the bundled book's own sections justify its questions
+        library = open_library(settings.index, create=False)
+    study = Study(StudyStore(settings.study_path), lambda question: justify(question, library))
+    try:
+        yield study
+    finally:
+        study.close()
+        if library is not None:
+            library.close()
+
+
 class Services:
-    """Library, engine and jobs of one server.
+    """Everything of one server; REST and the page are two entry points to it.
 
     Args:
         settings: the settings of the process.
-        builder: makes library and engine.
-        listener: told at every step of the preparation, on the preparing thread.
+        listener: called at every step of the preparation, on the preparing thread.
+        load: opens library and engine.
+        add_sample: adds the sample book to an empty library.
     """
 
     def __init__(
         self,
         settings: CoalesceSettings,
         *,
-        builder: Builder | None = None,
         listener: Callable[[Preparation], None] = lambda _: None,
+        load: Callable[[CoalesceSettings, Tell], tuple[Library, AnswerEngine]] = load_engine,
+        add_sample: Callable[[Library, Progress], None] = add_sample_book,
     ) -> None:
         self.settings = settings
-        self.jobs = JobQueue(settings.home)
         self.preparation = Preparation(listener=listener)
-        self._builder = builder or RealBuilder()
+        self.metrics = Metrics()
+        self.jobs = JobQueue(settings.home)
+        self.answering = Answering(lambda: self.engine, settings, self.metrics)
+        self.books = Books(settings.home, lambda: self.library, self.jobs)
+        self.question_files = QuestionFolder(settings.questions_folder)
+        self.study = Study(StudyStore(settings.study_path), lambda question: justify(question, self.library))
+        self._load = load
+        self._add_sample = add_sample
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
         self._first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._prepare, name="coalesce-prepare", daemon=True)
+        self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
+        self.metrics.watch(
+            "coalesce_answers_inside", "Answers in work or waiting.", lambda: float(self.answering.limit.inside)
+        )
 
     @property
     def library(self) -> Library:
@@ -128,6 +158,93 @@ class Services:
         if self._engine is None or not self.preparation.ready:
             raise self._not_ready()
         return self._engine
+
+    def conversations(self, owner: str | None) -> ConversationStore:
+        """The conversations that `owner` may see; None sees everyone's. Raises NotReady."""
+        return self.engine.conversations.of(owner)
+
+    def runtime_info(self) -> dict[str, Any]:
+        """What a ready server runs with: generator, model, arms, embedder and counts of books; raises NotReady."""
+        engine, library = self.engine, self.library
+        documents = library.documents()
+        return {
+            "status": "ready",
+            "generator": engine.generator.name,
+            "model": engine.generator.model_name,
+            "adapters": list(engine.generator.adapters),
+            "arms": list(engine.arms),
+            "quantization": self.settings.quantization if engine.generator.name == "local" else None,
+            "embedder": library.embedder_name,
+            "faiss_device": library.faiss_device,
+            "documents": len(documents),
+            "nodes": sum(document.nodes for document in documents),
+            "seconds_to_ready": round(self.preparation.seconds, 3),
+        }
+
+    def explain(
+        self, question: str, document_id: str, *, page: int | None = None, section: Sequence[str] = ()
+    ) -> Explanation:
+        """Why a page or a section of a book was not found: the ranks of its nodes for `question`.
+
+        Args:
+            section: the heading path.
+
+        Raises:
+            InvalidInput: neither page nor section is given, or both, or the question cannot be used.
+            NotFound: the book, the page or the section does not exist.
+        """
+        document = self.library.document(document_id)
+        if (page is None) == (not section):
+            raise InvalidInput("give either a page or a section", hint="Use `page`, or the heading path as `section`.")
+        if page is not None:
+            return self.engine.explain(question, document_id, page=page)
+        path = tuple(section)
+        node_ids = [node.node_id for node in self.library.nodes_of(document_id) if node.heading_path == path]
+        if not node_ids:
+            raise NotFound(
+                f"the book {document.title!r} has no section {' › '.join(path)!r:.200}",
+                hint="Use the heading path of a passage.",
+            )
+        return self.engine.explain(question, document_id, node_ids=node_ids[:MOST_EXPLAINED])
+
+    def answer(self, answer_id: str, owner: str | None) -> Answer:
+        """A finished answer: one that has just ended, or one that a conversation keeps; raises NotFound."""
+        try:
+            run = self.answering.find(answer_id, owner)
+        except NotFound:
+            return self.conversations(owner).answer(answer_id)
+        return run.done or self.conversations(owner).answer(answer_id)
+
+    def vote(self, answer_ids: Sequence[str], preferred: str | None, owner: str | None, *, blind: bool = True) -> Vote:
+        """Keeps a vote between answers of one question; `preferred` is None when none is better.
+
+        Raises:
+            InvalidInput: fewer than two answers, answers of several questions, or a preferred one that is not theirs.
+            NotFound: no answer has one of the ids.
+        """
+        answers = [self.answer(answer_id, owner) for answer_id in dict.fromkeys(answer_ids)]
+        if preferred is not None and preferred not in answer_ids:
+            raise InvalidInput(
+                f"the preferred answer {preferred!r:.80} is not among the answers", hint="Name one of them, or null."
+            )
+        if len({answer.question for answer in answers}) > 1:
+            raise InvalidInput("the answers belong to several questions", hint="Vote between answers to one question.")
+        winner = next((answer.arm for answer in answers if answer.id == preferred), "")
+        return self.engine.conversations.vote(answers, winner, blind=blind)
+
+    def rename_conversation(self, conversation_id: str, title: str, owner: str | None) -> Conversation:
+        """Gives a conversation another title; raises NotFound, and InvalidInput for control characters."""
+        return self.conversations(owner).rename(conversation_id, reject_control_characters(title, "title"))
+
+    def delete_conversation(self, conversation_id: str, owner: str | None) -> None:
+        """Removes a conversation, and stops an answer that is being written in it; raises NotFound."""
+        self.conversations(owner).delete(conversation_id)
+        self.answering.forget(conversation_id)
+
+    def give_feedback(self, answer_id: str, rating: str, comment: str, owner: str | None) -> Feedback:
+        """Keeps a thumb up or down; raises NotFound, and InvalidInput for a comment that cannot be kept."""
+        comment = reject_control_characters(comment.strip(), "comment")
+        return self.conversations(owner).give_feedback(answer_id, rating, comment)
 
     def start(self, first: Callable[[], None] | None = None) -> None:
         """Begins to prepare; returns at once.
@@ -144,8 +261,10 @@ class Services:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops the jobs and frees the models."""
+        """Stops answers and jobs and frees the models."""
+        self.answering.close()
         self.jobs.close()
+        self.study.close()
         if self._engine is not None:
             self._engine.close()
         if self._library is not None:
@@ -154,7 +273,7 @@ class Services:
     def _not_ready(self) -> NotReady:
         error = self.preparation.error
         message = f"preparation failed: {error}" if error is not None else f"waiting for: {self.preparation.step}"
-        return NotReady(message, hint="try again in a moment; GET /readyz says when", retry_after_s=READY_RETRY_S)
+        return NotReady(message, hint="Try again in a moment; GET /readyz says when.", retry_after_s=READY_RETRY_S)
 
     def _prepare(self) -> None:
         started = time.perf_counter()
@@ -163,21 +282,19 @@ class Services:
             if self._first is not None:
                 preparation.tell("loading the page")
                 self._first()
-            preparation.tell("opening the library and loading the embedder")
-            library = self._library = self._builder.library(self.settings)
-            # The generator first: a model that cannot load is told before a minute goes into the sample book.
-            preparation.tell("loading the generator")
-            self._engine = self._builder.engine(self.settings, library)
-            self._add_sample(library)
-        except Exception as error:  # noqa: BLE001  the server tells it to every caller and ends
+            # Before the sample book: a model that cannot load must say so at once, not after a minute of indexing.
+            self._library, self._engine = self._load(self.settings, preparation.tell)
+            self._add_sample_once(self._library)
+        except Exception as error:  # noqa: BLE001  every caller hears of it, and the server ends
             preparation.error = error
             preparation.tell("failed")
             return
         preparation.seconds = time.perf_counter() - started
         preparation.ready = True
+        self.books.renew_outdated()
         preparation.tell("ready")
 
-    def _add_sample(self, library: Library) -> None:
+    def _add_sample_once(self, library: Library) -> None:
         marker = self.settings.home / SAMPLE_MARKER
         if marker.exists() or library.documents():
             return
@@ -186,7 +303,7 @@ class Services:
             self.preparation.tell(f"adding the sample book: {progress.stage}", progress.done, progress.total)
 
         self.preparation.tell("adding the sample book")
-        self._builder.add_sample(library, tell)
+        self._add_sample(library, tell)
         marker.touch()
 
 
@@ -204,5 +321,5 @@ def check_home(home: Path) -> None:
     except OSError as error:
         raise HomeNotWritable(
             f"the home {home} cannot be written: {error.strerror or error}",
-            hint="make it writable, or name another folder: COALESCE_HOME=/path coalesce …",
+            hint="Make it writable, or name another folder: COALESCE_HOME=/path coalesce …",
         ) from error

@@ -7,10 +7,12 @@ defaults. A misspelt name, in the environment or in the file, is refused with th
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +20,6 @@ import platformdirs
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from api.server_settings import ServerSettings
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
@@ -41,13 +42,13 @@ def _default_home() -> Path:
 
 
 def _learner_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """`LEARNER=KEY` each. What is wrong is told without the pair itself: it may be a key."""
+    """Reads `LEARNER=KEY` pairs. Errors do not show a pair: it may be a key."""
     found: dict[str, str] = {}
     for number, pair in enumerate(pairs, start=1):
         name, _, key = (part.strip() for part in pair.partition("="))
         if not name or not key or name in found:
             why = "names a learner twice" if name in found else "is not of the form LEARNER=KEY"
-            raise InvalidInput(f"entry {number} of `learner_keys` {why}", hint="for example alice=KEY1,bob=KEY2")
+            raise InvalidInput(f"entry {number} of `learner_keys` {why}", hint="For example: alice=KEY1,bob=KEY2")
         found[name] = key
     return found
 
@@ -60,60 +61,131 @@ class CoalesceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
-    home: Annotated[Path, AfterValidator(_absolute)] = Field(default_factory=_default_home)
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default_factory=_default_home,
+        description="The folder that holds everything you make: books, exams, conversations, reports.",
+    )
 
-    embedder: str = EMBEDDED_MODEL
-    embedder_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    embed_batch_size: int | None = Field(default=None, ge=1, le=4096)
-    chunk_tokens: int | None = Field(default=None, ge=16)
-    chunk_overlap_tokens: int = Field(default=0, ge=0)
-    ocr: bool = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    vector_store: str = Field(default="faiss", pattern=r"^(faiss|milvus(:.+)?)$")
-    vector_store_token: SecretStr | None = None
+    embedder: str = Field(
+        EMBEDDED_MODEL,
+        description="The embedding model: the bundled one, a folder or hub name for sentence-transformers, or "
+        "`llama_index:…`.",
+    )
+    embedder_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="The embedder's number format; `auto` is bfloat16 where the hardware has it, else float32.",
+    )
+    embed_batch_size: int | None = Field(
+        None, ge=1, le=4096, description="Texts embedded together; by default 4 on a CPU and 128 on a GPU."
+    )
+    chunk_tokens: int | None = Field(
+        None,
+        ge=16,
+        description="The most tokens of a node; by default 240, or what the embedder reads if that is less.",
+    )
+    chunk_overlap_tokens: int = Field(0, ge=0, description="Tokens that neighbouring nodes of one section share.")
+    node_parser: str | None = Field(
+        None, description="A llama-index node parser (`llama_index:…`) that cuts sections in place of ours."
+    )
+    readers: Annotated[dict[str, str], NoDecode] = Field(
+        default_factory=dict,
+        description="llama-index readers (`llama_index:…`) by file ending, such as `.docx`, in place of ours.",
+    )
+    ocr: bool = Field(False, description="Whether to recognise the text of scanned PDF pages; needs the extra `ocr`.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the embedder, FAISS and a local model run; `auto` takes a GPU if there is one."
+    )
+    vector_store: str = Field(
+        "faiss",
+        pattern=r"^(faiss|milvus(:.+)?)$",
+        description="Where vectors are searched: `faiss`, `milvus` (a file in the home) or "
+        "`milvus:ADDRESS[#COLLECTION]`; Milvus needs the extra `milvus`.",
+    )
+    vector_store_token: SecretStr | None = Field(None, description="The Milvus server's key, or `USER:PASSWORD`.")
 
-    candidates: int = Field(default=50, ge=1, le=10_000)
-    passage_budget_tokens: int = Field(default=2000, ge=64)
-    reranker: str | None = None
-    refusal_threshold: float | None = None
+    candidates: int = Field(50, ge=1, le=10_000, description="Nodes taken from each of the two searches.")
+    passage_budget_tokens: int = Field(2000, ge=64, description="The most tokens of passages in one prompt.")
+    reranker: str | None = Field(
+        None, description="A cross-encoder that reorders what was found, by folder or hub name."
+    )
+    refusal_threshold: float | None = Field(
+        None,
+        description="The least evidence, from 0 to 1, to answer at all; by default the one measured for the embedder.",
+    )
 
-    generator: Literal["auto", "extractive", "local", "remote", "encoder"] = "auto"
-    model: str | None = None
-    quantization: Literal["none", "int8", "nf4"] = "nf4"
-    adapters: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
-    base_url: str | None = None
-    generator_api_key: SecretStr | None = None
-    judge_url: str | None = None
-    judge_model: str | None = None
-    judge_api_key: SecretStr | None = None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    context_tokens: int | None = Field(default=None, ge=64)
-    max_tokens: int = Field(default=512, ge=1)
-    kv_budget_bytes: int | None = Field(default=None, ge=0)
-    prefix_cache: bool = True
-    prompt_lookup_tokens: int = Field(default=8, ge=0)
-    max_queue: int = Field(default=16, ge=0)
-    queue_timeout_s: float = Field(default=60.0, gt=0)
-    request_timeout_s: float = Field(default=120.0, gt=0)
+    generator: Literal["auto", "extractive", "local", "remote", "encoder", "llama_index"] = Field(
+        "auto",
+        description="What writes answers; `auto` is `local` on a CUDA GPU with a model named, else `extractive`.",
+    )
+    model: str | None = Field(
+        None, description="The model: a folder or hub name (`local`), the engine's name for it (`remote`)."
+    )
+    quantization: Literal["none", "int8", "nf4"] = Field(
+        "nf4", description="How a local model's weights are held: 16 bits, 8 bits or 4 bits."
+    )
+    adapters: Annotated[dict[str, str], NoDecode] = Field(
+        default_factory=dict, description="LoRA adapters by name: a folder (`local`) or a model name (`remote`)."
+    )
+    base_url: str | None = Field(None, description="The remote engine's `/v1` address.")
+    generator_api_key: SecretStr | None = Field(None, description="The key that is sent to the remote engine.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="The number format in which a local model computes."
+    )
+    context_tokens: int | None = Field(
+        None, ge=64, description="The longest context in tokens; by default the model's own."
+    )
+    max_tokens: int = Field(512, ge=1, description="The longest answer in tokens when a question does not say.")
+    kv_budget_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="Memory for keys and values of a local model; by default half of what the weights leave free, on a "
+        "CPU 4 GiB at most.",
+    )
+    prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
+    prompt_lookup_tokens: int = Field(
+        8, ge=0, description="Tokens guessed from the prompt and verified in one step by a local model; 0 is off."
+    )
+    max_queue: int = Field(16, ge=0, description="Questions that may wait for a local model.")
+    queue_timeout_s: float = Field(
+        60.0, gt=0, description="The longest that a question waits for it, in seconds; then 503."
+    )
+    request_timeout_s: float = Field(120.0, gt=0, description="The longest silence of a remote engine in seconds.")
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = ()
-    learner_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
-    insecure: bool = False
-    allowed_hosts: Commas = ()
-    max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
-    max_body_bytes: int = Field(default=2 * 1024**2, ge=1024)
-    answer_threads: int = Field(default=16, ge=1, le=256)
-    max_waiting_asks: int = Field(default=64, ge=0)
-    rate_limit_per_minute: int = Field(default=0, ge=0)
+    judge_url: str | None = Field(
+        None, description="The `/v1` address of a model that grades the open answers of a comparison."
+    )
+    judge_model: str | None = Field(
+        None, description="The name of that model; no answer is graded unless both are set."
+    )
+    judge_api_key: SecretStr | None = Field(None, description="The key that is sent to the judge.")
+
+    host: str = Field("127.0.0.1", description="The address to listen on; any but loopback needs a key or `insecure`.")
+    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (), description="Keys whose holders may see and change everything."
+    )
+    learner_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(
+        default_factory=dict,
+        description="Keys by learner: each sees and changes that learner's work, and reads the library.",
+    )
+    insecure: bool = Field(False, description="Whether to listen on any address without keys.")
+    allowed_hosts: Commas = Field(
+        (), description="Names of this server, besides its own, that requests without keys may carry."
+    )
+    max_upload_bytes: int = Field(512 * 1024**2, ge=1, description="The largest upload of a book; 512 MiB by default.")
+    max_body_bytes: int = Field(2 * 1024**2, ge=1024, description="The largest other request; 2 MiB by default.")
+    answer_threads: int = Field(16, ge=1, le=256, description="Questions answered at once.")
+    max_waiting_asks: int = Field(64, ge=0, description="Questions that may wait to be answered; then 503.")
+    rate_limit_per_minute: int = Field(
+        0, ge=0, description="Questions per minute for each key, or for each address without keys; 0 is no limit."
+    )
 
     @field_validator("api_keys", "allowed_hosts", mode="before")
     @classmethod
     def _read_commas(cls, value: object) -> object:
         return _split_commas(value)
 
-    @field_validator("adapters", mode="before")
+    @field_validator("adapters", "readers", mode="before")
     @classmethod
     def _read_pairs(cls, value: object) -> object:
         pairs = _split_commas(value)
@@ -131,14 +203,14 @@ class CoalesceSettings(BaseSettings):
         everyones = {key.get_secret_value() for key in self.api_keys}
         if len(set(keys)) < len(keys) or everyones.intersection(keys):
             raise InvalidInput(
-                "one key stands twice in `learner_keys` and `api_keys`: whose would it be?",
-                hint="give every learner a key of their own",
+                "`learner_keys` and `api_keys` hold the same key twice",
+                hint="Give every learner a key of their own.",
             )
         wrong = [name for name in self.learner_keys if not is_learner_name(name) or name != name.strip()]
         if wrong:
             raise InvalidInput(f"learner {wrong[0]!r:.60} in `learner_keys` is not a name", hint=LEARNER_NAME_HINT)
         if not all(key.strip() for key in keys):
-            raise InvalidInput("a learner of `learner_keys` has an empty key", hint="give every learner a key")
+            raise InvalidInput("a learner of `learner_keys` has an empty key", hint="Give every learner a key.")
         return self
 
     @classmethod
@@ -156,15 +228,30 @@ class CoalesceSettings(BaseSettings):
         return init_settings, env_settings, file_settings
 
     @property
+    def study_path(self) -> Path:
+        """The database of exams, cards and progress."""
+        return self.home / "study.sqlite3"
+
+    @property
+    def questions_folder(self) -> Path:
+        """The folder of the user's own question files."""
+        return self.home / "questions"
+
+    @property
+    def reports_folder(self) -> Path:
+        """The folder that comparisons write their reports to."""
+        return self.home / "reports"
+
+    @property
     def index(self) -> IndexSettings:
-        """What `indexes` may be told."""
+        """The settings of `indexes`."""
         values = {field.name: getattr(self, field.name) for field in fields(IndexSettings)}
         token = self.vector_store_token
         return IndexSettings(**values | {"vector_store_token": token.get_secret_value() if token else None})
 
     @property
     def rag(self) -> RagSettings:
-        """What `rag` may be told."""
+        """The settings of `rag`."""
         retrieval = RetrievalSettings(
             candidates=self.candidates,
             passage_budget_tokens=self.passage_budget_tokens,
@@ -202,53 +289,49 @@ class CoalesceSettings(BaseSettings):
             return None
         if self.judge_url is None or self.judge_model is None:
             raise InvalidInput(
-                "a judge needs its address and its model", hint="add --judge-url http://HOST:PORT/v1 --judge-model NAME"
+                "a judge needs its address and its model",
+                hint="Add --judge-url URL --judge-model NAME.",
             )
         key = self.judge_api_key.get_secret_value() if self.judge_api_key else None
         return GeneratorSettings(kind="remote", base_url=self.judge_url, model=self.judge_model, api_key=key)
 
     @property
-    def server(self) -> ServerSettings:
-        """What the server may be told."""
-        return ServerSettings(
-            home=self.home,
-            host=self.host,
-            port=self.port,
-            api_keys=tuple(key.get_secret_value() for key in self.api_keys),
-            learner_keys=tuple((name, key.get_secret_value()) for name, key in self.learner_keys.items()),
-            insecure=self.insecure,
-            allowed_hosts=self.allowed_hosts,
-            max_upload_bytes=self.max_upload_bytes,
-            max_body_bytes=self.max_body_bytes,
-            answer_threads=self.answer_threads,
-            max_waiting_asks=self.max_waiting_asks,
-            rate_limit_per_minute=self.rate_limit_per_minute,
-        )
+    def asks_for_keys(self) -> bool:
+        """True when callers need a key."""
+        return bool(self.api_keys or self.learner_keys)
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings of a `coalesce.toml`; empty when there is no such file.
 
     Raises:
-        InvalidInput: it cannot be read, or holds a name that is no setting.
+        InvalidInput: it cannot be read, or holds a name that is not a setting.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not valid TOML: {error}", hint=f"correct {path}") from error
+        raise InvalidInput(f"{path} is not valid TOML: {error}", hint=f"Correct {path}.") from error
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"make {path} readable") from error
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"Make {path} readable.") from error
     names = set(CoalesceSettings.model_fields) - {"home"}
     for name in values:
         if name == "home":
             raise InvalidInput(
-                f"`home` stands in {path}, which is already inside the home",
-                hint="name the home with --home or COALESCE_HOME",
+                f"{path} sets `home`, but it is inside the home already",
+                hint="Name the home with --home or COALESCE_HOME.",
             )
         if name not in names:
-            raise InvalidInput(f"{path} sets {name!r}, which is no setting", hint=_nearest(name, names))
+            raise InvalidInput(f"{path} sets {name!r}, which is not a setting", hint=_nearest(name, names))
     return values
 
 
@@ -260,12 +343,12 @@ def parse_pair(pair: str) -> tuple[str, str]:
     """
     name, _, value = pair.partition("=")
     if not name.strip() or not value.strip():
-        raise InvalidInput(f"{pair!r} is not of the form NAME=PATH", hint="for example --adapter cuda=adapters/cuda")
+        raise InvalidInput(f"{pair!r} is not of the form NAME=PATH", hint="For example: --adapter cuda=adapters/cuda")
     return name.strip(), value.strip()
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSettings:
-    """Makes the settings; `overrides` are the command line's, of which None means 'not given'.
+    """Makes the settings; `overrides` come from the command line, None where an option was not given.
 
     Raises:
         InvalidInput: a value or a name that cannot be used, with the nearest right name.
@@ -280,7 +363,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSetting
         value = "" if "key" in name else f" {first['input']!r:.80}"
         raise InvalidInput(
             f"setting {name}{value} cannot be used: {first['msg']}",
-            hint=f"it comes from --{name.replace('_', '-')}, {ENV_PREFIX}{name.upper()} or {TOML_NAME}",
+            hint=f"It comes from --{name.replace('_', '-')}, {ENV_PREFIX}{name.upper()} or {TOML_NAME}.",
         ) from error
 
 
@@ -288,9 +371,19 @@ def _check_environment(environment: Iterable[str]) -> None:
     names = {f"{ENV_PREFIX}{name.upper()}" for name in CoalesceSettings.model_fields}
     for name in environment:
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in names:
-            raise InvalidInput(f"the environment sets {name}, which is no setting", hint=_nearest(name.upper(), names))
+            raise InvalidInput(
+                f"the environment sets {name}, which is not a setting", hint=_nearest(name.upper(), names)
+            )
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known settings: {', '.join(sorted(names))}"
+    return f"Did you mean {close[0]}?" if close else f"The settings are {', '.join(sorted(names))}."
+
+
+def program_version() -> str:
+    """The installed version."""
+    try:
+        return version("coalesce-rag")
+    except PackageNotFoundError:
+        return "0"

@@ -1,4 +1,7 @@
-"""Uploaded books: kept in the home by content, because a book that is re-indexed or shown by page is read again."""
+"""Books that come in through a running server: limits on request bodies, files in the home, the job that adds one.
+
+An uploaded file is kept by its content: a book that is indexed again or shown by page is read again.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,87 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import unicodedata
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from indexes.errors import InvalidInput
-from indexes.types import Document
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import describe, reply_for
+from api.job_store import Job
+from api.jobs import JobHandle, JobQueue
+from api.settings import CoalesceSettings
+from indexes.errors import InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.sample import SAMPLE_PATH
+from indexes.types import AddProgress, Document
+
+if TYPE_CHECKING:
+    from indexes.library import Library
+
+UPLOAD_PATH = "/v1/documents"
+PAGE_UPLOAD_PREFIX = "/_nicegui/client/"
+MAX_DRAINED_BYTES = 64 * 1024**2
+"""Read and discarded before a 413, so that a client that is still sending can read the answer."""
+
+
+class BodyLimit:
+    """ASGI middleware: 413 for bodies above the limit of their path."""
+
+    def __init__(self, app: ASGIApp, settings: CoalesceSettings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers 413 when the declared length is too large; counts the bytes otherwise."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        upload = path.rstrip("/") == UPLOAD_PATH or (path.startswith(PAGE_UPLOAD_PREFIX) and "/upload/" in path)
+        limit = self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not (declared.isascii() and declared.isdecimal() and len(declared) < 20):
+            error = InvalidInput(
+                f"Content-Length {declared!r:.40} is not a number", hint="Send the body's length in bytes."
+            )
+            await reply_for(Request(scope), describe(error))(scope, receive, send)
+            return
+        if int(declared) > limit:
+            await _drain(receive)
+            hint = "Raise COALESCE_MAX_UPLOAD_BYTES." if upload else "Send less, or raise COALESCE_MAX_BODY_BYTES."
+            large = TooLarge(f"the body has {int(declared):,} bytes; the limit is {limit:,}", hint=hint)
+            await reply_for(Request(scope), describe(large))(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > limit:
+                    # FastAPI hands on an HTTPException raised while it reads a body, and hides every other error.
+                    raise HTTPException(413, f"the body has more than {limit:,} bytes")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+async def _drain(receive: Receive) -> None:
+    drained = 0
+    while drained <= MAX_DRAINED_BYTES:
+        message = await receive()
+        drained += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
+
 
 COPY_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 200
@@ -21,20 +98,20 @@ PARTIAL_PREFIX = ".partial-"
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A file that has come in whole but has no place yet: where it lies, and its content's SHA-256."""
+    """A complete upload without its final place: its path and the SHA-256 of its content."""
 
     path: Path
     sha256: str
 
 
 class UploadFolder:
-    """`uploads/` of the home: one folder a content, named by its digest, with the file under its own name."""
+    """`uploads/` of the home: one folder per content, named by its digest, that holds the file under its own name."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "uploads"
 
     def take_in(self, source: BinaryIO) -> Incoming:
-        """Copies a file in; `settle` or `drop` must follow.
+        """Copies a file into the folder; `settle` or `drop` must follow.
 
         Raises:
             InvalidInput: the file is empty.
@@ -50,50 +127,153 @@ class UploadFolder:
                     target.write(block)
                 size = target.tell()
             if not size:
-                raise InvalidInput("the file is empty", hint="upload a file with text in it")
+                raise InvalidInput("the file is empty", hint="Upload a file with text in it.")
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
         return Incoming(partial, digest.hexdigest())
 
     def settle(self, incoming: Incoming, name: str) -> Path:
-        """Gives a file its place, and that place back."""
+        """Moves a file to its final place and returns its path."""
         folder = self._folder / incoming.sha256
         folder.mkdir(exist_ok=True)
         return incoming.path.replace(folder / name)
 
     def drop(self, incoming: Incoming) -> None:
-        """Removes a file that is not wanted after all."""
+        """Removes a file that is not needed."""
         incoming.path.unlink(missing_ok=True)
 
+    def find(self, sha256: str) -> Path | None:
+        """The file kept for a content."""
+        return next((self._folder / sha256).glob("*"), None)
+
     def forget(self, sha256: str) -> None:
-        """Removes what was kept of a content, if anything was."""
+        """Removes the files kept for a content."""
         shutil.rmtree(self._folder / sha256, ignore_errors=True)
 
     def forget_book(self, document: Document) -> None:
-        """Removes the file of a book that was uploaded; a book that was added by its path keeps what it is."""
+        """Removes the file of an uploaded book; the file of a book added by its path stays."""
         if upload_id(document.sha256) == document.document_id:
             self.forget(document.sha256)
 
 
 def upload_id(sha256: str) -> str:
     """The id of an uploaded book with this content."""
-    from indexes.sources import document_id_of
+    from indexes.readers import document_id_of
 
     return document_id_of(sha256)
 
 
 def file_name(given: str) -> str:
-    """The bare name of an uploaded file, without any folder and fit to be shown.
+    """The name of an uploaded file without folders and control characters.
 
     Raises:
-        InvalidInput: nothing is left of it.
+        InvalidInput: nothing is left.
     """
     bare = PureWindowsPath(PurePosixPath(given).name).name
     shown = "".join(character for character in bare if unicodedata.category(character)[0] != "C").strip()
     if not shown or shown in (".", ".."):
-        raise InvalidInput(
-            f"the file's name {given!r} is none", hint="send a file name with an ending, such as book.pdf"
-        )
+        raise InvalidInput(f"{given!r} is not a file name", hint="Send a file name with an ending, such as book.pdf.")
     suffix = Path(shown).suffix[:20]
     return shown if len(shown) <= MAX_NAME_CHARS else shown[: MAX_NAME_CHARS - len(suffix)] + suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An accepted upload: the book's id, the job that adds it, and whether that job is new."""
+
+    document_id: str
+    job: Job | None
+    new: bool
+
+
+class Books:
+    """Adds and removes books of the running server's library.
+
+    Args:
+        library: gives the library; raises NotReady until it is open.
+    """
+
+    def __init__(self, home: Path, library: Callable[[], Library], jobs: JobQueue) -> None:
+        self._library = library
+        self._jobs = jobs
+        self._folder = UploadFolder(home)
+        self._lock = threading.Lock()
+
+    def upload(self, source: BinaryIO, name: str) -> Taken:
+        """Stores a file and queues the job that adds it, unless its content is in the library or waiting.
+
+        Raises:
+            NotReady: the library is not open yet.
+            UnsupportedFormat: no reader reads this ending.
+            InvalidInput: the file is empty or has no name.
+        """
+        endings = self._library().readable_endings()  # raises NotReady before the file is stored
+        name = check_format(file_name(name), endings)
+        incoming = self._folder.take_in(source)
+        document_id = upload_id(incoming.sha256)
+        with self._lock:
+            waiting = self._jobs.unfinished(document_id)
+            if waiting is not None or self._has(document_id):
+                self._folder.drop(incoming)
+                return Taken(document_id, waiting, new=False)
+            path = self._folder.settle(incoming, name)
+            job = self._jobs.submit(
+                "add",
+                lambda handle: self._add(handle, path),
+                document_id=document_id,
+                undo=lambda: self._folder.forget(incoming.sha256),
+            )
+        return Taken(document_id, job, new=True)
+
+    def renew_outdated(self) -> None:
+        """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
+        outdated = self._library().outdated(self._find_file)
+        if outdated:
+            self._jobs.submit("renew", lambda handle: self._renew(handle, outdated))
+
+    def remove(self, document_id: str) -> None:
+        """Removes a book, and its file if it was uploaded; raises NotFound."""
+        library = self._library()
+        with self._lock:  # an upload of the same content must not lose its file
+            document = library.document(document_id)
+            library.remove(document_id)
+            self._folder.forget_book(document)
+
+    def _add(self, handle: JobHandle, path: Path) -> str:
+        def tell(progress: AddProgress) -> None:
+            handle.progress(progress.done, progress.total, progress.stage)
+
+        result = self._library().add(path, progress=tell, cancelled=handle.cancelled, source_name=path.name)
+        return f"{result.status}: {result.document.title}, {result.document.nodes} nodes in {result.seconds:.1f} s"
+
+    def _renew(self, handle: JobHandle, outdated: Sequence[tuple[Document, Path | None]]) -> str:
+        library = self._library()
+        for number, (document, path) in enumerate(outdated):
+            handle.progress(number, len(outdated), f"reading {document.title} again")
+            with suppress(NotFound, UnreadableBook):  # removed meanwhile, or its file is damaged: it stays as it is
+                library.renew(document, path, cancelled=handle.cancelled)
+        return f"{len(outdated)} books were read again"
+
+    def _find_file(self, document: Document) -> Path | None:
+        if document.sample:
+            return SAMPLE_PATH
+        if upload_id(document.sha256) == document.document_id:
+            return self._folder.find(document.sha256)
+        return Path(document.source)
+
+    def _has(self, document_id: str) -> bool:
+        try:
+            self._library().document(document_id)
+        except NotFound:
+            return False
+        return True
+
+
+def check_format(name: str, endings: str) -> str:
+    """Returns `name`; raises UnsupportedFormat when its ending is not one of `endings`."""
+    suffix = Path(name).suffix.casefold()
+    if suffix not in endings.split():
+        what = f"files ending in {suffix!r}" if suffix else "files without an ending"
+        raise UnsupportedFormat(f"{name!r}: {what} are not read", hint=f"These endings are read: {endings}.")
+    return name

@@ -1,27 +1,45 @@
-"""The arms of a comparison: the four that users have, and two controls that show where a gain is lost.
+"""The arms of a comparison, the passages of its controls, and the adapters of its tuned arms, one per tuning seed.
 
-`oracle` reads the gold passages (what is missing there, the reader lost; what is missing only in `rag`, the retriever
-lost); `random` reads passages of other sections (what still comes out right does not come from reading).
+There are the four arms that users have, and two controls that show where a gain is lost. `oracle` reads the gold
+passages: facts missing there were lost by the reader, facts missing only in `rag` by the retriever. `random` reads
+passages of other sections: what it gets right does not come from reading.
+
+With a language model the adapters are the user's own: `rag+tuned@raft` uses the adapter `raft`, and arms without `@`
+use the adapters that no arm names, each as one seed. Without one, the embedded encoder's adapters are trained on the
+bank's tune split, closed book, or also on passages for arms that end in `@passages`, and are kept for the next run.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
-from evals.metrics.key_facts import normalize
 from evals.questions import BankQuestion
+from evals.text_match import normalize
+from indexes.embedder import bundled_model_folder
 from indexes.errors import InvalidInput
+from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import Hit, StoredNode
+from rag.errors import ArmUnavailable
 from rag.passages import PassageBudget, select_passages
-from rag.retrieval.protocol import SearchableLibrary
-from rag.types import ARMS, TUNED_ARMS, Arm, Passage
+from rag.settings import GeneratorSettings
+from rag.tuning.encoder import ChoiceExample, EncoderTuning, data_hash, read_record, tune_encoder
+from rag.types import ARMS, TUNED_ARMS, Arm, Passage, SearchableLibrary
 
 
 @dataclass(frozen=True, slots=True)
 class ArmSpec:
-    """An arm: `engine_arm` is what the engine runs, `evidence` where passages come from, `adapter` follows the @."""
+    """An arm of a comparison.
+
+    Attributes:
+        engine_arm: the arm that the engine runs.
+        evidence: where passages come from: `none`, `retrieved`, `gold` or `random`.
+        adapter: the name after the @; None for the arm's usual adapters.
+    """
 
     name: str
     engine_arm: Arm
@@ -44,20 +62,31 @@ EVALUATED_ARMS: Mapping[str, ArmSpec] = {
     **_EXTRA,
 }
 _REACH = 4
-"""Nodes that a passage may reach to each side of the one that was found."""
+"""Nodes on each side of the one found that a passage may extend into."""
 DEFAULT_ARMS = ("base", "tuned", "rag", "rag+tuned", "oracle", "random")
 PASSAGES_ADAPTER = "passages"
-"""`rag+tuned@passages`: the encoder's adapter that was tuned on passages too."""
+"""`rag+tuned@passages`: the encoder's adapter that was also tuned on passages."""
+ArmAdapters = Mapping[str, tuple[str, ...]]
+"""Adapter names of each tuned arm, one per tuning seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAdapters:
+    """The encoder's adapters: settings that name them, those of each arm, and the seconds their training took."""
+
+    generator: GeneratorSettings
+    by_arm: ArmAdapters
+    seconds: float
 
 
 def parse_arms(names: Sequence[str]) -> tuple[ArmSpec, ...]:
     """Arms by name, in the order given, each once; `ARM@ADAPTER` is a tuned arm with an adapter of its own.
 
     Raises:
-        InvalidInput: a name that is no arm.
+        InvalidInput: a name is not an arm's, or names are missing.
     """
     if not names:
-        raise InvalidInput("no arm is named", hint=f"arms are {', '.join(EVALUATED_ARMS)}")
+        raise InvalidInput("name at least one arm", hint=f"arms are {', '.join(EVALUATED_ARMS)}")
     return tuple(_parse_arm(name) for name in dict.fromkeys(names))
 
 
@@ -76,7 +105,7 @@ def _parse_arm(name: str) -> ArmSpec:
 
 
 class GoldPassages:
-    """Finds the passages that hold a question's gold evidence, and passages that do not.
+    """Finds passages with a question's gold evidence, and passages without it.
 
     Args:
         nodes: every node of the books that the questions are about.
@@ -90,15 +119,15 @@ class GoldPassages:
         self._headings = [{normalize(heading) for heading in node.heading_path} for node in nodes]
 
     def gold(self, question: BankQuestion, top_k: int) -> tuple[Passage, ...]:
-        """Passages with the evidence of every part; of the gold section where the evidence spans nodes."""
+        """Passages with the evidence of every part, or of the gold section where the evidence spans nodes."""
         hits = [Hit(self._nodes[index], 1.0) for index in self._gold_indexes(question)]
         return select_passages(hits, self._library, top_k, self._budget)
 
     def random(self, question: BankQuestion, top_k: int, seed: int) -> tuple[Passage, ...]:
         """Up to `top_k` passages of other sections, the same for the same question and seed.
 
-        A passage reaches past its node, so nodes near a gold one are not drawn, and what holds evidence even so is left
-        out.
+        Passages extend past their node, so nodes near a gold one are not drawn; passages that hold evidence even so are
+        left out.
         """
         avoided = {normalize(gold.heading) for gold in question.gold}
         golden = [self._nodes[index] for index, headings in enumerate(self._headings) if headings & avoided]
@@ -121,3 +150,103 @@ class GoldPassages:
             of_section = [i for i, headings in enumerate(self._headings) if heading in headings]
             found += [i for i in holding if i in set(of_section)] or holding or of_section
         return list(dict.fromkeys(found))
+
+
+def configured_adapters(generator: GeneratorSettings, arms: Sequence[ArmSpec]) -> ArmAdapters:
+    """The user's adapters by arm.
+
+    Raises:
+        ArmUnavailable: a tuned arm has no adapter, or names one that is not configured.
+    """
+    named = {arm.adapter for arm in arms if arm.adapter}
+    if missing := sorted(named - generator.adapters.keys()):
+        known = f" (configured: {', '.join(generator.adapters)})" if generator.adapters else ""
+        raise ArmUnavailable(
+            f"an arm names the adapter {missing[0]!r}, which is not configured{known}",
+            hint=f"add `--adapter {missing[0]}=FOLDER`",
+        )
+    others = tuple(name for name in generator.adapters if name not in named)
+    by_arm = {arm.name: (arm.adapter,) if arm.adapter else others for arm in arms if arm.tuned}
+    if without := [name for name, adapters in by_arm.items() if not adapters]:
+        raise ArmUnavailable(
+            f"the comparison has tuned arms ({', '.join(without)}), but no adapter is configured for them",
+            hint="train one with `coalesce tune`, then add `--adapter NAME=FOLDER`, or leave these arms out",
+        )
+    return by_arm
+
+
+def check_encoder_arms(arms: Sequence[ArmSpec], index: IndexSettings) -> None:
+    """Refuses tuned arms that the embedded encoder cannot run, before any model is loaded.
+
+    Raises:
+        ArmUnavailable: the settings name another embedder than the bundled one.
+        InvalidInput: an arm names an adapter that the encoder has no recipe for.
+    """
+    recipes = {arm.adapter for arm in arms if arm.tuned}
+    if recipes and index.embedder != EMBEDDED_MODEL:
+        raise ArmUnavailable(
+            f"the embedder {index.embedder!r} cannot be tuned here, only {EMBEDDED_MODEL}",
+            hint="leave the tuned arms out, or the embedder at its default",
+        )
+    if unknown := sorted(recipe for recipe in recipes if recipe not in (None, PASSAGES_ADAPTER)):
+        raise InvalidInput(
+            f"the encoder has no adapter {unknown[0]!r}",
+            hint=f"use ARM or ARM@{PASSAGES_ADAPTER} without a language model",
+        )
+
+
+def trained_encoder_adapters(
+    arms: Sequence[ArmSpec],
+    generator: GeneratorSettings,
+    questions: Sequence[BankQuestion],
+    tunings: Sequence[EncoderTuning],
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+) -> TrainedAdapters:
+    """Trains the adapters of the tuned arms, one for each of `tunings`; those that `folder` holds are used again."""
+    paths: dict[str, Path] = {}
+    by_arm: dict[str, tuple[str, ...]] = {}
+    for recipe in sorted({arm.adapter for arm in arms if arm.tuned}, key=str):
+        examples = tuning_examples(questions, with_passages=recipe == PASSAGES_ADAPTER)
+        ending = f"-{recipe}" if recipe else ""
+        named = {f"encoder-seed-{one.seed}{ending}": _trained(examples, one, folder, progress) for one in tunings}
+        paths |= named
+        by_arm |= {arm.name: tuple(named) for arm in arms if arm.tuned and arm.adapter == recipe}
+    tuned = replace(generator, kind="encoder", adapters={name: str(path) for name, path in paths.items()})
+    seconds = sum(float(read_record(path).get("seconds", 0.0)) for path in paths.values())
+    return TrainedAdapters(tuned, by_arm, seconds)
+
+
+def tuning_examples(questions: Sequence[BankQuestion], *, with_passages: bool = False) -> list[ChoiceExample]:
+    """An example for every wording of every answerable tune question: its options, or its answer without options.
+
+    Args:
+        with_passages: also give the gold evidence, so that the adapter learns to read.
+    """
+    return [
+        ChoiceExample(
+            wording,
+            question.choices[question.answer_index] if question.answer_index is not None else question.answer,
+            tuple(choice for index, choice in enumerate(question.choices) if index != question.answer_index),
+            " ".join(gold.evidence for gold in question.gold) if with_passages else "",
+        )
+        for question in questions
+        if question.split == "tune" and question.answerable
+        for wording in (question.question, *question.paraphrases)
+    ]
+
+
+def _trained(
+    examples: Sequence[ChoiceExample], tuning: EncoderTuning, folder: Path, progress: Callable[[str, int, int], None]
+) -> Path:
+    """The folder of one adapter; trained now unless it was trained on the same data with the same settings before."""
+    key = hashlib.sha256(json.dumps([data_hash(examples), asdict(tuning)]).encode()).hexdigest()[:16]
+    path = folder / f"encoder-{key}"
+    if not (path / "encoder_adapter.json").is_file():
+        kind = " on passages" if any(example.evidence for example in examples) else ""
+
+        def step_done(step: int, steps: int, loss: float) -> None:
+            progress(f"tuning{kind}, seed {tuning.seed}, loss {loss:.2f}", step, steps)
+
+        tune_encoder(examples, Path(bundled_model_folder()), path, tuning, progress=step_done)
+    return path

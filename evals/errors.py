@@ -1,8 +1,8 @@
-"""The branches of the error tree (see `indexes/errors.py`) that belong to questions, comparisons and study.
+"""Errors of questions, comparisons and study; `indexes/errors.py` holds the root of the tree.
 
 CoalesceError
 ├── MalformedQuestions     a question file with a line that breaks the schema, named by file and line  (422)
-├── LeakageFound           tuning data and test questions overlap, or the check has not run            (409)
+├── LeakageFound           test questions would become tuning data                                     (409)
 └── ExamClosed             answers handed in twice, or after the time limit                            (409)
 """
 
@@ -16,8 +16,8 @@ class MalformedQuestions(CoalesceError):
 
 
 class LeakageFound(CoalesceError):
-    """Tuning data and test questions overlap, or nobody checked."""
+    """Test questions would become tuning data."""
 
 
 class ExamClosed(CoalesceError):
-    """The exam takes no more answers: handed in before, or out of time."""
+    """The exam takes no more answers: it was handed in before, or its time is over."""

@@ -1,6 +1,8 @@
-"""Draws an exam from questions: by chapter, type, number, weights and seed.
+"""Draws an exam from questions, and marks its answers.
 
-The same questions and the same seed give the same exam in the same order. Only answerable questions are drawn.
+The same questions and the same seed give the same exam in the same order. Only answerable questions are drawn. A choice
+earns 1 for the right option; an open answer earns the share of its key facts that it states, or, without key facts, its
+token F1 with the reference answer.
 """
 
 from __future__ import annotations
@@ -9,11 +11,22 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from evals.questions import TYPES, BankQuestion
+from evals.scoring import key_fact_recall, token_f1
+from evals.text_match import fact_met, normalize
 from indexes.errors import InvalidInput
+from rag.question import reject_control_characters
+from rag.types import Passage
 
 MAX_QUESTIONS = 500
+MAX_ANSWER_CHARACTERS = 4000
+PASSED = 0.999
+"""Least share of the points that counts as right."""
+
+Given: TypeAlias = int | str | None
+"""An answer as handed in: an option's index from 0, a text, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,56 @@ class ExamPlan:
     seed: int = 0
     weights: Mapping[int, float] = field(default_factory=dict)
     time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The mark of one question.
+
+    Attributes:
+        score: 0.0 to `max_score`.
+        answer: what was handed in.
+        answer_index: the right option of a choice question.
+        facts_met, facts_missed: the first wording of each key fact of an open question.
+        passage: where the book answers the question.
+    """
+
+    question_id: str
+    score: float
+    answer: Given
+    reference_answer: str
+    answer_index: int | None = None
+    facts_met: tuple[str, ...] = ()
+    facts_missed: tuple[str, ...] = ()
+    passage: Passage | None = None
+    max_score: float = 1.0
+
+    @property
+    def share(self) -> float:
+        """The score as a share of the most there is, 0.0 to 1.0."""
+        return self.score / self.max_score
+
+    @property
+    def passed(self) -> bool:
+        """Whether the answer counts as right."""
+        return self.share >= PASSED
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The marks of an exam, in the order of its questions."""
+
+    marks: tuple[Mark, ...]
+
+    @property
+    def score(self) -> float:
+        """Points earned."""
+        return round(sum(mark.score for mark in self.marks), 4)
+
+    @property
+    def max_score(self) -> float:
+        """Points there are."""
+        return sum(mark.max_score for mark in self.marks)
 
 
 def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQuestion, ...]:
@@ -85,7 +148,7 @@ def _fits(question: BankQuestion, plan: ExamPlan) -> bool:
 
 
 def _apportion(pool: Sequence[BankQuestion], plan: ExamPlan) -> dict[int, int]:
-    """Questions a chapter by largest remainder; what a small chapter cannot give goes to the others."""
+    """Questions per chapter by largest remainder; what a small chapter cannot give goes to the others."""
     available: dict[int, int] = defaultdict(int)
     for question in pool:
         available[question.chapter] += 1
@@ -100,3 +163,73 @@ def _apportion(pool: Sequence[BankQuestion], plan: ExamPlan) -> dict[int, int]:
             largest = max(open_chapters, key=lambda chapter: (shares[chapter] - int(shares[chapter]), -chapter))
             given[largest] += 1
     return given
+
+
+def mark_answer(question: BankQuestion, given: Given, passage: Passage | None = None) -> Mark:
+    """Marks one answer; nothing handed in is 0.
+
+    Args:
+        passage: where the book answers the question, kept with the mark.
+
+    Raises:
+        InvalidInput: an option that does not exist, a text beyond `MAX_ANSWER_CHARACTERS`, or control characters.
+    """
+    given = readable_answer(question, given)
+    score = 0.0
+    met: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    if isinstance(given, int):
+        score = float(given == question.answer_index)
+    elif given is not None and question.key_facts:
+        score = key_fact_recall(question.key_facts, given) or 0.0
+        met = tuple(_first_wording(fact) for fact in question.key_facts if fact_met(fact, given))
+        missed = tuple(_first_wording(fact) for fact in question.key_facts if not fact_met(fact, given))
+    elif given is not None:
+        score = token_f1(given, question.answer) or 0.0
+    return Mark(
+        question.id,
+        round(score, 4),
+        given,
+        question.answer,
+        question.answer_index if question.type == "choice" else None,
+        met,
+        missed,
+        passage,
+    )
+
+
+def readable_answer(question: BankQuestion, given: Given) -> Given:
+    """The answer as it is marked: an index for a choice question, a text for an open one, None for nothing.
+
+    A choice question also takes an option's own text. Raises as `mark_answer`.
+    """
+    if isinstance(given, str):
+        reject_control_characters(given, f"answer to {question.id}")
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return None
+    if question.type == "choice":
+        return _option(question, given)
+    text = str(given)
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        raise InvalidInput(
+            f"the answer to {question.id} has {len(text)} characters, at most {MAX_ANSWER_CHARACTERS} are marked",
+            hint="shorten the answer",
+        )
+    return text
+
+
+def _option(question: BankQuestion, given: int | str) -> int:
+    index = given
+    if isinstance(given, str):
+        options = [normalize(choice) for choice in question.choices]
+        index = options.index(normalize(given)) if normalize(given) in options else given
+    if isinstance(index, str) or not 0 <= index < len(question.choices):
+        raise InvalidInput(
+            f"the answer to {question.id} is {given!r:.60}, not one of its {len(question.choices)} options",
+            hint=f"hand in an index from 0 to {len(question.choices) - 1}",
+        )
+    return index
+
+
+def _first_wording(fact: str) -> str:
+    return fact.split("|")[0].strip()

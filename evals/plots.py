@@ -1,6 +1,6 @@
-"""Plots as SVG text: a forest plot of differences and a scatter of accuracy against speed. No script, no font files.
+"""Plots as SVG text without scripts: a forest plot of differences, and a scatter plot of accuracy against speed.
 
-Colours come from CSS variables of the page around them, so plots follow light and dark mode.
+Colours come from the page's CSS variables, so plots follow light and dark mode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ForestRow:
 
 
 def forest_plot(rows: Sequence[ForestRow], smallest_effect: float) -> str:
-    """Differences as dots on whiskers around zero; the band is the smallest effect that matters, in points."""
+    """Differences as dots with whiskers; the band around zero is the smallest effect that matters, in points."""
     if not rows:
         return ""
     reach = max(10.0, *(abs(bound) for row in rows for bound in (row.low, row.high) if not math.isnan(bound))) * 1.08
@@ -66,7 +66,7 @@ def forest_plot(rows: Sequence[ForestRow], smallest_effect: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScatterPoint:
-    """An arm: questions a second (x) and share right with its interval (y)."""
+    """An arm: questions per second (x) and accuracy with its interval (y)."""
 
     label: str
     x: float
@@ -76,7 +76,7 @@ class ScatterPoint:
 
 
 def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> str:
-    """Share right over speed on a logarithmic axis, with intervals."""
+    """Shares with intervals (y) over a logarithmic axis (x)."""
     points = [point for point in points if point.x > 0 and not math.isnan(point.y)]
     if not points:
         return ""
@@ -113,7 +113,7 @@ def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> 
 
 
 def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Where a label goes beside its dot: below or above, further off where another label is."""
+    """A place for a label beside its dot, below or above, clear of other labels."""
     places = [(x, y + shift) for shift in (18, -10, 34, -26, 50, -42)]
     return next(
         (

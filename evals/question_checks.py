@@ -1,47 +1,40 @@
-"""Checks that the question bank could fail: evidence, key facts, shortcut floors, duplicates, split purity.
+"""Checks questions: the bank's evidence, keys, shortcuts, duplicates and splits; and what tuning data gives away.
 
-`coalesce questions check` prints the findings and ends with status 1 when there is one; the tests run the same checks.
-
-Floors (share of choice questions that a rule which has not read the book gets right):
-    longest option                    at most 0.32
-    most frequent position            at most 0.30
-    embedding centroid of the options at most 0.35
-    most words shared with question   at most 0.40
-Ties count as the expected value of a fair pick among the tied options.
+A floor is the share of choice questions that a rule gets right without reading the book: the longest option, the most
+frequent position, the option nearest the centroid of the options, the option with most words of the question. A tie
+counts as a fair pick among the tied options.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evals.book_sections import sections_of
-from evals.metrics.key_facts import fact_met, normalize
-from evals.metrics.text_overlap import token_f1
-from evals.questions import BankQuestion
+from evals.questions import BankQuestion, sections_of
+from evals.scoring import token_f1
+from evals.text_match import NEAR_DUPLICATE_COSINE, Embed, fact_met, ngrams, tokens
 from indexes.sample import SAMPLE_PATH
-
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Texts to unit vectors, float32 `(num_texts, dim)`."""
 
 FLOOR_BOUNDS = {"longest_option": 0.32, "frequent_position": 0.30, "options_centroid": 0.35, "question_overlap": 0.40}
 MAX_ACCIDENTAL_FACTS = 0.02
-NEAR_DUPLICATE_COSINE = 0.95
-NGRAM = 8
+SHARED_WORDS = 8
+"""Words in a row in common that make two questions of different splits duplicates."""
 KEY_MARGIN = 0.25
-"""How much nearer (token F1) another option must be to the reference answer to doubt the key."""
+"""How much closer (token F1) another option must be to the reference answer to doubt the key."""
+NEAREST_PAIRS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing wrong: the check, the question's id (or `bank`), and what it is."""
+    """One fault: the check that found it, the question's id (or `bank`), and what is wrong."""
 
     check: str
     question_id: str
@@ -50,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Findings, the shortcut floors by name, and how many questions each split holds."""
+    """Findings, the shortcut floors by name, and the number of questions in each split."""
 
     findings: tuple[Finding, ...]
     floors: dict[str, float]
@@ -60,7 +53,7 @@ class CheckReport:
 def check_questions(
     questions: Sequence[BankQuestion], *, book: Path = SAMPLE_PATH, embed: Embed | None = None, whole_bank: bool = True
 ) -> CheckReport:
-    """Runs every check; those that need vectors only with `embed`, those of bank totals only with `whole_bank`."""
+    """Runs every check: those on vectors only with `embed`, those on totals and floors only with `whole_bank`."""
     floors = shortcut_floors(questions, embed)
     findings = [
         *_check_evidence(questions, book),
@@ -106,13 +99,9 @@ def _credit(scores: Sequence[float], answer_index: int) -> float:
     return 1 / len(tied) if answer_index in tied else 0.0
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9_]+", normalize(text))
-
-
 def _overlaps(question: BankQuestion) -> list[float]:
-    asked = {word for word in _words(question.question) if len(word) > 3}
-    return [float(len(asked & set(_words(choice)))) for choice in question.choices]
+    asked = {word for word in tokens(question.question) if len(word) > 3}
+    return [float(len(asked & set(tokens(choice)))) for choice in question.choices]
 
 
 def _check_evidence(questions: Sequence[BankQuestion], book: Path) -> Iterator[Finding]:
@@ -168,7 +157,7 @@ def _check_key_facts(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
 
 
 def _check_answer_keys(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
-    """A swapped key (another option is nearer the reference answer), or key facts that a wrong option states."""
+    """Finds swapped keys (another option is closer to the reference answer) and wrong options with all key facts."""
     for question in questions:
         if question.answer_index is None or not question.choices:
             continue
@@ -186,15 +175,15 @@ def _check_answer_keys(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
 
 
 def _check_wording(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
-    leaning = re.compile(
+    pointing = re.compile(
         r"according to the (text|book|chapter)|in (this|the) (chapter|figure|listing|section)"
         r"|figure above|(listing|code|kernel) above|as (shown|described) above",
         re.IGNORECASE,
     )
     for question in questions:
-        match = leaning.search(question.question)
+        match = pointing.search(question.question)
         if match:
-            yield Finding("wording", question.id, f"does not stand alone: {match.group(0)!r}")
+            yield Finding("wording", question.id, f"points outside itself: {match.group(0)!r}")
         if question.key_facts and all(fact_met(fact, question.question) for fact in question.key_facts):
             yield Finding("wording", question.id, "its own wording states all its key facts")
         if not question.question_zh or not re.search(r"[\u4e00-\u9fff]", question.question_zh):
@@ -210,7 +199,7 @@ def _check_splits(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
             state = "is not marked seen" if sections & tuned else "is marked seen on an untuned section"
             yield Finding("splits", question.id, f"{state}: {question.section}")
         if question.split == "test" and sections & dev:
-            yield Finding("splits", question.id, f"stands on a dev section: {sorted(sections & dev)[0]}")
+            yield Finding("splits", question.id, f"uses a dev section: {sorted(sections & dev)[0]}")
         if question.split == "dev" and sections & tuned:
             yield Finding("splits", question.id, f"dev question on a tuned section: {question.section}")
         if (question.split == "tune") != (len(question.paraphrases) == 2):
@@ -219,20 +208,15 @@ def _check_splits(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
             )
 
 
-def _ngrams(text: str) -> set[tuple[str, ...]]:
-    words = _words(text)
-    return {tuple(words[start : start + NGRAM]) for start in range(len(words) - NGRAM + 1)}
-
-
 def _check_duplicates(questions: Sequence[BankQuestion], embed: Embed | None) -> Iterator[Finding]:
     wordings = [(q, text) for q in questions for text in (q.question, *q.paraphrases)]
     exact: dict[str, str] = {}
     grams: dict[tuple[str, ...], BankQuestion] = {}
     for question, text in wordings:
-        levelled = " ".join(_words(text))
+        levelled = " ".join(tokens(text))
         if exact.setdefault(levelled, question.id) != question.id:
             yield Finding("duplicates", question.id, f"same wording as {exact[levelled]}")
-        for gram in _ngrams(text):
+        for gram in ngrams(text, SHARED_WORDS):
             other = grams.setdefault(gram, question)
             if other.id != question.id and other.split != question.split:
                 yield Finding("duplicates", question.id, f"shares {' '.join(gram)!r} with {other.id} ({other.split})")
@@ -245,7 +229,7 @@ def _check_duplicates(questions: Sequence[BankQuestion], embed: Embed | None) ->
         first, second = wordings[left][0], wordings[right][0]
         if first.id != second.id and first.split != second.split:
             cosine = float(vectors[left] @ vectors[right])
-            yield Finding("duplicates", second.id, f"embedding nearly that of {first.id} (cosine {cosine:.2f})")
+            yield Finding("duplicates", second.id, f"embedding close to that of {first.id} (cosine {cosine:.2f})")
 
 
 def _check_floors(floors: dict[str, float]) -> Iterator[Finding]:
@@ -275,8 +259,111 @@ def _check_totals(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
             yield Finding("totals", "bank", f"chapter {chapter} has {count} questions, needs 42")
 
 
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A test question that the tuning data gives away: the check that found it, and the tuning text."""
+
+    check: str
+    question_id: str
+    question: str
+    tuning_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeakageReport:
+    """What the check compared and found.
+
+    Attributes:
+        nearest: `(cosine, test question, tuning text)` of the nearest pairs.
+        tuning_sha256, test_sha256: of the texts compared, in order.
+        seen, unseen: test questions on tuned sections, and the others.
+    """
+
+    leaks: tuple[Leak, ...]
+    nearest: tuple[tuple[float, str, str], ...]
+    tuning_texts: int
+    test_questions: int
+    seen: int
+    unseen: int
+    tuning_sha256: str
+    test_sha256: str
+
+    @property
+    def clean(self) -> bool:
+        """Whether no leak was found."""
+        return not self.leaks
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {"checked": True, "clean": self.clean, **asdict(self)}
+
+
+def check_leakage(
+    tuning_texts: Sequence[str],
+    tuned_sections: Sequence[str],
+    test_questions: Sequence[BankQuestion],
+    embed: Embed,
+) -> LeakageReport:
+    """Compares every tuning text, paraphrases included, with every test question.
+
+    Leaks by check:
+        exact        the same string
+        normalized   the same words
+        8-gram       8 words in a row in common
+        13-gram      13 words in a row in common (the recipe of GPT-3, Brown et al. 2020, appendix C)
+        embedding    cosine at least `NEAR_DUPLICATE_COSINE`; the nearest pairs are listed for a person to read
+        section      the same section of the book, unless the test question is marked `seen`
+    """
+    leaks: list[Leak] = []
+    exact = dict.fromkeys(tuning_texts)
+    normalized = {" ".join(tokens(text)): text for text in tuning_texts}
+    grams = {size: {g: text for text in tuning_texts for g in ngrams(text, size)} for size in (8, 13)}
+    sections = set(tuned_sections)
+    for question in test_questions:
+        wording = question.question
+        shared = {
+            size: next((grams[size][g] for g in ngrams(wording, size) if g in grams[size]), None) for size in grams
+        }
+        if wording in exact:
+            leaks.append(Leak("exact", question.id, wording, wording))
+        elif (same := normalized.get(" ".join(tokens(wording)))) is not None:
+            leaks.append(Leak("normalized", question.id, wording, same))
+        elif shared[13] is not None:
+            leaks.append(Leak("13-gram", question.id, wording, shared[13]))
+        elif shared[8] is not None:
+            leaks.append(Leak("8-gram", question.id, wording, shared[8]))
+        if question.section in sections and not question.seen:
+            leaks.append(Leak("section", question.id, wording, question.section or ""))
+    nearest: list[tuple[float, str, str]] = []
+    if tuning_texts and test_questions:
+        cosines = embed([q.question for q in test_questions]) @ embed(list(tuning_texts)).T
+        best = cosines.argmax(axis=1)
+        known = {leak.question_id for leak in leaks}
+        for row in np.argsort(-cosines.max(axis=1), kind="stable").tolist():
+            question, cosine = test_questions[row], float(cosines[row, best[row]])
+            if len(nearest) < NEAREST_PAIRS:
+                nearest.append((round(cosine, 4), question.question, tuning_texts[best[row]]))
+            if cosine >= NEAR_DUPLICATE_COSINE and question.id not in known:
+                leaks.append(Leak("embedding", question.id, question.question, tuning_texts[best[row]]))
+    seen = sum(question.seen for question in test_questions)
+    return LeakageReport(
+        tuple(leaks),
+        tuple(nearest),
+        len(tuning_texts),
+        len(test_questions),
+        seen,
+        len(test_questions) - seen,
+        _digest(tuning_texts),
+        _digest([question.question for question in test_questions]),
+    )
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\x1f".join(texts).encode()).hexdigest()
+
+
 def bundled_encoder() -> Embed:
-    """The embedded encoder, which the floors are stated for, whatever the settings name. Loads a model."""
+    """Loads the embedded encoder, which the floors are stated for, whatever embedder the settings name."""
     from indexes.embedder import load_embedder
     from indexes.settings import IndexSettings
 

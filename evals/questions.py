@@ -1,20 +1,27 @@
-"""The question bank: what a question is, and reading files of them.
+"""Questions with reference answers: the schema, question files, the bundled bank, and the book that it asks about.
 
-One JSON object a line (JSONL). `evals/question_bank/` holds the bank over the sample book, one file a chapter; a user's
-own file has the same schema, of which only `question` and `answer` are needed. Every broken line is reported by file
-and number, none is skipped.
+A question file is JSON Lines. `evals/question_bank/` holds the bank over the sample book, one file per chapter; a file
+of your own has the same schema and needs only `question` and `answer`. Every broken line is an error that names file
+and line.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+
+from pydantic import AfterValidator, Field, StrictBool, ValidationError, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
 
 from evals.errors import MalformedQuestions
+from indexes.errors import Conflict, InvalidInput, NotFound
+from indexes.jsonl import parse_jsonl, read_text
+from indexes.sample import SAMPLE_PATH
+from rag.question import reject_control_characters
 
 QuestionType: TypeAlias = Literal["choice", "short", "why", "code"]
 Split: TypeAlias = Literal["tune", "dev", "test"]
@@ -22,8 +29,32 @@ TYPES: tuple[str, ...] = get_args(QuestionType)
 SPLITS: tuple[str, ...] = get_args(Split)
 BANK_FOLDER = Path(__file__).parent / "question_bank"
 NUM_CHOICES = 4
-LARGEST_NUMBER = 1_000_000
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.jsonl")
+_LARGEST_NUMBER = 1_000_000
+_REASONS = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "dataclass_type": "must be an object",
+}
+"""Reasons in the words of JSON, by pydantic's name of the fault."""
+
+
+def _without_controls(text: str, info: ValidationInfo) -> str:
+    return reject_control_characters(text, info.field_name or "text")
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is blank")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_without_controls)]
+_NonBlank = Annotated[_Text, AfterValidator(_not_blank)]
+_Number = Annotated[int, Field(strict=True, ge=-_LARGEST_NUMBER, le=_LARGEST_NUMBER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +68,48 @@ class Gold:
         evidence: verbatim stretch of that section.
     """
 
-    file: str
-    heading: str
-    part: int
-    evidence: str
+    file: _NonBlank
+    heading: _Text = ""
+    part: _Number = 1
+    evidence: _Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BankQuestion:
-    """A question with its reference answer. See `evals/question_bank/README.md` for each field."""
+    """A question with its reference answer. `evals/question_bank/README.md` explains each field."""
 
-    id: str
-    chapter: int
-    type: QuestionType
-    question: str
-    question_zh: str
-    choices: tuple[str, ...]
-    answer_index: int | None
-    answer: str
-    key_facts: tuple[str, ...]
-    gold: tuple[Gold, ...]
-    answerable: bool
-    difficulty: int
-    split: Split
-    section: str | None
-    seen: bool
-    paraphrases: tuple[str, ...]
-    needs_two_passages: bool
-    identifier: bool
+    id: _Text
+    chapter: _Number = 0
+    type: QuestionType = "short"
+    question: _NonBlank
+    question_zh: _Text = ""
+    choices: tuple[_NonBlank, ...] = ()
+    answer_index: _Number | None = None
+    answer: _NonBlank
+    key_facts: tuple[_NonBlank, ...] = ()
+    gold: tuple[Gold, ...] = ()
+    answerable: StrictBool = True
+    difficulty: _Number = 1
+    split: Split = "test"
+    section: _Text | None = None
+    seen: StrictBool = False
+    paraphrases: tuple[_NonBlank, ...] = ()
+    needs_two_passages: StrictBool = False
+    identifier: StrictBool = False
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        if self.type == "choice" and self.answerable and not self.choices:
+            raise ValueError("choices are missing from a choice question")
+        if not self.choices:
+            return self
+        if len(self.choices) != NUM_CHOICES:
+            raise ValueError(f"choices must be {NUM_CHOICES} options, found {len(self.choices)}")
+        if len(set(self.choices)) != NUM_CHOICES:
+            raise ValueError("choices hold the same option twice")
+        if self.answer_index is None or not 0 <= self.answer_index < NUM_CHOICES:
+            raise ValueError(f"answer_index must be 0 to {NUM_CHOICES - 1}, found {self.answer_index}")
+        return self
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -73,83 +118,62 @@ class BankQuestion:
 
 
 def parse_question(record: Mapping[str, Any], *, where: str) -> BankQuestion:
-    """Checks one record and makes a question of it.
+    """Makes a question of a record. A field that is null counts as missing; unknown fields are ignored.
 
     Args:
-        where: `file:line`, for the error.
+        where: `file:line`, for errors and as the id of a question without one.
 
     Raises:
-        MalformedQuestions: naming the field and its value.
+        MalformedQuestions: a field breaks the schema; the message names it and its value.
     """
-    reader = _Fields(record, where)
-    kind = reader.one_of("type", TYPES, default="short")
-    choices = reader.strings("choices")
-    answer_index = reader.integer("answer_index", default=None)
-    if choices and len(choices) != NUM_CHOICES:
-        reader.fail("choices", f"needs exactly {NUM_CHOICES} options, has {len(choices)}")
-    if len(set(choices)) != len(choices):
-        reader.fail("choices", "holds the same option twice")
-    if choices and (answer_index is None or not 0 <= answer_index < len(choices)):
-        reader.fail("answer_index", f"must be 0 to {len(choices) - 1}, is {answer_index!r}")
-    if kind == "choice" and not choices and reader.boolean("answerable", default=True):
-        reader.fail("choices", "are missing from a choice question")
-    gold = tuple(_parse_gold(entry, reader) for entry in reader.objects("gold"))
-    answerable = reader.boolean("answerable", default=True)
-    split = reader.one_of("split", SPLITS, default="test")
-    return BankQuestion(
-        id=reader.text("id", default=where),
-        chapter=reader.integer("chapter", default=0) or 0,
-        type=kind,  # type: ignore[arg-type]  # checked against TYPES just above
-        question=reader.text("question"),
-        question_zh=reader.text("question_zh", default=""),
-        choices=choices,
-        answer_index=answer_index if choices else None,
-        answer=reader.text("answer"),
-        key_facts=reader.strings("key_facts"),
-        gold=gold,
-        answerable=answerable,
-        difficulty=reader.integer("difficulty", default=1) or 1,
-        split=split,  # type: ignore[arg-type]  # checked against SPLITS just above
-        section=reader.text("section", default="") or None,
-        seen=reader.boolean("seen", default=False),
-        paraphrases=reader.strings("paraphrases"),
-        needs_two_passages=reader.boolean("needs_two_passages", default=False),
-        identifier=reader.boolean("identifier", default=False),
-    )
+    fields = {"id": where} | {name: value for name, value in record.items() if value is not None}
+    if not fields.get("choices"):
+        fields.pop("answer_index", None)
+    try:
+        return BankQuestion(**fields)
+    except (ValidationError, InvalidInput) as error:
+        reason = _fault(error) if isinstance(error, ValidationError) else error.message
+        raise MalformedQuestions(
+            f"{where}: {reason}", hint="See evals/question_bank/README.md for the fields."
+        ) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """The first fault as a clause that names the field."""
+    fault = error.errors()[0]
+    reason = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if not fault["loc"]:
+        return reason
+    name = ".".join(map(str, fault["loc"]))
+    found = "" if fault["type"] == "missing" else f", found {fault['input']!r:.60}"
+    return f"{name} {_REASONS.get(fault['type'], reason)}{found}"
 
 
 def load_questions(path: Path) -> tuple[BankQuestion, ...]:
-    """Reads one JSONL file of questions.
+    """Reads a question file.
 
     Raises:
-        MalformedQuestions: the file is not there, is not UTF-8, holds no question, breaks the schema in a line, or
-            has one id twice; the message names file and line.
+        MalformedQuestions: the file is missing, is not UTF-8, holds no question, breaks the schema in a line, or uses
+            an id twice; the message names file and line.
     """
-    try:
-        content = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise MalformedQuestions(f"question file {path} is not there", hint="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise MalformedQuestions(f"question file {path} cannot be read: {error}", hint="save it as UTF-8") from None
-    questions = tuple(_parse_lines(content.split("\n"), path.name))
+    return parse_questions(read_text(path, MalformedQuestions), path.name)
+
+
+def parse_questions(text: str, name: str) -> tuple[BankQuestion, ...]:
+    """As `load_questions`, for the text of a file called `name`."""
+    rows = parse_jsonl(text, name, MalformedQuestions)
+    questions = tuple(parse_question(record, where=where) for where, record in rows)
     if not questions:
-        raise MalformedQuestions(f"question file {path} holds no question", hint="write one JSON object a line")
-    _refuse_duplicates(questions, path.name)
+        raise MalformedQuestions(f"question file {name} holds no question", hint="write one JSON object per line")
+    _refuse_duplicates(questions, name)
     return questions
 
 
-def load_bank(
-    *, split: Split | None = None, chapter: int | None = None, folder: Path = BANK_FOLDER
-) -> tuple[BankQuestion, ...]:
-    """The bundled bank in chapter order, or one split or chapter of it.
-
-    Raises:
-        MalformedQuestions: as `load_questions`; also for an id that two files share.
-    """
-    questions: list[BankQuestion] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        questions.extend(load_questions(path))
-    _refuse_duplicates(questions, folder.name)
+@lru_cache
+def load_bank(*, split: Split | None = None, chapter: int | None = None) -> tuple[BankQuestion, ...]:
+    """The bundled bank in chapter order, or one split or chapter of it."""
+    questions = [question for path in sorted(BANK_FOLDER.glob("*.jsonl")) for question in load_questions(path)]
+    _refuse_duplicates(questions, BANK_FOLDER.name)
     return tuple(
         question
         for question in questions
@@ -157,103 +181,93 @@ def load_bank(
     )
 
 
-def _parse_lines(lines: Iterable[str], name: str) -> Iterator[BankQuestion]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{name}:{number}"
+class QuestionFolder:
+    """A home's own question files, beside the bundled bank."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the question files, in order."""
+        return tuple(sorted(path.name for path in self._folder.glob("*.jsonl") if path.is_file()))
+
+    def load(self, name: str | None) -> tuple[BankQuestion, ...]:
+        """The questions of a file; of the bank when None is named.
+
+        Raises:
+            InvalidInput: the name is not that of a `.jsonl` file.
+            NotFound: there is no such file.
+            MalformedQuestions: a line is broken.
+        """
+        if name is None:
+            return load_bank()
+        path = self._folder / _checked_name(name)
+        if not path.is_file():
+            raise NotFound(f"there is no question file {name!r}", hint=f"put it into {self._folder}")
+        return load_questions(path)
+
+    def add(self, name: str, content: bytes) -> tuple[BankQuestion, ...]:
+        """Keeps a question file and returns its questions.
+
+        Raises:
+            InvalidInput: the name is not that of a `.jsonl` file.
+            MalformedQuestions: a line is broken; nothing is kept.
+            Conflict: another file has this name, with other questions in it.
+        """
+        path = self._folder / _checked_name(name)
+        questions = parse_questions(_decode(content, name), name)
+        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number too long"
-            raise MalformedQuestions(f"{where}: not JSON ({reason})", hint="write one JSON object a line") from None
-        if not isinstance(record, dict):
-            raise MalformedQuestions(
-                f"{where}: a {type(record).__name__}, not an object", hint="write one JSON object a line"
-            )
-        yield parse_question(record, where=where)
+            with path.open("xb") as kept:  # two uploads at once cannot overwrite each other
+                kept.write(content)
+        except FileExistsError:
+            if path.read_bytes() != content:
+                raise Conflict(
+                    f"there is a question file {name!r} with other questions in it", hint="give yours another name"
+                ) from None
+        return questions
+
+
+def _checked_name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r:.80} is not a name of a question file", hint="name it like my-questions.jsonl")
+    return name
+
+
+def _decode(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedQuestions(f"{name} cannot be read: {error}", hint="save it as UTF-8") from None
 
 
 def _refuse_duplicates(questions: Iterable[BankQuestion], name: str) -> None:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise MalformedQuestions(f"{name}: id {question.id!r} stands twice", hint="give each question its own id")
+            raise MalformedQuestions(f"{name}: id {question.id!r} is used twice", hint="give each question its own id")
         seen.add(question.id)
 
 
-def _parse_gold(entry: Mapping[str, Any], parent: _Fields) -> Gold:
-    reader = _Fields(entry, f"{parent.where}, gold")
-    return Gold(
-        file=reader.text("file"),
-        heading=reader.text("heading", default=""),
-        part=reader.integer("part", default=1) or 1,
-        evidence=reader.text("evidence", default=""),
-    )
+def sections_of(chapter: Path) -> dict[str, str]:
+    """The `##` sections of a chapter's Markdown source by heading; headings inside code fences do not count."""
+    sections: dict[str, list[str]] = defaultdict(list)
+    heading, fenced = "", False
+    for line in chapter.read_text(encoding="utf-8").split("\n"):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        if line.startswith("## ") and not fenced:
+            heading = line[3:].strip()
+        else:
+            sections[heading].append(line)
+    return {name: "\n".join(lines) for name, lines in sections.items()}
 
 
-class _Fields:
-    """Typed access to one record; every complaint names file, line, field and value."""
-
-    def __init__(self, record: Mapping[str, Any], where: str) -> None:
-        self._record = record
-        self.where = where
-
-    def fail(self, name: str, reason: str) -> None:
-        raise MalformedQuestions(f"{self.where}: {name} {reason}", hint="see evals/question_bank/README.md")
-
-    def text(self, name: str, *, default: str | None = None) -> str:
-        value = self._record.get(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str) or not (value.strip() or default is not None):
-            self.fail(name, f"must be text, is {value!r:.60}")
-        self._refuse_controls(name, str(value))
-        return str(value)
-
-    def integer(self, name: str, *, default: int | None) -> int | None:
-        value = self._record.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.fail(name, f"must be a whole number, is {value!r:.60}")
-        if abs(value) > LARGEST_NUMBER:
-            self.fail(name, f"is larger than {LARGEST_NUMBER:,}: {value!r:.60}")
-        return int(value)
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        value = self._record.get(name, default)
-        if not isinstance(value, bool):
-            self.fail(name, f"must be true or false, is {value!r:.60}")
-        return bool(value)
-
-    def one_of(self, name: str, allowed: tuple[str, ...], *, default: str) -> str:
-        value = self._record.get(name, default)
-        if value not in allowed:
-            self.fail(name, f"must be one of {', '.join(allowed)}, is {value!r:.60}")
-        return str(value)
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        value = self._record.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            self.fail(name, f"must be a list of texts, is {value!r:.60}")
-            return ()
-        for item in value:
-            self._refuse_controls(name, item)
-        return tuple(value)
-
-    def _refuse_controls(self, name: str, text: str) -> None:
-        """Control characters and half surrogate pairs: no file that a person wrote holds them, and stores choke."""
-        if found := _CONTROL.search(text):
-            self.fail(name, f"holds the character U+{ord(found.group()):04X}, which is no text")
-
-    def objects(self, name: str) -> tuple[Mapping[str, Any], ...]:
-        value = self._record.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.fail(name, f"must be a list of objects, is {value!r:.60}")
-            return ()
-        return tuple(value)
+@lru_cache(maxsize=1)
+def chapter_titles() -> dict[int, str]:
+    """Titles of the bundled book's chapters, by number from 1."""
+    titles = {}
+    for number, path in enumerate(sorted(SAMPLE_PATH.glob("*.md")), start=1):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        titles[number] = next((line[2:].strip() for line in lines if line.startswith("# ")), path.stem)
+    return titles

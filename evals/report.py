@@ -1,24 +1,327 @@
-"""Writes a report folder: `report.json`, `report.md` and `report.html`, one page that works offline."""
+"""The report of a comparison: its numbers (`report.json`) and its pages (`report.md`, `report.html`)."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+import os
+import platform
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from evals.comparison import SMALLEST_EFFECT, ArmScores, Result, verdict_sentence
 from evals.plots import ForestRow, ScatterPoint, forest_plot, scatter_plot
-from evals.report_metrics import METRIC_GROUPS, METRIC_LABELS, MetricNote, arm_note
-from evals.scoring import FACT_FLOWS
+from evals.question_checks import LeakageReport
+from evals.questions import BankQuestion
+from evals.run import RunSpec
+from evals.scoring import FACT_FLOWS, Row, fact_flow
+from evals.statistics import smallest_detectable
 from indexes.errors import NotFound
 
-_SHARES = frozenset(
-    name
-    for name, _ in METRIC_LABELS
-    if name
-    not in {"answer_words", "passages_left_out", "prompt_tokens", "tokens_per_s", "ttft_s", "retrieve_s", "total_s"}
-) - {"peak_memory_bytes"}
+FLIP_EXAMPLES = 12
+FLIP_PAIRS = (("base", "rag"), ("base", "tuned"), ("rag", "rag+tuned"), ("tuned", "rag"))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNote:
+    """A metric of the report.
+
+    Attributes:
+        name: its key in `report.json`.
+        unit: `share` (printed in percent with its interval), `seconds` (printed in ms), `bytes` (MiB) or `number`.
+    """
+
+    name: str
+    label: str
+    meaning: str
+    unit: str = "share"
+
+
+METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
+    (
+        "Choice questions",
+        (
+            MetricNote(
+                "accuracy", "accuracy (choice)", "Right options of all asked; four options, so guessing gets 25 %."
+            ),
+            MetricNote(
+                "accuracy_by_letter", "accuracy, by letter", "The same by the likelihood of an option's letter."
+            ),
+            MetricNote(
+                "accuracy_sum_logprob", "accuracy, by sum", "The same without dividing an option's score by its length."
+            ),
+            MetricNote(
+                "generated_accuracy", "accuracy, option named in words", "Right options among answers in words."
+            ),
+            MetricNote("unparsed", "no option named", "Answers in words that name no option."),
+        ),
+    ),
+    (
+        "Open questions",
+        (
+            MetricNote("key_fact_recall", "key-fact recall (open)", "Share of a right answer's facts that it states."),
+            MetricNote(
+                "judge_score",
+                "judge's grade (open)",
+                "Another language model's grade: correct 1, partial 0.5, wrong 0.",
+            ),
+            MetricNote(
+                "answer_words",
+                "words per answer",
+                "How long answers are: long ones state more facts by chance.",
+                unit="number",
+            ),
+            MetricNote("exact_match", "exact match", "Answers that are the reference answer word for word."),
+            MetricNote("token_f1", "token F1", "Words shared with the reference answer."),
+            MetricNote("chrf", "chrF", "Letter sequences shared with the reference answer."),
+            MetricNote(
+                "unsupported_terms", "unsupported numbers and names", "Numbers and identifiers found in no passage."
+            ),
+        ),
+    ),
+    (
+        "Citations",
+        (
+            MetricNote("citation_recall", "citation recall", "Sentences that their citations support."),
+            MetricNote("citation_precision", "citation precision", "Citations that support their sentence."),
+            MetricNote("gold_citation_recall", "citation recall, gold", "Needed evidence that a quote covers."),
+            MetricNote("gold_citation_precision", "citation precision, gold", "Quotes from needed evidence."),
+        ),
+    ),
+    (
+        "Refusals",
+        (
+            MetricNote("abstention_recall", "refusal recall", "Share of the unanswerable questions that were refused."),
+            MetricNote("abstention_precision", "refusal precision", "Share of refusals of unanswerable questions."),
+            MetricNote("false_refusals", "false refusal rate", "Share of the answerable questions that were refused."),
+        ),
+    ),
+    (
+        "Retrieval",
+        (
+            MetricNote("recall_at_5", "gold section in top 5", "Needed sections among the first five passages."),
+            MetricNote(
+                "evidence_recall_at_5", "gold evidence in top 5", "Needed sentences among the first five passages."
+            ),
+            MetricNote(
+                "all_parts_recall_at_5", "both passages in top 5", "Of questions that need two passages, both found."
+            ),
+            MetricNote("mrr", "MRR", "One over the rank of the first passage that helps: 100 % is always first."),
+            MetricNote("ndcg_at_5", "nDCG@5", "How close the order is to the best one."),
+            MetricNote(
+                "passages_left_out",
+                "passages left out",
+                "Passages per question that were found, but did not fit the model's context.",
+                unit="number",
+            ),
+        ),
+    ),
+    (
+        "Cost",
+        (
+            MetricNote("prompt_tokens", "prompt tokens", "Tokens read before the first is written.", unit="number"),
+            MetricNote("tokens_per_s", "tokens per second", "While an answer is written.", unit="number"),
+            MetricNote("ttft_s", "time to first text, ms", "From the question on.", unit="seconds"),
+            MetricNote("retrieve_s", "retrieval, ms", "Of that, finding the passages.", unit="seconds"),
+            MetricNote("total_s", "time per question, ms", "Over all questions asked of the arm.", unit="seconds"),
+            MetricNote("peak_memory_bytes", "peak memory, MiB", "Most memory used while the arm ran.", unit="bytes"),
+        ),
+    ),
+)
+ARM_NOTES = {
+    "base": "the model alone, without the book",
+    "tuned": "the model after LoRA tuning on questions about the book, without the book",
+    "rag": "the model with the passages that retrieval finds",
+    "rag+tuned": "the tuned model with those passages",
+    "oracle": "the model with the passages that hold the answer: the most that retrieval could gain",
+    "random": "the model with passages drawn at random: the gain from any text at all",
+    "oracle+tuned": "the tuned model with the passages that hold the answer",
+}
+WITHOUT_MEANING = {"extractive": frozenset({"prompt_tokens", "tokens_per_s", "exact_match"})}
+"""Metrics left out for a generator: one that quotes whole sentences reads no prompt, writes no tokens, and never gives
+the reference answer word for word."""
+
+
+def arm_note(arm: str) -> str:
+    """An arm in words; `ARM@ADAPTER` also names its adapter."""
+    kind, _, adapter = arm.partition("@")
+    note = ARM_NOTES.get(kind, "")
+    if not adapter:
+        return note
+    return f"{note}; its adapter is {adapter!r}" if adapter != "passages" else f"{note}; tuned on passages too"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a run used, so that others can repeat it: models, hashes, costs.
+
+    Attributes:
+        seeds: tuning runs compared, 1 without tuned arms.
+        costs: seconds of one-time work: `index_s`, `tuning_s` over all seeds.
+        not_run: arms or modes that could not run, with the reason.
+        floors: share of choice questions that each shortcut gets right.
+    """
+
+    created_at: str
+    generator: str
+    model: str
+    embedder: str
+    seeds: int
+    hashes: Mapping[str, str]
+    costs: Mapping[str, float]
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
+
+
+def report_data(
+    spec: RunSpec,
+    facts: RunFacts,
+    result: Result,
+    rows: Sequence[Row],
+    leakage: LeakageReport | None,
+    judge: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All numbers of a run, as `report.json` holds them.
+
+    Args:
+        leakage: None when the check has not run; `verdict` is None unless the check is clean.
+        judge: what `evals.judge.run_judge` gives for the report; None without a judge.
+    """
+    trusted = leakage is not None and leakage.clean
+    left_out = WITHOUT_MEANING.get(facts.generator, frozenset())
+    data = {
+        "arms": {arm: _arm_data(scores, left_out) for arm, scores in result.arms.items()},
+        "comparisons": [asdict(comparison) for comparison in result.comparisons],
+        "interaction": {name: asdict(interval) for name, interval in result.interaction.items()},
+        "leakage": leakage.to_json() if leakage is not None else {"checked": False, "clean": False},
+        "verdict": verdict_sentence(result) if trusted else None,
+        "verdict_withheld": None if trusted else _why_withheld(leakage),
+        "power": power_note(list({row.question.id: row.question for row in rows}.values())),
+        "slices": {
+            name: {
+                value: {arm: asdict(interval) for arm, interval in by_arm.items()} for value, by_arm in values.items()
+            }
+            for name, values in result.slices.items()
+        },
+        "fact_flow": {
+            arm: fact_flow([row for row in rows if row.record.arm == arm])
+            for arm in result.arms
+            if any(row.record.arm == arm and row.record.mode == "open" and row.record.passages for row in rows)
+        },
+        "flips": [table for pair in FLIP_PAIRS if (table := _flips(rows, *pair))],
+        "judge": judge,
+        "smallest_effect": SMALLEST_EFFECT,
+        "seeds": result.seeds,
+        "run": {"command": spec.command, "seed": spec.seed, "top_k": spec.top_k, **asdict(facts)},
+        "machine": machine(),
+    }
+    return dict(_plain(data))
+
+
+def _arm_data(scores: ArmScores, left_out: Set[str]) -> dict[str, Any]:
+    metrics = {
+        name: {**asdict(interval), "n": scores.scored[name]}
+        for name, interval in scores.metrics.items()
+        if name not in left_out
+    }
+    return {"n": scores.n, "unscored": scores.unscored, "metrics": metrics}
+
+
+def _flips(rows: Sequence[Row], control: str, treatment: str) -> dict[str, Any] | None:
+    """How many choice questions changed sides between two arms, with examples; None where they share no question."""
+    picks = {
+        (row.record.arm, row.question.id): row
+        for row in rows
+        if row.record.mode == "choice" and row.record.repetition == 0 and not row.record.error
+    }
+    pairs = [
+        (left, picks[treatment, question])
+        for (arm, question), left in picks.items()
+        if arm == control and (treatment, question) in picks
+    ]
+    if not pairs:
+        return None
+    sides: dict[str, list[tuple[Row, Row]]] = {"both right": [], "gained": [], "lost": [], "both wrong": []}
+    for left, right in pairs:
+        was, now = bool(left.metrics.get("accuracy")), bool(right.metrics.get("accuracy"))
+        sides[("both right" if now else "lost") if was else ("gained" if now else "both wrong")].append((left, right))
+    return {
+        "control": control,
+        "treatment": treatment,
+        "counts": {side: len(listed) for side, listed in sides.items()},
+        **{side: [_flip(*pair) for pair in sides[side][:FLIP_EXAMPLES]] for side in ("gained", "lost")},
+    }
+
+
+def _flip(left: Row, right: Row) -> dict[str, Any]:
+    question = left.question
+    picked = [question.choices[row.record.picked] if row.record.picked is not None else None for row in (left, right)]
+    return {
+        "id": question.id,
+        "question": question.question,
+        "right": question.choices[question.answer_index or 0],
+        "control_picked": picked[0],
+        "treatment_picked": picked[1],
+    }
+
+
+def power_note(questions: Sequence[BankQuestion]) -> dict[str, Any]:
+    """The smallest difference in accuracy that this many choice questions can detect."""
+    n = sum(bool(question.choices) for question in questions)
+    return {
+        "n": n,
+        "smallest_detectable": _plain(smallest_detectable(n)) if n else None,
+        "discordant": 0.3,
+        "power": 0.8,
+    }
+
+
+def question_hash(questions: Sequence[BankQuestion]) -> str:
+    """SHA-256 over every field of the questions, in order."""
+    return hashlib.sha256("\n".join(repr(asdict(question)) for question in questions).encode()).hexdigest()
+
+
+def file_hash(paths: Sequence[Path]) -> str:
+    """SHA-256 over the contents of the files, in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """System, cores, and the versions that numbers depend on."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("coalesce-rag", "torch", "sentence-transformers", "transformers")},
+    }
+
+
+def _why_withheld(leakage: LeakageReport | None) -> str:
+    if leakage is None:
+        return "No verdict: leakage between tuning data and test questions was not checked."
+    first = leakage.leaks[0]
+    return (
+        f"No verdict: {len(leakage.leaks)} test questions overlap the tuning data (first: {first.question_id}, "
+        f"{first.check}). Remove them from it, tune again, run again."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Values for JSON: floats rounded to six digits, NaN (unscored) as null."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value
 
 
 def write_report(folder: Path, data: Mapping[str, Any]) -> None:
@@ -31,7 +334,7 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def list_reports(folder: Path) -> list[dict[str, Any]]:
-    """Reports under a folder, newest first: what each compared, and how far accuracy differed in each step."""
+    """Summaries of the reports under a folder, newest first: arms, verdict, and the differences in accuracy."""
     found = []
     for path in folder.glob("*/report.json"):
         try:
@@ -54,7 +357,7 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
                 }
             )
         except (ValueError, KeyError, TypeError):
-            continue  # not a report of ours, or half written
+            continue  # another program's file
     return sorted(found, key=lambda report: report["created_at"], reverse=True)
 
 
@@ -62,18 +365,20 @@ def read_report(folder: Path, report_id: str) -> dict[str, Any]:
     """One report as plain values.
 
     Raises:
-        NotFound: there is none by that id.
+        NotFound: no report has that id.
     """
     if report_id not in {report["id"] for report in list_reports(folder)}:
-        raise NotFound(f"there is no report {report_id!r}", hint="list them with GET /v1/reports, or run coalesce eval")
+        raise NotFound(
+            f"no report has the id {report_id!r}", hint="list them with GET /v1/reports, or run coalesce eval"
+        )
     return dict(json.loads((folder / report_id / "report.json").read_text(encoding="utf-8")))
 
 
 def report_page(folder: Path, report_id: str) -> str:
-    """One report as a page: as it was written, or made anew where only its numbers were kept.
+    """One report as a page: as it was written, or rendered now if only its numbers were kept.
 
     Raises:
-        NotFound: there is none by that id.
+        NotFound: no report has that id.
     """
     data = read_report(folder, report_id)
     written = folder / report_id / "report.html"
@@ -81,7 +386,7 @@ def report_page(folder: Path, report_id: str) -> str:
 
 
 def render(data: Mapping[str, Any], template: str) -> str:
-    """One form of the report as text."""
+    """The report as Markdown or HTML, by the template's name."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
@@ -90,35 +395,12 @@ def render(data: Mapping[str, Any], template: str) -> str:
         undefined=StrictUndefined,
         trim_blocks=False,
     )
-    accuracy = [c for c in data["comparisons"] if c["metric"] == "accuracy"] or data["comparisons"]
-    forest = forest_plot(
-        [
-            ForestRow(
-                f"{c['control']} → {c['treatment']}",
-                100 * c["difference"],
-                100 * c["low"],
-                100 * c["high"],
-                f"{points(c['difference'])} [{points(c['low'])}, {points(c['high'])}]",
-            )
-            for c in accuracy
-        ],
-        100 * data["smallest_effect"],
-    )
-    again = {
-        "seed, seeds": f"{data['run']['seed']}, {data['run']['seeds']}",
-        "embedder": data["run"]["embedder"],
-        **{f"{name} sha256": value for name, value in data["run"]["hashes"].items()},
-        **{name: f"{value:.1f} s" for name, value in data["run"]["costs"].items()},
-        **{name: str(value) for name, value in data["machine"].items()},
-    }
     return environment.get_template(template).render(
         **{"judge": None, **data},
-        forest=forest,
-        scatter=scatter_plot(_speeds(data["arms"]), "questions a second", "accuracy"),
+        forest=_forest(data),
+        scatter=scatter_plot(_speeds(data["arms"]), "questions per second", "accuracy"),
         flows=FACT_FLOWS,
-        again=again,
-        metric_labels=METRIC_LABELS,
-        metric_names={name for arm in data["arms"].values() for name in arm["metrics"]},
+        again=_to_repeat(data),
         metric_groups=_groups(data["arms"]),
         arm_note=arm_note,
         cell=_cell,
@@ -127,13 +409,41 @@ def render(data: Mapping[str, Any], template: str) -> str:
     )
 
 
+def _forest(data: Mapping[str, Any]) -> str:
+    """The differences in accuracy as a plot; those in other metrics where accuracy was not compared."""
+    shown = [c for c in data["comparisons"] if c["metric"] == "accuracy"] or data["comparisons"]
+    rows = [
+        ForestRow(
+            f"{c['control']} → {c['treatment']}",
+            100 * c["difference"],
+            100 * c["low"],
+            100 * c["high"],
+            f"{points(c['difference'])} [{points(c['low'])}, {points(c['high'])}]",
+        )
+        for c in shown
+    ]
+    return forest_plot(rows, 100 * data["smallest_effect"])
+
+
+def _to_repeat(data: Mapping[str, Any]) -> dict[str, str]:
+    """What somebody needs to repeat the run, besides the command."""
+    run = data["run"]
+    return {
+        "seed, seeds": f"{run['seed']}, {run['seeds']}",
+        "embedder": run["embedder"],
+        **{f"{name} sha256": value for name, value in run["hashes"].items()},
+        **{name: f"{value:.1f} s" for name, value in run["costs"].items()},
+        **{name: str(value) for name, value in data["machine"].items()},
+    }
+
+
 def points(share: float | None) -> str:
-    """A difference of shares as signed points with one decimal."""
+    """A difference of shares in points, signed, with one decimal."""
     return "–" if share is None else f"{100 * share:+.1f}"
 
 
 def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
-    """The groups of metrics that some arm has."""
+    """The metrics that at least one arm was scored on, by group."""
     names = {name for arm in arms.values() for name, value in arm["metrics"].items() if value["value"] is not None}
     found = [(group, [note for note in notes if note.name in names]) for group, notes in METRIC_GROUPS]
     return [(group, notes) for group, notes in found if notes]
@@ -148,17 +458,15 @@ def _speeds(arms: Mapping[str, Any]) -> list[ScatterPoint]:
     return found
 
 
-def _cell(name: str, interval: Mapping[str, Any] | None) -> str:
-    if interval is None or interval["value"] is None or math.isnan(interval["value"]):
+def _cell(unit: str, interval: Mapping[str, Any] | None) -> str:
+    if interval is None or interval["value"] is None:
         return "–"
-    value, low, high = interval["value"], interval["low"], interval["high"]
-    if name in _SHARES:
-        return f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-    if name in ("ttft_s", "retrieve_s", "total_s"):
-        return f"{1000 * value:.1f}"
-    if name == "peak_memory_bytes":
+    value = interval["value"]
+    if unit == "share":
+        return f"{100 * value:.1f} % [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+    if unit == "bytes":
         return f"{value / 2**20:.0f}"
-    return f"{value:.1f}"
+    return f"{1000 * value:.1f}" if unit == "seconds" else f"{value:.1f}"
 
 
 def _p_value(value: float | None) -> str:

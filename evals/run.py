@@ -1,33 +1,77 @@
-"""Runs arms over questions through the engine that serves users, and appends a record for each.
+"""Runs arms over questions through the engine that serves users, and logs a record for each.
 
-What is there already is not asked again, so a killed run goes on where it stopped. A question that fails becomes a
-record with its error: unscored, never wrong.
+Questions already in the log are not asked again, so a stopped run continues. A question that fails becomes a record
+with its error: unscored, never wrong.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from evals.arms import ArmSpec, GoldPassages
-from evals.option_parsing import choice_prompt, parse_option
+from evals.arms import ArmAdapters, ArmSpec, GoldPassages
+from evals.judge import JudgeSettings
 from evals.questions import BankQuestion
 from evals.records import PassageRecord, Record, RecordFile
+from evals.text_match import choice_prompt, parse_option
 from indexes.errors import CoalesceError
 from rag.engine import AnswerEngine
-from rag.errors import ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.types import RETRIEVING_ARMS, Answer, AnswerDone, Passage, PassagesFound, Question
+from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
+from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Question
 
+LIKELIHOOD_SHIFTS = 4
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 
 
 @dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What to compare and how. Made once where the run is asked for, and passed down unchanged.
+
+    Attributes:
+        questions: asked in this order.
+        own_library: search the user's library; else the bundled book alone.
+        with_model: a language model answers; else the embedded encoder, which is tuned on the spot.
+        seed: of tuning, bootstrap and random passages.
+        seeds: tuning runs of the encoder, with `seed`, `seed` + 1, and so on.
+        quick: train the encoder for a few steps only.
+        language: `en` or `zh`, the wording that is asked.
+        judge: a language model that grades open answers; None for no grades.
+        export: folder for the run in other tools' formats; None for no export.
+        command: the command line, for the report.
+    """
+
+    questions: tuple[BankQuestion, ...]
+    arms: tuple[ArmSpec, ...]
+    own_library: bool = False
+    with_model: bool = False
+    seed: int = 0
+    seeds: int = 1
+    quick: bool = False
+    language: str = "en"
+    top_k: int = 5
+    judge: JudgeSettings | None = None
+    export: Path | None = None
+    command: str = "coalesce eval"
+
+    @property
+    def tuned(self) -> bool:
+        """Whether an arm uses an adapter."""
+        return any(arm.tuned for arm in self.arms)
+
+    @property
+    def shifts(self) -> int:
+        """Cyclic orders of the options to score and average; the encoder does not see the order."""
+        return LIKELIHOOD_SHIFTS if self.with_model else 1
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One question to one arm: `mode` as in `Record`, `repetition` the number of the tuning seed."""
+    """One question for one arm; `repetition` and `mode` as in `Record`."""
 
     question: BankQuestion
     arm: ArmSpec
@@ -35,71 +79,51 @@ class Job:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How arms are run.
-
-    Attributes:
-        adapters: by tuned arm, the name of the adapter of each repetition.
-        shifts: cyclic orders of the options to score and average: 1 where order cannot matter, else 4.
-        generate_choices: also ask for the option in words (language models).
-        language: `en` or `zh`, which wording of the question is asked.
-    """
-
-    adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    top_k: int = 5
-    seed: int = 0
-    shifts: int = 1
-    generate_choices: bool = False
-    language: str = "en"
-
-
-def plan_jobs(
-    questions: Sequence[BankQuestion], arms: Sequence[ArmSpec], options: RunOptions, open_arms: frozenset[str]
-) -> list[Job]:
-    """Every job of a run, question by question so that an interrupted run has all arms of what it has.
+def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -> list[Job]:
+    """Every job of a run, question by question, so that a stopped run has asked all arms the same questions.
 
     Args:
         open_arms: engine arms that the generator can answer openly in.
     """
-    jobs: list[Job] = []
-    for question in questions:
-        for arm in arms:
-            if not question.gold and arm.evidence in ("gold", "random"):
-                continue
-            for repetition in range(max(1, len(options.adapters.get(arm.name, ())))):
-                if question.choices:
-                    jobs.append(Job(question, arm, repetition, "choice"))
-                    if options.generate_choices:
-                        jobs.append(Job(question, arm, repetition, "generated-choice"))
-                if question.type != "choice" and arm.engine_arm in open_arms:
-                    jobs.append(Job(question, arm, repetition, "open"))
-    return jobs
+    return [
+        Job(question, arm, repetition, mode)
+        for question in spec.questions
+        for arm in spec.arms
+        if question.gold or arm.evidence not in ("gold", "random")
+        for repetition in range(max(1, len(adapters.get(arm.name, ()))))
+        for mode in _modes(spec, question, arm.engine_arm in open_arms)
+    ]
+
+
+def _modes(spec: RunSpec, question: BankQuestion, answers_openly: bool) -> list[str]:
+    modes = []
+    if question.choices:
+        modes += ["choice", "generated-choice"] if spec.with_model else ["choice"]
+    if question.type != "choice" and answers_openly:
+        modes.append("open")
+    return modes
 
 
 class Runner:
-    """Asks the engine and writes records."""
+    """Asks the engine and logs records."""
 
-    def __init__(self, engine: AnswerEngine, gold: GoldPassages, options: RunOptions) -> None:
+    def __init__(self, engine: AnswerEngine, gold: GoldPassages, spec: RunSpec, adapters: ArmAdapters) -> None:
         self._engine = engine
         self._gold = gold
-        self._options = options
+        self._spec = spec
+        self._adapters = adapters
 
-    def run(
-        self, jobs: Sequence[Job], records: RecordFile, cancelled: Callable[[], bool] = lambda: False
-    ) -> Iterator[int]:
-        """Runs what is missing; yields how many jobs are done. Stops between questions when cancelled."""
+    def run(self, jobs: Sequence[Job], records: RecordFile) -> Iterator[int]:
+        """Runs the jobs that have no record yet; yields the number of jobs done."""
         for done, job in enumerate(jobs, start=1):
-            if cancelled():
-                return
             if (job.question.id, job.arm.name, job.repetition, job.mode) not in records:
                 records.append(self._ask(job))
             yield done
 
     def _ask(self, job: Job) -> Record:
         text = job.question.question
-        if self._options.language == "zh" and job.question.question_zh:
-            text = job.question.question_zh
+        if self._spec.language == "zh":
+            text = job.question.question_zh or text
         started = time.perf_counter()
         try:
             passages = self._passages(job, text)
@@ -107,19 +131,17 @@ class Runner:
             if job.mode == "choice":
                 return self._choose(job, text, passages, retrieve_s)
             return self._answer(job, text, passages, retrieve_s)
-        except ArmUnavailable:
-            raise
         except _OF_ONE_QUESTION as error:
             return Record(job.question.id, job.arm.name, job.repetition, job.mode, error=_line(error))
 
     def _passages(self, job: Job, text: str) -> tuple[Passage, ...] | None:
         if job.arm.evidence == "gold":
-            return self._gold.gold(job.question, self._options.top_k)
+            return self._gold.gold(job.question, self._spec.top_k)
         if job.arm.evidence == "random":
-            return self._gold.random(job.question, self._options.top_k, self._options.seed)
-        # An open question is searched by the engine itself, so that refusal is measured as it is served.
+            return self._gold.random(job.question, self._spec.top_k, self._spec.seed)
+        # The engine searches for an open question itself, so that refusals are measured as served.
         if job.mode != "open" and job.arm.engine_arm in RETRIEVING_ARMS:
-            return self._engine.search(text, self._options.top_k)
+            return self._engine.search(text, self._spec.top_k)
         return None
 
     def _choose(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
@@ -129,14 +151,14 @@ class Runner:
         extra: dict[str, np.ndarray] = {}
         prompt_tokens = 0
         read = len(passages or ())
-        for shift in range(self._options.shifts):
+        for shift in range(self._spec.shifts):
             order = [(index + shift) % len(choices) for index in range(len(choices))]
             scored = self._engine.choose(
                 text,
                 [choices[index] for index in order],
                 job.arm.engine_arm,
                 adapter=self._adapter(job),
-                top_k=self._options.top_k,
+                top_k=self._spec.top_k,
                 passages=passages,
             )
             prompt_tokens += scored.usage.prompt_tokens
@@ -150,8 +172,8 @@ class Runner:
             job.repetition,
             job.mode,
             picked=int(totals.argmax()),
-            scores=tuple(map(float, totals / self._options.shifts)),
-            extra={name: tuple(map(float, values / self._options.shifts)) for name, values in extra.items()},
+            scores=tuple(map(float, totals / self._spec.shifts)),
+            extra={name: tuple(map(float, values / self._spec.shifts)) for name, values in extra.items()},
             passages=_kept((passages or ())[:read]),
             passages_left_out=len(passages or ()) - read,
             retrieve_s=retrieve_s,
@@ -166,8 +188,8 @@ class Runner:
             text,
             arm=job.arm.engine_arm,
             adapter=self._adapter(job),
-            top_k=self._options.top_k,
-            seed=self._options.seed,
+            top_k=self._spec.top_k,
+            seed=self._spec.seed,
         )
         found, answer = self._ask_engine(question, passages)
         picked = parse_option(answer.answer, job.question.choices) if job.mode == "generated-choice" else None
@@ -192,22 +214,24 @@ class Runner:
         )
 
     def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[int, Answer]:
-        """How many passages were found, and the answer, whose passages are those that fitted."""
+        """The number of passages found, and the answer, which holds those that fitted the context."""
         found = 0
-        for event in self._engine.stream(question, passages=passages, keep=False):
+
+        def listen(event: Event) -> None:
+            nonlocal found
             if isinstance(event, PassagesFound):
                 found = len(event.passages)
-            elif isinstance(event, AnswerDone):
-                return found, event.answer
-        raise GenerationFailed("the answer ended without its last event")
+
+        answer = self._engine.ask(question, passages=passages, keep=False, listen=listen)
+        return found, answer
 
     def _adapter(self, job: Job) -> str | None:
-        adapters = self._options.adapters.get(job.arm.name)
+        adapters = self._adapters.get(job.arm.name)
         return adapters[job.repetition] if adapters else None
 
 
 def unread_passages(records: Sequence[Record]) -> str:
-    """One sentence on passages that did not fit the model's context; empty when all were read."""
+    """A sentence on passages that did not fit the model's context; empty when all were read."""
     retrieving = [record for record in records if record.passages or record.passages_left_out]
     short = sum(bool(record.passages_left_out) for record in retrieving)
     if not short:

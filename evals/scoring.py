@@ -1,40 +1,47 @@
-"""Records to scores: one row a record, one column a metric; None where a metric does not apply or cannot be told."""
+"""Scores records: one row per record, one column per metric. None means unscored, never zero.
+
+Retrieval, over the parts (needed facts) that each passage holds, best passage first:
+    recall@k            parts found in the first k / parts
+    all-parts recall    1 when every part is found in the first k
+    MRR                 1 / rank of the first passage with a needed part; 0 when no passage has one
+    nDCG@k              DCG / DCG of the ideal order (Järvelin & Kekäläinen 2002); a part gains once, at its first rank
+Answers:
+    key-fact recall     key facts stated / key facts; string matching with aliases, as in ASQA and ALCE (str-EM)
+    exact match         1 when answer and reference are equal after levelling, final punctuation dropped
+    token F1            2PR / (P + R) over multisets of tokens (SQuAD)
+    chrF                character 6-gram F2 (Popović 2015), computed by sacrebleu
+    unsupported terms   numbers and identifiers in no passage and not in the question / those in the answer
+Citations (Gao et al. 2023, arXiv 2305.14627, section 4), with `rag.citations` in place of the 11B entailment model:
+    recall              sentences that the passages they cite support together / sentences
+    precision           citations that count / citations: the sentence is supported, and this passage supports it alone
+                        or the others do not without it
+    gold recall         needed parts that some quote covers / parts
+    gold precision      quotes that overlap a gold evidence text / quotes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from evals.hand_labels import GRADES, AnswerKey
-from evals.metrics.citations import citation_scores, gold_citation_scores
-from evals.metrics.key_facts import fact_met, key_fact_recall, normalize
-from evals.metrics.retrieval import all_parts_recall_at_k, ndcg_at_k, recall_at_k, reciprocal_rank
-from evals.metrics.text_overlap import chrf, exact_match, token_f1
-from evals.metrics.unsupported_terms import unsupported_term_rate
 from evals.questions import BankQuestion
-from evals.records import PassageRecord, Record
+from evals.records import AnswerKey, PassageRecord, Record
+from evals.text_match import fact_met, normalize, tokens
+from indexes.sentences import split_spans
+from indexes.words import terms_of
+from rag.citations import find_markers, support_of, without_markers
 
 RETRIEVAL_K = 5
-HIGHER_IS_BETTER = frozenset(
-    {
-        "accuracy",
-        "accuracy_norm",
-        "key_fact_recall",
-        "judge_score",
-        "exact_match",
-        "token_f1",
-        "chrf",
-        "citation_recall",
-        "citation_precision",
-        "gold_citation_recall",
-        "gold_citation_precision",
-        f"recall_at_{RETRIEVAL_K}",
-        f"evidence_recall_at_{RETRIEVAL_K}",
-        f"all_parts_recall_at_{RETRIEVAL_K}",
-        "mrr",
-        f"ndcg_at_{RETRIEVAL_K}",
-    }
-)
+GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
+"""A judge's grades and their scores."""
+FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
+_OTHER_SCORINGS = {"letters": "accuracy_by_letter", "sum_logprob": "accuracy_sum_logprob"}
+"""Metrics of a generator's other scorings of the options, by the name the generator gives them."""
+_NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ def score_records(
     questions: Mapping[str, BankQuestion],
     grades: Mapping[AnswerKey, str | None] | None = None,
 ) -> list[Row]:
-    """Scores every record of a known question; `grades` are those of a judge, where there was one."""
+    """Scores every record of a known question; `grades` are a judge's, where one was asked."""
     return [
         Row(
             record,
@@ -81,19 +88,19 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         right = float(record.picked == question.answer_index)
         return metrics | {"generated_accuracy": right, "unparsed": float(record.picked is None)}
     metrics["accuracy"] = float(record.picked == question.answer_index)
-    for name, scores in record.extra.items():
-        best = max(range(len(scores)), key=lambda index: scores[index])
-        metrics[f"accuracy_{name}"] = float(best == question.answer_index)
+    for name, metric in _OTHER_SCORINGS.items():
+        if scores := record.extra.get(name):
+            metrics[metric] = float(scores.index(max(scores)) == question.answer_index)
     return metrics
 
 
 def _judge_score(
     record: Record, questions: Mapping[str, BankQuestion], grades: Mapping[AnswerKey, str | None] | None
 ) -> dict[str, float | None]:
-    """1, 0.5 or 0 by grade; 0 for refusing what the book answers; None where the judge named no grade."""
+    """1, 0.5 or 0 by grade; 0 for refusing an answerable question; None where the judge gave no grade."""
     if grades is None or record.mode != "open" or record.error or not questions[record.question_id].answerable:
         return {}
-    grade = "wrong" if record.refused else grades.get((record.question_id, record.arm, record.repetition))
+    grade = "wrong" if record.refused else grades.get(record.answer_key)
     return {"judge_score": None if grade is None else GRADES[grade]}
 
 
@@ -162,11 +169,8 @@ def _evidence_by_part(question: BankQuestion) -> list[list[str]]:
     return [[gold.evidence for gold in question.gold if gold.part == part] for part in question.parts]
 
 
-FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
-
-
 def fact_flow(rows: Sequence[Row]) -> dict[str, int]:
-    """How key facts went from passages to answers, over open answers with passages (RAGChecker's split, by key facts).
+    """Counts where key facts were used or lost, over open answers with passages (RAGChecker's split, by key facts).
 
     `used`: in passages and in the answer; `reader lost it`: in passages only; `self-knowledge`: in the answer only;
     `missed`: in neither.
@@ -182,3 +186,166 @@ def fact_flow(rows: Sequence[Row]) -> dict[str, int]:
             flow = ("used" if said else "reader lost it") if read else ("self-knowledge" if said else "missed")
             counts[flow] += 1
     return counts
+
+
+def recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
+    """Share of `parts` found in the first `k` passages; None without parts.
+
+    Args:
+        found: the parts that each passage holds, best first.
+        parts: the parts that are needed.
+    """
+    if not parts:
+        return None
+    return len(_held_by(found[:k]) & parts) / len(parts)
+
+
+def all_parts_recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
+    """1.0 when every part is found in the first `k` passages, else 0.0; None without parts."""
+    if not parts:
+        return None
+    return float(parts <= _held_by(found[:k]))
+
+
+def reciprocal_rank(found: Sequence[Set[int]], parts: Set[int]) -> float | None:
+    """1 / rank of the first passage that holds a needed part, 0.0 when none does; None without parts."""
+    if not parts:
+        return None
+    return next((1 / rank for rank, held in enumerate(found, start=1) if held & parts), 0.0)
+
+
+def ndcg_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
+    """Discounted gain of the order over the best possible, 0.0 to 1.0; None without parts."""
+    if not parts:
+        return None
+    gain, known = 0.0, set[int]()
+    for rank, held in enumerate(found[:k], start=1):
+        if (held & parts) - known:
+            gain += 1 / math.log2(rank + 1)
+            known |= held & parts
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(parts), k) + 1))
+    return gain / ideal
+
+
+def _held_by(passages: Sequence[Set[int]]) -> set[int]:
+    return set[int]().union(*passages)
+
+
+def key_fact_recall(facts: Sequence[str], answer: str) -> float | None:
+    """Share of `facts` that `answer` states, 0.0 to 1.0; None without facts."""
+    if not facts:
+        return None
+    return sum(fact_met(fact, answer) for fact in facts) / len(facts)
+
+
+def exact_match(answer: str, reference: str) -> float | None:
+    """1.0 or 0.0; None without a reference."""
+    if not reference.strip():
+        return None
+    return float(normalize(answer).rstrip(".。!?") == normalize(reference).rstrip(".。!?"))
+
+
+def token_f1(answer: str, reference: str) -> float | None:
+    """0.0 to 1.0; None without a token in the reference."""
+    wanted = Counter(tokens(reference))
+    if not wanted:
+        return None
+    given = Counter(tokens(answer))
+    common = sum((given & wanted).values())
+    return 2 * common / (sum(given.values()) + sum(wanted.values()))
+
+
+def chrf(answer: str, reference: str) -> float | None:
+    """0.0 to 1.0; None without a reference."""
+    if not reference.strip():
+        return None
+    from sacrebleu.metrics.chrf import CHRF
+
+    return float(CHRF().sentence_score(answer, [reference]).score) / 100
+
+
+def unsupported_term_rate(answer: str, passages: str, question: str = "") -> float | None:
+    """Share of the answer's numbers and identifiers that nothing supports, 0.0 to 1.0; None without such terms.
+
+    A made-up `cudaXyz` needs no judge. Citation markers and list numbering do not count as numbers.
+    """
+    said = terms_of(_NUMBERING.sub(" ", without_markers(answer)))
+    read, asked = terms_of(passages), terms_of(question)
+    terms = said.identifiers | said.numbers
+    if not terms:
+        return None
+    known = read.identifiers | read.numbers | read.stems | asked.identifiers | asked.numbers | asked.stems
+    return len(terms - known) / len(terms)
+
+
+@dataclass(frozen=True, slots=True)
+class CitationScores:
+    """Recall and precision, 0.0 to 1.0; None where there was nothing to score."""
+
+    recall: float | None
+    precision: float | None
+
+
+def citation_scores(answer: str, passages: Sequence[str]) -> CitationScores:
+    """Scores an answer against its numbered passages (`[1]` is `passages[0]`).
+
+    A sentence without a citation, or with one that names no passage, is not supported. Recall is None without a
+    sentence, precision without a citation.
+    """
+    sentences = cited_sentences(answer)
+    if not sentences:
+        return CitationScores(None, None)
+    supported, counting, citations = 0, 0, 0
+    for sentence, numbers in sentences:
+        citations += len(numbers)
+        valid = [number for number in numbers if 1 <= number <= len(passages)]
+        if not valid or len(valid) < len(numbers):
+            continue
+        texts = {number: passages[number - 1] for number in valid}
+        if not _supports("\n".join(texts.values()), sentence):
+            continue
+        supported += 1
+        for number, text in texts.items():
+            others = "\n".join(other for key, other in texts.items() if key != number)
+            counting += _supports(text, sentence) or not _supports(others, sentence)
+    return CitationScores(supported / len(sentences), counting / citations if citations else None)
+
+
+def gold_citation_scores(quotes: Sequence[str], evidence_by_part: Sequence[Sequence[str]]) -> CitationScores:
+    """Scores an answer's quotes against the gold evidence; no support model is needed. None without gold.
+
+    Args:
+        evidence_by_part: for each needed part, the evidence texts of which one is enough.
+    """
+    if not evidence_by_part:
+        return CitationScores(None, None)
+    levelled = [[normalize(text) for text in part] for part in evidence_by_part]
+    cited = [normalize(quote) for quote in quotes]
+    covered = sum(any(_overlap(quote, text) for quote in cited for text in part) for part in levelled)
+    right = sum(any(_overlap(quote, text) for part in levelled for text in part) for quote in cited)
+    return CitationScores(covered / len(levelled), right / len(cited) if cited else None)
+
+
+def cited_sentences(answer: str) -> list[tuple[str, tuple[int, ...]]]:
+    """The answer's sentences and listings without markers, each with the passage numbers cited in or right after it."""
+    text, markers = answer, list(find_markers(answer))
+    for marker in markers:
+        blank = " " * (marker.marker_end - marker.marker_start)  # keeps the offsets of later markers
+        text = text[: marker.marker_start] + blank + text[marker.marker_end :]
+    spans = [span for span in split_spans(text) if text[span.start : span.end].strip(" .!?。")]
+    starts = [span.start for span in spans]
+    cited: list[list[int]] = [[] for _ in spans]
+    for marker in markers:
+        if spans:
+            cited[max(0, bisect_right(starts, marker.marker_start) - 1)].append(marker.number)
+    return [
+        (text[span.start : span.end], tuple(dict.fromkeys(numbers))) for span, numbers in zip(spans, cited, strict=True)
+    ]
+
+
+def _overlap(quote: str, evidence: str) -> bool:
+    return bool(quote and evidence) and (quote in evidence or evidence in quote)
+
+
+def _supports(text: str, sentence: str) -> bool:
+    return bool(text) and support_of(sentence, text).verdict == "supported"

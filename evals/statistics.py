@@ -1,7 +1,7 @@
 """Intervals and tests for paired comparisons of systems over the same questions.
 
 The unit is the question. Scores are NumPy arrays aligned by question, shape (num_questions,), with NaN for unscored;
-a pair counts only where both are scored. Clusters are sections: questions on one page are not independent.
+a pair counts only where both are scored. Clusters are sections: questions on one section are not independent.
 
 Sources: Wilson 1927 (interval of a share); McNemar 1947 (exact, binomial); Efron 1979 with whole clusters drawn
 (Field & Welsh 2007); Holm 1979; Miller 2024, arXiv 2411.00640 (paired differences and clusters in evaluations).
@@ -46,8 +46,8 @@ class McNemar:
     p: float
 
 
-def wilson_interval(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson's score interval of a share; `successes` may be a sum of shares. NaN for n = 0."""
+def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's score interval of `successes` in `n`; NaN for n = 0."""
     if n == 0:
         return Interval(math.nan, math.nan, math.nan)
     from scipy.stats import norm
@@ -70,10 +70,10 @@ def mcnemar(control: Scores, treatment: Scores) -> McNemar:
 
 
 def bootstrap_mean(scores: Scores, clusters: Sequence[str], seed: int = 0, draws: int = BOOTSTRAP_DRAWS) -> Interval:
-    """Mean with a percentile interval from drawing whole clusters.
+    """Mean with a percentile interval from resampling whole clusters.
 
     Args:
-        scores: `(num_questions,)`, or `(num_seeds, num_questions)`: then seeds are drawn as well.
+        scores: `(num_questions,)`, or `(num_seeds, num_questions)` to resample seeds as well.
         clusters: the section of each question.
     """
     table = np.atleast_2d(scores)
@@ -98,18 +98,12 @@ def bootstrap_mean(scores: Scores, clusters: Sequence[str], seed: int = 0, draws
     return Interval(float(filled.sum() / scored.sum()), float(low), float(high))
 
 
-def paired_difference(
-    control: Scores, treatment: Scores, clusters: Sequence[str], seed: int = 0, draws: int = BOOTSTRAP_DRAWS
-) -> Interval:
-    """Mean of treatment minus control over questions scored in both, clusters (and seeds) drawn.
-
-    Either may be `(num_seeds, num_questions)`; one seed is set against every seed of the other.
-    """
-    return bootstrap_mean(treatment_minus_control(control, treatment), clusters, seed, draws)
-
-
 def treatment_minus_control(control: Scores, treatment: Scores) -> Scores:
-    """Differences by seed and question, `(num_seeds, num_questions)`; NaN where either is unscored."""
+    """Paired differences, `(num_seeds, num_questions)`; NaN where either is unscored.
+
+    Either may be `(num_questions,)` or `(num_seeds, num_questions)`; a single seed is compared with every seed of the
+    other.
+    """
     control, treatment = np.atleast_2d(control), np.atleast_2d(treatment)
     num_seeds = max(len(control), len(treatment))
     return np.broadcast_to(treatment, (num_seeds, treatment.shape[1])) - np.broadcast_to(
@@ -118,16 +112,16 @@ def treatment_minus_control(control: Scores, treatment: Scores) -> Scores:
 
 
 def sign_flip_p(differences: Scores, clusters: Sequence[str], seed: int = 0, draws: int = BOOTSTRAP_DRAWS) -> float:
-    """Two-sided permutation p of a mean difference: the signs of whole clusters are flipped at random.
+    """Two-sided permutation p of a mean difference, flipping the signs of whole clusters at random.
 
-    Counts the observed order among the draws (Phipson & Smyth 2010), so p is never 0.
+    The observed signs count as one of the draws (Phipson & Smyth 2010), so p is never 0.
     """
-    mean = np.nanmean(np.atleast_2d(differences), axis=0) if np.size(differences) else np.array([])
-    keep = ~np.isnan(mean)
+    table = np.atleast_2d(differences)
+    keep = ~np.isnan(table).all(axis=0)
     if not keep.any():
         return math.nan
     _, index = np.unique(np.asarray(clusters, dtype=object)[keep].astype(str), return_inverse=True)
-    sums = np.bincount(index, mean[keep])
+    sums = np.bincount(index, np.nanmean(table[:, keep], axis=0))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, len(sums)))
     flipped = np.abs(signs @ sums)
     return float((np.sum(flipped >= abs(sums.sum()) - 1e-12) + 1) / (draws + 1))
@@ -144,7 +138,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mcnemar_power(n: int, difference: float, discordant: float, alpha: float = 0.05) -> float:
-    """Chance that an exact McNemar test at `alpha` finds a true difference.
+    """Probability that an exact McNemar test at `alpha` detects a true difference.
 
     Args:
         n: questions.
@@ -166,7 +160,7 @@ def mcnemar_power(n: int, difference: float, discordant: float, alpha: float = 0
 
 
 def smallest_detectable(n: int, discordant: float = 0.3, power: float = 0.8) -> float:
-    """Smallest difference that the exact McNemar test finds with this power, to 0.5 points; NaN if none."""
+    """Smallest difference that the exact McNemar test detects with this power, to 0.5 points; NaN if none."""
     for points in range(1, 201):
         difference = points / 200
         if difference <= discordant and mcnemar_power(n, difference, discordant) >= power:

@@ -1,7 +1,6 @@
 """Studying: exams set and marked, misses turned into cards, cards reviewed, progress by chapter.
 
-Decides nothing about HTTP and nothing about retrieval: what it needs of the library is one function that finds the
-passage which justifies an answer.
+An exam past its deadline is closed with its draft when it, or anything that follows from it, is next read.
 """
 
 from __future__ import annotations
@@ -9,26 +8,28 @@ from __future__ import annotations
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from evals.errors import ExamClosed
-from evals.exam import ExamPlan, draw_exam
+from evals.exam import PASSED, ExamPlan, Given, Result, draw_exam, mark_answer, readable_answer
 from evals.learners import DEFAULT_LEARNER, checked_learner
-from evals.marking import Given, mark_answer
-from evals.questions import BankQuestion, parse_question
+from evals.questions import BankQuestion, load_bank, sections_of
 from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
+from evals.text_match import normalize
 from indexes.errors import InvalidInput
+from indexes.sample import SAMPLE_PATH
+from rag.passages import passage_from_nodes
+from rag.types import Passage, SearchableLibrary
 
 Clock = Callable[[], datetime]
-FindPassage = Callable[[BankQuestion], Mapping[str, Any] | None]
-"""The passage that justifies a question's answer, in the wire form of a passage, or None."""
+FindPassage = Callable[[BankQuestion], Passage | None]
+"""The passage that justifies a question's answer, or None."""
 
 FORECAST_DAYS = 7
-PASSED = 0.999
-"""Least score of an attempt that counts as right and makes no card."""
+_EVIDENCE_CANDIDATES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +59,29 @@ class Progress:
 
 
 class Study:
-    """The one front door to exams, cards and progress."""
+    """Exams, cards and progress of every learner.
+
+    Args:
+        find_passage: finds the passage that justifies a question's answer, kept with each mark.
+        questions: the questions that exams draw from and progress counts.
+        clock: the time now, with a time zone.
+    """
 
     def __init__(
         self,
         store: StudyStore,
-        questions: Callable[[], Sequence[BankQuestion]],
         find_passage: FindPassage,
+        questions: Callable[[], Sequence[BankQuestion]] = load_bank,
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
-        self._questions = questions
         self._find_passage = find_passage
+        self._questions = questions
         self._clock = clock
+
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
 
     def start_exam(
         self, plan: ExamPlan, learner: str = DEFAULT_LEARNER, questions: Sequence[BankQuestion] | None = None
@@ -88,84 +99,107 @@ class Study:
             learner=learner,
             created_at=now,
             deadline=now + timedelta(seconds=plan.time_limit_s) if plan.time_limit_s is not None else None,
-            questions=tuple(asdict(question) for question in drawn),
-            handed_in_at=None,
-            result=None,
+            questions=drawn,
         )
         self._store.add_exam(exam)
         return exam
 
     def exam(self, exam_id: str, learner: str | None = None) -> StoredExam:
-        """An exam, with its result once handed in; of one learner, or of whoever's it is. Raises NotFound."""
-        return self._store.exam(exam_id, learner if learner is None else checked_learner(learner))
+        """An exam, with its result once handed in: one learner's, or whoever's when None is named. Raises NotFound."""
+        exam = self._store.exam(exam_id, learner if learner is None else checked_learner(learner))
+        if exam.handed_in_at is None and exam.deadline is not None and self._clock() > exam.deadline:
+            self._close_at_deadline(exam)
+            exam = self._store.exam(exam_id, None)
+        return exam
 
     def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
-        """The newest exams of a learner, the newest first."""
-        return self._store.exams(checked_learner(learner), limit)
+        """The newest exams of a learner, newest first."""
+        learner = self._up_to_date(learner)
+        return self._store.exams(learner, limit)
 
-    def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> dict[str, Any]:
-        """Marks an exam: `{score, max_score, marks}`; what was not answered is 0. Nothing is kept when it raises.
+    def draft(self, exam_id: str) -> dict[str, Given]:
+        """The answers given so far in an open exam, by question id."""
+        return self._store.draft(exam_id)
+
+    def keep_draft(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> None:
+        """Keeps the answers given so far, in place of those kept before; what counts if the time runs out.
 
         Raises:
             NotFound: no such exam of this learner.
-            ExamClosed: handed in before, or after the deadline.
+            ExamClosed: handed in, or past its deadline.
+            InvalidInput: an answer that cannot be marked.
+        """
+        exam = self._open_exam(exam_id, learner)
+        self._store.put_draft(exam.id, _readable_answers(exam, answers), self._clock())
+
+    def keep_answer(self, exam: StoredExam, question_id: str, answer: Given) -> dict[str, Given]:
+        """Keeps one answer of a draft beside the others and returns all; None takes it back. Raises as `keep_draft`."""
+        open_exam = self._open_exam(exam.id, exam.learner)
+        return self._store.change_draft(exam.id, _readable_answers(open_exam, {question_id: answer}), self._clock())
+
+    def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> Result:
+        """Marks an exam; what was not answered is 0. Nothing is kept when it raises.
+
+        Raises:
+            NotFound: no such exam of this learner.
+            ExamClosed: handed in before, or past its deadline.
             InvalidInput: an answer to a question that is not in the exam, or an option that does not exist.
         """
+        exam = self._open_exam(exam_id, learner)
+        return self._mark(exam, _readable_answers(exam, answers), self._clock())
+
+    def _open_exam(self, exam_id: str, learner: str | None) -> StoredExam:
+        """An exam that answers can still be given to. Raises NotFound, ExamClosed."""
         exam = self.exam(exam_id, learner)
-        now = self._clock()
+        if exam.closed_by_deadline:
+            raise ExamClosed(
+                f"exam {exam.id} closed at {exam.deadline}, it is {self._clock().isoformat()}",
+                hint=f"GET /v1/exams/{exam.id} shows the marks of what was answered until then",
+            )
         if exam.handed_in_at is not None:
             raise ExamClosed(
                 f"exam {exam.id} was handed in at {exam.handed_in_at.isoformat()}", hint=f"see GET /v1/exams/{exam.id}"
             )
-        if exam.deadline is not None and now > exam.deadline:
-            raise ExamClosed(
-                f"exam {exam.id} closed at {exam.deadline.isoformat()}, it is {now.isoformat()}",
-                hint="start another with POST /v1/exams",
-            )
-        questions = [question_of(record) for record in exam.questions]
-        strangers = sorted(set(answers) - {question.id for question in questions})
-        if strangers:
-            raise InvalidInput(f"question {strangers[0]!r} is not in exam {exam.id}", hint="answer its own questions")
-        marks = [mark_answer(question, answers.get(question.id)) for question in questions]
-        result = {
-            "score": round(sum(mark.score for mark in marks), 4),
-            "max_score": sum(mark.max_score for mark in marks),
-            "marks": [
-                {
-                    "question_id": mark.question_id,
-                    "score": mark.score,
-                    "max_score": mark.max_score,
-                    "answer": mark.given,
-                    "answer_index": question.answer_index if question.type == "choice" else None,
-                    "reference_answer": mark.reference_answer,
-                    "facts_met": list(mark.facts_met),
-                    "facts_missed": list(mark.facts_missed),
-                    "passage": self._find_passage(question),
-                }
-                for mark, question in zip(marks, questions, strict=True)
-            ],
-        }
+        return exam
+
+    def _close_at_deadline(self, exam: StoredExam) -> None:
+        """Marks the draft of an exam whose time ran out, unless another process just did."""
+        if exam.deadline is not None:
+            with suppress(ExamClosed):
+                self._mark(exam, self._store.draft(exam.id), exam.deadline)
+
+    def _up_to_date(self, learner: str) -> str:
+        """The learner's name, once the exams whose time ran out are closed: cards and progress follow from them."""
+        learner = checked_learner(learner)
+        for exam in self._store.overdue(self._clock(), learner):
+            self._close_at_deadline(exam)
+        return learner
+
+    def _mark(self, exam: StoredExam, answers: Mapping[str, Given], now: datetime) -> Result:
+        """Marks an exam as of `now` and keeps result, attempts and cards."""
+        marks = tuple(
+            mark_answer(question, answers.get(question.id), self._find_passage(question)) for question in exam.questions
+        )
+        result = Result(marks)
         attempts = [
-            Attempt(question.id, question.chapter, question.section, mark.score / mark.max_score, now)
-            for mark, question in zip(marks, questions, strict=True)
+            Attempt(question.id, question.chapter, question.section, mark.share, now)
+            for mark, question in zip(marks, exam.questions, strict=True)
         ]
-        missed = [
-            record for record, mark in zip(exam.questions, marks, strict=True) if mark.score < PASSED * mark.max_score
-        ]
+        missed = [question for mark, question in zip(marks, exam.questions, strict=True) if not mark.passed]
         self._store.close_exam(exam, result, attempts, missed, now)
         return result
 
     def due_cards(self, learner: str = DEFAULT_LEARNER, limit: int = 100) -> tuple[StoredCard, ...]:
         """Cards due now, the longest overdue first."""
-        return self._store.due_cards(checked_learner(learner), self._clock(), limit)
+        return self._store.due_cards(self._up_to_date(learner), self._clock(), limit)
 
     def count_due(self, learner: str = DEFAULT_LEARNER) -> int:
         """How many cards are due now."""
-        return self._store.count_due(checked_learner(learner), self._clock())
+        return self._store.count_due(self._up_to_date(learner), self._clock())
 
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
-        return self._store.cards(checked_learner(learner))
+        return self._store.cards(self._up_to_date(learner))
 
     def review_card(
         self, card_id: str, rating: int, learner: str | None = None, at: datetime | None = None
@@ -189,13 +223,13 @@ class Study:
             raise InvalidInput(f"the review is dated {at.isoformat()}, ahead of {now.isoformat()}", hint="leave it out")
         when = at or now
         schedule = review(card.fsrs_json, rating, when)
-        question = question_of(card.question)
+        question = card.question
         attempt = Attempt(question.id, question.chapter, question.section, float(rating > 1), when)
         return self._store.keep_review(card, schedule, rating, attempt)
 
     def progress(self, learner: str = DEFAULT_LEARNER) -> Progress:
         """What was seen, what was right, what is due and what is coming, by chapter."""
-        learner = checked_learner(learner)
+        learner = self._up_to_date(learner)
         now = self._clock()
         questions = {question.id: question for question in self._questions() if question.answerable}
         totals = Counter(question.chapter for question in questions.values())
@@ -229,7 +263,39 @@ class Study:
         )
 
 
-def question_of(record: Mapping[str, Any]) -> BankQuestion:
-    """The question that an exam or a card keeps."""
-    listed = {key: list(value) if isinstance(value, tuple) else value for key, value in record.items()}
-    return parse_question(listed, where=str(record.get("id", "question")))
+def _readable_answers(exam: StoredExam, answers: Mapping[str, Given]) -> dict[str, Given]:
+    """Every answer as it will be marked. Raises InvalidInput, naming the question."""
+    questions = {question.id: question for question in exam.questions}
+    strangers = sorted(set(answers) - set(questions))
+    if strangers:
+        raise InvalidInput(f"question {strangers[0]!r} is not in exam {exam.id}", hint="answer its own questions")
+    return {name: readable_answer(questions[name], given) for name, given in answers.items()}
+
+
+def justify(question: BankQuestion, library: SearchableLibrary | None) -> Passage | None:
+    """The passage that justifies a question's reference answer.
+
+    The gold evidence is looked up in the library; where the book is not there, the bundled book's own section takes its
+    place, without ids that could be opened. A question without gold gets the best passage for question and answer.
+    """
+    if library is not None:
+        for gold in question.gold:
+            evidence = normalize(gold.evidence)
+            for hit in library.lexical(f"{gold.heading} {gold.evidence}", _EVIDENCE_CANDIDATES):
+                if evidence and evidence in normalize(hit.node.text):
+                    return passage_from_nodes([hit.node], hit.node, hit.score)
+        if not question.gold:
+            hits = library.lexical(f"{question.question} {question.answer}", 1)
+            return passage_from_nodes([hits[0].node], hits[0].node, hits[0].score) if hits else None
+    return _bundled_section(question) if question.gold else None
+
+
+def _bundled_section(question: BankQuestion) -> Passage | None:
+    gold = question.gold[0]
+    path = SAMPLE_PATH / gold.file
+    if path.parent != SAMPLE_PATH or not path.is_file():
+        return None
+    text = sections_of(path).get(gold.heading, "").strip()
+    if not text:
+        return None
+    return Passage("", "", "", (gold.heading,), None, None, None, text, 0.0, question.chapter)

@@ -1,70 +1,133 @@
-"""What learners did, in one SQLite file in the home: exams, attempts, cards, reviews.
+"""The database of studying: exams with their drafts and marks, attempts, cards, reviews.
 
-Questions are kept as they were asked, so marks stay readable when a question file changes. Every row names its
-learner, and every list is of one. An exam or a card is found by its id alone only where no learner is asked for.
+Questions are kept as they were asked, so that marks stay readable when a question file changes. Every row names its
+learner, and every list is of one learner.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
+from sqlalchemy import (
+    REAL,
+    Column,
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    UniqueConstraint,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from evals.errors import ExamClosed
+from evals.exam import Given, Mark, Result
+from evals.questions import BankQuestion, parse_question
 from evals.schedule import Scheduled, make_due, new_card
+from indexes.database import Database, IsoTime, JsonText, Schema
 from indexes.errors import NotFound
-from indexes.state_file import StateFile
+from rag.types import Passage
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS exams (
-    id TEXT PRIMARY KEY, learner TEXT NOT NULL, created_at TEXT NOT NULL, deadline TEXT,
-    questions TEXT NOT NULL, handed_in_at TEXT, result TEXT
-);
-CREATE TABLE IF NOT EXISTS attempts (
-    number INTEGER PRIMARY KEY, learner TEXT NOT NULL, question_id TEXT NOT NULL, chapter INTEGER NOT NULL,
-    section TEXT, score REAL NOT NULL, at TEXT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS attempts_of ON attempts (learner, question_id, number);
-CREATE TABLE IF NOT EXISTS cards (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, learner TEXT NOT NULL, question_id TEXT NOT NULL,
-    question TEXT NOT NULL, fsrs TEXT NOT NULL, due TEXT NOT NULL, state TEXT NOT NULL,
-    UNIQUE (learner, question_id)
-);
-CREATE INDEX IF NOT EXISTS cards_due ON cards (learner, due);
-CREATE TABLE IF NOT EXISTS reviews (
-    number INTEGER PRIMARY KEY, card_id TEXT NOT NULL, rating INTEGER NOT NULL, at TEXT NOT NULL, fsrs TEXT NOT NULL
-);
-"""
-SCHEMA_VERSION = 1
+_TABLES = MetaData()
+_exams = Table(
+    "exams",
+    _TABLES,
+    Column("id", Text, primary_key=True),
+    Column("learner", Text, nullable=False),
+    Column("created_at", IsoTime, nullable=False),
+    Column("deadline", IsoTime),
+    Column("questions", JsonText, nullable=False),
+    Column("handed_in_at", IsoTime),
+    Column("result", JsonText),
+    Index("exams_of", "learner", "created_at"),
+)
+_drafts = Table(
+    "drafts",
+    _TABLES,
+    Column("exam_id", Text, ForeignKey("exams.id", ondelete="CASCADE"), primary_key=True),
+    Column("answers", JsonText, nullable=False),
+    Column("updated_at", IsoTime, nullable=False),
+)
+_attempts = Table(
+    "attempts",
+    _TABLES,
+    Column("number", Integer, primary_key=True),
+    Column("learner", Text, nullable=False),
+    Column("question_id", Text, nullable=False),
+    Column("chapter", Integer, nullable=False),
+    Column("section", Text),
+    Column("score", REAL, nullable=False),
+    Column("at", IsoTime, nullable=False),
+    Index("attempts_of", "learner", "question_id", "number"),
+)
+_cards = Table(
+    "cards",
+    _TABLES,
+    Column("number", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("learner", Text, nullable=False),
+    Column("question_id", Text, nullable=False),
+    Column("question", JsonText, nullable=False),
+    Column("fsrs", Text, nullable=False),
+    Column("due", IsoTime, nullable=False),
+    Column("state", Text, nullable=False),
+    UniqueConstraint("learner", "question_id"),
+    Index("cards_due", "learner", "due"),
+)
+_reviews = Table(
+    "reviews",
+    _TABLES,
+    Column("number", Integer, primary_key=True),
+    Column("card_id", Text, nullable=False),
+    Column("rating", Integer, nullable=False),
+    Column("at", IsoTime, nullable=False),
+    Column("fsrs", Text, nullable=False),
+)
+STUDY = Schema("study_1", _TABLES)
+_PASSAGE_FIELDS = (
+    "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",
+)  # fmt: skip
+"""Of a passage, what is kept with a mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredExam:
-    """An exam as it was set: `questions` are records of the question schema; `result` once handed in."""
+    """An exam as it was set; `result` is there once it was handed in."""
 
     id: str
     learner: str
     created_at: datetime
     deadline: datetime | None
-    questions: tuple[dict[str, Any], ...]
-    handed_in_at: datetime | None
-    result: dict[str, Any] | None
+    questions: tuple[BankQuestion, ...]
+    handed_in_at: datetime | None = None
+    result: Result | None = None
+
+    @property
+    def closed_by_deadline(self) -> bool:
+        """Whether its time ran out before it was handed in."""
+        return self.deadline is not None and self.handed_in_at == self.deadline
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCard:
-    """A card: its question's record and its schedule."""
+    """A card: its question and its schedule."""
 
     id: str
     learner: str
     question_id: str
-    question: dict[str, Any]
+    question: BankQuestion
     fsrs_json: str
     due: datetime
     state: str
@@ -81,192 +144,246 @@ class Attempt:
     at: datetime
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.executescript(_SCHEMA)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
 class StudyStore:
-    """Exams, attempts and cards of every learner. Safe to share among threads."""
+    """Exams, attempts and cards of every learner. Light to make; threads may share it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = StateFile(path, _prepare)
+        self._database = Database(path, STUDY)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        self._database.close()
+
+    # --- exams
 
     def add_exam(self, exam: StoredExam) -> None:
-        """Keeps a new exam."""
-        with self._file.transaction() as database:
-            database.execute(
-                "INSERT INTO exams (id, learner, created_at, deadline, questions) VALUES (?, ?, ?, ?, ?)",
-                (
-                    exam.id,
-                    exam.learner,
-                    exam.created_at.isoformat(),
-                    exam.deadline.isoformat() if exam.deadline else None,
-                    json.dumps(exam.questions, ensure_ascii=False),
-                ),
-            )
+        """Keep a new exam."""
+        row = {
+            "id": exam.id,
+            "learner": exam.learner,
+            "created_at": exam.created_at,
+            "deadline": exam.deadline,
+            "questions": [asdict(question) for question in exam.questions],
+        }
+        with self._database.writing() as connection:
+            connection.execute(insert(_exams), row)
 
     def exam(self, exam_id: str, learner: str | None) -> StoredExam:
-        """One exam, whoever's it is when no learner is named.
-
-        Raises:
-            NotFound: there is none by that id, or it is another learner's.
-        """
-        with self._file.transaction() as database:
-            row = database.execute("SELECT * FROM exams WHERE id = ?", (exam_id,)).fetchone()
-        if row is None or learner not in (None, row["learner"]):
-            whose = "there is" if learner is None else f"learner {learner!r} has"
-            raise NotFound(f"{whose} no exam {exam_id!r}", hint="start one with POST /v1/exams")
+        """One exam of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(_exams).where(_exams.c.id == exam_id)).one_or_none()
+        if row is None or learner not in (None, row.learner):
+            raise _not_found("exam", exam_id, learner, hint="start one with POST /v1/exams")
         return _exam(row)
 
     def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
-        """The newest exams of a learner, the newest first."""
-        query = "SELECT * FROM exams WHERE learner = ? ORDER BY created_at DESC, rowid DESC LIMIT ?"
-        with self._file.transaction() as database:
-            return tuple(_exam(row) for row in database.execute(query, (learner, limit)))
+        """The newest exams of a learner, newest first."""
+        wanted = select(_exams).where(_exams.c.learner == learner).order_by(_exams.c.created_at.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return tuple(_exam(row) for row in connection.execute(wanted))
+
+    def overdue(self, now: datetime, learner: str | None = None) -> tuple[StoredExam, ...]:
+        """Open exams past their deadline: a learner's, or everybody's."""
+        wanted = select(_exams).where(_exams.c.handed_in_at.is_(None), _exams.c.deadline < now)
+        if learner is not None:
+            wanted = wanted.where(_exams.c.learner == learner)
+        with self._database.reading() as connection:
+            return tuple(_exam(row) for row in connection.execute(wanted))
+
+    def draft(self, exam_id: str) -> dict[str, Given]:
+        """The answers given so far in an open exam, by question id."""
+        with self._database.reading() as connection:
+            return _draft(connection, exam_id)
+
+    def put_draft(self, exam_id: str, answers: Mapping[str, Given], now: datetime) -> None:
+        """Keep these answers in place of those given before. Raises as `change_draft`."""
+        with self._database.writing() as connection:
+            _check_open(connection, exam_id)
+            _keep_draft(connection, exam_id, answers, now)
+
+    def change_draft(self, exam_id: str, answers: Mapping[str, Given], now: datetime) -> dict[str, Given]:
+        """Keep these answers beside those given before, and return all; None takes an answer back.
+
+        Raises:
+            NotFound: no exam has this id.
+            ExamClosed: it was handed in.
+        """
+        with self._database.writing() as connection:
+            _check_open(connection, exam_id)
+            changed = _draft(connection, exam_id) | dict(answers)
+            given = {question_id: answer for question_id, answer in changed.items() if answer is not None}
+            _keep_draft(connection, exam_id, given, now)
+            return {**given}
 
     def close_exam(
         self,
         exam: StoredExam,
-        result: dict[str, Any],
+        result: Result,
         attempts: Sequence[Attempt],
-        missed: Sequence[dict[str, Any]],
+        missed: Sequence[BankQuestion],
         now: datetime,
     ) -> None:
-        """Keeps marks and attempts and makes cards of the missed questions, due at `now`, in one transaction.
+        """Keep marks and attempts, and make cards of the missed questions, due at `now`, in one transaction.
 
         Raises:
-            ExamClosed: somebody handed it in meanwhile.
+            ExamClosed: it was handed in meanwhile.
         """
-        with self._file.transaction() as database:
-            changed = database.execute(
-                "UPDATE exams SET handed_in_at = ?, result = ? WHERE id = ? AND handed_in_at IS NULL",
-                (now.isoformat(), json.dumps(result, ensure_ascii=False), exam.id),
-            )
-            if changed.rowcount == 0:
-                raise ExamClosed(f"exam {exam.id} was handed in before", hint=f"see GET /v1/exams/{exam.id}")
-            self._keep_attempts(database, exam.learner, attempts)
+        is_open = (_exams.c.id == exam.id, _exams.c.handed_in_at.is_(None))
+        with self._database.writing() as connection:
+            new = {"handed_in_at": now, "result": _result_record(result)}
+            closed = connection.execute(update(_exams).where(*is_open).values(new))
+            if closed.rowcount == 0:
+                raise _closed(exam.id)
+            connection.execute(delete(_drafts).where(_drafts.c.exam_id == exam.id))
+            _keep_attempts(connection, exam.learner, attempts)
             for question in missed:
-                self._make_card(database, exam.learner, question, now)
+                _make_card(connection, exam.learner, question, now)
 
-    def add_cards(self, learner: str, questions: Sequence[dict[str, Any]], now: datetime) -> int:
-        """Makes cards of questions, due at `now`; how many there were not yet."""
-        with self._file.transaction() as database:
-            return sum(self._make_card(database, learner, question, now) for question in questions)
+    # --- cards
 
     def due_cards(self, learner: str, now: datetime, limit: int) -> tuple[StoredCard, ...]:
         """Cards due at `now`, the longest overdue first."""
-        query = "SELECT * FROM cards WHERE learner = ? AND due <= ? ORDER BY due, number LIMIT ?"
-        with self._file.transaction() as database:
-            return tuple(_card(row) for row in database.execute(query, (learner, now.isoformat(), limit)))
+        wanted = select(_cards).where(*_due(learner, now)).order_by(_cards.c.due, _cards.c.number).limit(limit)
+        with self._database.reading() as connection:
+            return tuple(_card(row) for row in connection.execute(wanted))
 
     def count_due(self, learner: str, now: datetime) -> int:
         """How many cards are due at `now`, without reading them."""
-        query = "SELECT count(*) FROM cards WHERE learner = ? AND due <= ?"
-        with self._file.transaction() as database:
-            return int(database.execute(query, (learner, now.isoformat())).fetchone()[0])
+        with self._database.reading() as connection:
+            return connection.scalars(select(func.count()).where(*_due(learner, now))).one()
 
     def cards(self, learner: str) -> tuple[StoredCard, ...]:
         """All cards of a learner, by due time."""
-        with self._file.transaction() as database:
-            rows = database.execute("SELECT * FROM cards WHERE learner = ? ORDER BY due, number", (learner,))
-            return tuple(_card(row) for row in rows)
+        wanted = select(_cards).where(_cards.c.learner == learner).order_by(_cards.c.due, _cards.c.number)
+        with self._database.reading() as connection:
+            return tuple(_card(row) for row in connection.execute(wanted))
 
     def due_times(self, learner: str) -> tuple[tuple[str, datetime], ...]:
         """`(question_id, due)` of every card, without reading the questions."""
-        with self._file.transaction() as database:
-            rows = database.execute("SELECT question_id, due FROM cards WHERE learner = ?", (learner,))
-            return tuple((row["question_id"], datetime.fromisoformat(row["due"])) for row in rows)
+        wanted = select(_cards.c.question_id, _cards.c.due).where(_cards.c.learner == learner)
+        with self._database.reading() as connection:
+            return tuple((question_id, due) for question_id, due in connection.execute(wanted))
 
     def card(self, card_id: str, learner: str | None) -> StoredCard:
-        """One card, whoever's it is when no learner is named.
-
-        Raises:
-            NotFound: there is none by that id, or it is another learner's.
-        """
-        with self._file.transaction() as database:
-            row = database.execute("SELECT * FROM cards WHERE id = ?", (card_id,)).fetchone()
-        if row is None or learner not in (None, row["learner"]):
-            whose = "there is" if learner is None else f"learner {learner!r} has"
-            raise NotFound(f"{whose} no card {card_id!r}", hint="list them with GET /v1/cards/due")
+        """One card of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(_cards).where(_cards.c.id == card_id)).one_or_none()
+        if row is None or learner not in (None, row.learner):
+            raise _not_found("card", card_id, learner, hint="list them with GET /v1/cards/due")
         return _card(row)
 
     def keep_review(self, card: StoredCard, schedule: Scheduled, rating: int, attempt: Attempt) -> StoredCard:
-        """Keeps a review: the card's new schedule, the review itself and the attempt it is."""
-        due = schedule.due.isoformat()
-        with self._file.transaction() as database:
-            database.execute(
-                "UPDATE cards SET fsrs = ?, due = ?, state = ? WHERE id = ?",
-                (schedule.fsrs_json, due, schedule.state, card.id),
-            )
-            database.execute(
-                "INSERT INTO reviews (card_id, rating, at, fsrs) VALUES (?, ?, ?, ?)",
-                (card.id, rating, attempt.at.isoformat(), schedule.fsrs_json),
-            )
-            self._keep_attempts(database, card.learner, [attempt])
+        """Keep a review: the card's new schedule, the review itself, and the attempt that it is."""
+        new = {"fsrs": schedule.fsrs_json, "due": schedule.due, "state": schedule.state}
+        row = {"card_id": card.id, "rating": rating, "at": attempt.at, "fsrs": schedule.fsrs_json}
+        with self._database.writing() as connection:
+            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
+            connection.execute(insert(_reviews), row)
+            _keep_attempts(connection, card.learner, [attempt])
         return self.card(card.id, card.learner)
 
+    # --- progress
+
     def latest_attempts(self, learner: str) -> tuple[Attempt, ...]:
-        """The newest attempt at each question a learner has answered."""
-        query = (
-            "SELECT question_id, chapter, section, score, at FROM attempts WHERE number IN "
-            "(SELECT max(number) FROM attempts WHERE learner = ? GROUP BY question_id) ORDER BY number"
-        )
-        with self._file.transaction() as database:
-            return tuple(
-                Attempt(r["question_id"], r["chapter"], r["section"], r["score"], datetime.fromisoformat(r["at"]))
-                for r in database.execute(query, (learner,))
-            )
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def _make_card(self, database: sqlite3.Connection, learner: str, question: dict[str, Any], now: datetime) -> bool:
-        key = (learner, question["id"])
-        row = database.execute("SELECT * FROM cards WHERE learner = ? AND question_id = ?", key).fetchone()
-        if row is not None:
-            again = make_due(row["fsrs"], now)
-            database.execute(
-                "UPDATE cards SET fsrs = ?, due = ? WHERE id = ?", (again.fsrs_json, again.due.isoformat(), row["id"])
-            )
-            return False
-        number = database.execute("SELECT coalesce(max(number), 0) + 1 AS next FROM cards").fetchone()["next"]
-        card = new_card(number, now)
-        text = json.dumps(question, ensure_ascii=False)
-        database.execute(
-            "INSERT INTO cards (number, id, learner, question_id, question, fsrs, due, state) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (number, f"card-{number}", *key, text, card.fsrs_json, card.due.isoformat(), card.state),
-        )
-        return True
-
-    def _keep_attempts(self, database: sqlite3.Connection, learner: str, attempts: Sequence[Attempt]) -> None:
-        database.executemany(
-            "INSERT INTO attempts (learner, question_id, chapter, section, score, at) VALUES (?, ?, ?, ?, ?, ?)",
-            [(learner, a.question_id, a.chapter, a.section, a.score, a.at.isoformat()) for a in attempts],
-        )
+        """The newest attempt at each question that a learner has answered."""
+        newest = select(func.max(_attempts.c.number)).where(_attempts.c.learner == learner)
+        columns = (_attempts.c.question_id, _attempts.c.chapter, _attempts.c.section, _attempts.c.score, _attempts.c.at)
+        wanted = select(*columns).where(_attempts.c.number.in_(newest.group_by(_attempts.c.question_id)))
+        with self._database.reading() as connection:
+            return tuple(Attempt(*row) for row in connection.execute(wanted.order_by(_attempts.c.number)))
 
 
-def _exam(row: sqlite3.Row) -> StoredExam:
-    return StoredExam(
-        row["id"],
-        row["learner"],
-        datetime.fromisoformat(row["created_at"]),
-        datetime.fromisoformat(row["deadline"]) if row["deadline"] else None,
-        tuple(json.loads(row["questions"])),
-        datetime.fromisoformat(row["handed_in_at"]) if row["handed_in_at"] else None,
-        json.loads(row["result"]) if row["result"] else None,
-    )
+def _due(learner: str, now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return _cards.c.learner == learner, _cards.c.due <= now
 
 
-def _card(row: sqlite3.Row) -> StoredCard:
-    return StoredCard(
-        row["id"],
-        row["learner"],
-        row["question_id"],
-        from_json(row["question"]),  # thousands of cards are listed at once: quicker than json.loads by half
-        row["fsrs"],
-        datetime.fromisoformat(row["due"]),
-        row["state"],
-    )
+def _check_open(connection: Connection, exam_id: str) -> None:
+    found = connection.execute(select(_exams.c.handed_in_at).where(_exams.c.id == exam_id)).one_or_none()
+    if found is None:
+        raise _not_found("exam", exam_id, None, hint="start one with POST /v1/exams")
+    if found.handed_in_at is not None:
+        raise _closed(exam_id)
+
+
+def _draft(connection: Connection, exam_id: str) -> dict[str, Given]:
+    row = connection.execute(select(_drafts.c.answers).where(_drafts.c.exam_id == exam_id)).one_or_none()
+    return dict(row.answers) if row is not None else {}
+
+
+def _keep_draft(connection: Connection, exam_id: str, answers: Mapping[str, Given], now: datetime) -> None:
+    connection.execute(delete(_drafts).where(_drafts.c.exam_id == exam_id))
+    connection.execute(insert(_drafts), {"exam_id": exam_id, "answers": dict(answers), "updated_at": now})
+
+
+def _make_card(connection: Connection, learner: str, question: BankQuestion, now: datetime) -> None:
+    """Make a card, due at `now`; a card that is there becomes due."""
+    own = (_cards.c.learner == learner, _cards.c.question_id == question.id)
+    known = connection.execute(select(_cards.c.number, _cards.c.fsrs).where(*own)).one_or_none()
+    if known is not None:
+        again = make_due(known.fsrs, now)
+        new = {"fsrs": again.fsrs_json, "due": again.due}
+        connection.execute(update(_cards).where(_cards.c.number == known.number).values(new))
+        return
+    number = connection.scalars(select(func.coalesce(func.max(_cards.c.number), 0) + 1)).one()
+    card = new_card(number, now)
+    row = {
+        "number": number,
+        "id": f"card-{number}",
+        "learner": learner,
+        "question_id": question.id,
+        "question": asdict(question),
+        "fsrs": card.fsrs_json,
+        "due": card.due,
+        "state": card.state,
+    }
+    connection.execute(insert(_cards), row)
+
+
+def _keep_attempts(connection: Connection, learner: str, attempts: Sequence[Attempt]) -> None:
+    rows = [{"learner": learner} | asdict(attempt) for attempt in attempts]
+    if rows:
+        connection.execute(insert(_attempts), rows)
+
+
+def _exam(row: Row[Any]) -> StoredExam:
+    questions = tuple(_question(record) for record in row.questions)
+    result = _result(row.result) if row.result is not None else None
+    return StoredExam(row.id, row.learner, row.created_at, row.deadline, questions, row.handed_in_at, result)
+
+
+def _card(row: Row[Any]) -> StoredCard:
+    return StoredCard(row.id, row.learner, row.question_id, _question(row.question), row.fsrs, row.due, row.state)
+
+
+def _question(record: Mapping[str, Any]) -> BankQuestion:
+    return parse_question(record, where=str(record.get("id", "question")))
+
+
+def _result_record(result: Result) -> dict[str, Any]:
+    """The result as JSON keeps it; of a passage, what a reader is shown."""
+    marks = []
+    for mark in result.marks:
+        passage = mark.passage
+        shown = {name: getattr(passage, name) for name in _PASSAGE_FIELDS} if passage is not None else None
+        marks.append(asdict(replace(mark, passage=None)) | {"passage": shown})
+    return {"score": result.score, "max_score": result.max_score, "marks": marks}
+
+
+def _result(record: Mapping[str, Any]) -> Result:
+    return Result(tuple(_mark(mark) for mark in record["marks"]))
+
+
+def _mark(record: Mapping[str, Any]) -> Mark:
+    shown = record["passage"]
+    passage = Passage(**shown | {"section": tuple(shown["section"])}) if shown is not None else None
+    facts = {name: tuple(record.get(name, ())) for name in ("facts_met", "facts_missed")}
+    return Mark(**dict(record) | facts | {"passage": passage})
+
+
+def _closed(exam_id: str) -> ExamClosed:
+    return ExamClosed(f"exam {exam_id} was handed in before", hint=f"see GET /v1/exams/{exam_id}")
+
+
+def _not_found(kind: str, given_id: str, learner: str | None, *, hint: str) -> NotFound:
+    whose = "there is" if learner is None else f"learner {learner!r} has"
+    return NotFound(f"{whose} no {kind} {given_id!r}", hint=hint)

@@ -1,4 +1,4 @@
-"""Sections to nodes: structure first, sizes in the embedder's own tokens. Knows nothing of where nodes are stored.
+"""Cuts sections into chunks, which become nodes: structure first, sizes in the embedder's own tokens.
 
 A node is a verbatim stretch of one section. What is embedded is its heading path and its text; both together never
 exceed what the embedder reads. Within a section the cuts are chosen by dynamic programming: as few nodes as fit, of
@@ -13,11 +13,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from indexes.sentences import Span, fenced_spans, sentence_spans
+from indexes.sentences import iter_spans
 from indexes.types import Book, PageMarks, Section, page_at, slice_page_marks
 
 TokenStarts = Callable[[Sequence[str]], list[list[int]]]
 """For each text, the character offsets at which its tokens begin (special tokens left out)."""
+
+Cut = tuple[int, int]
+"""Start and end offset in code points, end exclusive."""
+CutText = Callable[[str, Sequence[int], int, int], list[Cut]]
+"""A way of cutting a section: as `chunk_text`."""
 
 HEADING_SHARE = 0.3
 """Largest part of a node's tokens that its heading path may take."""
@@ -27,12 +32,12 @@ the listing it leads up to half a node, inside a listing or a word only when the
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDraft:
-    """A node before it is stored.
+class Chunk:
+    """A piece of a section before it is stored as a node.
 
     Attributes:
         section: index of its section in the book.
-        start, end: where `text` stands in the section's text.
+        start, end: offsets of `text` in the section's text.
         heading: the heading context that is embedded before the text.
         num_tokens: tokens of `embedded_text` without special tokens.
     """
@@ -70,8 +75,12 @@ class _Unit:
 
 
 def chunk_book(
-    book: Book, token_starts: TokenStarts, limit_tokens: int, overlap_tokens: int = 0
-) -> Iterator[NodeDraft]:
+    book: Book,
+    token_starts: TokenStarts,
+    limit_tokens: int,
+    overlap_tokens: int = 0,
+    cut: CutText | None = None,
+) -> Iterator[Chunk]:
     """Nodes of a book in reading order.
 
     Args:
@@ -79,7 +88,9 @@ def chunk_book(
         token_starts: the embedder's tokenizer.
         limit_tokens: most tokens of one node, heading path included, special tokens not.
         overlap_tokens: about how many tokens a node repeats of the one before it in its section.
+        cut: cuts a section's text; `chunk_text` by default.
     """
+    cut = cut or chunk_text
     batch = 64
     for first in range(0, len(book.sections), batch):
         sections = book.sections[first : first + batch]
@@ -91,18 +102,18 @@ def chunk_book(
             )
             room = max(8, limit_tokens - heading_tokens)
             tokens = starts[len(sections) + number]
-            for start, end in chunk_text(section.text, tokens, room, min(overlap_tokens, room // 2)):
+            for start, end in cut(section.text, tokens, room, min(overlap_tokens, room // 2)):
                 yield _draft(
                     book, section, first + number, start, end, heading, heading_tokens + _count(tokens, start, end)
                 )
 
 
-def chunk_text(text: str, token_starts: Sequence[int], limit_tokens: int, overlap_tokens: int = 0) -> list[Span]:
-    """Spans of `text` of at most `limit_tokens` tokens each; together they hold all of its words."""
+def chunk_text(text: str, token_starts: Sequence[int], limit_tokens: int, overlap_tokens: int = 0) -> list[Cut]:
+    """Stretches of `text` of at most `limit_tokens` tokens each; together they hold all of its words."""
     units = _units(text, token_starts, limit_tokens)
     if not units:
         return []
-    spans: list[Span] = []
+    spans: list[Cut] = []
     for first, last in _cut(units, limit_tokens):
         repeated = first
         while repeated > 0 and overlap_tokens and units[first].kind != "inside":
@@ -142,20 +153,34 @@ def _cut(units: Sequence[_Unit], limit: int) -> list[tuple[int, int]]:
 
 
 def _units(text: str, starts: Sequence[int], limit: int) -> list[_Unit]:
-    fences = {span[0]: span for span in fenced_spans(text)}
     units: list[_Unit] = []
     previous_end = 0
-    for start, end in sentence_spans(text):
-        kind = _boundary(text, previous_end, start, start in fences, bool(units))
+    for start, end, kind in _stretches(text):
+        boundary = _boundary(text, previous_end, start, kind == "code", bool(units))
         tokens = _count(starts, start, end)
         if tokens <= limit:
-            units.append(_Unit(start, end, tokens, kind))
-        elif start in fences:
-            units.extend(_pieces_of_listing(text, start, end, starts, limit, kind))
+            units.append(_Unit(start, end, tokens, boundary))
+        elif kind in ("code", "table"):
+            units.extend(_pieces_of_listing(text, start, end, starts, limit, boundary))
         else:
-            units.extend(_pieces_of_words(text, start, end, starts, limit, kind))
+            units.extend(_pieces_of_words(text, start, end, starts, limit, boundary))
         previous_end = end
     return units
+
+
+def _stretches(text: str) -> Iterator[tuple[int, int, str]]:
+    """The units of `text` as start, end and kind, each with the bullet or rule before it: together all of the words."""
+    position = 0
+    for span in iter_spans(text):
+        yield _first_letter(text, position, span.start), span.end, span.kind
+        position = span.end
+    if rest := text[position:].strip():
+        start = _first_letter(text, position, len(text))
+        yield start, start + len(rest), "sentence"
+
+
+def _first_letter(text: str, start: int, end: int) -> int:
+    return start + len(text[start:end]) - len(text[start:end].lstrip())
 
 
 def _boundary(text: str, previous_end: int, start: int, is_listing: bool, any_before: bool) -> str:
@@ -171,7 +196,7 @@ def _boundary(text: str, previous_end: int, start: int, is_listing: bool, any_be
 
 
 def _pieces_of_listing(text: str, start: int, end: int, starts: Sequence[int], limit: int, kind: str) -> list[_Unit]:
-    """A listing longer than a node: cut at blank lines, then at lines that begin at the margin, then at any line."""
+    """A listing or table longer than a node: cut at blank lines, then lines at the margin, then any line."""
     units: list[_Unit] = []
     offset = start
     blank_before = False
@@ -212,14 +237,14 @@ def _count(starts: Sequence[int], start: int, end: int) -> int:
     return bisect_left(starts, end) - bisect_left(starts, start)
 
 
-def _draft(book: Book, section: Section, index: int, start: int, end: int, heading: str, num_tokens: int) -> NodeDraft:
+def _draft(book: Book, section: Section, index: int, start: int, end: int, heading: str, num_tokens: int) -> Chunk:
     text = section.text[start:end]
     marks = slice_page_marks(section.page_marks, start, end)
     labels: tuple[str | None, ...] = ()
     if marks and book.page_labels:
         last = page_at(marks, len(text)) or marks[0][1]
         labels = book.page_labels[marks[0][1] - 1 : last]
-    return NodeDraft(index, start, end, section.chapter, section.heading_path, heading, text, marks, labels, num_tokens)
+    return Chunk(index, start, end, section.chapter, section.heading_path, heading, text, marks, labels, num_tokens)
 
 
 def _heading_context(path: tuple[str, ...]) -> str:

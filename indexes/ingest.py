@@ -1,34 +1,35 @@
-"""A book's way into the catalog: read, cut, embed what is new, store all of it in one transaction."""
+"""How a book gets into the catalog: read, cut, embed what is new, store everything in one transaction."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from indexes.catalog import Catalog
-from indexes.chunking import NodeDraft, chunk_book
-from indexes.database import translated
-from indexes.document_rows import BookIdentity, CatalogEntry
+from indexes.catalog import BookIdentity, Catalog, CatalogEntry
+from indexes.chunking import Chunk, CutText, chunk_book, chunk_text
+from indexes.disk import disk_errors
+from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
-from indexes.readers import read_book
+from indexes.readers import content_digest, document_id_of, read_book
+from indexes.readers.outline import real_title
 from indexes.settings import IndexSettings
-from indexes.sources import content_digest, document_id_of
-from indexes.text_encoder import CancelCheck, TextEncoder
-from indexes.types import AddProgress, AddResult, Book, Document, ProgressListener
+from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
-CHUNKER_VERSION = 1
-"""Raised when the same text would be cut into other nodes: books are then cut anew when they are added again."""
-READER_VERSION = 2
-"""Raised when a reader gives other text for the same file, with the same effect."""
+CHUNKER_VERSION = 2
+"""Raised when the same text would be cut into other nodes: a server then cuts the books of its home again."""
+READER_VERSION = 3
+"""Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
-"""A node is a passage that can be read and cited, however much the embedder could read."""
+"""A node is a passage to read and cite, however much the embedder could read."""
 TOKEN_RESERVE = 14
-"""Tokens left free below what the embedder reads: a few tokenizers count a piece of text otherwise than the whole."""
+"""Tokens left free below what the embedder reads: a few tokenizers count part of a text differently from the whole."""
 
 
 class Ingest:
@@ -49,36 +50,80 @@ class Ingest:
         sample: bool,
         source_name: str | None,
     ) -> AddResult:
-        """Add one book, or take over its changes; see `Library.add`."""
+        """Add a book, or update it; see `Library.add`."""
         started = time.monotonic()
         path = path.expanduser().resolve()
         digest = content_digest(path, cancelled)
         source = source_name or str(path)
+        reader = self._settings.readers.get(Path(source).suffix.casefold())
         document_id = document_id_of(digest if source_name is not None else str(path))
         with self._book_lock(document_id, cancelled):
             # Looked up only now: another process may have added the same book while this one waited.
-            identity = BookIdentity(document_id, source, sample, digest, self._chunking())
+            identity = BookIdentity(document_id, source, sample, digest, self._chunking(reader=reader))
             known = self._catalog.find(document_id)
             if known is not None and self._is_current(known, identity, title):
                 return AddResult(known, "unchanged", 0, time.monotonic() - started)
-            book, digest = self._read(path, digest, source_name, progress, cancelled)
+            book, digest = self._read(path, digest, reader, source_name, progress, cancelled)
             book = replace(book, title=title) if title else book
-            drafts = self._cut(book)
-            embedded = self._embed(drafts, progress, cancelled)
-            if progress is not None:
-                progress(AddProgress("storing", 0, len(drafts)))
-            entry = CatalogEntry(replace(identity, sha256=digest), book, drafts)
-            self._catalog.put([entry], self._encoder.fingerprint, embedded)
-            if progress is not None:
-                progress(AddProgress("storing", len(drafts), len(drafts)))
+            embedded = self._store(replace(identity, sha256=digest), book, progress, cancelled)
         status = "added" if known is None else "updated"
-        return AddResult(self._catalog.document(document_id), status, len(embedded), time.monotonic() - started)
+        return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
+
+    def add_book(self, book: Book, source: str, document_id: str) -> AddResult:
+        """Add a book that something else has read; see `Library.add_book`."""
+        started = time.monotonic()
+        digest = hashlib.sha256(repr((book.title, book.sections)).encode("utf-8", errors="replace")).hexdigest()
+        with self._book_lock(document_id, None):
+            known = self._catalog.find(document_id)
+            embedded = self._store(BookIdentity(document_id, source, False, digest, self._chunking()), book, None, None)
+        status = "added" if known is None else "updated"
+        return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
+
+    def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
+        """Books that an earlier version read or cut, each with its file where that is there and unchanged.
+
+        A book without its file can only be cut again; one that was cut by this version and has no file is not listed.
+        """
+        found = []
+        for document in self._catalog.documents():
+            cutter, reader = _versions(self._catalog.chunking_of(document.document_id) or "")
+            if (cutter, reader) == (CHUNKER_VERSION, READER_VERSION):
+                continue
+            path = find_file(document)
+            if path is not None and (not path.exists() or content_digest(path, None) != document.sha256):
+                path = None
+            if path is not None or cutter != CHUNKER_VERSION:
+                found.append((document, path))
+        return found
+
+    def renew(
+        self,
+        document: Document,
+        path: Path | None,
+        progress: ProgressListener | None,
+        cancelled: CancelCheck | None,
+    ) -> AddResult:
+        """Read and cut a book again under its id and title; without its file only cut again."""
+        started = time.monotonic()
+        reader = self._settings.readers.get(Path(document.source).suffix.casefold())
+        with self._book_lock(document.document_id, cancelled):
+            stored = self._catalog.chunking_of(document.document_id) or ""
+            if path is not None:
+                book, digest = self._read(path, document.sha256, reader, document.source, progress, cancelled)
+                chunking = self._chunking(reader=reader)
+            else:
+                book, digest = self._catalog.book(document.document_id), document.sha256
+                chunking = self._chunking(_versions(stored)[1], reader)
+            identity = BookIdentity(document.document_id, document.source, document.sample, digest, chunking)
+            titled = replace(book, title=real_title(document.title) or book.title)
+            embedded = self._store(identity, titled, progress, cancelled)
+        return AddResult(self._catalog.document(document.document_id), "updated", embedded, time.monotonic() - started)
 
     def reindex(self, progress: ProgressListener | None, cancelled: CancelCheck | None) -> tuple[AddResult, ...]:
-        """Cut and embed all books anew from the sections in the catalog, and change over in one transaction.
+        """Cut and embed all books again from the sections in the catalog, then switch over in one transaction.
 
-        Vectors are put aside book by book, so that a run that was broken off goes on where it stopped; until the
-        change-over the library is what it was.
+        Vectors are stored book by book beforehand, so an interrupted run continues where it stopped. Until the switch
+        the library stays as it was.
         """
         started = time.monotonic()
         entries: list[CatalogEntry] = []
@@ -89,7 +134,7 @@ class Ingest:
             vectors = self._embed(drafts, progress, cancelled)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
             stored = self._catalog.chunking_of(document.document_id) or ""
-            chunking = self._chunking(_reader_of(stored))  # it is cut anew, not read anew
+            chunking = self._chunking(_versions(stored)[1])  # cut again, but not read again
             identity = BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking)
             entries.append(CatalogEntry(identity, book, drafts))
             counts[document.document_id] = len(vectors)
@@ -99,26 +144,49 @@ class Ingest:
             AddResult(self._catalog.document(name), "updated", count, seconds) for name, count in counts.items()
         )
 
-    def _chunking(self, reader: int | None = None) -> str:
-        """Names how a book was read and cut; stored with it."""
+    def _store(
+        self, identity: BookIdentity, book: Book, progress: ProgressListener | None, cancelled: CancelCheck | None
+    ) -> int:
+        """Cut, embed and write a book; return the number of texts embedded."""
+        drafts = self._cut(book)
+        vectors = self._embed(drafts, progress, cancelled)
+        if progress is not None:
+            progress(AddProgress("storing", 0, len(drafts)))
+        self._catalog.put([CatalogEntry(identity, book, drafts)], self._encoder.fingerprint, vectors)
+        if progress is not None:
+            progress(AddProgress("storing", len(drafts), len(drafts)))
+        return len(vectors)
+
+    def _chunking(self, reader_version: int | None = None, reader: str | None = None) -> str:
+        """Identify how a book was read and cut; stored with it."""
         cut = f"{CHUNKER_VERSION}/{self._limit_tokens}/{self._settings.chunk_overlap_tokens}"
-        return f"{cut}/{reader or READER_VERSION}"
+        parts = f"{self._settings.node_parser or ''} {reader or ''}".strip()
+        named = f"/{hashlib.sha256(parts.encode()).hexdigest()[:8]}" if parts else ""
+        return f"{cut}/{reader_version or READER_VERSION}{named}"
 
     @property
     def _limit_tokens(self) -> int:
         reads = self._encoder.max_text_tokens
         return max(16, min(self._settings.chunk_tokens or LARGEST_NODE_TOKENS, reads - TOKEN_RESERVE))
 
+    @cached_property
+    def _cut_text(self) -> CutText:
+        if self._settings.node_parser is None:
+            return chunk_text
+        from indexes.llama_index import load_cutter
+
+        return load_cutter(self._settings.node_parser)
+
     def _is_current(self, known: Document, identity: BookIdentity, title: str | None) -> bool:
         same = known.sha256 == identity.sha256 and (not title or known.title == title)
         if self._settings.ocr and known.health.pages_without_text and not known.health.recognised_pages:
-            return False  # it was added before recognising was asked for
+            return False  # added before `ocr` was set
         return same and self._catalog.chunking_of(identity.document_id) == identity.chunking
 
     @contextmanager
     def _book_lock(self, document_id: str, cancelled: CancelCheck | None) -> Iterator[None]:
         folder = self._settings.home / "locks"
-        with translated(self._settings.catalog_path):
+        with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / f"{document_id}.lock")
         while True:
@@ -137,33 +205,38 @@ class Ingest:
         self,
         path: Path,
         digest: str,
+        reader: str | None,
         name: str | None,
         progress: ProgressListener | None,
         cancelled: CancelCheck | None,
     ) -> tuple[Book, str]:
-        """The book and the digest of exactly what was read."""
+        """The book, and the digest of exactly what was read."""
 
         def listen(done: int, total: int) -> None:
             if progress is not None:
                 progress(AddProgress("reading", done, total))
 
         for _ in range(3):
-            book = read_book(path, cancelled=cancelled, progress=listen, name=name, ocr=self._settings.ocr)
+            if reader is not None:
+                from indexes.llama_index import read_with
+
+                book = read_with(reader, path, name or path.name)
+            else:
+                book = read_book(path, cancelled=cancelled, progress=listen, name=name, ocr=self._settings.ocr)
             after = content_digest(path, cancelled)
             if after == digest:
                 return book, digest
             digest = after
         raise UnreadableBook(f"'{path}' keeps changing while it is read.", hint="add it again when it is finished")
 
-    def _cut(self, book: Book) -> list[NodeDraft]:
-        return list(
-            chunk_book(book, self._encoder.token_starts, self._limit_tokens, self._settings.chunk_overlap_tokens)
-        )
+    def _cut(self, book: Book) -> list[Chunk]:
+        overlap = self._settings.chunk_overlap_tokens
+        return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap, self._cut_text))
 
     def _embed(
-        self, drafts: Sequence[NodeDraft], progress: ProgressListener | None, cancelled: CancelCheck | None
+        self, drafts: Sequence[Chunk], progress: ProgressListener | None, cancelled: CancelCheck | None
     ) -> dict[bytes, bytes]:
-        """Vectors of those embedded texts that the catalog has none for, as little-endian float32, by digest."""
+        """Vectors, as little-endian float32, of the embedded texts that have none in the catalog, by their digest."""
         texts = {draft.text_sha: draft.embedded_text for draft in drafts}
         missing = self._catalog.missing_vectors(self._encoder.fingerprint, texts)
         shas = [sha for sha in texts if sha in missing]
@@ -179,7 +252,7 @@ class Ingest:
         return {sha: vector.astype("<f4").tobytes() for sha, vector in zip(shas, vectors, strict=True)}
 
 
-def _reader_of(chunking: str) -> int:
-    """The reader's version in a stored name; the first versions did not write it."""
+def _versions(chunking: str) -> tuple[int, int]:
+    """`CHUNKER_VERSION` and `READER_VERSION` in a book's `chunking`; the first versions did not write the latter."""
     parts = chunking.split("/")
-    return int(parts[3]) if len(parts) > 3 else 1
+    return int(parts[0] or 0), int(parts[3]) if len(parts) > 3 else 1

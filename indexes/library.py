@@ -1,4 +1,4 @@
-"""The library: the one front door of this floor. Add, remove, list, search."""
+"""The library, the front door of this floor: add, remove, list and search books."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from pathlib import Path
 import numpy as np
 
 from indexes.catalog import Catalog, open_catalog
+from indexes.embedder import Matrix, TextEncoder, load_embedder
 from indexes.errors import Busy, EmbedderMismatch
 from indexes.ingest import Ingest
-from indexes.node_vectors import NodeVectors
-from indexes.settings import IndexSettings
-from indexes.terms import query_terms
-from indexes.text_encoder import CancelCheck, Matrix, TextEncoder
+from indexes.readers import find_books, readable_endings
+from indexes.settings import LLAMA_INDEX, IndexSettings
 from indexes.types import (
     AddResult,
+    Book,
+    CancelCheck,
     Chapter,
     Document,
     Filters,
+    FindFile,
     Hit,
     ProgressListener,
     Section,
     StoredNode,
 )
-from indexes.vector_sync import SyncedVectors
+from indexes.vectors import FaissVectors, NodeVectors
+from indexes.words import query_terms
 
 
 class Library:
-    """Books on disk and the means to search them. Threads may share it; other processes may write beside it.
+    """Books on disk, and search in them. Threads may share it, and other processes may write to the same home.
 
-    `load()` must have run before the first search by meaning; lists, removal and lexical search work without it.
+    Call `load()` before the first search by meaning. Lists, removal and search by words need no model.
     """
 
     def __init__(self, settings: IndexSettings, catalog: Catalog, encoder: TextEncoder | None = None) -> None:
@@ -46,10 +49,13 @@ class Library:
     def load(self, on_step: Callable[[str], None] | None = None) -> None:
         """Load the embedder and the vectors (some seconds).
 
+        Args:
+            on_step: called with a line of text for each step.
+
         Raises:
-            EmbedderCannotLoad: the model is not there or damaged.
+            EmbedderCannotLoad: the model is missing or damaged.
             EmbedderMismatch: the library's vectors were made by another model.
-            VectorStoreUnavailable: the outside engine of the settings does not answer.
+            VectorStoreUnavailable: the vector engine named in the settings does not answer.
         """
         self._load_encoder(on_step)
         if on_step is not None and self._vectors is None:
@@ -57,18 +63,13 @@ class Library:
         self._open_vectors()
 
     @property
-    def loaded(self) -> bool:
-        """True once `load()` is done."""
-        return self._vectors is not None
-
-    @property
     def embedder_name(self) -> str:
-        """The configured embedder, as the settings name it; known before `load()`."""
-        return self._settings.embedder
+        """The configured embedder as the settings name it, without arguments; known before `load()`."""
+        return self._settings.embedder_name
 
     @property
     def generation(self) -> int:
-        """Counts the writes, of this and of other processes."""
+        """Number of writes so far, by this and other processes."""
         return self._catalog.generation()
 
     @property
@@ -80,16 +81,29 @@ class Library:
 
     @property
     def faiss_device(self) -> str:
-        """Where vectors are searched: `cuda` or `cpu`, or an outside engine's name; `none` before `load()`."""
+        """Where vectors are searched: `cuda`, `cpu` or `milvus`; `none` before `load()`."""
         return self._vectors.device if self._vectors is not None else "none"
 
     def close(self) -> None:
-        """Save the vectors where that is worth it, and close the catalog."""
+        """Save the vectors if enough of them changed, and close the catalog."""
         if self._vectors is not None:
             self._vectors.save_if_worth()
         self._catalog.close()
 
     # --- books
+
+    def find_books(self, path: Path) -> list[Path]:
+        """The books at a path: a file; or a folder of text files, and each PDF, EPUB and the like below it.
+
+        Raises:
+            UnreadableBook: the path does not exist.
+            UnsupportedFormat: no reader reads the file, or the folder holds no book.
+        """
+        return find_books(path, self._settings.readers)
+
+    def readable_endings(self) -> str:
+        """The file endings that are read, separated by spaces."""
+        return readable_endings(self._settings.readers)
 
     def add(
         self,
@@ -101,15 +115,15 @@ class Library:
         sample: bool = False,
         source_name: str | None = None,
     ) -> AddResult:
-        """Add a book, or take over its changes. All of it is stored in one transaction at the end.
+        """Add a book, or update it where its source changed. It is stored in one transaction at the end.
 
         Args:
             path: a file, or a folder of text files.
-            progress: told about `reading`, `embedding` and `storing`.
-            cancelled: asked often; when it says yes, nothing of the call is kept.
-            title: instead of the one the book gives itself.
+            progress: called during the stages `reading`, `embedding` and `storing`.
+            cancelled: polled; once it returns True the call stops and keeps nothing.
+            title: replaces the book's own title.
             sample: marks the bundled book.
-            source_name: the file name of an upload; its id then comes from its content, not from `path`.
+            source_name: the file name of an upload; the id then comes from the content, not from `path`.
 
         Raises:
             UnreadableBook, UnsupportedFormat, TooLarge: the book cannot be read.
@@ -121,6 +135,44 @@ class Library:
         result = Ingest(self._settings, self._catalog, self.encoder).add(
             path, progress=progress, cancelled=cancelled, title=title, sample=sample, source_name=source_name
         )
+        self._sync()
+        return result
+
+    def add_book(self, book: Book, source: str, document_id: str) -> AddResult:
+        """Add a book that is already read, replacing the one with this id.
+
+        Args:
+            source: where the book came from.
+
+        Raises:
+            EmbedderMismatch: the library belongs to another embedder.
+            StorageFull, HomeNotWritable, Busy: nothing of the book was kept.
+        """
+        self._load_encoder()
+        self._check_embedder()
+        result = Ingest(self._settings, self._catalog, self.encoder).add_book(book, source, document_id)
+        self._sync()
+        return result
+
+    def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
+        """Books that an earlier version of Coalesce read or cut, each with its file if that is there and unchanged."""
+        return Ingest(self._settings, self._catalog, self.encoder).outdated(find_file)
+
+    def renew(
+        self,
+        document: Document,
+        path: Path | None,
+        *,
+        progress: ProgressListener | None = None,
+        cancelled: CancelCheck | None = None,
+    ) -> AddResult:
+        """Read and cut an outdated book again, keeping its id and title; without its file it is only cut again.
+
+        Raises:
+            UnreadableBook: its file cannot be read any more; the book stays as it was.
+            Cancelled, StorageFull, HomeNotWritable, Busy: the book stays as it was.
+        """
+        result = Ingest(self._settings, self._catalog, self.encoder).renew(document, path, progress, cancelled)
         self._sync()
         return result
 
@@ -144,11 +196,11 @@ class Library:
     def reindex(
         self, *, progress: ProgressListener | None = None, cancelled: CancelCheck | None = None
     ) -> tuple[AddResult, ...]:
-        """Cut and embed every book anew with the configured embedder, from the sections kept in the catalog."""
+        """Cut and embed every book again with the configured embedder, from the sections in the catalog."""
         self._load_encoder()
         results = Ingest(self._settings, self._catalog, self.encoder).reindex(progress, cancelled)
         with self._loading:
-            self._vectors = None  # of the former embedder
+            self._vectors = None  # made by the former embedder
         self.load()
         return results
 
@@ -171,7 +223,7 @@ class Library:
             self._catalog.check_filters(filters)
             rowids, scores = vectors.search(vector, top_k, filters)
             nodes = {node.rowid: node for node in self._catalog.nodes_by_rowid(rowids.tolist())}
-            # A node that was found but is gone means that a writer came between the two: look again.
+            # A node that is found but gone was removed in between by another thread or process: search again.
             if len(nodes) == len(rowids):
                 break
         return [
@@ -181,14 +233,10 @@ class Library:
         ]
 
     def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
-        """Nodes that hold the query's terms, best first; the score is BM25. Works before `load()`. Raises NotFound."""
-        return self.lexical_by_terms(query_terms(query), top_k, filters)
-
-    def lexical_by_terms(self, terms: Sequence[str], top_k: int, filters: Filters | None = None) -> list[Hit]:
-        """As `lexical`, for terms as `indexes.terms` makes them."""
+        """Nodes with the query's terms, best first; the score is BM25. Works before `load()`. Raises NotFound."""
         filters = filters or Filters()
         self._catalog.check_filters(filters)
-        return self._catalog.lexical(terms, top_k, filters)
+        return self._catalog.lexical(query_terms(query), top_k, filters)
 
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """Nodes by id, in the order asked. Raises NotFound."""
@@ -212,10 +260,6 @@ class Library:
         self._catalog.document(document_id)
         return self._catalog.sections(document_id)
 
-    def neighbours(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
-        """The node with up to `before` and `after` nodes around it in its own section, in document order."""
-        return self._catalog.neighbours(node, before, after)
-
     def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
         """The node with up to `before` and `after` nodes around it in its book, whatever their sections, in order."""
         rowids = range(node.rowid - before, node.rowid + after + 1)
@@ -226,12 +270,10 @@ class Library:
     def _load_encoder(self, on_step: Callable[[str], None] | None = None) -> None:
         with self._loading:
             if self._encoder is None:
-                from indexes.embedder import load_embedder
-
-                self._encoder = load_embedder(self._settings, on_step)
+                self._encoder = _load_encoder(self._settings, on_step)
 
     def _open_vectors(self) -> NodeVectors:
-        """The vectors, opened at the first need: adding a book does without them. Raises Busy, EmbedderMismatch."""
+        """The vectors, opened when first needed: adding a book does not. Raises Busy, EmbedderMismatch."""
         if self._vectors is not None:
             return self._vectors
         encoder = self.encoder
@@ -248,16 +290,16 @@ class Library:
         if settings.vector_store == "faiss":
             use_gpu = settings.device != "cpu"
             path = settings.vectors_path
-            return SyncedVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
-        from indexes.engine_vectors import open_engine_vectors
+            return FaissVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
+        from indexes.milvus import open_milvus
 
-        return open_engine_vectors(settings, self._catalog, encoder.fingerprint, encoder.dimension)
+        return open_milvus(settings, self._catalog, encoder.fingerprint, encoder.dimension)
 
     def _check_embedder(self) -> None:
         stored = self._catalog.embedder()
         if stored is not None and stored != self.encoder.fingerprint and self._catalog.documents():
             raise EmbedderMismatch(
-                f"The library was embedded by {stored}, but the configured embedder '{self._settings.embedder}' is "
+                f"The library was embedded by {stored}, but the configured embedder '{self.embedder_name}' is "
                 f"{self.encoder.fingerprint}.",
                 hint="coalesce add --reindex, or set the embedder back",
             )
@@ -268,13 +310,23 @@ class Library:
 
 
 def open_library(settings: IndexSettings, *, create: bool = True, embedder: TextEncoder | None = None) -> Library:
-    """Open the library in `settings.home`; light, for the embedder is loaded by `Library.load()`.
+    """Open the library in `settings.home`. Fast: no model is loaded before `Library.load()`.
 
     Args:
-        create: make the home and an empty catalog when there is none.
-        embedder: use this one instead of loading the configured one.
+        create: make the home and an empty catalog if there is none.
+        embedder: used instead of loading the configured one.
 
     Raises:
         IndexMissing, IndexCorrupt, HomeNotWritable.
     """
     return Library(settings, open_catalog(settings.catalog_path, create=create), embedder)
+
+
+def _load_encoder(settings: IndexSettings, on_step: Callable[[str], None] | None) -> TextEncoder:
+    if not settings.embedder.startswith(LLAMA_INDEX):
+        return load_embedder(settings, on_step)
+    if on_step is not None:
+        on_step(f"loading embedder {settings.embedder_name}")
+    from indexes.llama_index import load_embedding
+
+    return load_embedding(settings.embedder)

@@ -1,14 +1,13 @@
-"""The bundled book, so that a fresh library has something true to answer from."""
+"""The bundled book, so that a new library can answer at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from indexes.text_encoder import CancelCheck
-from indexes.types import AddResult, ProgressListener
+from indexes.types import AddResult, CancelCheck, ProgressListener
 
-if TYPE_CHECKING:  # the path alone must not cost the library's imports
+if TYPE_CHECKING:  # importing the path must not import the library
     from indexes.library import Library
 
 SAMPLE_TITLE = "GPU Programming from First Principles"

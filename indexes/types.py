@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PageMarks = tuple[tuple[int, int], ...]
 """Where pages begin in a text: `(char_offset, page)` pairs, ascending, offsets in code points, pages from 1.
@@ -14,7 +15,7 @@ The first offset is 0 in a paged text; the tuple is empty in a format without pa
 
 
 def page_at(marks: PageMarks, offset: int) -> int | None:
-    """The file page (from 1) on which the character at `offset` stands; None in a format without pages."""
+    """The file page (from 1) of the character at `offset`; None in a format without pages."""
     if not marks:
         return None
     index = bisect_right(marks, offset, key=lambda mark: mark[0]) - 1
@@ -36,8 +37,8 @@ class Section:
 
     Attributes:
         heading_path: headings from the chapter down to this section; the chapter's title comes first.
-        text: the section's text without its heading; code stands in ``` fences with its indentation.
-        chapter: ordinal of the chapter in the book, from 1; 0 for what stands before the first chapter.
+        text: the section's text without its heading; code is in ``` fences with its indentation.
+        chapter: ordinal of the chapter in the book, from 1; 0 before the first chapter.
         page_marks: where pages begin in `text`; empty without pages.
     """
 
@@ -191,6 +192,10 @@ class AddProgress:
 
 
 ProgressListener = Callable[[AddProgress], None]
+CancelCheck = Callable[[], bool]
+"""Returns True once the work should stop."""
+FindFile = Callable[["Document"], Path | None]
+"""The file or folder that a book was read from, None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,176 @@
-"""FAISS: unit vectors under integer ids, searched by inner product. The only file that names faiss.
+"""Search by vector: the seam (`NodeVectors`), and FAISS behind it, kept in step with the catalog.
 
-It checks what FAISS does not: wrong dimensions (a bare AssertionError there), vectors that are no numbers (ids of -1),
-fewer vectors than asked for (padding with -1), and files that are cut short (a C++ trace).
+The only file that imports faiss. It checks what FAISS does not: wrong dimensions (an AssertionError without a message),
+NaN (ids of -1), fewer vectors than asked for (padding with -1), and truncated files (a C++ trace).
 
-Two kinds of index, chosen by size: exact (`flat`) up to `FLAT_LIMIT`, above it inverted lists (`ivf`) with half-size
-vectors, whose number of lists searched is measured when it is built, so that it finds what the exact one would.
+Two kinds of index, chosen by size: exact (`flat`) up to `FLAT_LIMIT`, above it inverted lists (`ivf`) of half-precision
+vectors. How many lists a search reads is measured when the index is built, so that it finds what the exact one would.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from indexes.catalog import Catalog, RowRange
+from indexes.disk import replaced_file
+from indexes.embedder import Matrix
 from indexes.errors import IndexCorrupt, InvalidInput
-from indexes.text_encoder import Matrix
+from indexes.types import Filters
 
 FLAT_LIMIT = 200_000
-"""Above this many vectors an exact search takes tens of milliseconds on two cores."""
+"""With more vectors an exact search takes tens of milliseconds on two cores."""
 RECALL_AIM = 0.98
-"""Recall@10 of `ivf` against `flat`, on the probes by which it is tuned."""
+"""Recall@10 of `ivf` against `flat` on the probes."""
 SEARCHED_AT_LEAST = 32
-"""Lists searched whatever the probes say: they are easier than questions. At a million vectors, eight lists found 0.99
-of the probes' neighbours and 0.93 of the questions'; 32 found all, in half a millisecond."""
+"""Lists searched whatever the probes say, for they are easier than questions. At a million vectors, eight lists found
+0.99 of the probes' neighbours and 0.93 of the questions'; 32 found all, in half a millisecond."""
 PROBE_NOISE = 1.5
-TRAINING_VECTORS_A_LIST = 50
 TUNING_PROBES = 300
+TRAINING_VECTORS_PER_LIST = 50
+GROWTH_LIMIT = 4
+"""Inverted lists are rebuilt when the library has grown to this many times the size they were built for."""
+SAVE_SHARE = 0.05
+"""The index is saved when this share of it has changed since the last save: saving costs as much as the whole index,
+rebuilding the difference from the catalog only as much as the difference."""
+SAVE_AT_LEAST = 2_000
+"""With fewer changed vectors nothing is saved: rebuilding them takes milliseconds."""
+
+
+class NodeVectors(Protocol):
+    """The vectors of all nodes, searched by rowid. They follow the catalog, which alone is authoritative."""
+
+    @property
+    def device(self) -> str:
+        """Where searches run: `cpu` or `cuda` for FAISS, else the engine's name."""
+
+    def open(self) -> None:
+        """Get ready to search, and take over what changed since the last time."""
+
+    def sync(self) -> None:
+        """Take over changes of the catalog; costs one row read when there are none."""
+
+    def search(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
+        """Rowids, int64, and cosines, float32, of the nearest nodes that pass the filters, best first.
+
+        Args:
+            vector: unit length, shape (dimension,).
+        """
+
+    def save_if_worth(self) -> None:
+        """Save what would take long to rebuild."""
+
+
+class FaissVectors:
+    """A FAISS index that follows the catalog, in a file with a note beside it (a `NodeVectors`).
+
+    Args:
+        path: the index file; the note, a `.json` beside it, says which nodes of which embedder the file holds.
+        embedder: fingerprint of the embedder.
+        use_gpu: search on the GPU where FAISS can.
+    """
+
+    def __init__(self, catalog: Catalog, path: Path, embedder: str, dimension: int, *, use_gpu: bool) -> None:
+        self.index = VectorIndex(dimension, use_gpu=use_gpu)
+        self._catalog = catalog
+        self._path = path
+        self._note_path = path.with_suffix(".json")
+        self._embedder = embedder
+        self._use_gpu = use_gpu
+        self._lock = threading.Lock()
+        self._generation = -1
+        self._ranges: dict[str, RowRange] = {}
+        self._num_unsaved = 0
+        self._num_trained = 0
+
+    @property
+    def device(self) -> str:
+        """Where FAISS searches: `cuda` or `cpu`."""
+        return self.index.device
+
+    def open(self) -> None:
+        """Load the saved index if it fits, and bring it up to date."""
+        with self._lock, contextlib.suppress(IndexCorrupt, OSError, ValueError, KeyError, TypeError):
+            self._load()
+        self.sync()
+        self._choose_kind()
+
+    def search(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
+        """As `NodeVectors.search`."""
+        return self.index.search(vector, top_k, None if filters.empty else self._catalog.rowids(filters))
+
+    def sync(self) -> None:
+        """As `NodeVectors.sync`."""
+        if self._catalog.generation() == self._generation:
+            return
+        with self._lock:
+            generation, ranges = self._catalog.ranges()
+            for document_id, span in self._ranges.items():
+                if ranges.get(document_id) != span:
+                    self._num_unsaved += self.index.remove_range(span.first, span.last)
+            for document_id, span in ranges.items():
+                if self._ranges.get(document_id) != span:
+                    rowids, matrix = self._catalog.vectors_of(span, self.index.dimension)
+                    self.index.add(rowids, matrix)
+                    self._num_unsaved += len(rowids)
+            self._ranges, self._generation = ranges, generation
+
+    def save_if_worth(self) -> None:
+        """Save the index if enough of it changed. A home that cannot be written only makes the next start slower."""
+        with self._lock:
+            if self._num_unsaved >= max(SAVE_AT_LEAST, SAVE_SHARE * len(self.index)):
+                self._save()
+
+    def _choose_kind(self) -> None:
+        """Replace a large exact index, or lists built for a far smaller library, by new inverted lists.
+
+        Only when opening: training takes up to minutes, and searches of a running library must not wait for it.
+        """
+        with self._lock:
+            count = len(self.index)
+            grown = self.index.kind == "ivf" and count > GROWTH_LIMIT * max(self._num_trained, 1)
+            if count <= FLAT_LIMIT or not (self.index.kind == "flat" or grown):
+                return
+            parts = [self._catalog.vectors_of(span, self.index.dimension) for span in self._ranges.values()]
+            rowids = np.concatenate([part[0] for part in parts])
+            matrix = np.concatenate([part[1] for part in parts])
+            del parts
+            self.index = build_inverted(rowids, matrix)
+            self._num_trained = count
+            self._save()
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            # An index without its note is not read, so a crash between the two files does no harm.
+            self._note_path.unlink(missing_ok=True)
+            self.index.save(self._path)
+            note = {
+                "embedder": self._embedder,
+                "bytes": self._path.stat().st_size,
+                "trained": self._num_trained,
+                "ranges": {name: [span.first, span.last] for name, span in self._ranges.items()},
+            }
+            with replaced_file(self._note_path) as draft:
+                draft.write_text(json.dumps(note), encoding="utf-8")
+            self._num_unsaved = 0
+
+    def _load(self) -> None:
+        note = json.loads(self._note_path.read_text(encoding="utf-8"))
+        if note["embedder"] != self._embedder or note["bytes"] != self._path.stat().st_size:
+            return
+        ranges = {str(name): RowRange(int(first), int(last)) for name, (first, last) in note["ranges"].items()}
+        index = load_index(self._path, self.index.dimension, use_gpu=self._use_gpu)
+        if len(index) == sum(span.last - span.first + 1 for span in ranges.values()):
+            self.index, self._ranges, self._num_trained = index, ranges, int(note["trained"])
 
 
 class VectorIndex:
-    """Search over unit vectors. Threads may share it: searches and changes take turns."""
+    """Unit vectors under integer ids, searched by inner product. Threads may share it: they take turns."""
 
     def __init__(self, dimension: int, *, use_gpu: bool = False, index: Any = None) -> None:
         import faiss
@@ -66,22 +205,20 @@ class VectorIndex:
             self._on_gpu = None
 
     def remove_range(self, first: int, last: int) -> int:
-        """Remove the ids from `first` to `last`, both included; how many there were."""
-        return self._remove(self._faiss.IDSelectorRange(first, last + 1))
-
-    def remove(self, ids: np.ndarray) -> int:
-        """Remove these ids; how many there were."""
-        return self._remove(self._faiss.IDSelectorBatch(np.ascontiguousarray(ids, dtype=np.int64)))
+        """Remove the ids from `first` to `last`, both included; returns how many were there."""
+        with self._lock:
+            self._on_gpu = None
+            return int(self._index.remove_ids(self._faiss.IDSelectorRange(first, last + 1)))
 
     def search(self, query: np.ndarray, top_k: int, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids, int64, and inner products, float32, of the best vectors, best first; at most `top_k`.
+        """At most `top_k` ids, int64, with their inner products, float32, best first.
 
         Args:
             query: one vector, shape (dimension,).
-            allowed: ids that may be found; None allows all. The search among them is exact.
+            allowed: ids that may be found, searched exactly; None allows all.
 
         Raises:
-            InvalidInput: a query of another dimension, or one that is no number.
+            InvalidInput: the query has another dimension or holds NaN or infinity.
         """
         row = self._checked(np.asarray(query).reshape(1, -1))
         with self._lock:
@@ -97,19 +234,12 @@ class VectorIndex:
         return ids[0][found], scores[0][found]
 
     def save(self, path: Path) -> None:
-        """Write the index to a file, in place of what was there, at once."""
-        draft = path.with_name(path.name + ".tmp")
-        with self._lock:
+        """Write the index to a file, replacing it in one step. Raises RuntimeError when FAISS cannot write."""
+        with self._lock, replaced_file(path) as draft:
             self._faiss.write_index(self._index, str(draft))
-        draft.replace(path)
-
-    def _remove(self, selector: Any) -> int:
-        with self._lock:
-            self._on_gpu = None
-            return int(self._index.remove_ids(selector))
 
     def _only(self, allowed: np.ndarray) -> Any:
-        """Search parameters that let these ids pass; among few of them every list is searched."""
+        """Search parameters that let only these ids pass; inverted lists are then all searched."""
         bits = np.zeros(int(allowed.max()) + 1, dtype=np.uint8)
         bits[allowed] = 1
         selector = self._faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
@@ -131,15 +261,15 @@ class VectorIndex:
                 f"Vectors of shape {checked.shape} were given to an index of dimension {self.dimension}."
             )
         if not np.isfinite(checked).all():
-            raise InvalidInput("A vector holds values that are no numbers.")
+            raise InvalidInput("A vector holds NaN or infinity.")
         return checked
 
 
 def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> VectorIndex:
-    """An `ivf` index of these vectors, shape (n, dimension), that searches as many lists as `RECALL_AIM` takes.
+    """Build an `ivf` index of these vectors, shape (n, dimension), that searches as many lists as `RECALL_AIM` needs.
 
-    The probes are stored vectors with `PROBE_NOISE` times as much noise: about as far from their neighbours as a
-    question is from the passages that answer it (a cosine of 0.55). A vector probed as it stands would be found in
+    The probes are stored vectors plus noise of `PROBE_NOISE` times their length: about as far from their neighbours as
+    a question is from the passages that answer it (a cosine of 0.55). A stored vector itself would always be found in
     its own list and prove nothing.
     """
     import faiss
@@ -147,7 +277,7 @@ def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> Vector
     count, dimension = vectors.shape
     lists = max(16, min(int(4 * count**0.5), count // 40))
     rng = np.random.default_rng(seed)
-    sample = vectors[np.sort(rng.choice(count, min(count, lists * TRAINING_VECTORS_A_LIST), replace=False))]
+    sample = vectors[np.sort(rng.choice(count, min(count, lists * TRAINING_VECTORS_PER_LIST), replace=False))]
     quantizer = faiss.IndexFlatIP(dimension)
     half = faiss.ScalarQuantizer.QT_fp16
     index: Any = faiss.IndexIVFScalarQuantizer(quantizer, dimension, lists, half, faiss.METRIC_INNER_PRODUCT)
@@ -171,7 +301,7 @@ def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> Vector
 
 
 def load_index(path: Path, dimension: int, *, use_gpu: bool = False) -> VectorIndex:
-    """Read an index from a file. Raises IndexCorrupt when it is cut short, of another kind or another dimension."""
+    """Read an index from a file. Raises IndexCorrupt when it is truncated, or of another kind or dimension."""
     import faiss
 
     try:

@@ -1,30 +1,32 @@
-"""The one place that picks concrete classes: settings and a library in, an engine out.
+"""Picks the concrete classes: settings and a library in, an engine out.
 
 Building is light; models load when `AnswerEngine.load()` or the first question needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from indexes.errors import InvalidInput
+from indexes.embedder import bundled_model_folder
+from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
-from indexes.model_files import bundled_model_folder
 from indexes.settings import EMBEDDED_MODEL
 from indexes.types import Filters
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
-from rag.generators.encoder import EncoderAdapter, EncoderAnswerer
-from rag.generators.extractive import ExtractiveGenerator
+from rag.generators.encoder import EncoderAnswerer
+from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
 from rag.generators.protocol import ChoiceScorer, Generator
-from rag.generators.vector_memory import Embed
 from rag.passages import PassageBudget
-from rag.retrieval.hybrid import HybridRetriever
-from rag.retrieval.reranker import CrossEncoderReranker
-from rag.settings import GENERATORS, GeneratorSettings, RagSettings
+from rag.question import check_filters, check_question, choose_adapter
+from rag.retrieval import CrossEncoderReranker, HybridRetriever
+from rag.sentence_reader import FiveSignalsReader
+from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
+from rag.tuning.encoder import open_encoder_adapter
+from rag.types import RETRIEVING_ARMS, Question, SearchableLibrary
 
 
 def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
@@ -35,7 +37,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     """
     retrieval = settings.retrieval
     embedder = library.embedder_name
-    reranker = CrossEncoderReranker(model=retrieval.reranker) if retrieval.reranker else None
+    reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker, multilingual=embedder != EMBEDDED_MODEL)
     generator = build_generator(settings.generator, library)
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
@@ -58,15 +60,35 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     )
 
 
+def check_before_loading(settings: RagSettings, library: SearchableLibrary, question: Question) -> None:
+    """Refuses what can never be answered before any model is loaded.
+
+    Raises:
+        InvalidInput, TooLarge: the question cannot be used.
+        NotFound: the library is empty, or its filters name a book or chapter that is not there.
+        ArmUnavailable: no model or adapter for the arm.
+    """
+    question = check_question(question)
+    generator = settings.generator
+    if resolve_kind(generator) in LANGUAGE_MODELS:
+        choose_adapter(question.arm, question.adapter, tuple(generator.adapters))
+    else:
+        refuse_without_model(question.arm)
+    if question.arm in RETRIEVING_ARMS:
+        if not library.documents():
+            raise NotFound("the library is empty", hint="add a book first: coalesce add PATH")
+        check_filters(question.filters, library)
+
+
 def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
     """The generator that `settings.kind` names; `encoder` writes as `extractive` does and scores choices itself.
 
     Raises:
         InvalidInput: an unknown kind, `local` without a model, `remote` without an address and a model.
     """
-    if resolve_kind(settings) in ("local", "remote"):
+    if resolve_kind(settings) in LANGUAGE_MODELS:
         return build_language_model(settings)
-    return ExtractiveGenerator(library.embed, library.embedder_name)
+    return ExtractiveGenerator(FiveSignalsReader(library.embed), library.embedder_name)
 
 
 def build_language_model(settings: GeneratorSettings) -> Generator:
@@ -80,7 +102,7 @@ def build_language_model(settings: GeneratorSettings) -> Generator:
     if kind == "local":
         if not settings.model:
             raise InvalidInput("generator `local` needs a model", hint="add `--model PATH_OR_NAME`")
-        from rag.generators.local import load_local_generator
+        from rag.generators.local.generator import load_local_generator
 
         return load_local_generator(settings)
     if kind == "remote":
@@ -92,6 +114,14 @@ def build_language_model(settings: GeneratorSettings) -> Generator:
         from rag.generators.remote import RemoteGenerator
 
         return RemoteGenerator(settings)
+    if kind == "llama_index":
+        if not settings.model:
+            raise InvalidInput(
+                "generator `llama_index` needs an LLM", hint="add `--model llama_index:MODULE:NAME?ARGUMENT=VALUE`"
+            )
+        from rag.llama_index import load_llm
+
+        return load_llm(settings.model)
     raise ArmUnavailable(
         f"generator `{kind}` has no language model",
         hint="use `--generator local --model PATH_OR_NAME`, or `--generator remote --base-url URL --model NAME`",
@@ -99,23 +129,16 @@ def build_language_model(settings: GeneratorSettings) -> Generator:
 
 
 def _encoder(settings: GeneratorSettings, library: Library) -> EncoderAnswerer:
-    """The encoder that scores choice questions, with the adapters of it that the settings name."""
-
-    def opener(folder: Path) -> Callable[[], Embed]:
-        def open_adapter() -> Embed:
-            from rag.tuning.encoder import open_encoder_adapter
-
-            return open_encoder_adapter(bundled_model_folder(), folder)
-
-        return open_adapter
-
-    adapters = settings.adapters if settings.kind == "encoder" else {}
-    opened = {name: EncoderAdapter(opener(Path(folder))) for name, folder in adapters.items()}
-    return EncoderAnswerer(library.embed, library.embedder_name, opened)
+    """The encoder that scores choice questions, with its adapters that the settings name."""
+    folders = settings.adapters if settings.kind == "encoder" else {}
+    adapters = {
+        name: partial(open_encoder_adapter, bundled_model_folder(), Path(folder)) for name, folder in folders.items()
+    }
+    return EncoderAnswerer(library.embed, library.embedder_name, adapters)
 
 
 def resolve_kind(settings: GeneratorSettings) -> str:
-    """The generator that `auto` stands for here: `local` with a CUDA GPU and a model, else `extractive`.
+    """The generator that `auto` means here: `local` with a CUDA GPU and a model, else `extractive`.
 
     Raises:
         InvalidInput: no such generator.

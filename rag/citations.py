@@ -1,20 +1,19 @@
-"""Markers in an answer, and the quotes they stand for.
+"""Citation markers of an answer, the quotes they point to, and whether a quote supports its sentence.
 
-`[2]` behind a sentence names passage 2. For every marker the best verbatim quote of that passage is chosen and judged;
-a marker that names no passage never reaches the reader. Square brackets of code (`a[1]`, anything inside backticks or
-fences) are not markers. It knows nothing of what wrote the answer.
+`[2]` behind a sentence names passage 2. Each marker gets the best verbatim quote of that passage and a verdict by terms
+alone, so a made-up `cudaXyz` is caught without a model; markers that name no passage are removed. Square brackets of
+code (`a[1]`, anything inside backticks or fences) are not markers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rag.sentences import Span, split_spans
-from rag.support import support_of, support_of_wording
-from rag.types import Citation, Passage
-from rag.wording import Wording, wording
+from indexes.sentences import Span, split_spans
+from indexes.words import Terms, terms_of
+from rag.types import Citation, Passage, Quoted, Verdict
 
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
@@ -24,11 +23,15 @@ _QUOTE_SENTENCES = 3
 """A quote may join up to this many neighbouring sentences when the answer's sentence draws on all of them."""
 _JOIN_GAIN = 0.12
 """Least gain in word recall for which a quote takes one more sentence."""
+SUPPORTED_RECALL = 0.6
+"""Least share of a sentence's stems in its evidence to call it supported: a copied sentence has 1.0, a close paraphrase
+about 0.7, an unrelated sentence of the same chapter about 0.2."""
+PARTIAL_RECALL = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A marker and the text it stands behind: `answer[marker_start:marker_end] == "[number]"`."""
+    """A marker and the text before it that it belongs to: `answer[marker_start:marker_end] == "[number]"`."""
 
     number: int
     claim: str
@@ -128,7 +131,7 @@ class _CodeState:
 
 
 def find_markers(answer: str) -> Iterator[Marked]:
-    """Every marker outside code with the sentence, list item or listing it stands behind."""
+    """Every marker outside code with the sentence, list item or listing before it."""
     state = _CodeState()
     position = 0
     claim_start = 0
@@ -149,23 +152,40 @@ def find_markers(answer: str) -> Iterator[Marked]:
         claim_start = position = match.end()
 
 
-def resolve(answer: str, passages: Sequence[Passage]) -> tuple[Citation, ...]:
-    """One citation for every marker of `answer` that names one of `passages`, in the answer's order."""
+def resolve(
+    answer: str, passages: Sequence[Passage], quoted: Mapping[int, Quoted] | None = None
+) -> tuple[Citation, ...]:
+    """One citation for every marker of `answer` that names one of `passages`, in the answer's order.
+
+    Args:
+        quoted: the stretch that a marker points to, by the marker's end offset; quotes of other markers are searched
+            for.
+    """
     citations = []
     for marked in find_markers(answer):
-        if 1 <= marked.number <= len(passages) and marked.claim:
-            citations.append(cite(marked.number, marked.claim, passages[marked.number - 1]))
+        if not 1 <= marked.number <= len(passages):
+            continue
+        passage = passages[marked.number - 1]
+        known = (quoted or {}).get(marked.marker_end)
+        if known is not None and known.passage == marked.number:
+            citations.append(_citation(passage, known, "supported"))
+        elif marked.claim:
+            citations.append(cite(marked.number, marked.claim, passage))
     return tuple(citations)
 
 
 def cite(number: int, claim: str, passage: Passage) -> Citation:
     """The best verbatim quote of `passage` for `claim`, with its own pages and the verdict on it."""
     start, end = best_quote(claim, passage.text)
-    quote = passage.text[start:end]
+    return _citation(passage, Quoted(number, start, end), support_of(claim, passage.text[start:end]).verdict)
+
+
+def _citation(passage: Passage, quoted: Quoted, verdict: Verdict) -> Citation:
+    start, end = quoted.start, quoted.end
     page_start = passage.page_of(start)
     part = passage.part_at(start)
     return Citation(
-        marker=number,
+        marker=quoted.passage,
         node_id=passage.node_id,
         document_id=passage.document_id,
         title=passage.title,
@@ -173,10 +193,10 @@ def cite(number: int, claim: str, passage: Passage) -> Citation:
         page_label=passage.label_of(page_start),
         page_start=page_start,
         page_end=passage.page_of(max(end - 1, start)),
-        quote=quote,
+        quote=passage.text[start:end],
         char_start=start,
         char_end=end,
-        verdict=support_of(claim, quote).verdict,
+        verdict=verdict,
     )
 
 
@@ -186,8 +206,8 @@ def best_quote(claim: str, text: str) -> tuple[int, int]:
     if exact:
         return exact
     spans = [span for span in split_spans(text) if span.kind != "heading"] or [Span(0, len(text), "sentence", 0)]
-    wanted = wording(claim)
-    scored = [_coverage(wanted, wording(text[span.start : span.end])) for span in spans]
+    wanted = terms_of(claim)
+    scored = [_coverage(wanted, terms_of(text[span.start : span.end])) for span in spans]
     best = max(range(len(spans)), key=lambda i: (scored[i], -i))
     first = last = best
     value = scored[best]
@@ -197,15 +217,47 @@ def best_quote(claim: str, text: str) -> tuple[int, int]:
             options.append((first - 1, last))
         if last + 1 < len(spans):
             options.append((first, last + 1))
-        gains = [(_coverage(wanted, wording(text[spans[a].start : spans[b].end])), a, b) for a, b in options]
+        gains = [(_coverage(wanted, terms_of(text[spans[a].start : spans[b].end])), a, b) for a, b in options]
         if not gains or max(gains)[0] < value + _JOIN_GAIN:
             break
         value, first, last = max(gains)
     return spans[first].start, spans[last].end
 
 
+@dataclass(frozen=True, slots=True)
+class Support:
+    """How evidence covers a sentence.
+
+    Attributes:
+        recall: share of the sentence's stems that occur, 1.0 when it has none.
+        missing: identifiers and numbers of the sentence that do not occur.
+    """
+
+    recall: float
+    missing: frozenset[str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """`supported` needs all identifiers and numbers and most words; `partial` a fair share of the words."""
+        if not self.missing and self.recall >= SUPPORTED_RECALL:
+            return "supported"
+        return "partial" if self.recall >= PARTIAL_RECALL else "unsupported"
+
+
+def support_of(sentence: str, evidence: str) -> Support:
+    """Support of `sentence` by `evidence`, by their terms."""
+    return _support(terms_of(sentence), terms_of(evidence))
+
+
+def _support(sentence: Terms, evidence: Terms) -> Support:
+    missing = (sentence.identifiers - evidence.identifiers - evidence.stems) | (sentence.numbers - evidence.numbers)
+    stems = sentence.stems
+    recall = len(stems & evidence.stems) / len(stems) if stems else 1.0
+    return Support(recall, frozenset(missing))
+
+
 def _find_verbatim(claim: str, text: str) -> tuple[int, int] | None:
-    """Where `claim` stands in `text`, whatever the white space between its words."""
+    """Offsets of `claim` in `text`, whatever the white space between its words."""
     words = claim.strip().split()
     if not words or len(words) > 400:
         return None
@@ -213,8 +265,8 @@ def _find_verbatim(claim: str, text: str) -> tuple[int, int] | None:
     return match.span() if match else None
 
 
-def _coverage(wanted: Wording, evidence: Wording) -> float:
-    support = support_of_wording(wanted, evidence)
+def _coverage(wanted: Terms, evidence: Terms) -> float:
+    support = _support(wanted, evidence)
     hard = len(wanted.identifiers) + len(wanted.numbers)
     found = hard - len(support.missing)
     size_cost = 0.02 * max(len(evidence.stems) - 2 * len(wanted.stems), 0) / (len(wanted.stems) + 1)

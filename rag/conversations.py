@@ -1,27 +1,94 @@
-"""Conversations, their answers and the readers' feedback, in one SQLite file of the home.
+"""Conversations, their answers, and readers' feedback and votes, in one SQLite file of the home.
 
 An answer is kept whole as JSON, so that a conversation reloads with citations, passages and pages as they were, even
-after the book is gone. Several threads and several processes may use one store; every call is one transaction.
-Every conversation may have an owner; a store that is narrowed to one owner knows no other's.
+after the book is gone. Several threads and processes may use one store; every call is one transaction.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Select,
+    Table,
+    Text,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
+
+from indexes.database import Database, Schema
 from indexes.errors import InvalidInput, NotFound
-from rag.answer_json import answer_from_json, answer_to_json
-from rag.conversation_file import conversation_file
-from rag.types import Answer
+from rag.types import Answer, Arm
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Rating: TypeAlias = Literal["up", "down"]
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
-_OWNED = "(:owner IS NULL OR c.owner = :owner)"
+
+_TABLES = MetaData()
+_conversations = Table(
+    "conversations",
+    _TABLES,
+    Column("id", Text, primary_key=True),
+    Column("title", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Column("owner", Text, nullable=False, server_default=""),
+)
+_answers = Table(
+    "answers",
+    _TABLES,
+    Column("id", Text, primary_key=True),
+    Column("conversation_id", Text, ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("answers_by_conversation", "conversation_id", "ordinal"),
+)
+_feedback = Table(
+    "feedback",
+    _TABLES,
+    Column("answer_id", Text, ForeignKey("answers.id", ondelete="CASCADE"), primary_key=True),
+    Column("rating", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+)
+# A vote keeps the answers it was about, so that it can be read when models and books have changed.
+_votes = Table(
+    "votes",
+    _TABLES,
+    Column("number", Integer, primary_key=True),
+    Column("at", Text, nullable=False),
+    Column("question", Text, nullable=False),
+    Column("winner", Text, nullable=False),
+    Column("blind", Boolean, nullable=False),
+    Column("answers", Text, nullable=False),
+)
+CONVERSATIONS = Schema("conversations_1", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,62 +112,70 @@ class Feedback:
     created_at: str
 
 
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A choice between answers of several arms to one question.
+
+    Attributes:
+        winner: the best arm, or "" when none was better.
+        blind: the arms were hidden.
+    """
+
+    question: str
+    winner: Arm | str
+    blind: bool
+    answers: tuple[Answer, ...]
+    at: str
+
+
 class ConversationStore:
-    """The conversations of one home. Light to make; the file is created at the first call.
+    """The conversations and votes of one home. Light to make; the file is created at the first call.
 
     Args:
-        owner: whose conversations it knows; None knows everyone's, and those it creates are nobody's.
+        owner: sees the conversations of this owner only; None sees everyone's, and those it creates have no owner.
     """
 
     def __init__(self, path: Path, owner: str | None = None) -> None:
-        self._path = path
         self._owner = owner
-        self._file = conversation_file(path)
+        self._database = Database(path, CONVERSATIONS)
 
     def of(self, owner: str | None) -> ConversationStore:
-        """This store narrowed to one owner, over the same open file; None narrows nothing."""
+        """This store for one owner, over the same open file; None changes nothing."""
         if owner is None:
             return self
-        narrowed = ConversationStore(self._path, owner)
-        narrowed._file = self._file
+        narrowed = copy(self)
+        narrowed._owner = owner
         return narrowed
 
+    def close(self) -> None:
+        """Close the file, for stores made by `of` too; the next call opens it again."""
+        self._database.close()
+
+    # --- conversations
+
     def create(self, title: str = "") -> Conversation:
-        """A new, empty conversation; without a title it takes the first question's words."""
+        """Start an empty conversation; without a title it takes the first question's words."""
         now = _now()
         conversation = Conversation(uuid.uuid4().hex, clean_title(title), now, now, 0)
-        with self._file.transaction() as db:
-            db.execute(
-                "INSERT INTO conversations (id, title, created_at, updated_at, owner) VALUES (?, ?, ?, ?, ?)",
-                (conversation.id, conversation.title, now, now, self._owner or ""),
-            )
+        row = {"id": conversation.id, "title": conversation.title, "created_at": now, "updated_at": now}
+        with self._database.writing() as connection:
+            connection.execute(insert(_conversations), row | {"owner": self._owner or ""})
         return conversation
 
     def get(self, conversation_id: str) -> Conversation:
-        """One conversation.
-
-        Raises:
-            NotFound: no conversation has this id.
-        """
-        with self._file.transaction() as db:
-            row = db.execute(
-                f"{_SELECT} WHERE c.id = :id AND {_OWNED} GROUP BY c.id", {"id": conversation_id, "owner": self._owner}
-            ).fetchone()
-        if row is None:
-            raise _unknown_conversation(conversation_id)
-        return Conversation(*row)
+        """One conversation. Raises NotFound."""
+        with self._database.reading() as connection:
+            return self._get(connection, conversation_id)
 
     def list(self) -> tuple[Conversation, ...]:
-        """Its conversations, the one used last first."""
-        with self._file.transaction() as db:
-            rows = db.execute(
-                f"{_SELECT} WHERE {_OWNED} GROUP BY c.id ORDER BY c.updated_at DESC, c.rowid DESC",
-                {"owner": self._owner},
-            ).fetchall()
-        return tuple(Conversation(*row) for row in rows)
+        """The conversations, last used first."""
+        newest = (_conversations.c.updated_at.desc(), _conversations.c.created_at.desc())
+        with self._database.reading() as connection:
+            rows = connection.execute(_with_counts().where(self._owned).order_by(*newest))
+            return tuple(Conversation(*row) for row in rows)
 
     def rename(self, conversation_id: str, title: str) -> Conversation:
-        """Gives a conversation another title.
+        """Give a conversation another title.
 
         Raises:
             InvalidInput: the title is empty.
@@ -109,75 +184,53 @@ class ConversationStore:
         cleaned = clean_title(title)
         if not cleaned:
             raise InvalidInput("the title is empty", hint="give the conversation a title of at least one letter")
-        self.get(conversation_id)
-        with self._file.transaction() as db:
-            db.execute("UPDATE conversations SET title = ? WHERE id = ?", (cleaned, conversation_id))
-        return self.get(conversation_id)
+        with self._database.writing() as connection:
+            connection.execute(update(_conversations).where(*self._only(conversation_id)).values(title=cleaned))
+            return self._get(connection, conversation_id)
 
     def delete(self, conversation_id: str) -> None:
-        """Removes a conversation with its answers and their feedback.
+        """Remove a conversation with its answers and their feedback. Raises NotFound."""
+        with self._database.writing() as connection:
+            if connection.execute(delete(_conversations).where(*self._only(conversation_id))).rowcount == 0:
+                raise _unknown_conversation(conversation_id)
 
-        Raises:
-            NotFound: no conversation has this id.
-        """
-        self.get(conversation_id)
-        with self._file.transaction() as db:
-            cursor = db.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
-        if cursor.rowcount == 0:
-            raise _unknown_conversation(conversation_id)
+    # --- answers
 
     def answers(self, conversation_id: str) -> tuple[Answer, ...]:
-        """The answers of a conversation, oldest first.
-
-        Raises:
-            NotFound: no conversation has this id.
-        """
-        self.get(conversation_id)
-        with self._file.transaction() as db:
-            rows = db.execute(
-                "SELECT body FROM answers WHERE conversation_id = ? ORDER BY ordinal", (conversation_id,)
-            ).fetchall()
-        return tuple(answer_from_json(body) for (body,) in rows)
+        """The answers of a conversation, oldest first. Raises NotFound."""
+        wanted = select(_answers.c.body).where(_answers.c.conversation_id == conversation_id)
+        with self._database.reading() as connection:
+            self._get(connection, conversation_id)
+            bodies = connection.scalars(wanted.order_by(_answers.c.ordinal)).all()
+        return tuple(answer_from_json(body) for body in bodies)
 
     def answer(self, answer_id: str) -> Answer:
-        """One answer.
-
-        Raises:
-            NotFound: no answer has this id.
-        """
-        with self._file.transaction() as db:
-            row = db.execute(
-                "SELECT a.body FROM answers a JOIN conversations c ON c.id = a.conversation_id "
-                "WHERE a.id = :id AND (:owner IS NULL OR c.owner = :owner)",
-                {"id": answer_id, "owner": self._owner},
-            ).fetchone()
-        if row is None:
-            raise _unknown_answer(answer_id)
-        return answer_from_json(row[0])
+        """One answer. Raises NotFound."""
+        with self._database.reading() as connection:
+            return self._answer(connection, answer_id)
 
     def append(self, answer: Answer) -> None:
-        """Adds a finished answer to its conversation; an untitled conversation takes the question as title.
+        """Add a finished answer to its conversation; an untitled conversation takes the question as title.
 
         Raises:
             NotFound: the conversation was deleted meanwhile.
         """
         now = _now()
-        with self._file.transaction() as db:
-            cursor = db.execute(
-                "UPDATE conversations SET updated_at = ?, title = CASE title WHEN '' THEN ? ELSE title END "
-                "WHERE id = ?",
-                (now, clean_title(answer.question), answer.conversation_id),
-            )
-            if cursor.rowcount == 0:
+        conversation = _conversations.c.id == answer.conversation_id
+        title = case((_conversations.c.title == "", clean_title(answer.question)), else_=_conversations.c.title)
+        last = select(func.max(_answers.c.ordinal)).where(_answers.c.conversation_id == answer.conversation_id)
+        row = {"id": answer.id, "conversation_id": answer.conversation_id, "body": answer_to_json(answer)}
+        with self._database.writing() as connection:
+            touched = connection.execute(update(_conversations).where(conversation).values(updated_at=now, title=title))
+            if touched.rowcount == 0:
                 raise _unknown_conversation(answer.conversation_id)
-            db.execute(
-                "INSERT INTO answers SELECT ?, ?, COALESCE(MAX(ordinal) + 1, 0), ?, ? FROM answers "
-                "WHERE conversation_id = ?",
-                (answer.id, answer.conversation_id, now, answer_to_json(answer), answer.conversation_id),
-            )
+            ordinal = connection.scalar(select(func.coalesce(last.scalar_subquery() + 1, 0)))
+            connection.execute(insert(_answers), row | {"ordinal": ordinal, "created_at": now})
+
+    # --- feedback
 
     def give_feedback(self, answer_id: str, rating: str, comment: str = "") -> Feedback:
-        """Keeps a reader's verdict; a second one replaces the first.
+        """Keep a reader's verdict; a second one replaces the first.
 
         Raises:
             InvalidInput: a rating other than `up` and `down`, or a comment that is too long.
@@ -189,43 +242,118 @@ class ConversationStore:
             raise InvalidInput(
                 f"the comment has {len(comment):,} characters", hint=f"keep it under {COMMENT_CHARACTERS:,}"
             )
-        self.answer(answer_id)
-        now = _now()
-        with self._file.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)", (answer_id, rating, comment, now))
-        return Feedback(answer_id, "up" if rating == "up" else "down", comment, now)
+        feedback = Feedback(answer_id, "up" if rating == "up" else "down", comment, _now())
+        with self._database.writing() as connection:
+            self._answer(connection, answer_id)
+            connection.execute(delete(_feedback).where(_feedback.c.answer_id == answer_id))
+            connection.execute(insert(_feedback), asdict(feedback))
+        return feedback
 
     def ratings(self, conversation_id: str) -> dict[str, Rating]:
         """The verdicts on the answers of one conversation, by answer id."""
-        with self._file.transaction() as db:
-            rows = db.execute(
-                "SELECT f.answer_id, f.rating FROM feedback f JOIN answers a ON a.id = f.answer_id "
-                "JOIN conversations c ON c.id = a.conversation_id "
-                "WHERE c.id = :id AND (:owner IS NULL OR c.owner = :owner)",
-                {"id": conversation_id, "owner": self._owner},
-            ).fetchall()
-        return dict(rows)
+        wanted = _of_answers(_feedback.c.answer_id, _feedback.c.rating).where(*self._only(conversation_id))
+        with self._database.reading() as connection:
+            return {row.answer_id: row.rating for row in connection.execute(wanted)}
 
     def feedback(self) -> tuple[tuple[Feedback, Answer], ...]:
         """All feedback with the answers it is about, oldest first; for export as evaluation cases."""
-        with self._file.transaction() as db:
-            rows = db.execute(
-                "SELECT f.answer_id, f.rating, f.comment, f.created_at, a.body FROM feedback f "
-                "JOIN answers a ON a.id = f.answer_id JOIN conversations c ON c.id = a.conversation_id "
-                "WHERE (:owner IS NULL OR c.owner = :owner) ORDER BY f.created_at, f.rowid",
-                {"owner": self._owner},
-            ).fetchall()
-        return tuple((Feedback(*row[:4]), answer_from_json(row[4])) for row in rows)
+        wanted = _of_answers(*_feedback.c, _answers.c.body).where(self._owned).order_by(_feedback.c.created_at)
+        with self._database.reading() as connection:
+            rows = connection.execute(wanted).all()
+        return tuple((Feedback(*verdict), answer_from_json(body)) for *verdict, body in rows)
 
-    def close(self) -> None:
-        """Closes the file, for stores narrowed from this one too; the next call opens it again."""
-        self._file.close()
+    # --- votes
+
+    def vote(self, answers: Sequence[Answer], winner: str, *, blind: bool) -> Vote:
+        """Keep a vote between `answers` to one question.
+
+        Raises:
+            InvalidInput: fewer than two answers, or a winner that is not one of their arms or "".
+        """
+        arms = [answer.arm for answer in answers]
+        if len(arms) < 2 or (winner and winner not in arms):
+            raise InvalidInput(f"a vote for {winner!r} among {arms}", hint="vote for one of at least two arms, or none")
+        vote = Vote(answers[0].question, winner, blind, tuple(answers), datetime.now(UTC).isoformat())
+        body = json.dumps([answer_to_json(answer) for answer in answers], ensure_ascii=False)
+        row = {"at": vote.at, "question": vote.question, "winner": winner, "blind": blind, "answers": body}
+        with self._database.writing() as connection:
+            connection.execute(insert(_votes), row)
+        return vote
+
+    def votes(self) -> tuple[Vote, ...]:
+        """Everyone's votes, oldest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(_votes).order_by(_votes.c.number)).all()
+        return tuple(
+            Vote(row.question, row.winner, row.blind, tuple(map(answer_from_json, json.loads(row.answers))), row.at)
+            for row in rows
+        )
+
+    def wins(self) -> dict[str, int]:
+        """How often each arm won a vote; "" counts the votes in which none was better."""
+        with self._database.reading() as connection:
+            return dict(Counter(connection.scalars(select(_votes.c.winner))))
+
+    # --- within
+
+    @property
+    def _owned(self) -> ColumnElement[bool]:
+        return _conversations.c.owner == self._owner if self._owner is not None else true()
+
+    def _only(self, conversation_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        return _conversations.c.id == conversation_id, self._owned
+
+    def _get(self, connection: Connection, conversation_id: str) -> Conversation:
+        row = connection.execute(_with_counts().where(*self._only(conversation_id))).one_or_none()
+        if row is None:
+            raise _unknown_conversation(conversation_id)
+        return Conversation(*row)
+
+    def _answer(self, connection: Connection, answer_id: str) -> Answer:
+        wanted = select(_answers.c.body).join_from(_answers, _conversations)
+        body = connection.scalar(wanted.where(_answers.c.id == answer_id, self._owned))
+        if body is None:
+            raise NotFound(f"no answer has the id {answer_id!r}", hint="use the `id` of an answer")
+        return answer_from_json(body)
 
 
-_SELECT = (
-    "SELECT c.id, c.title, c.created_at, c.updated_at, COUNT(a.id) FROM conversations c "
-    "LEFT JOIN answers a ON a.conversation_id = c.id"
-)
+def answer_to_json(answer: Answer) -> str:
+    """Every field of an answer as one line of JSON: the store's form, not the wire form of `api/schemas`."""
+    return _answer_form().dump_json(answer).decode()
+
+
+def answer_from_json(text: str) -> Answer:
+    """The answer that `answer_to_json` wrote; fields unknown to this version are ignored.
+
+    Raises:
+        ValueError: not a line that it wrote.
+    """
+    try:
+        return _answer_form().validate_json(text)
+    except ValueError as error:
+        raise ValueError(f"not a stored answer: {error}") from error
+
+
+@cache
+def _answer_form() -> TypeAdapter[Answer]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Answer)
+
+
+def _with_counts() -> Select[Any]:
+    """Conversations as `Conversation` lists its fields."""
+    table = _conversations.c
+    return (
+        select(table.id, table.title, table.created_at, table.updated_at, func.count(_answers.c.id))
+        .join_from(_conversations, _answers, isouter=True)
+        .group_by(table.id)
+    )
+
+
+def _of_answers(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Columns of feedback with its answers and their conversations."""
+    return select(*columns).join_from(_feedback, _answers).join(_conversations)
 
 
 def clean_title(text: str) -> str:
@@ -243,7 +371,3 @@ def _now() -> str:
 
 def _unknown_conversation(conversation_id: str) -> NotFound:
     return NotFound(f"no conversation has the id {conversation_id!r}", hint="GET /v1/conversations lists them")
-
-
-def _unknown_answer(answer_id: str) -> NotFound:
-    return NotFound(f"no answer has the id {answer_id!r}", hint="an answer's id stands in its `id` field")

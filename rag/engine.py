@@ -1,4 +1,4 @@
-"""The one path from a question to a cited answer; REST, page, command line and evaluation all drive it.
+"""The one path from a question to a cited answer; REST, page, command line and evaluation all run it.
 
 `stream` yields `PassagesFound`, then `TextDelta`s, then `AnswerDone`, always in this order, for refusals too; the
 deltas joined are the answer. Errors are raised, not yielded. The engine holds no lock while a generator writes.
@@ -10,22 +10,26 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import GeneratorType
 
 from indexes.errors import Cancelled, InvalidInput
 from indexes.types import Filters
-from rag.admission import admit
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import EvidenceJudge
+from rag.evidence import EvidenceJudge, not_found
 from rag.explanation import Explanation, explain
-from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator
-from rag.generators.stop_strings import end_before
+from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.passages import PassageBudget, select_passages
-from rag.question_checks import check_question, check_top_k, clean_text
-from rag.refusals import empty_library, not_found, nothing_matches
-from rag.retrieval.hybrid import HybridRetriever, Retrieval
-from rag.retrieval.protocol import SearchableLibrary
+from rag.question import (
+    admit,
+    check_filters,
+    check_question,
+    check_top_k,
+    choose_adapter,
+    clean_text,
+)
+from rag.retrieval import HybridRetriever, Retrieval, prepare_query
 from rag.types import (
     RETRIEVING_ARMS,
     TUNED_ARMS,
@@ -36,6 +40,8 @@ from rag.types import (
     Passage,
     PassagesFound,
     Question,
+    Quoted,
+    SearchableLibrary,
     TextDelta,
     Timings,
     Turn,
@@ -45,13 +51,28 @@ from rag.types import (
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
 
 
+class _Written:
+    """The answer so far: its text, what is quoted in it, and when its first text came."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.quoted: dict[int, Quoted] = {}
+        self.first_at = 0.0
+
+    def add(self, piece: TextPiece) -> None:
+        self.first_at = self.first_at or time.perf_counter()
+        self.text += piece.text
+        if piece.quoted is not None:
+            self.quoted[len(self.text)] = piece.quoted
+
+
 class AnswerEngine:
     """Answers questions from a library with one generator.
 
     Args:
         generator: writes answers.
         chooser: scores the options of choice questions; often the generator itself.
-        judge: tells whether what was found can answer a question.
+        judge: decides whether the passages found can answer a question.
         load: loads the models that answering needs.
     """
 
@@ -107,51 +128,47 @@ class AnswerEngine:
 
         Raises:
             InvalidInput, TooLarge: the question cannot be used.
-            NotFound: the conversation does not exist.
+            NotFound: the conversation does not exist, or a book or chapter that the filters name.
             ArmUnavailable, PromptTooLong: before any search.
             Cancelled, GenerationFailed, Busy: while the answer is written.
         """
         started = time.perf_counter()
-        question, request = admit(question, self.generator, self.conversations, cancelled or (lambda: False))
+        question, request = self._admit(question, cancelled or (lambda: False))
         refusal = None
-        found = tuple(passages or ())
-        if passages is None and question.arm in RETRIEVING_ARMS:
-            retrieval, found = self._find(question.text, question.top_k, question.filters, request.turns)
-            refusal = self._refusal(retrieval, found)
-            request = replace(request, question=retrieval.query.text)
+        if passages is not None:
+            query = prepare_query(question.text, request.turns)
+            request = replace(request, passages=tuple(passages), standalone_question=query.english)
+        elif question.arm in RETRIEVING_ARMS:
+            request, refusal = self._search(question, request)
+        found = request.passages
         retrieved = time.perf_counter()
         if request.cancelled():
             raise Cancelled("the question was withdrawn")
         yield PassagesFound(found)
 
-        pieces: list[str] = []
-        done = _REFUSED
-        first_text = 0.0
-        writing = self._write(replace(request, passages=found)) if refusal is None else iter((refusal, _REFUSED))
-        for piece in writing:
-            if isinstance(piece, GenerationDone):
-                done = piece
+        written = _Written()
+        for piece in self._write(request) if refusal is None else (TextPiece(refusal), _REFUSED):
+            if isinstance(piece, TextPiece):
+                written.add(piece)
+                yield TextDelta(piece.text)
             else:
-                first_text = first_text or time.perf_counter()
-                pieces.append(piece)
-                yield TextDelta(piece)
+                done = piece
         ended = time.perf_counter()
-        written = "".join(pieces)
         if done.passages_used is not None and refusal is None:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
         answer = Answer(
-            id=uuid.uuid4().hex,
+            id=question.answer_id or uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),
             question=question.text,
-            answer=written,
+            answer=written.text,
             refused=done.refused,
             arm=question.arm,
             generator=self.generator.name,
             model=self.generator.model_name,
             adapter=question.adapter,
-            citations=() if done.refused else resolve(written, found),
+            citations=() if done.refused else resolve(written.text, found, written.quoted),
             passages=found,
-            timings=Timings(retrieved - started, (first_text or ended) - started, ended - started),
+            timings=Timings(retrieved - started, (written.first_at or ended) - started, ended - started),
             usage=done.usage,
             tokens_per_s=done.tokens_per_s,
             peak_memory_bytes=done.peak_memory_bytes,
@@ -167,9 +184,16 @@ class AnswerEngine:
         *,
         passages: Sequence[Passage] | None = None,
         keep: bool = True,
+        listen: Callable[[Event], None] | None = None,
     ) -> Answer:
-        """The finished answer; arguments and errors as for `stream`."""
+        """The finished answer; arguments and errors as for `stream`.
+
+        Args:
+            listen: called with every event as it comes.
+        """
         for event in self.stream(question, cancelled, passages=passages, keep=keep):
+            if listen is not None:
+                listen(event)
             if isinstance(event, AnswerDone):
                 return event.answer
             if cancelled is not None and cancelled():
@@ -181,35 +205,31 @@ class AnswerEngine:
 
         Raises:
             InvalidInput, TooLarge: the query or `top_k` cannot be used.
+            NotFound: the filters name a book or chapter that does not exist.
         """
         check_top_k(top_k)
-        return self._find(clean_text(query, "query"), top_k, filters or Filters(), ())[1]
+        filters = filters or Filters()
+        check_filters(filters, self.library)
+        return self._find(clean_text(query, "query"), top_k, filters, ())[1]
 
-    def compare(
-        self,
-        question: Question,
-        arms: Sequence[Arm] = (),
-        cancelled: Callable[[], bool] | None = None,
-        *,
-        keep: bool = True,
-    ) -> tuple[Answer, ...]:
-        """One answer an arm, in the order asked; all arms that can run when none is named.
-
-        Kept answers go into one conversation together, once all are there: no arm reads what another one said.
+    def comparison(self, question: Question, arms: Sequence[Arm] = ()) -> tuple[Question, ...]:
+        """The question put to each arm, in the order asked; to every arm that can run when none is named.
 
         Raises:
-            ArmUnavailable: one of the arms cannot run; then none is run.
+            ArmUnavailable, NotFound: one of the arms cannot run, or the filters name what does not exist; then none
+                should be asked.
         """
-        wanted = tuple(dict.fromkeys(arms)) or self.arms
-        questions = [
-            replace(question, arm=arm, adapter=question.adapter if arm in TUNED_ARMS else None) for arm in wanted
-        ]
+        questions = tuple(
+            replace(question, arm=arm, adapter=question.adapter if arm in TUNED_ARMS else None)
+            for arm in dict.fromkeys(arms or self.arms)
+        )
         for one in questions:
-            admit(one, self.generator, self.conversations, lambda: False)
-        answers = tuple(self.ask(one, cancelled, keep=False) for one in questions)
-        if not keep:
-            return answers
-        conversation_id = question.conversation_id or self.conversations.of(question.owner).create().id
+            self._admit(one, lambda: False)
+        return questions
+
+    def keep_together(self, answers: Sequence[Answer], owner: str | None = None) -> tuple[Answer, ...]:
+        """Keeps the answers of a comparison in one new conversation, once all are there: no arm reads another's."""
+        conversation_id = self.conversations.of(owner).create().id
         kept = tuple(replace(answer, conversation_id=conversation_id) for answer in answers)
         for answer in kept:
             self.conversations.append(answer)
@@ -223,30 +243,37 @@ class AnswerEngine:
         *,
         adapter: str | None = None,
         top_k: int = 5,
-        filters: Filters | None = None,
         passages: Sequence[Passage] | None = None,
     ) -> ChoiceScores:
         """Scores the options of a choice question, higher is better, with passages in the retrieving arms.
 
         Raises:
             InvalidInput: fewer than two options, or one that is empty.
-            ArmUnavailable: the chooser cannot run this arm.
+            ArmUnavailable: the chooser cannot run this arm, or several adapters are loaded and none is named.
         """
         if len(choices) < 2 or not all(choice.strip() for choice in choices):
             raise InvalidInput(f"{len(choices)} choices", hint="give at least two choices, none of them empty")
         question = check_question(Question(question_text, arm=arm, adapter=adapter, top_k=top_k))
+        adapter = choose_adapter(arm, adapter, self.chooser.adapters)
         found = tuple(passages or ())
         if passages is None and arm in RETRIEVING_ARMS:
-            found = self._find(question.text, top_k, filters or Filters(), ())[1]
+            found = self._find(question.text, top_k, Filters(), ())[1]
         request = GenerationRequest(question.text, arm, found, adapter=adapter)
         return self.chooser.score_choices(request, tuple(choices))
 
     def explain(
-        self, query: str, document_id: str, *, page: int | None = None, node_id: str | None = None
+        self, query: str, document_id: str, *, page: int | None = None, node_ids: Sequence[str] = ()
     ) -> Explanation:
-        """Where the nodes of a page, or one node, stand in each ranking for `query`: the why-not-found panel."""
+        """The rank of the nodes of a page, or of some nodes, in each search for `query`: why a page was not found."""
         retrieval = self._retriever.search(clean_text(query, "query"), Filters())
-        return explain(retrieval, self.library, document_id, page=page, node_id=node_id)
+        return explain(retrieval, self.library, document_id, page=page, node_ids=node_ids)
+
+    def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
+        """The checked question, and the request made of it, still without passages."""
+        question, request = admit(question, self.generator, self.conversations, cancelled)
+        if question.arm in RETRIEVING_ARMS:
+            check_filters(question.filters, self.library)
+        return question, request
 
     def _find(
         self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn]
@@ -254,19 +281,19 @@ class AnswerEngine:
         retrieval = self._retriever.search(text, filters, turns)
         return retrieval, select_passages(retrieval.hits, self.library, top_k, self._budget)
 
-    def _refusal(self, retrieval: Retrieval, found: Sequence[Passage]) -> str | None:
-        """What to say instead of answering, None when the evidence suffices."""
-        question = retrieval.query.text
-        if not found:
-            return nothing_matches(question) if self.library.documents() else empty_library(question)
-        return None if self._judge.suffices(retrieval, found) else not_found(question)
+    def _search(self, question: Question, request: GenerationRequest) -> tuple[GenerationRequest, str | None]:
+        """The request with passages, and what to say instead of answering; None when the evidence suffices."""
+        retrieval, found = self._find(question.text, question.top_k, question.filters, request.turns)
+        query = retrieval.query
+        request = replace(request, question=query.text, standalone_question=query.english, passages=found)
+        return request, self._judge.refusal(retrieval, found, self.library)
 
-    def _write(self, request: GenerationRequest) -> Iterator[str | GenerationDone]:
-        """The generator's text without dangling markers, then its figures; never no text at all."""
+    def _write(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        """The generator's text without markers that name no passage, then its figures; an empty text is refused."""
         markers = MarkerFilter(len(request.passages))
         done: GenerationDone | None = None
         empty = True
-        pieces = end_before(self.generator.stream(request), request.stop)
+        pieces = self.generator.stream(request)
         try:
             for piece in pieces:
                 if isinstance(piece, GenerationDone):
@@ -274,17 +301,18 @@ class AnswerEngine:
                     break
                 if text := markers.feed(piece.text):
                     empty = False
-                    yield text
+                    yield replace(piece, text=text)
         finally:
-            pieces.close()
+            if isinstance(pieces, GeneratorType):
+                pieces.close()
         if done is None:
             raise GenerationFailed(f"{self.generator.name} stopped without finishing")
         if text := markers.finish():
             empty = False
-            yield text
+            yield TextPiece(text)
         if empty:
             done = replace(done, refused=True)
-            yield not_found(request.question)
+            yield TextPiece(not_found(request.question))
         yield done
 
     def _conversation_id(self, question: Question, keep: bool) -> str:

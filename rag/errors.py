@@ -21,7 +21,7 @@ class ArmUnavailable(CoalesceError):
 
 
 class ModelCannotLoad(CoalesceError):
-    """The model's folder is missing, incomplete, or of no kind we load."""
+    """The model's folder is missing, incomplete, or of a kind that cannot be loaded."""
 
 
 class AdapterMismatch(CoalesceError):
@@ -46,3 +46,8 @@ class EngineUnreachable(CoalesceError):
 
 class MalformedTrainingData(CoalesceError):
     """A training file has a line that cannot be read."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for messages of one sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,8 +1,8 @@
-"""Whether what was found can answer the question at all: a score from 0 to 1, and the threshold below which we refuse.
+"""Whether the passages found can answer the question, and what is said instead where they cannot.
 
-The score is a logistic function of a few signals; weights and threshold were fitted on development questions and stand
-in `evidence_calibration.json`, by the embedder they belong to: a cosine of one embedder means nothing to another. An
-embedder that is not listed is judged by wording alone.
+Evidence scores from 0 to 1, by a logistic function of a few signals; below a threshold the question is refused.
+`evidence_calibration.json` has weights and threshold for each embedder, since cosines of two embedders cannot be
+compared; an embedder it does not list is judged by terms alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,30 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from rag.retrieval.hybrid import Retrieval
-from rag.types import Passage
-from rag.wording import names_in, proper_names, wording
+from indexes.words import STOP_WORDS, is_chinese, terms_of
+from rag.retrieval import Retrieval
+from rag.types import Passage, SearchableLibrary
 
 LEAST_BESIDE_NAME = 0.5
-"""Of what the question says beside its names, the share that must stand in the passage with them."""
+"""Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
+_CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z][A-Za-z0-9+#]+(?![\w.]*[A-Za-z0-9_])")
+_SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
+_COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
 _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}
-"""A maker is spoken of where its platform is."""
+"""A book that names a maker's platform is about the maker."""
 FALLBACK = "*"
 """The calibration for embedders that are not listed."""
+
+_NOT_FOUND = (
+    "The library does not answer this question. The nearest passages are shown; "
+    "they may help you to put it differently."
+)
+_NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。下面列出最接近的段落，也许能帮助您换一种问法。"
+_NOTHING_THERE = "Nothing in the library matches these filters, so there is nothing to answer from."
+_NOTHING_THERE_ZH = "书库中没有符合这些筛选条件的内容，因此无法回答。"
+_EMPTY = "The library is empty, so there is nothing to answer from. Add a book first: coalesce add PATH"
+_EMPTY_ZH = "书库是空的，因此无法回答。请先添加一本书：coalesce add PATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,50 +96,79 @@ class EvidenceJudge:
         """Whether to answer."""
         return self.score(retrieval, passages) >= self.threshold
 
+    def refusal(self, retrieval: Retrieval, passages: Sequence[Passage], library: SearchableLibrary) -> str | None:
+        """What to say instead of answering, in the question's language; None when the evidence suffices."""
+        question = retrieval.query.text
+        if passages:
+            return None if self.suffices(retrieval, passages) else not_found(question)
+        if library.documents():
+            return _NOTHING_THERE_ZH if is_chinese(question) else _NOTHING_THERE
+        return _EMPTY_ZH if is_chinese(question) else _EMPTY
+
+
+def not_found(question: str) -> str:
+    """What is said when the passages do not answer the question, in its language."""
+    return _NOT_FOUND_ZH if is_chinese(question) else _NOT_FOUND
+
 
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
     """The signals by name.
 
-    `cosine`: of the nearest node. `coverage`: greatest share of the question's pieces in one passage.
-    `coverage_all`: the same over all passages. `unnamed`: 1 when the question names something, an identifier or a
-    designation such as `gfx90a`, that no passage holds together with half of its other pieces, or by a word with a
-    capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
+    `cosine`: of the nearest node. `coverage`: greatest share of the question's terms in one passage.
+    `coverage_all`: the same over all passages. `unnamed`: 1 when the question names an identifier such as `gfx90a`
+    that no passage holds together with half of the question's other terms, or has a word with a capital (`NCCL`,
+    `Metal`) that no passage holds at all; else 0.
     """
-    asked = wording(retrieval.query.english)
-    found = [wording(" ".join((passage.title, *passage.section, passage.text))) for passage in passages]
-    pieces = asked.pieces
-    together = frozenset().union(*(item.pieces for item in found)) if found else frozenset()
+    question = retrieval.query.english
+    pieces = terms_of(question).pieces
+    texts = [" ".join((passage.title, *passage.section, passage.text)) for passage in passages]
+    held = [terms_of(text).pieces for text in texts]
     return {
         "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
-        "coverage": max((_share(pieces, item.pieces) for item in found), default=0.0),
-        "coverage_all": _share(pieces, together),
-        "unnamed": float(
-            _unnamed(retrieval.query.english, passages, [item.pieces for item in found])
-            or _unheard_of(retrieval.query.text, passages)
-        ),
+        "coverage": max((_share(pieces, item) for item in held), default=0.0),
+        "coverage_all": _share(pieces, frozenset().union(*held)),
+        "unnamed": float(_unnamed(question, texts, held) or _unheard_of(retrieval.query.standalone, texts)),
     }
 
 
-def _unnamed(question: str, passages: Sequence[Passage], pieces: Sequence[frozenset[str]]) -> bool:
-    names = names_in(question)
+def _unnamed(question: str, texts: Sequence[str], held: Sequence[frozenset[str]]) -> bool:
+    names = terms_of(question).identifiers
     if not names:
         return False
-    other = wording(question).pieces - wording(" ".join(names)).pieces
-    texts = [" ".join((passage.title, *passage.section, passage.text)).lower() for passage in passages]
-    telling = [
-        text for text, held in zip(texts, pieces, strict=True) if not other or _share(other, held) >= LEAST_BESIDE_NAME
+    other = terms_of(question).pieces - terms_of(" ".join(names)).pieces
+    together = [
+        text.lower()
+        for text, pieces in zip(texts, held, strict=True)
+        if not other or _share(other, pieces) >= LEAST_BESIDE_NAME
     ]
     # `numba.cuda.grid` is named by a book that says `cuda.grid` or `grid`.
-    return any(not any(name in text or _LAST_PART.sub("", name) in text for text in telling) for name in names)
+    return any(not any(name in text or _LAST_PART.sub("", name) in text for text in together) for name in names)
 
 
-def _unheard_of(question: str, passages: Sequence[Passage]) -> bool:
-    shown = " ".join(" ".join((passage.title, *passage.section, passage.text)) for passage in passages).lower()
+def _unheard_of(question: str, texts: Sequence[str]) -> bool:
+    shown = " ".join(texts).lower()
     asked = ((name, *_MAKERS.get(name, ())) for name in proper_names(question))
     return any(
         not any(re.search(rf"(?<![a-z0-9]){re.escape(name.removesuffix('s'))}", shown) for name in names)
         for names in asked
     )
+
+
+def proper_names(text: str) -> frozenset[str]:
+    """Words with a capital, lower case: `numba`, `nccl`; not acronyms of every GPU book (`GPU`).
+
+    Except in Chinese, the first word of a sentence owes its capital to the sentence.
+    """
+    if text.isupper():
+        return frozenset()
+    chinese = is_chinese(text)
+    found: set[str] = set()
+    for match in _CAPITAL.finditer(text):
+        word = match.group()
+        first = not chinese and word[1:].islower() and _SENTENCE_START.search(text[: match.start()])
+        if not first and word.lower() not in STOP_WORDS and word.lower() not in _COMMON_CAPITALS:
+            found.add(word.lower())
+    return frozenset(found)
 
 
 def _share(wanted: frozenset[str], held: frozenset[str]) -> float:

@@ -1,4 +1,4 @@
-"""Why a page was not found: where its nodes stand in each ranking of a search."""
+"""Why a page was not found: the ranks of its nodes in each search."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from indexes.errors import InvalidInput, NotFound
 from indexes.types import Filters, Hit, StoredNode
-from rag.retrieval.hybrid import Retrieval
-from rag.retrieval.protocol import SearchableLibrary
-from rag.wording import wording
+from indexes.words import terms_of
+from rag.retrieval import Retrieval
+from rag.types import SearchableLibrary
 
 MOST_NODES = 100
 """Nodes looked at on one page."""
@@ -17,10 +17,10 @@ MOST_NODES = 100
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """One node's places, from 1; None where it is not among the candidates.
+    """One node's ranks, from 1; None where it is not among the candidates.
 
     Attributes:
-        shared, missing: pieces of the query's wording that the node holds and lacks.
+        shared, missing: terms of the query that the node holds and lacks.
     """
 
     node_id: str
@@ -53,25 +53,25 @@ def explain(
     document_id: str,
     *,
     page: int | None = None,
-    node_id: str | None = None,
+    node_ids: Sequence[str] = (),
 ) -> Explanation:
-    """Ranks of the node `node_id`, or of every node of a book that touches file page `page`.
+    """Ranks of the nodes `node_ids`, or of every node of a book that touches file page `page`.
 
     Raises:
         InvalidInput: neither or both are given.
         NotFound: no such node or page in this book.
     """
-    if (page is None) == (node_id is None):
-        raise InvalidInput("give either a page or a node", hint="`page=12`, or `node_id=…` of a passage")
-    if node_id is not None:
-        nodes = [node for node in library.get_nodes([node_id]) if node.document_id == document_id]
+    if (page is None) == (not node_ids):
+        raise InvalidInput("give either a page or nodes", hint="Use `page=12`, or `node_ids` of passages.")
+    if node_ids:
+        nodes = [node for node in library.get_nodes(node_ids) if node.document_id == document_id]
     else:
         there = Filters(document_ids=(document_id,), pages=(page or 1, page or 1))
         nodes = [hit.node for hit in library.dense(retrieval.query.dense, MOST_NODES, there)]
     if not nodes:
-        what = f"page {page}" if node_id is None else f"node {node_id!r}"
-        raise NotFound(f"{what} is not in the book {document_id!r}", hint="`coalesce list` shows the books")
-    asked = wording(retrieval.query.english).pieces
+        what = f"page {page}" if page is not None else f"node {node_ids[0]!r}"
+        raise NotFound(f"{what} is not in the book {document_id!r}", hint="`coalesce list` shows the books.")
+    asked = terms_of(retrieval.query.english).pieces
     ranks = [_ranks(node, retrieval, asked) for node in nodes]
     ranks.sort(key=lambda item: (item.fused_rank is None, item.fused_rank))
     query = retrieval.query
@@ -81,7 +81,7 @@ def explain(
 
 
 def _ranks(node: StoredNode, retrieval: Retrieval, asked: frozenset[str]) -> NodeRanks:
-    held = wording(" ".join((node.title, *node.heading_path, node.text))).pieces
+    held = terms_of(" ".join((node.title, *node.heading_path, node.text))).pieces
     return NodeRanks(
         node_id=node.node_id,
         section=node.heading_path,

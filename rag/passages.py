@@ -1,22 +1,21 @@
-"""Ranked nodes made into the few passages that model and reader see.
+"""Makes ranked nodes into the few passages that model and reader see.
 
-Short nodes rank and cite well, long passages hold more of what was asked. So neighbouring hits become one passage, and
-what is left of the budget lets passages reach past their node to its neighbours, into the next section of the same
-chapter too, whose heading then stands in the passage. A listing that was cut into several nodes is joined again.
+Short nodes rank and cite well, long passages hold more of the answer. So neighbouring hits become one passage, and the
+rest of the word budget adds neighbouring nodes, also of the next section of the chapter, with its heading. A listing
+that was cut into several nodes is joined again.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from indexes.errors import NotFound
+from indexes.sentences import fence_after
 from indexes.types import Hit, PageMarks, StoredNode
-from rag.retrieval.protocol import SearchableLibrary
-from rag.types import Passage, PassagePart
-from rag.wording import count_words
+from indexes.words import count_words
+from rag.types import Passage, PassagePart, SearchableLibrary
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
 FARTHEST = 4
 """Nodes on either side of a found node that its passage may reach."""
 
@@ -71,25 +70,26 @@ class _Window:
     def cost(self, node: StoredNode) -> int:
         return count_words(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
 
-    def passage(self) -> Passage:
-        return passage_from_nodes(self.nodes, self.found, self.score, in_listing=self._begins_in_listing())
+    def passage(self, book_format: str) -> Passage:
+        passage = passage_from_nodes(self.nodes, self.found, self.score, fence=self._fence_before())
+        return replace(passage, format=book_format)
 
-    def _begins_in_listing(self) -> bool:
-        """Whether a node of the same section before the first one left a listing open."""
-        first = self._near[self.first]
+    def _fence_before(self) -> str:
+        """The fence of a listing that a node of the same section left open before the first one."""
+        section = self._near[self.first].heading_path
         ordinal = self.first
-        while (before := self._near.get(ordinal - 1)) is not None and before.heading_path == first.heading_path:
+        while (before := self._near.get(ordinal - 1)) is not None and before.heading_path == section:
             ordinal -= 1
-        in_listing = False
+        fence = ""
         for earlier in range(ordinal, self.first):
-            in_listing = opens_listing(self._near[earlier].text, in_listing)
-        return in_listing
+            fence = fence_after(self._near[earlier].text, fence)
+        return fence
 
 
 def select_passages(
     hits: Sequence[Hit], library: SearchableLibrary, top_k: int, budget: PassageBudget
 ) -> tuple[Passage, ...]:
-    """At most `top_k` passages, best first, within `budget`; no node stands in two of them."""
+    """At most `top_k` passages, best first, within `budget`; no node is in two of them."""
     windows: list[_Window] = []
     seen: set[str] = set()
     left = budget.words
@@ -106,7 +106,14 @@ def select_passages(
             windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST)))
             left -= windows[-1].words
     _reach_out(windows, left, budget.words_each)
-    return tuple(window.passage() for window in windows)
+    return tuple(window.passage(_format_of(window.found.document_id, library)) for window in windows)
+
+
+def _format_of(document_id: str, library: SearchableLibrary) -> str:
+    try:
+        return library.document(document_id).format
+    except NotFound:  # removed since it was found
+        return "text"
 
 
 def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
@@ -122,32 +129,30 @@ def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
                     left -= window.take(node)
 
 
-def passage_from_nodes(
-    nodes: Sequence[StoredNode], found: StoredNode, score: float, *, in_listing: bool = False
-) -> Passage:
+def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: float, *, fence: str = "") -> Passage:
     """One passage over neighbouring nodes.
 
     Args:
         found: gives the passage its id and heading path.
-        in_listing: the first node begins inside a listing; the passage then opens with a fence of its own.
+        fence: of the listing that the first node begins inside; the passage then opens with it.
     """
     pieces: list[str] = []
     parts: list[PassagePart] = []
     marks: list[tuple[int, int]] = []
     length = 0
-    if in_listing:
-        pieces.append("```\n")
-        length = 4
+    if fence:
+        pieces.append(f"{fence}\n")
+        length = len(fence) + 1
     for index, node in enumerate(nodes):
-        joint = "" if index == 0 else _joint(nodes[index - 1], node, in_listing)
+        joint = "" if index == 0 else _joint(nodes[index - 1], node, bool(fence))
         pieces.extend((joint, node.text))
         start = length + len(joint)
         length = start + len(node.text)
-        in_listing = opens_listing(node.text, in_listing)
+        fence = fence_after(node.text, fence)
         parts.append(PassagePart(start, length, node.node_id, node.heading_path))
         marks.extend((start + offset, page) for offset, page in node.page_marks)
-    if in_listing:
-        pieces.append("\n```")
+    if fence:
+        pieces.append(f"\n{fence}")
     page_marks = _merged(marks)
     labels = _page_labels(nodes, page_marks)
     return Passage(
@@ -168,7 +173,7 @@ def passage_from_nodes(
 
 
 def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:
-    """What stands between two neighbouring nodes: a line break in a listing, the heading where a section begins."""
+    """The text between two neighbouring nodes: a line break in a listing, the heading where a section begins."""
     if in_listing:
         return "\n"
     if before.heading_path == after.heading_path or not after.heading_path:
@@ -180,15 +185,6 @@ def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:
     first_level = len(after.heading_path) - len(fresh) + 1
     lines = [f"{'#' * min(level, 6)} {heading}" for level, heading in enumerate(fresh, first_level)]
     return "\n\n" + "\n\n".join(lines) + "\n\n"
-
-
-def opens_listing(text: str, in_listing: bool = False) -> bool:
-    """Whether a listing is open at the end of `text`, given whether one was at its start."""
-    for fence in _FENCE.finditer(text):
-        line = text[fence.start() :].split("\n", 1)[0].strip()
-        closes = line.strip("`~") == ""
-        in_listing = not (in_listing and closes) if in_listing else True
-    return in_listing
 
 
 def _merged(marks: Sequence[tuple[int, int]]) -> PageMarks:

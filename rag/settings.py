@@ -1,11 +1,13 @@
-"""What this floor may be told. Made at the edge (`api/settings.py`); nothing here reads the environment."""
+"""Settings of this floor, made by `api/settings.py`; nothing here reads the environment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-GENERATORS = ("auto", "extractive", "local", "remote", "encoder")
+GENERATORS = ("auto", "extractive", "local", "remote", "encoder", "llama_index")
+LANGUAGE_MODELS = ("local", "remote", "llama_index")
+"""Generators that run a language model."""
 QUANTIZATIONS = ("none", "int8", "nf4")
 
 
@@ -33,13 +35,13 @@ class GeneratorSettings:
     Attributes:
         kind: one of `GENERATORS`; `auto` is `local` where a CUDA GPU is there and a model is configured, else
             `extractive`.
-        model: path or hub name (local), model name (remote).
+        model: path or hub name (local), model name (remote), `llama_index:MODULE:NAME?…` (llama_index).
         quantization: one of `QUANTIZATIONS`, for `local`.
         adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
         base_url: the remote engine's `/v1` address.
         context_tokens: cap on the context; None takes the model's own.
         kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
-        max_queue: answers that may wait; queue_timeout_s: how long one waits before it is told to come back.
+        max_queue: answers that may wait; queue_timeout_s: how long one waits before it is refused as busy.
     """
 
     kind: str = "auto"

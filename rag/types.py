@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from indexes.types import Filters, PageMarks, page_at
+from indexes.types import Chapter, Document, Filters, Hit, PageMarks, StoredNode, page_at
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Arm: TypeAlias = Literal["base", "tuned", "rag", "rag+tuned"]
 ARMS: tuple[Arm, ...] = ("base", "tuned", "rag", "rag+tuned")
@@ -13,6 +18,47 @@ RETRIEVING_ARMS: frozenset[str] = frozenset({"rag", "rag+tuned"})
 TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 
 Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
+
+
+class SearchableLibrary(Protocol):
+    """What answering asks of a library (`indexes.library.Library`); scores are higher for better hits."""
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever what can be found changes."""
+        ...
+
+    def dense(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `top_k` nodes whose vectors are nearest the query's; the score is the cosine."""
+        ...
+
+    def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
+        """The `top_k` nodes that match the query's terms best."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors, float32 `(len(texts), dim)`."""
+        ...
+
+    def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
+        """`node` with up to `before` and `after` nodes around it in its book, in reading order."""
+        ...
+
+    def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
+        """The nodes with these ids, in the order asked."""
+        ...
+
+    def document(self, document_id: str) -> Document:
+        """One book. Raises NotFound."""
+        ...
+
+    def documents(self) -> Sequence[Document]:
+        """All books."""
+        ...
+
+    def chapters(self, document_id: str) -> Sequence[Chapter]:
+        """The chapters of a book in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +81,8 @@ class Question:
         temperature: 0 is greedy; sampling_top_p: the smallest set of tokens as likely as this is drawn from.
         stop: strings before which the answer ends.
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
-        owner: whose conversations it may read and begin; None reads everyone's and begins nobody's.
+        owner: whose conversations it may continue, and who owns a new one; None continues anyone's.
+        answer_id: the id its answer gets; None makes a new one.
     """
 
     text: str
@@ -51,6 +98,7 @@ class Question:
     stop: tuple[str, ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
     owner: str | None = None
+    answer_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +121,7 @@ class Passage:
         text: what the model reads and the reader sees; may reach past the node it was found by.
         page_marks, page_labels: as in `indexes.types.StoredNode`; they give a quote its own page.
         parts: the nodes that `text` was joined from, in order; they give a quote its own node and section.
+        format: the book's (`indexes.types.Book`), which says what of `text` is Markdown.
     """
 
     node_id: str
@@ -88,6 +137,7 @@ class Passage:
     page_marks: PageMarks = ()
     page_labels: tuple[str | None, ...] = ()
     parts: tuple[PassagePart, ...] = ()
+    format: str = "markdown"
 
     def part_at(self, char_offset: int) -> PassagePart:
         """The part that holds the character at `char_offset`, or the last that begins before it."""
@@ -107,15 +157,24 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class Quoted:
+    """A stretch of a passage: its number from 1, start and end offset in its text."""
+
+    passage: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Citation:
-    """A quote that stands verbatim in a passage: `passage.text[char_start:char_end] == quote`.
+    """A verbatim quote of a passage: `passage.text[char_start:char_end] == quote`.
 
     Attributes:
-        marker: the passage's number; `[marker]` stands in the answer. The n-th `[marker]` of an answer belongs to
+        marker: the passage's number, as in `[marker]` in the answer. The n-th `[marker]` of an answer belongs to
             the n-th citation with that marker.
         node_id: that of the passage, by which it is found among the answer's; section: headings over the quote itself.
         page_start, page_end: file pages of the quote itself, from 1; page_label: printed label of `page_start`.
-        verdict: whether the quote supports the sentence it stands behind.
+        verdict: whether the quote supports the sentence before the marker.
     """
 
     marker: int

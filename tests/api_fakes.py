@@ -15,16 +15,16 @@ import httpx
 import uvicorn
 from fakes import FakeLibrary, ScriptedGenerator, make_node
 
-from api.app import create_app
+from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.errors import Cancelled, NotFound, UnreadableBook
-from indexes.sources import document_id_of
-from indexes.types import AddProgress, AddResult, BookHealth, Document, StoredNode
+from indexes.readers import document_id_of, find_books, readable_endings
+from indexes.types import AddProgress, AddResult, BookHealth, Document, FindFile, StoredNode
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
-from rag.retrieval.hybrid import HybridRetriever
+from rag.retrieval import HybridRetriever
 from rag.settings import RetrievalSettings
 
 WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of a streaming multiprocessor."
@@ -42,6 +42,9 @@ class ShelfLibrary(FakeLibrary):
         self.before_step: Callable[[int], None] = lambda step: None
         self.closed = False
 
+    def readable_endings(self) -> str:
+        return readable_endings()
+
     def documents(self) -> tuple[Document, ...]:  # type: ignore[override]
         return tuple(self._documents.values())
 
@@ -55,6 +58,9 @@ class ShelfLibrary(FakeLibrary):
         for document_id in filters.document_ids if filters is not None else ():
             self.document(document_id)
         return super().dense(query, k, filters)
+
+    def find_books(self, path: Path) -> list[Path]:
+        return find_books(path)
 
     def put(self, document_id: str, text: str, *, source: str, sample: bool = False, pages: bool = False) -> Document:
         marks = ((0, 3),) if pages else ()
@@ -78,6 +84,9 @@ class ShelfLibrary(FakeLibrary):
         )
         self._documents[document_id] = document
         return document
+
+    def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
+        return []
 
     def add(
         self,
@@ -126,16 +135,17 @@ class FakeBuilder:
         self.gate.set()
         self.samples_added = 0
 
-    def library(self, settings: CoalesceSettings) -> Any:
+    def load(self, settings: CoalesceSettings, tell: Callable[[str], None]) -> Any:
+        tell("opening the library and loading the embedder")
         self.gate.wait(10)
-        return self.shelf
+        return self.shelf, self.engine(settings, self.shelf)
 
     def add_sample(self, library: Any, progress: Callable[[AddProgress], None]) -> None:
         self.samples_added += 1
         progress(AddProgress("embedding", 1, 1))
         self.shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
 
-    def engine(self, settings: CoalesceSettings, library: Any) -> Any:
+    def engine(self, settings: CoalesceSettings, library: Any, judge: EvidenceJudge | None = None) -> Any:
         retrieval = RetrievalSettings()
         return AnswerEngine(
             library,
@@ -143,7 +153,7 @@ class FakeBuilder:
             self.generator,
             ConversationStore(settings.rag.conversations_path),
             chooser=self.generator,
-            judge=EvidenceJudge("hash", 0.0),
+            judge=judge or EvidenceJudge("hash", 0.0),
         )
 
 
@@ -171,7 +181,7 @@ def running(
 ) -> Iterator[Live]:
     """A server in a thread of this process; ready unless `wait` is false. Only one of a process may have the page."""
     builder = builder or FakeBuilder()
-    services = Services(settings, builder=builder)
+    services = Services(settings, load=builder.load, add_sample=builder.add_sample)
     server = uvicorn.Server(
         uvicorn.Config(create_app(services, pages=pages), port=0, log_level="error", timeout_graceful_shutdown=1)
     )

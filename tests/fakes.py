@@ -9,22 +9,26 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from indexes.errors import Cancelled
+from indexes.errors import Cancelled, NotFound
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.types import Arm, Passage, Usage
-from rag.wording import wording
 
 DIM = 256
+
+
+def words_of(text: str) -> set[str]:
+    """Lower-case words without a plural's ending, numbers, and Chinese characters one by one."""
+    return {word.rstrip("s") or word for word in re.findall(r"[a-z0-9]+|[\u4e00-\u9fff]", text.lower())}
 
 
 def hash_embed(texts: Sequence[str]) -> NDArray[np.float32]:
     """Unit vectors `(len(texts), DIM)`; texts that share words are near, deterministic everywhere."""
     vectors = np.zeros((len(texts), DIM), np.float32)
     for row, text in enumerate(texts):
-        for piece in wording(text).pieces | {"·"}:
-            digest = hashlib.sha256(piece.encode()).digest()
+        for word in words_of(text) | {"·"}:
+            digest = hashlib.sha256(word.encode()).digest()
             vectors[row, digest[0]] += 1.0 if digest[1] % 2 else -1.0
             vectors[row, digest[2]] += 1.0
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -115,8 +119,9 @@ class FakeLibrary:
 
     embedder_name = "hash"
 
-    def __init__(self, nodes: Sequence[StoredNode] = ()) -> None:
+    def __init__(self, nodes: Sequence[StoredNode] = (), *, book_format: str = "markdown") -> None:
         self.nodes = list(nodes)
+        self.book_format = book_format
         self.searches = 0
 
     @property
@@ -139,8 +144,8 @@ class FakeLibrary:
 
     def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
         nodes = self._allowed(filters)
-        asked = wording(query).pieces
-        shared = [len(asked & wording(" ".join((*node.heading_path, node.text))).pieces) for node in nodes]
+        asked = words_of(query)
+        shared = [len(asked & words_of(" ".join((*node.heading_path, node.text)))) for node in nodes]
         return [hit for hit in self._best(nodes, np.array(shared, float), top_k) if hit.score > 0]
 
     def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
@@ -157,9 +162,17 @@ class FakeLibrary:
     def documents(self) -> list[Document]:
         titles = {node.document_id: node.title for node in self.nodes}
         return [
-            Document(key, title, f"{key}.md", False, "markdown", None, 1, 1, "0", "2026-01-01T00:00:00Z", BookHealth())
+            Document(
+                key, title, f"{key}.md", False, self.book_format, None, 1, 1, "0", "2026-01-01T00:00:00Z", BookHealth()
+            )
             for key, title in titles.items()
         ]
+
+    def document(self, document_id: str) -> Document:
+        for document in self.documents():
+            if document.document_id == document_id:
+                return document
+        raise NotFound(f"no book has the id {document_id!r}", hint="coalesce list")
 
     def chapters(self, document_id: str) -> list[Chapter]:
         found: dict[int, str] = {}
@@ -224,9 +237,13 @@ class ScriptedGenerator:
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
         self.requests.append(request)
         try:
+            whole = "".join(self.pieces)
+            left = min((place for string in request.stop if (place := whole.find(string)) >= 0), default=len(whole))
             for index, piece in enumerate(self.pieces):
                 self.before_piece(index)
-                yield TextPiece(piece)
+                if text := piece[:left]:
+                    yield TextPiece(text)
+                left -= len(text)
             usage = Usage(10, 0, len(self.pieces))
             yield GenerationDone(usage, 1.0, 1, refused=self.refused, passages_used=self.passages_used)
         finally:

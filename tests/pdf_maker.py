@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,7 +108,7 @@ class PdfMaker:
     # --- text
 
     def sentence(self, words: int | None = None) -> str:
-        """A sentence that stands nowhere else."""
+        """A sentence that occurs nowhere else."""
         name = "".join(self.rng.choice(_SYLLABLES) for _ in range(4)).capitalize()
         while name in self.used:
             name += self.rng.choice(_SYLLABLES)
@@ -170,7 +171,7 @@ class PdfMaker:
         self.y += 7
 
     def listing(self, code: str, *, numbered: bool = False) -> None:
-        """A listing in a font of one width; may run over a page's end. Numbers of lines stand small on its left."""
+        """A monospaced listing; may run over a page's end. Line numbers are small, to its left."""
         self.listings.append(code)
         self.y += 4
         for number, line in enumerate(code.split("\n"), 1):
@@ -205,6 +206,53 @@ class PdfMaker:
         """Write the file."""
         self.pdf.output(str(path))
         return path
+
+
+def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes]) -> None:
+    """A page in a Type 3 font without a name and without a map to Unicode, as TeX's bitmap fonts are: codes only."""
+    from pypdf import PdfWriter
+    from pypdf.generic import (
+        ArrayObject,
+        DecodedStreamObject,
+        DictionaryObject,
+        FloatObject,
+        NameObject,
+        NumberObject,
+    )
+
+    def dictionary(**entries: object) -> DictionaryObject:
+        return DictionaryObject({NameObject(f"/{key}"): value for key, value in entries.items()})
+
+    def stream(content: bytes) -> DecodedStreamObject:
+        made = DecodedStreamObject()
+        made.set_data(content)
+        return made
+
+    def numbers(*values: float) -> ArrayObject:
+        return ArrayObject([FloatObject(value) for value in values])
+
+    writer = PdfWriter()
+    page = writer.add_blank_page(WIDTH, HEIGHT)
+    glyph = writer._add_object(stream(b"500 0 0 0 450 700 d1 0 0 450 700 re f"))
+    names = [NameObject(f"/a{code}") for code in range(256)]
+    font = dictionary(
+        Type=NameObject("/Font"),
+        Subtype=NameObject("/Type3"),
+        FontBBox=numbers(0, -200, 500, 800),
+        FontMatrix=numbers(0.001, 0, 0, 0.001, 0, 0),
+        FirstChar=NumberObject(0),
+        LastChar=NumberObject(255),
+        Widths=numbers(*[500] * 256),
+        CharProcs=DictionaryObject(dict.fromkeys(names, glyph)),
+        Encoding=dictionary(Type=NameObject("/Encoding"), Differences=ArrayObject([NumberObject(0), *names])),
+        Resources=dictionary(),
+    )
+    page[NameObject("/Resources")] = dictionary(Font=dictionary(F1=writer._add_object(font)))
+    content = b"BT /F1 10 Tf 14 TL 40 560 Td"
+    for line in lines:
+        content += b" <" + line.hex().encode() + b"> Tj T*"
+    page[NameObject("/Contents")] = writer._add_object(stream(content + b" ET"))
+    writer.write(str(path))
 
 
 NARROW_KERNEL = """\

@@ -5,22 +5,68 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from nicegui import ui
 from nicegui.element import Element
 
-from api.pages.controls import button, set_attributes, tag, text_box, toast
-from api.pages.explain_panel import ExplainPanel
-from api.pages.frame import Visit
-from api.pages.marked_answer import REDRAW_S, MarkedAnswer
-from api.pages.runs import AnswerRun
-from api.pages.source_panel import SourcePanel, place_of
+from api.answering import AnswerRun
+from api.pages.controls import button, field, select, set_attributes, tag, text_box, toast
+from api.pages.frame import Visit, show_problem
+from api.pages.markup import Markers, answer_html
+from api.pages.source_panel import SourcePanel, page_of, place_of
 from api.pages.texts import Texts
-from indexes.errors import CoalesceError
-from rag.types import Answer, Passage
+from indexes.errors import CoalesceError, InvalidInput
+from indexes.types import Document
+from indexes.words import stem
+from rag.explanation import Explanation, NodeRanks
+from rag.question import whole_number
+from rag.types import Answer, Citation, Passage
+
+REDRAW_S = 0.04
+"""Least time between two drawings of a growing answer: smooth to the eye, cheap for the browser."""
+THINKING = '<p class="thinking"><i></i><i></i><i></i></p>'
+_OPEN_CITATION = (
+    "(e) => { const b = e.target.closest('.cite');"
+    " if (b) { coalesce.remember(b); emit(+b.dataset.cite, +b.dataset.passage); } }"
+)
+
+
+class MarkedAnswer:
+    """Drawn where it is made, with `html` until the first text comes.
+
+    Attributes:
+        citations, passages: what the markers stand for; set them before `draw`.
+    """
+
+    def __init__(self, t: Texts, source: SourcePanel, html: str = THINKING) -> None:
+        self._t = t
+        self._source = source
+        self.citations: Sequence[Citation] = ()
+        self.passages: Sequence[Passage] = ()
+        self._body = ui.html(html, sanitize=False).classes("answer")
+        self._body.on("click", lambda event: self.open(*event.args), js_handler=_OPEN_CITATION)
+
+    def draw(self, text: str) -> None:
+        """Shows the text so far."""
+        markers = Markers(self.citations, len(self.passages), self._t("ask.open_source"))
+        self._body.set_content(answer_html(text, markers))
+
+    def set_html(self, html: str) -> None:
+        """Shows something else in the answer's place."""
+        self._body.set_content(html)
+
+    def open(self, index: int, number: int) -> None:
+        """Opens citation `index`, or passage `number` (from 1) if that does not exist."""
+        if 0 <= index < len(self.citations):
+            self._source.open_citation(self.citations[index], self.passages[number - 1])
+        elif 1 <= number <= len(self.passages):
+            self._source.open_passage(number, self.passages[number - 1])
+
 
 QUOTING = "extractive"
-"""The generator that quotes and writes nothing: tokens a second say nothing of it."""
+"""The generator that only quotes: its tokens per second mean nothing."""
 
 
 class AnswerCard:
@@ -113,7 +159,7 @@ class AnswerCard:
             set_attributes(copy, data_copy=with_sources(self._t, answer), data_copied=self._t("copied"))
             _Thumbs(self._visit, answer.id, rating).build()
             tag("span", figures(self._t, answer), "figures")
-        if self._visit.page.services.library.documents():
+        if self._visit.services.library.documents():
             ExplainPanel(self._visit, answer.question, answer.id).build()
 
 
@@ -140,9 +186,9 @@ class _Thumbs:
         self._mark()
 
     async def _give(self, rating: str, comment: str = "") -> None:
-        store = self._visit.conversations
+        give = self._visit.services.give_feedback
         try:
-            await asyncio.to_thread(store.give_feedback, self._answer_id, rating, comment.strip())
+            await asyncio.to_thread(give, self._answer_id, rating, comment, self._visit.owner)
         except CoalesceError as error:
             toast(self._visit.t.error(error), bad=True)
             return
@@ -181,3 +227,142 @@ def with_sources(t: Texts, answer: Answer) -> str:
             quote = " ".join(citation.quote.split())
             notes.append(f"[^{citation.marker}]: {place_of(t, citation)}: “{quote}”")
     return "\n\n".join((text, "\n".join(notes))) if notes else text
+
+
+MOST_SHOWN = 6
+MOST_WORDS = 12
+
+
+class ExplainPanel:
+    """Closed until it is wanted. `build` draws it; nothing is searched before the reader asks."""
+
+    def __init__(self, visit: Visit, question: str, answer_id: str) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._question = question
+        self._answer_id = answer_id
+        self._book = ""
+        self._page = ""
+        self._place: tuple[str, ...] = ()
+
+    def build(self) -> None:
+        """Draws the closed panel."""
+        with tag("details", "", "explain") as details:
+            tag("summary", self._t("explain.title"))
+            self._form = tag("div", "", "explain-form")
+            self._result = tag("div", "", "explain-result", aria_live="polite")
+        details.on("toggle", self._draw, js_handler="(e) => e.target.open && emit()")
+
+    def _draw(self) -> None:
+        documents = self._visit.services.library.documents()
+        if not documents:
+            return
+        if not self._book:
+            self._book = documents[0].document_id
+        chosen = next((d for d in documents if d.document_id == self._book), documents[0])
+        self._form.clear()
+        with self._form:
+            with field(self._t("filters.book")):
+                select([(d.document_id, d.title) for d in documents], self._set_book, value=self._book)
+            self._place_field(chosen)
+            button(self._t("explain.show"), self._explain, kind="primary")
+
+    def _place_field(self, document: Document) -> None:
+        if document.pages:
+            with field(self._t("explain.page")):
+                text_box(self._set_page, kind="number", event="input", min="1", max=str(document.pages))
+            return
+        paths = self._sections(document.document_id)
+        self._place = paths[0] if paths else ()
+        with field(self._t("explain.section")):
+            options = [(str(number), " › ".join(path)) for number, path in enumerate(paths)]
+            select(options, lambda chosen: self._set_section(paths[int(chosen)]))
+
+    def _sections(self, document_id: str) -> list[tuple[str, ...]]:
+        """The heading paths of a book, in its order."""
+        return list(dict.fromkeys(node.heading_path for node in self._visit.services.library.nodes_of(document_id)))
+
+    def _set_book(self, document_id: str) -> None:
+        self._book, self._page, self._place = document_id, "", ()
+        self._draw()
+
+    def _set_page(self, page: str) -> None:
+        self._page = page
+
+    def _set_section(self, path: tuple[str, ...]) -> None:
+        self._place = path
+
+    async def _explain(self) -> None:
+        self._result.clear()
+        services = self._visit.services
+        try:
+            document = services.library.document(self._book)
+            place = self._page_asked(document) if document.pages else {"section": self._place}
+            explain = partial(services.explain, self._question, self._book, **place)
+            found = await services.answering.run(explain, self._visit.asker)
+        except CoalesceError as error:
+            with self._result:
+                show_problem(self._visit, error)
+            return
+        with self._result:
+            self._show(found, document)
+
+    def _page_asked(self, document: Document) -> dict[str, Any]:
+        page = whole_number(self._page)
+        if page is None:
+            raise InvalidInput(
+                f"page {self._page!r:.40} is not a number", hint=f"Give a page from 1 to {document.pages}."
+            )
+        return {"page": page}
+
+    def _show(self, found: Explanation, document: Document) -> None:
+        tag("p", self._verdict(found), "explain-verdict")
+        with tag("div", "", "table-box stacked"), tag("table", "", "ranks"):
+            with tag("thead"), tag("tr"):
+                for name in ("place", "meaning", "words", "together", "missing"):
+                    tag("th", self._t(f"explain.{name}"), scope="col")
+            with tag("tbody"):
+                for node in found.nodes[:MOST_SHOWN]:
+                    self._row(found, node)
+        button(self._t("explain.keep"), lambda: self._keep(document), kind="")
+
+    def _row(self, found: Explanation, node: NodeRanks) -> None:
+        page = page_of(self._t, None, node.page_start, node.page_end)
+        with tag("tr"):
+            tag("th", page or (node.section[-1] if node.section else ""), scope="row")
+            for name, text in (
+                ("meaning", self._rank(node.dense_rank, found.candidates_dense)),
+                ("words", self._rank(node.lexical_rank, found.candidates_lexical)),
+                ("together", self._rank(node.fused_rank, 0)),
+                ("missing", self._as_asked(node.missing) or "–"),
+            ):
+                tag("td", text, data_label=self._t(f"explain.{name}"))
+
+    def _as_asked(self, pieces: Sequence[str]) -> str:
+        """Pieces of the question's wording, which are stems, as the reader wrote them."""
+        written = {stem(word.lower()): word for word in re.findall(r"\w+", self._question)}
+        return ", ".join(dict.fromkeys(written.get(piece, piece) for piece in pieces[:MOST_WORDS]))
+
+    def _rank(self, rank: int | None, depth: int) -> str:
+        if rank is not None:
+            return str(rank)
+        return self._t("explain.beyond", n=depth) if depth else "–"
+
+    def _verdict(self, found: Explanation) -> str:
+        best = found.nodes[0]
+        if best.fused_rank is not None:
+            return self._t("explain.ranked", n=best.fused_rank)
+        if best.missing:
+            return self._t("explain.words_missing", words=self._as_asked(best.missing))
+        return self._t("explain.not_found", n=found.candidates_dense)
+
+    async def _keep(self, document: Document) -> None:
+        place = f"page {self._page}" if document.pages else " › ".join(self._place)
+        comment = f"expected: {document.title}, {place}"
+        give = self._visit.services.give_feedback
+        try:
+            await asyncio.to_thread(give, self._answer_id, "down", comment, self._visit.owner)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        toast(self._t("explain.kept"))

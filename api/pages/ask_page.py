@@ -1,4 +1,4 @@
-"""`/` and `/c/{conversation_id}`: questions, answers as they are written, and the passage behind each marker."""
+"""`/` and `/c/{conversation_id}`: questions, answers as they are written, and the list of conversations."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from fastapi import Request
 from nicegui import background_tasks, ui
 
+from api.answering import PAGE_GRACE_S, AnswerRun
 from api.pages.answer_card import AnswerCard
-from api.pages.controls import button, link, set_attributes, tag, toast
-from api.pages.conversation_list import ConversationList
+from api.pages.controls import button, confirm, field, link, set_attributes, show_dialog, tag, text_box, toast
 from api.pages.filter_bar import FilterBar
-from api.pages.frame import PageServices, Visit, empty_state, open_view, show_problem
-from api.pages.runs import AnswerRun
+from api.pages.frame import Visit, empty_state, open_view, show_problem
 from api.pages.source_panel import SourcePanel
-from api.text_input import refuse_controls
 from indexes.errors import CoalesceError
-from rag.conversations import ConversationStore
-from rag.question_checks import check_question
+from rag.conversations import Conversation, ConversationStore
+from rag.question import check_question
 from rag.types import Answer, Question
 
 EXAMPLES = 3
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
+@ui.page("/")
+def ask(request: Request) -> None:
+    open_view(request, "ask", lambda visit: AskView(visit).build())
 
-    @ui.page("/")
-    def ask(request: Request) -> None:
-        open_view(page, request, "ask", lambda visit: AskView(visit).build())
 
-    @ui.page("/c/{conversation_id}")
-    def conversation(request: Request, conversation_id: str) -> None:
-        open_view(page, request, "ask", lambda visit: AskView(visit, conversation_id).build())
+@ui.page("/c/{conversation_id}")
+def conversation(request: Request, conversation_id: str) -> None:
+    open_view(request, "ask", lambda visit: AskView(visit, conversation_id).build())
 
 
 class AskView:
@@ -69,7 +66,8 @@ class AskView:
                 AnswerCard(self._visit, self._source).show(answer, ratings.get(answer.id))
             if len(answers) > 1:
                 ui.run_javascript("coalesce.showLastTurn()")
-        run = self._visit.page.runs.of(self._conversation_id) if self._conversation_id else None
+        answering = self._visit.services.answering
+        run = answering.unfinished(self._conversation_id) if self._conversation_id else None
         if run is not None and not _kept(run, answers):
             background_tasks.create(self._write(run))
 
@@ -81,7 +79,7 @@ class AskView:
         return self._store.answers(self._conversation_id) if self._conversation_id is not None else ()
 
     def _welcome(self) -> None:
-        documents = self._visit.page.services.library.documents()
+        documents = self._visit.services.library.documents()
         with tag("section", "", "welcome") as self._greeting:
             if not documents:
                 with empty_state(self._t("ask.empty.title"), self._t("ask.empty.text")):
@@ -106,13 +104,13 @@ class AskView:
                 box.on(
                     "keydown.enter",
                     lambda event: self._ask(event.args),
-                    js_handler="(e) => coalesce.sendOnEnter(e, emit)",
+                    js_handler="(e) => coalesce.sendOnEnter(e, () => coalesce.send(emit))",
                 )
                 self._send = button("", kind="primary round", icon_name="send", label=self._t("ask.send"), id="send")
                 self._send.on(
                     "click",
                     lambda event: self._ask(event.args),
-                    js_handler="() => emit(document.getElementById('question').value)",
+                    js_handler="() => coalesce.send(emit)",
                 )
                 self._stop = button("", self._stop_run, kind="round", icon_name="stop", label=self._t("ask.stop"))
                 self._stop.set_visibility(False)
@@ -120,6 +118,8 @@ class AskView:
 
     async def _ask(self, text: str) -> None:
         text = text.strip()
+        if self._asking:
+            _restore(text)
         if not text or self._asking:
             return
         self._asking = True
@@ -132,25 +132,32 @@ class AskView:
     async def _begin(self, text: str) -> None:
         made = None
         try:
-            filters = self._filters.value()
-            text = refuse_controls(text, "question")
-            question = Question(text, filters=filters, owner=self._visit.owner, **self._filters.arm())
-            check_question(question)
+            question = check_question(
+                Question(
+                    text,
+                    arm=self._filters.arm,
+                    adapter=self._filters.adapter,
+                    filters=self._filters.value(),
+                    owner=self._visit.owner,
+                )
+            )
             if self._conversation_id is None:
                 made = await asyncio.to_thread(self._store.create, text)
             conversation_id = made.id if made is not None else self._conversation_id or ""
-            run = self._visit.page.runs.start(replace(question, conversation_id=conversation_id), self._visit.address)
+            run = self._visit.services.answering.start(
+                replace(question, conversation_id=conversation_id), self._visit.asker, grace_s=PAGE_GRACE_S
+            )
         except CoalesceError as error:
             if made is not None:
                 await asyncio.to_thread(self._store.delete, made.id)
             toast(self._t.error(error), bad=True)
+            _restore(text)
             return
         if made is not None:
             self._conversation_id = made.id
             self._greeting.delete()
             ui.run_javascript(f"history.replaceState(null, '', '/c/{made.id}')")
             self._list.refresh(made.id)
-        ui.run_javascript("coalesce.clearQuestion()")
         await self._write(run)
 
     async def _write(self, run: AnswerRun) -> None:
@@ -181,7 +188,7 @@ class AskView:
             elif run.error is not None:
                 show_problem(self._visit, run.error)
         with suppress(RuntimeError):  # the tab has gone meanwhile
-            ui.run_javascript(f"coalesce.restoreQuestion({json.dumps(run.question.text)})")
+            _restore(run.question.text)
 
     def _stop_run(self) -> None:
         if self._run is not None:
@@ -192,7 +199,132 @@ class AskView:
         self._stop.set_visibility(busy)
 
 
+def _restore(text: str) -> None:
+    """Puts a question that was not answered back into the box, unless something new stands there."""
+    ui.run_javascript(f"coalesce.restoreQuestion({json.dumps(text)})")
+
+
 def _kept(run: AnswerRun, answers: tuple[Answer, ...]) -> bool:
     """Whether a run that was stopped at its very end was kept all the same."""
     last = answers[-1] if answers else None
     return last is not None and run.ended and last.question == run.question.text and last.answer.startswith(run.text)
+
+
+SHOWN = 200
+
+
+class ConversationList:
+    """The list; `current` is the one that is open."""
+
+    def __init__(self, visit: Visit, current: str | None) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._current = current
+
+    def build(self) -> None:
+        """Draws the list into the current slot."""
+        with tag("div", "", "conversations-head"):
+            tag("h2", self._t("conversations.title"))
+            # On a phone the list is folded away until it is asked for.
+            toggle = button("", kind="quiet phone-only", icon_name="list", label=self._t("conversations.show"))
+            set_attributes(toggle, aria_expanded="false", aria_controls="conversations-items")
+            toggle.on("click", js_handler="(e) => coalesce.toggleList(e.currentTarget)")
+            with link(
+                "", "/", "button quiet", aria_label=self._t("conversations.new"), title=self._t("conversations.new")
+            ):
+                tag("span", "+", "plus", aria_hidden="true")
+        self._items = tag("div", "", "conversations-items", id="conversations-items")
+        self._draw()
+
+    def refresh(self, current: str | None) -> None:
+        """Draws it again, after something was asked."""
+        self._current = current
+        self._draw()
+
+    def _draw(self) -> None:
+        kept = self._visit.conversations.list()
+        self._items.clear()
+        with self._items:
+            if not kept:
+                tag("p", self._t("conversations.none"), "soft")
+                return
+            with tag("ul"):
+                for conversation in kept[:SHOWN]:
+                    self._row(conversation)
+
+    def _row(self, conversation: Conversation) -> None:
+        title = conversation.title or self._t("conversations.untitled")
+        mine = conversation.id == self._current
+        with tag("li", "", "conversation current" if mine else "conversation"):
+            with link("", f"/c/{conversation.id}", aria_current="page" if mine else None):
+                tag("span", title, "name")
+                tag("span", _day(conversation.updated_at), "when")
+            if mine:
+                with tag("span", "", "conversation-tools"):
+                    button(
+                        "",
+                        lambda: self._rename(conversation),
+                        kind="quiet",
+                        icon_name="edit",
+                        label=self._t("conversations.rename"),
+                    )
+                    button(
+                        "",
+                        lambda: self._delete(conversation, title),
+                        kind="quiet",
+                        icon_name="trash",
+                        label=self._t("conversations.delete"),
+                    )
+
+    def _rename(self, conversation: Conversation) -> None:
+        name = conversation.title
+        dialog = tag("dialog", "", "dialog", aria_label=self._t("conversations.rename"))
+
+        def keep(text: str) -> None:
+            nonlocal name
+            name = text
+
+        async def save() -> None:
+            dialog.delete()
+            rename = self._visit.services.rename_conversation
+            try:
+                await asyncio.to_thread(rename, conversation.id, name, self._visit.owner)
+            except CoalesceError as error:
+                with self._visit.client:
+                    toast(self._t.error(error), bad=True)
+                return
+            self._draw()
+
+        with dialog:
+            with field(self._t("conversations.name")):
+                box = text_box(keep, value=conversation.title, event="input", maxlength="200", autofocus=True)
+            box.on("keydown.enter", save, args=[])
+            with tag("div", "", "row end"):
+                button(self._t("cancel"), dialog.delete)
+                button(self._t("save"), save, kind="primary")
+        dialog.on("close", dialog.delete, args=[])
+        show_dialog(dialog)
+
+    def _delete(self, conversation: Conversation, title: str) -> None:
+        async def delete() -> None:
+            remove = self._visit.services.delete_conversation
+            try:
+                await asyncio.to_thread(remove, conversation.id, self._visit.owner)
+            except CoalesceError as error:
+                toast(self._t.error(error), bad=True)
+                return
+            ui.navigate.to("/")
+
+        confirm(
+            self._t("conversations.delete_question", title=title),
+            self._t("delete"),
+            self._t("keep"),
+            delete,
+            detail=self._t.count("conversations.delete_detail", conversation.num_answers),
+        )
+
+
+def _day(moment: str) -> str:
+    then = datetime.fromisoformat(moment)
+    today = datetime.now(UTC).date()
+    return then.astimezone().strftime("%H:%M" if then.date() == today else "%Y-%m-%d")

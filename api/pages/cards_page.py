@@ -10,27 +10,23 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, link, set_attributes, tag, toast
-from api.pages.exam_page import question_text
-from api.pages.frame import PageServices, Visit, empty_state, open_view
+from api.pages.frame import Visit, empty_state, open_view
 from api.pages.markup import plain_html
-from api.pages.study_page import study_head
+from api.pages.study_page import question_text, study_head
 from api.pages.texts import Texts
-from evals.book_sections import chapter_titles
+from evals.questions import chapter_titles
 from evals.schedule import RATINGS, review
 from evals.study_store import StoredCard
 from indexes.errors import CoalesceError
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
+@ui.page("/study/cards")
+def cards(request: Request) -> None:
+    def build(visit: Visit) -> None:
+        study_head(visit, "cards")
+        _Review(visit).build()
 
-    @ui.page("/study/cards")
-    def cards(request: Request) -> None:
-        def build(visit: Visit) -> None:
-            study_head(visit, "cards")
-            _Review(visit).build()
-
-        open_view(page, request, "study", build)
+    open_view(request, "study", build)
 
 
 class _Review:
@@ -53,7 +49,7 @@ class _Review:
             link("CSV", f"/v1/cards/export.csv?learner={learner}", download=True)
 
     def _next(self) -> None:
-        study = self._visit.page.studying.study
+        study = self._visit.services.study
         due = study.due_cards(self._visit.learner, 1)
         self._desk.clear()
         with self._desk:
@@ -69,9 +65,9 @@ class _Review:
             tag("p", self._t.count("cards.left", left), "soft")
             text = question_text(self._visit, card.question)
             ui.html(plain_html(text), sanitize=False).classes("rich card-question")
-            if card.question["type"] == "choice":
+            if card.question.type == "choice":
                 with tag("ol", "", "card-choices", type="A"):
-                    for choice in card.question["choices"]:
+                    for choice in card.question.choices:
                         with tag("li"):
                             ui.html(plain_html(choice), sanitize=False).classes("rich")
             self._back = tag("div", "", "card-back", id="card-back", tabindex="-1")
@@ -85,7 +81,7 @@ class _Review:
         now = datetime.now(UTC)
         with self._back:
             tag("h3", self._t("mark.reference"), "small-heading")
-            ui.html(plain_html(str(card.question["answer"])), sanitize=False).classes("rich")
+            ui.html(plain_html(card.question.answer), sanitize=False).classes("rich")
             if place := _place(card):
                 tag("p", place, "soft")
         self._buttons.clear()
@@ -104,7 +100,7 @@ class _Review:
         if self._card is not card:
             return
         self._card = None
-        study = self._visit.page.studying.study
+        study = self._visit.services.study
         try:
             await asyncio.to_thread(study.review_card, card.id, rating, self._visit.learner)
             self._done += 1
@@ -113,7 +109,7 @@ class _Review:
         self._next()
 
     def _nothing_due(self) -> None:
-        cards = self._visit.page.studying.study.cards(self._visit.learner)
+        cards = self._visit.services.study.cards(self._visit.learner)
         if not cards:
             with empty_state(self._t("cards.none"), self._t("cards.none_text")):
                 link(self._t("exam.new"), "/study", "button primary")
@@ -126,8 +122,8 @@ class _Review:
 
 def _place(card: StoredCard) -> str:
     """Chapter and section that the question is about."""
-    chapter = chapter_titles().get(card.question.get("chapter", 0), "")
-    section = str(card.question.get("section") or "").rpartition("#")[2]
+    chapter = chapter_titles().get(card.question.chapter, "")
+    section = (card.question.section or "").rpartition("#")[2]
     return " › ".join(part for part in (chapter, section) if part)
 
 

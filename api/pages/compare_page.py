@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from functools import partial
 
 from fastapi import Request
 from nicegui import ui
 
-from api.pages.arm_answer import ArmAnswer
+from api.answering import AnswerRun
+from api.pages.answer_card import QUOTING, REDRAW_S, THINKING, MarkedAnswer
 from api.pages.controls import button, check, link, set_attributes, tag, toast
 from api.pages.filter_bar import FilterBar
-from api.pages.frame import PageServices, Visit, open_view
+from api.pages.frame import Visit, open_view, show_problem
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
-from api.text_input import refuse_controls
-from indexes.errors import CoalesceError
-from rag.question_checks import check_question
+from indexes.errors import Cancelled, CoalesceError
+from rag.question import check_question
 from rag.types import ARMS, Answer, Arm, Question
-from rag.votes import VoteStore
 
 LETTERS = "ABCD"
+MEBIBYTE = 2**20
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
-
-    @ui.page("/compare")
-    def compare(request: Request) -> None:
-        open_view(page, request, "compare", lambda visit: _CompareView(visit).build())
-
-
-def _votes(page: PageServices) -> VoteStore:
-    return VoteStore(page.services.settings.rag.conversations_path)
+@ui.page("/compare")
+def compare(request: Request) -> None:
+    open_view(request, "compare", lambda visit: _CompareView(visit).build())
 
 
 class _CompareView:
@@ -42,10 +36,10 @@ class _CompareView:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._t = visit.t
-        self._engine = visit.page.services.engine
+        self._engine = visit.services.engine
         self._chosen: set[Arm] = set(self._engine.arms)
         self._blind = True
-        self._running: ArmAnswer | None = None
+        self._running: AnswerRun | None = None
         self._busy = False
 
     def build(self) -> None:
@@ -105,67 +99,75 @@ class _CompareView:
         if not arms:
             toast(self._t("compare.choose"), bad=True)
             return
-        try:
-            filters = self._filters.value()
-            question = check_question(Question(refuse_controls(text.strip(), "question"), filters=filters))
-        except CoalesceError as error:
-            toast(self._t.error(error), bad=True)
-            return
         self._set_busy(True)
         try:
-            await self._answer(question, arms)
+            question = Question(
+                text, adapter=self._filters.adapter, filters=self._filters.value(), owner=self._visit.owner
+            )
+            await self._answer(check_question(question), arms)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
         finally:
             with suppress(RuntimeError):  # the tab has gone meanwhile
                 self._set_busy(False)
 
     async def _answer(self, question: Question, arms: list[Arm]) -> None:
+        """Draws the answer of each arm in turn, then the vote; raises what refuses the whole comparison."""
         blind = self._blind and len(arms) > 1
         if blind:
             random.shuffle(arms)
-        self._ballot.clear()
-        self._columns.clear()
-        with self._columns:
-            columns = [
-                ArmAnswer(self._visit, self._source, arm, LETTERS[place] if blind else "")
-                for place, arm in enumerate(arms)
-            ]
         answers: list[Answer] = []
-        for column in columns:
-            self._running = column
-            answer = await column.run(question)
-            if answer is None:
-                return
-            answers.append(answer)
+        columns: list[ArmAnswer] = []
+        async with aclosing(self._visit.services.answering.compare(question, arms, self._visit.asker)) as runs:
+            async for run in runs:
+                columns = columns or self._draw_columns(arms, blind=blind)
+                self._running = run
+                answer = await columns[len(answers)].write(run)
+                if answer is None:
+                    return
+                answers.append(answer)
         if len(answers) > 1:
             with self._ballot:
                 self._ask_vote(answers, columns, blind=blind)
         else:
             columns[0].reveal()
 
+    def _draw_columns(self, arms: list[Arm], *, blind: bool) -> list[ArmAnswer]:
+        self._ballot.clear()
+        self._columns.clear()
+        with self._columns:
+            return [
+                ArmAnswer(self._visit, self._source, arm, LETTERS[place] if blind else "")
+                for place, arm in enumerate(arms)
+            ]
+
     def _ask_vote(self, answers: list[Answer], columns: list[ArmAnswer], *, blind: bool) -> None:
         tag("h2", self._t("compare.vote"))
         with tag("div", "", "row"):
             for answer, column in zip(answers, columns, strict=True):
-                button(column.name, lambda arm=answer.arm: self._vote(answers, columns, arm, blind=blind))
-            button(self._t("compare.none_better"), lambda: self._vote(answers, columns, "", blind=blind), kind="quiet")
+                button(column.name, lambda best=answer: self._vote(answers, columns, best, blind=blind))
+            nobody = button(self._t("compare.none_better"), kind="quiet")
+            nobody.on("click", lambda: self._vote(answers, columns, None, blind=blind), args=[])
 
-    async def _vote(self, answers: list[Answer], columns: list[ArmAnswer], winner: str, *, blind: bool) -> None:
+    async def _vote(self, answers: list[Answer], columns: list[ArmAnswer], best: Answer | None, *, blind: bool) -> None:
+        ids = [answer.id for answer in answers]
+        vote = partial(self._visit.services.vote, ids, best.id if best else None, self._visit.owner, blind=blind)
         try:
-            await asyncio.to_thread(_votes(self._visit.page).keep, answers, winner, blind=blind)
+            await asyncio.to_thread(vote)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
             return
         self._ballot.clear()
         with self._ballot:
             tag(
-                "p", self._t("compare.voted", arm=self._t(f"arm.{winner}")) if winner else self._t("compare.voted_none")
+                "p", self._t("compare.voted", arm=self._t(f"arm.{best.arm}")) if best else self._t("compare.voted_none")
             )
         for column in columns:
             column.reveal()
         self._draw_tally()
 
     def _draw_tally(self) -> None:
-        tally = _votes(self._visit.page).tally()
+        tally = self._engine.conversations.wins()
         self._tally.clear()
         if not tally:
             return
@@ -194,3 +196,64 @@ class _CompareView:
         self._busy = busy
         self._go.set_visibility(not busy)
         self._stop.set_visibility(busy)
+
+
+class ArmAnswer:
+    """One arm's column: its answer as it is written, then its time. With a `letter`, the arm's name is hidden."""
+
+    def __init__(self, visit: Visit, source: SourcePanel, arm: Arm, letter: str) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._arm = arm
+        self._answer: Answer | None = None
+        self.name = visit.t("compare.answer", letter=letter) if letter else visit.t(f"arm.{arm}")
+        with tag("article", "", "card arm-answer"):
+            self._title = tag("h2", self.name)
+            self._text = MarkedAnswer(visit.t, source, f'<p class="soft">{visit.t("compare.waits")}</p>')
+            self._figures = tag("dl", "", "arm-figures")
+
+    async def write(self, run: AnswerRun) -> Answer | None:
+        """Draws a run to its end; None when it was stopped or failed, which the column says."""
+        self._text.set_html(THINKING)
+        async for _ in run.follow():
+            self._text.passages = run.passages
+            if run.text:
+                self._text.draw(run.text)
+                await asyncio.sleep(REDRAW_S)
+        if run.done is None:
+            self._fail(run)
+            return None
+        self._answer = run.done
+        self._text.citations, self._text.passages = run.done.citations, run.done.passages
+        self._text.draw(run.done.answer)
+        return run.done
+
+    def reveal(self) -> None:
+        """Shows the arm and its figures."""
+        self._title.set_text(self._t(f"arm.{self._arm}"))
+        answer = self._answer
+        if answer is None:
+            return
+        supported = sum(citation.verdict == "supported" for citation in answer.citations)
+        rows = [
+            ("first", self._t("compare.ms", n=f"{1000 * answer.timings.ttft_s:,.0f}")),
+            ("total", self._t("compare.ms", n=f"{1000 * answer.timings.total_s:,.0f}")),
+            ("speed", f"{answer.tokens_per_s:,.1f}" if answer.tokens_per_s and answer.generator != QUOTING else "–"),
+            ("memory", f"{answer.peak_memory_bytes / MEBIBYTE:,.0f} MiB" if answer.peak_memory_bytes else "–"),
+            ("citations", self._t("compare.supported", n=len(answer.citations), supported=supported)),
+            ("model", answer.model if answer.adapter is None else f"{answer.model} + {answer.adapter}"),
+        ]
+        self._figures.clear()
+        with self._figures:
+            for name, value in rows:
+                tag("dt", self._t(f"compare.{name}"))
+                tag("dd", value)
+
+    def _fail(self, run: AnswerRun) -> None:
+        if not run.text:
+            self._text.set_html("")
+        with self._figures:
+            if run.error is None or isinstance(run.error, Cancelled):
+                tag("p", self._t("compare.stopped"), "note")
+            else:
+                show_problem(self._visit, run.error)

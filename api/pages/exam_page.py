@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, confirm, link, set_attributes, tag, text_area, toast
-from api.pages.exam_end import HAND_IN_BEFORE_S
-from api.pages.exam_marks import show_marks
-from api.pages.frame import PageServices, Visit, empty_state, open_view
-from api.pages.markup import plain_html
-from api.pages.study_page import study_head
-from evals.marking import MAX_ANSWER_CHARACTERS
+from api.pages.frame import Visit, open_view
+from api.pages.markup import passage_html, plain_html
+from api.pages.source_panel import page_of
+from api.pages.study_page import points, question_text, study_head
+from evals.exam import MAX_ANSWER_CHARACTERS, Given, Mark
+from evals.questions import BankQuestion
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError
+from rag.types import Passage
 
 LITTLE_TIME_S = 60
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
+@ui.page("/study/exam/{exam_id}")
+def exam(request: Request, exam_id: str) -> None:
+    def build(visit: Visit) -> None:
+        study_head(visit, "exam")
+        kept = visit.services.study.exam(exam_id, visit.learner)
+        if kept.result is not None:
+            _show_marks(visit, kept)
+        else:
+            _Sitting(visit, kept).build()
 
-    @ui.page("/study/exam/{exam_id}")
-    def exam(request: Request, exam_id: str) -> None:
-        def build(visit: Visit) -> None:
-            study_head(visit, "exam")
-            kept = page.studying.study.exam(exam_id, visit.learner)
-            if kept.result is not None:
-                show_marks(visit, kept)
-            else:
-                _Sitting(visit, kept).build()
-
-        open_view(page, request, "study", build)
-
-
-def question_text(visit: Visit, record: Mapping[str, Any]) -> str:
-    """The question in the reader's language where there is one in it."""
-    chinese = record.get("question_zh") if visit.t.language == "zh" else ""
-    return str(chinese or record["question"])
+    open_view(request, "study", build)
 
 
 class _Sitting:
@@ -51,17 +41,16 @@ class _Sitting:
     def __init__(self, visit: Visit, exam: StoredExam) -> None:
         self._visit = visit
         self._t = visit.t
+        self._study = visit.services.study
         self._exam = exam
+        self._answers = self._study.draft(exam.id)
+        self._saving = asyncio.Lock()  # answers are kept in the order in which they were given
         self._place = 0
         self._as_list = False
         self._warned = False
 
     def build(self) -> None:
-        """Draws the exam, or says that its time is over."""
-        if self._left_s() <= 0:
-            with empty_state(self._t("exam.over"), self._t("exam.over_text")):
-                link(self._t("exam.new"), "/study", "button primary")
-            return
+        """Draws the exam."""
         with tag("section", "", "sitting"):
             with tag("div", "", "sitting-head"):
                 self._clock = tag("span", "", "clock", role="timer")
@@ -72,20 +61,17 @@ class _Sitting:
             self._sheet = tag("div", "", "sheet")
         self._draw()
         if self._exam.deadline is not None:
-            self._visit.page.ends.watch(self._exam)
             self._timer = ui.timer(1.0, self._tick)
 
     def _left_s(self) -> float:
         deadline = self._exam.deadline
         return (deadline - datetime.now(UTC)).total_seconds() if deadline is not None else float("inf")
 
-    async def _tick(self) -> None:
+    def _tick(self) -> None:
         left = self._left_s()
-        if left <= HAND_IN_BEFORE_S:
+        if left < 0:
             self._timer.deactivate()
-            self._clock.set_text(self._t("exam.over"))
-            await self._visit.page.ends.ended(self._exam.id)
-            self._show_marks()
+            self._show_result()
             return
         minutes, seconds = divmod(int(left), 60)
         self._clock.set_text(self._t("exam.left", time=f"{minutes}:{seconds:02}"))
@@ -109,23 +95,23 @@ class _Sitting:
         self._say()
 
     def _question(self, place: int) -> None:
-        record = self._exam.questions[place]
-        given = self._visit.page.drafts.of(self._exam.id).get(record["id"])
+        question = self._exam.questions[place]
+        given = self._answers.get(question.id)
         with tag("article", "", "card question", id=f"question-{place}", tabindex="-1"):
             number = self._t("exam.number", n=place + 1, most=len(self._exam.questions))
-            tag("p", f"{number} · {self._t('type.' + record['type'])}", "soft")
-            if record["type"] == "choice":
+            tag("p", f"{number} · {self._t('type.' + question.type)}", "soft")
+            if question.type == "choice":
                 with tag("fieldset", "", "choices"):
                     with tag("legend"):
-                        ui.html(plain_html(question_text(self._visit, record)), sanitize=False).classes("rich")
-                    for index, choice in enumerate(record["choices"]):
-                        self._choice(record["id"], place, index, choice, given == index)
+                        _rich(question_text(self._visit, question))
+                    for index, choice in enumerate(question.choices):
+                        self._choice(question.id, place, index, choice, given == index)
             else:
                 label = f"answer-{place}"
                 with tag("label", "", for_=label):
-                    ui.html(plain_html(question_text(self._visit, record)), sanitize=False).classes("rich")
+                    _rich(question_text(self._visit, question))
                 box = text_area(
-                    lambda text: self._keep(record["id"], text),
+                    lambda text: self._keep(question.id, text.strip() or None),
                     value=given if isinstance(given, str) else "",
                     event="input",
                     rows="5",
@@ -151,13 +137,12 @@ class _Sitting:
                 button(self._t("exam.hand_in"), self._ask_hand_in, kind="quiet")
 
     def _say(self) -> None:
-        answers = self._visit.page.drafts.of(self._exam.id)
-        self._answered.set_text(self._t("exam.answered", n=len(answers), most=len(self._exam.questions)))
+        self._answered.set_text(self._t("exam.answered", n=len(self._answers), most=len(self._exam.questions)))
         self._steps.set_visibility(not self._as_list)
         self._steps.clear()
         with self._steps:
-            for place, record in enumerate(self._exam.questions):
-                done = record["id"] in answers
+            for place, question in enumerate(self._exam.questions):
+                done = question.id in self._answers
                 step = button(str(place + 1), lambda place=place: self._go(place), kind="step done" if done else "step")
                 state = "exam.step_done" if done else "exam.step_open"
                 set_attributes(step, aria_label=self._t(state, n=place + 1))
@@ -173,28 +158,122 @@ class _Sitting:
         self._as_list = not self._as_list
         self._draw()
 
-    def _keep(self, question_id: str, answer: int | str) -> None:
-        before = len(self._visit.page.drafts.of(self._exam.id))
-        self._visit.page.drafts.keep(self._exam.id, question_id, answer.strip() if isinstance(answer, str) else answer)
-        if len(self._visit.page.drafts.of(self._exam.id)) != before:
+    async def _keep(self, question_id: str, answer: Given) -> None:
+        before = len(self._answers)
+        async with self._saving:
+            try:
+                keep = self._study.keep_answer
+                self._answers = await asyncio.to_thread(keep, self._exam, question_id, answer)
+            except CoalesceError as error:
+                with self._visit.client:
+                    toast(self._t.error(error), bad=True)
+        if len(self._answers) != before:
             self._say()
 
     def _ask_hand_in(self) -> None:
-        missing = len(self._exam.questions) - len(self._visit.page.drafts.of(self._exam.id))
+        missing = len(self._exam.questions) - len(self._answers)
         detail = self._t.count("exam.missing", missing) if missing else ""
         confirm(
             self._t("exam.hand_in_question"), self._t("exam.hand_in"), self._t("cancel"), self._hand_in, detail=detail
         )
 
     async def _hand_in(self) -> None:
-        drafts = self._visit.page.drafts
-        study = self._visit.page.studying.study
-        try:
-            await asyncio.to_thread(study.hand_in, self._exam.id, drafts.of(self._exam.id), self._visit.learner)
-            drafts.forget(self._exam.id)
-        except CoalesceError as error:
-            toast(self._t.error(error), bad=True)
-        self._show_marks()
+        async with self._saving:
+            try:
+                answers = await asyncio.to_thread(self._study.draft, self._exam.id)
+                await asyncio.to_thread(self._study.hand_in, self._exam.id, answers, self._visit.learner)
+            except CoalesceError as error:
+                toast(self._t.error(error), bad=True)
+        self._show_result()
 
-    def _show_marks(self) -> None:
-        ui.navigate.to(f"/study/exam/{self._exam.id}")
+    def _show_result(self) -> None:
+        with self._visit.client:
+            ui.navigate.to(f"/study/exam/{self._exam.id}")
+
+
+def _rich(text: str) -> None:
+    ui.html(plain_html(text), sanitize=False).classes("rich")
+
+
+def _show_marks(visit: Visit, exam: StoredExam) -> None:
+    """Draws the result of an exam that was handed in: each mark with what was right, and the passage that proves it."""
+    t, result = visit.t, exam.result
+    if result is None:
+        return
+    missed = sum(not mark.passed for mark in result.marks)
+    with tag("section", "", "card result"):
+        tag("h2", t("exam.result"))
+        tag("p", t("exam.score", score=points(result.score), most=points(result.max_score)), "big")
+        share = result.score / result.max_score if result.max_score else 0.0
+        tag("progress", "", "bar", max=1, value=round(share, 3), aria_label=t("exam.result"))
+        if exam.closed_by_deadline:
+            tag("p", t("exam.handed_in_late"), "note")
+        tag("p", t.count("exam.became_cards", missed) if missed else t("exam.all_right"), "soft")
+        with tag("div", "", "row"):
+            if missed:
+                link(t("exam.review"), "/study/cards", "button primary")
+            link(t("exam.another"), "/study", "button")
+            link(t("study.progress"), "/study/progress", "button")
+    for number, (question, mark) in enumerate(zip(exam.questions, result.marks, strict=True), 1):
+        _show_mark(visit, number, mark, question)
+
+
+def _show_mark(visit: Visit, number: int, mark: Mark, question: BankQuestion) -> None:
+    t = visit.t
+    state = "right" if mark.passed else "wrong" if mark.score <= 0 else "part"
+    with tag("article", "", f"card mark {state}"):
+        with tag("div", "", "mark-head"):
+            tag("span", t(f"mark.{state}"), f"badge {state}")
+            tag("span", t("exam.score", score=points(mark.score), most=points(mark.max_score)), "soft")
+        with tag("h3", "", "mark-question"):
+            tag("span", f"{number}. ")
+            shown = plain_html(question_text(visit, question))
+            ui.html(shown, sanitize=False, tag="span").classes("rich inline")
+        with tag("dl"):
+            _labelled(t("mark.yours"), _given(visit, mark, question))
+            if state != "right" or question.type != "choice":
+                _labelled(t("mark.reference"), mark.reference_answer)
+        _show_facts(visit, "met", mark.facts_met)
+        _show_facts(visit, "missed", mark.facts_missed)
+        if mark.passage is not None:
+            _show_passage(visit, mark.passage, question, opened=state != "right")
+
+
+def _show_facts(visit: Visit, name: str, facts: tuple[str, ...]) -> None:
+    if facts:
+        with tag("ul", "", f"facts {name}", aria_label=visit.t(f"mark.{name}")):
+            for fact in facts:
+                tag("li", f"{'✓' if name == 'met' else '✗'} {fact}")
+
+
+def _labelled(name: str, text: str) -> None:
+    tag("dt", name)
+    with tag("dd"):
+        _rich(text)
+
+
+def _given(visit: Visit, mark: Mark, question: BankQuestion) -> str:
+    if mark.answer is None:
+        return visit.t("mark.nothing")
+    return question.choices[mark.answer] if isinstance(mark.answer, int) else mark.answer
+
+
+def _show_passage(visit: Visit, passage: Passage, question: BankQuestion, *, opened: bool) -> None:
+    start, end = _evidence(passage.text, question)
+    place = " › ".join(part for part in (passage.title, *passage.section) if part)
+    page = page_of(visit.t, passage.page_label, passage.page_start, passage.page_end)
+    with tag("details", "", "proof", open=opened):
+        tag("summary", visit.t("mark.proof", place=f"{place}{visit.t('page.join')}{page}" if page else place))
+        ui.html(passage_html(passage.text, start, end), sanitize=False).classes("passage")
+
+
+def _evidence(text: str, question: BankQuestion) -> tuple[int, int]:
+    """Where the gold evidence is in the passage, white space aside; (0, 0) when it is not there."""
+    places = [index for index, character in enumerate(text) if not character.isspace()]
+    bare = "".join(text[index] for index in places)
+    for gold in question.gold:
+        wanted = "".join(gold.evidence.split())
+        found = bare.find(wanted) if wanted else -1
+        if found >= 0:
+            return places[found], places[found + len(wanted) - 1] + 1
+    return 0, 0

@@ -1,21 +1,23 @@
-"""Where to look, and with which arm: book, chapter, pages."""
+"""Where to look, and what answers: book, chapter, pages, arm and adapter."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from api.pages.controls import button, field, icon, select, set_attributes, tag, text_box
 from api.pages.frame import Visit
-from api.text_input import whole_number
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Filters
-from rag.types import ARMS
+from rag.question import whole_number
+from rag.types import ARMS, TUNED_ARMS, Arm
 
 MOST_PAGES = 1_000_000
 
 
 class FilterBar:
-    """Closed until it is wanted; says what it restricts when it is closed."""
+    """The filters of a question, folded away; a summary shows what they restrict.
+
+    Attributes:
+        arm: the arm that was chosen.
+    """
 
     def __init__(self, visit: Visit, *, arms: bool = True) -> None:
         self._visit = visit
@@ -23,7 +25,9 @@ class FilterBar:
         self._book = ""
         self._chapter = ""
         self._pages = ["", ""]
-        self._arm = "rag"
+        self.arm: Arm = "rag"
+        adapters = visit.services.engine.generator.adapters
+        self._adapter = adapters[0] if len(adapters) > 1 else None
         with tag("details", "", "filters"):
             with tag("summary"):
                 icon("filter")
@@ -33,18 +37,15 @@ class FilterBar:
         self._draw()
 
     def value(self) -> Filters:
-        """What was chosen.
-
-        Raises:
-            InvalidInput: pages that are no numbers, or go backwards.
-        """
+        """The filters that were chosen; raises InvalidInput for pages that are not numbers or go backwards."""
         return Filters(
             (self._book,) if self._book else (), (int(self._chapter),) if self._chapter else (), self._page_range()
         )
 
-    def arm(self) -> dict[str, Any]:
-        """The arm, as an argument of `Question`."""
-        return {"arm": self._arm}
+    @property
+    def adapter(self) -> str | None:
+        """The adapter that was chosen, None where only one is loaded or the arm uses none."""
+        return self._adapter if not self._arms or self.arm in TUNED_ARMS else None
 
     def _page_range(self) -> tuple[int, int] | None:
         first, last = (text.strip() for text in self._pages)
@@ -54,14 +55,14 @@ class FilterBar:
         high = whole_number(last or str(MOST_PAGES))
         if low is None or high is None:
             raise InvalidInput(
-                f"pages {first!r:.40} to {last!r:.40} are no numbers", hint="give page numbers of the file"
+                f"pages {first!r:.40} to {last!r:.40} are not numbers", hint="Give page numbers of the file."
             )
         if not 1 <= low <= high:
-            raise InvalidInput(f"pages go from {low} to {high}", hint="give the first page first")
+            raise InvalidInput(f"pages go from {low} to {high}", hint="Give the first page first.")
         return low, high
 
     def _draw(self) -> None:
-        services = self._visit.page.services
+        services = self._visit.services
         documents = services.library.documents()
         chosen = next((document for document in documents if document.document_id == self._book), None)
         self._fields.clear()
@@ -80,7 +81,11 @@ class FilterBar:
             available = [arm for arm in ARMS if arm in services.engine.arms]
             if self._arms and len(available) > 1:
                 with field(self._t("filters.arm")):
-                    select([(arm, self._t(f"arm.{arm}")) for arm in available], self._set_arm, value=self._arm)
+                    select([(arm, self._t(f"arm.{arm}")) for arm in available], self._set_arm, value=self.arm)
+            if self._adapter is not None:
+                with field(self._t("filters.adapter")):
+                    names = services.engine.generator.adapters
+                    select([(name, name) for name in names], self._set_adapter, value=self._adapter)
             if self._book:
                 button(self._t("filters.clear"), lambda: self._set_book(""), kind="quiet")
 
@@ -103,13 +108,16 @@ class FilterBar:
         self._say()
 
     def _set_arm(self, arm: str) -> None:
-        self._arm = arm if arm in ARMS else "rag"
+        self.arm = next((known for known in ARMS if known == arm), "rag")
+
+    def _set_adapter(self, name: str) -> None:
+        self._adapter = name
 
     def _say(self) -> None:
         parts = []
         if self._book:
             try:
-                parts.append(self._visit.page.services.library.document(self._book).title)
+                parts.append(self._visit.services.library.document(self._book).title)
             except CoalesceError:
                 self._book = ""
         if self._chapter:

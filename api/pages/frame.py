@@ -12,17 +12,10 @@ from fastapi import Request
 from nicegui import Client, app, ui
 from nicegui.element import Element
 
-from api.answering import Answering
-from api.books import Books
-from api.callers import caller_of
 from api.pages.controls import button, link, select, set_attributes, tag
-from api.pages.exam_drafts import Drafts
-from api.pages.exam_end import ExamEnds
-from api.pages.runs import Runs
 from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, language_of, texts_of
-from api.security import LOGOUT_PATH
+from api.security import LOGOUT_PATH, caller_of, client_of
 from api.services import Services
-from api.studying import Studying
 from evals.learners import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS
 from indexes.errors import CoalesceError
 from rag.conversations import ConversationStore
@@ -37,47 +30,36 @@ STATIC_URL = "/assets"
 
 
 @dataclass(frozen=True, slots=True)
-class PageServices:
-    """What the views drive: the same objects as the routes."""
-
-    services: Services
-    answering: Answering
-    books: Books
-    studying: Studying
-    runs: Runs
-    drafts: Drafts
-    ends: ExamEnds
-
-
-@dataclass(frozen=True, slots=True)
 class Visit:
-    """One browser tab: what it may use, and how its reader wants it.
+    """One browser tab.
 
     Attributes:
+        services: the same services that REST calls.
         t: the texts of the reader's language.
-        learner: whose exams and cards.
-        owner: the learner whose key the reader has, who sees only what is theirs; None for any other reader.
-        address: the reader's network address, for the rate limit.
+        learner: whose exams and cards are shown.
+        owner: the learner whose key the reader has, who sees only their own; None for any other reader.
+        asker: who asks, for the rate limit.
     """
 
-    page: PageServices
+    services: Services
     t: Texts
     learner: str
     owner: str | None
-    address: str
+    asker: str
     client: Client
 
     @property
     def conversations(self) -> ConversationStore:
-        """The conversations that the reader may know of."""
-        return self.page.services.engine.conversations.of(self.owner)
+        """The conversations that the reader may see."""
+        return self.services.conversations(self.owner)
 
 
 Build = Callable[[Visit], None]
 
 
-def install_assets() -> None:
-    """Serves style and script and puts them into every page's head."""
+def install(services: Services) -> None:
+    """Gives the views their services, and every page its style and script."""
+    app.state.services = services
     app.add_static_files(STATIC_URL, STATIC, max_cache_age=86_400)
 
     def address(name: str) -> str:
@@ -89,26 +71,26 @@ def install_assets() -> None:
     )
 
 
-def open_view(page: PageServices, request: Request, view: str, build: Build, *, title: str = "") -> None:
+def open_view(request: Request, view: str, build: Build, *, title: str = "") -> None:
     """Draws a view: head, then what `build` makes, as soon as the server is ready."""
-    visit = _visit(page, request)
+    visit = _visit(request)
     t = visit.t
     frame = visit.client.content.parent_slot
     if frame is not None:
-        frame.parent.tag = "div"  # Quasar's own would be a second <main>
+        frame.parent.tag = "div"  # Quasar's own <main> and ours would be two
     _head(visit, request, view, title or t(f"nav.{view}"))
     with tag("main", "", f"view {view}", id="main", tabindex="-1") as main:
         _when_ready(visit, main, build)
 
 
 def show_problem(visit: Visit, error: BaseException) -> None:
-    """Says in the page what went wrong and what mends it."""
+    """Shows what went wrong and how to fix it."""
     tag("p", visit.t.error(error), "problem", role="alert")
 
 
 def sign_out(visit: Visit) -> None:
     """A button that forgets the key in this browser, where one is asked for."""
-    if visit.page.services.settings.server.asks_for_keys:
+    if visit.services.settings.asks_for_keys:
         with tag("form", "", "", method="post", action=LOGOUT_PATH):
             tag("button", visit.t("sign_out"), "button", type="submit")
 
@@ -122,7 +104,7 @@ def empty_state(title: str, text: str) -> Element:
     return block
 
 
-def _visit(page: PageServices, request: Request) -> Visit:
+def _visit(request: Request) -> Visit:
     client = ui.context.client
     cookies = request.cookies
     language = language_of(cookies.get("coalesce_lang"), request.headers.get("accept-language", ""))
@@ -131,7 +113,8 @@ def _visit(page: PageServices, request: Request) -> Visit:
     client.page.language = HTML_LANGUAGES[language]  # type: ignore[assignment]  # NiceGUI types only its own list
     owner = caller_of(request.scope).learner
     learner = owner or cookie_text(cookies.get("coalesce_learner")).strip()[:MAX_LEARNER_CHARACTERS] or DEFAULT_LEARNER
-    return Visit(page, texts_of(language), learner, owner, client.ip or "page", client)
+    state = app.state
+    return Visit(state.services, texts_of(language), learner, owner, client_of(request), client)
 
 
 def _head(visit: Visit, request: Request, view: str, title: str) -> None:
@@ -163,7 +146,7 @@ def _head(visit: Visit, request: Request, view: str, title: str) -> None:
 
 
 def _when_ready(visit: Visit, main: Element, build: Build) -> None:
-    preparation = visit.page.services.preparation
+    preparation = visit.services.preparation
     if preparation.ready:
         _build(visit, main, build)
         return

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from fastapi import Request
 from nicegui import ui
+from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
+from api.errors import sentence
 from api.job_store import Job
-from api.pages.book_card import show_book
+from api.jobs import as_clock
 from api.pages.controls import button, confirm, set_attributes, tag, toast
-from api.pages.frame import PageServices, Visit, empty_state, open_view
-from api.time_left import as_clock
+from api.pages.frame import Visit, empty_state, open_view
+from api.pages.texts import Texts
 from indexes.errors import CoalesceError
-from indexes.types import Document
+from indexes.types import BookHealth, Document
 
 BUSY_POLL_S = 0.25
 IDLE_POLL_S = 2.0
-FAILURES_SHOWN = 3
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
-
-    @ui.page("/library")
-    def library(request: Request) -> None:
-        open_view(page, request, "library", lambda visit: _LibraryView(visit).build())
+@ui.page("/library")
+def library(request: Request) -> None:
+    open_view(request, "library", lambda visit: _LibraryView(visit).build())
 
 
 class _LibraryView:
-    """One tab's look at the library; other tabs' and the command line's changes are seen too."""
+    """The library in one tab; other tabs' and the command line's changes are seen too."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
@@ -51,28 +51,26 @@ class _LibraryView:
         tag("div", "", "uploads", id="uploads")
         self._jobs = tag("div", "", "uploads", aria_live="polite")
         self._books = tag("section", "", "books", aria_label=self._t("library.books"))
-        known = self._visit.page.services.jobs.list()
+        known = self._visit.services.jobs.list()
         self._dismissed = {job.id for job in known if job.final}
         self._timer = ui.timer(BUSY_POLL_S, self._look)
         self._look()
 
     def _drop_zone(self) -> None:
-        from indexes.readers import readable_endings
-
         names = ("sending", "cancel", "dismiss", "there", "failed")
         texts = json.dumps({name: self._t(f"upload.{name}") for name in names})
-        endings = readable_endings().replace(" ", ",")
+        endings = self._visit.services.library.readable_endings()
         with tag("section", "", "drop", data_texts=texts):
             tag("p", self._t("library.drop"), "drop-title")
             with tag("label", "", "button primary"):
                 tag("span", self._t("library.choose"))
-                picker = tag("input", "", "sr-only", type="file", multiple=True, accept=endings)
+                picker = tag("input", "", "sr-only", type="file", multiple=True, accept=endings.replace(" ", ","))
             picker.on("change", js_handler=f"(e) => coalesce.upload(e.target, {texts})")
-            tag("p", self._t("library.formats", formats=readable_endings()), "soft")
+            tag("p", self._t("library.formats", formats=endings), "soft")
             tag("p", self._t("library.folders"), "soft")
 
     def _look(self) -> None:
-        services = self._visit.page.services
+        services = self._visit.services
         jobs = [
             job
             for job in services.jobs.list()
@@ -101,7 +99,7 @@ class _LibraryView:
         with self._jobs:
             for job in jobs:
                 with tag("div", "", "upload failed" if job.state == "failed" else "upload"):
-                    tag("span", self._t(f"library.job.{job.kind}") if job.kind == "add" else job.kind, "upload-name")
+                    tag("span", self._t(f"library.job.{job.kind}"), "upload-name")
                     state = tag("span", self._say(job), "upload-state")
                     bar = tag("progress", "", "bar", max=max(job.total, 1), value=job.done, aria_label=self._say(job))
                     bar.set_visibility(not job.final)
@@ -113,8 +111,7 @@ class _LibraryView:
 
     def _say(self, job: Job) -> str:
         if job.error:
-            hint = job.error.get("hint")
-            return f"{job.error['message']}. {hint}." if hint else str(job.error["message"])
+            return " ".join(sentence(job.error[part]) for part in ("message", "hint") if job.error.get(part))
         if job.id in self._stopping:
             return self._t("library.stopping")
         stage = self._t.either(f"stage.{job.message}", job.message)
@@ -127,7 +124,7 @@ class _LibraryView:
 
     async def _cancel(self, job: Job) -> None:
         try:
-            await asyncio.to_thread(self._visit.page.services.jobs.cancel, job.id)
+            await asyncio.to_thread(self._visit.services.jobs.cancel, job.id)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
             return
@@ -149,7 +146,7 @@ class _LibraryView:
     def _ask_remove(self, document: Document) -> None:
         async def remove() -> None:
             try:
-                await asyncio.to_thread(self._visit.page.books.remove, document.document_id)
+                await asyncio.to_thread(self._visit.services.books.remove, document.document_id)
             except CoalesceError as error:
                 toast(self._t.error(error), bad=True)
             self._look()
@@ -161,3 +158,96 @@ class _LibraryView:
             remove,
             detail=self._t("library.remove_detail"),
         )
+
+
+MOST_LISTED = 60
+
+
+def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> None:
+    """Draws one book into the current slot; with `on_remove`, also the button that asks for it."""
+    t = visit.t
+    with tag("article", "", "card book"):
+        with tag("div", "", "book-head"):
+            with tag("div"):
+                tag("h2", document.title)
+                tag("p", _extent(t, document), "soft")
+                tag("p", t("library.sample") if document.sample else document.source, "soft source-name")
+            if on_remove is not None:
+                label = t("library.remove_book", title=document.title)
+                button("", on_remove, kind="quiet", icon_name="trash", label=label)
+        _health(t, document.health)
+        with tag("details", "", "chapters-of") as details:
+            tag("summary", t("library.chapters"))
+            tree = tag("ol", "", "chapter-tree")
+        details.on("toggle", lambda: _chapters(visit, document, tree), js_handler="(e) => e.target.open && emit()")
+
+
+def _extent(t: Texts, document: Document) -> str:
+    extent = (
+        t.count("library.pages", document.pages) if document.pages else t.count("library.sections", document.sections)
+    )
+    added = document.added_at[:10]
+    return " · ".join(
+        (
+            t.either(f"format.{document.format}", document.format),
+            extent,
+            t.count("library.nodes", document.nodes),
+            t("library.added", day=added),
+        )
+    )
+
+
+def _health(t: Texts, health: BookHealth) -> None:
+    found = {name: items for name, items in asdict(health).items() if items}
+    if not found:
+        tag("p", f"✓ {t('health.good')}", "health good")
+        return
+    with tag("details", "", "health doubtful"):
+        tag("summary", t.count("health.doubts", sum(len(items) for items in found.values())))
+        with tag("ul"):
+            for name, items in found.items():
+                tag("li", f"{t(f'health.{name}')}: {_listed(items)}")
+
+
+def _listed(items: Sequence[object]) -> str:
+    """Items on one line; neighbouring numbers become ranges, and a long list is cut short."""
+    parts: list[str] = []
+    numbers = [item for item in items if isinstance(item, int)]
+    if len(numbers) == len(items):
+        start = last = None
+        for number in [*sorted(numbers), None]:
+            if last is not None and number == last + 1:
+                last = number
+                continue
+            if start is not None:
+                parts.append(str(start) if start == last else f"{start}–{last}")
+            start = last = number
+    else:
+        parts = [str(item) for item in items]
+    return ", ".join(parts[:MOST_LISTED]) + (" …" if len(parts) > MOST_LISTED else "")
+
+
+def _chapters(visit: Visit, document: Document, tree: Element) -> None:
+    """Chapters and the headings below them, fetched when they are first looked at."""
+    if list(tree):
+        return
+    library = visit.services.library
+    try:
+        headings: dict[int, list[tuple[str, ...]]] = {}
+        for node in library.nodes_of(document.document_id):
+            below = headings.setdefault(node.chapter, [])
+            path = tuple(node.heading_path[1:3])
+            if path and path not in below:
+                below.append(path)
+        chapters = library.chapters(document.document_id)
+    except CoalesceError:
+        return
+    with tree:
+        for chapter in chapters:
+            with tag("li"):
+                tag("span", f"{chapter.ordinal}. {chapter.title}")
+                tag("span", visit.t.count("library.nodes", chapter.nodes), "soft")
+                if paths := headings.get(chapter.ordinal):
+                    with tag("ul"):
+                        for path in paths:
+                            tag("li", path[-1], f"level-{len(path)}")

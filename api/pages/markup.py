@@ -33,6 +33,8 @@ _SPECIAL = re.compile(
     r"|(?<![\w*])\*(?P<stress>[^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])",
     re.MULTILINE,
 )
+_CODE = re.compile(r"`(?P<code>[^`\n]+)`")
+_IDENTIFIER = re.compile(r"__[a-z][a-z0-9_]*__(?!\w)")
 _SPECIAL_HTML = {
     "code": "<code>{}</code>",
     "formula": '<span class="formula">{}</span>',
@@ -41,7 +43,6 @@ _SPECIAL_HTML = {
 }
 _LOOKS_LIKE_C = re.compile(r"__\w+__|<<<|#include|;\s*$|^\s*(?:void|int|float|for)\b", re.MULTILINE)
 _ALIASES = {"cu": "cuda", "cuh": "cuda", "hip": "cuda", "cl": "c", "opencl": "c", "ptx": "gas", "pycon": "pycon"}
-_FORMULA_FENCES = (("$$", "$$", True), ("$", "$", False), ("\\(", "\\)", False), ("\\[", "\\]", True))
 LONGEST_HIGHLIGHTED = 20_000
 MARKS = "marks"
 
@@ -80,8 +81,13 @@ def plain_html(text: str) -> str:
     return answer_html(text, Markers((), 0))
 
 
-def passage_html(text: str, start: int = 0, end: int = 0) -> str:
-    """A passage word for word, its listings set as code, `text[start:end]` marked."""
+def passage_html(text: str, start: int = 0, end: int = 0, *, plain: bool = False) -> str:
+    """A passage word for word, its listings set as code, `text[start:end]` marked.
+
+    Args:
+        plain: stars, hashes and dollars are text, as in books that are not written in markup.
+    """
+    special = _CODE if plain else _SPECIAL
     pieces: list[str] = []
     position = 0
     if within := _listing_end(text):
@@ -89,11 +95,11 @@ def passage_html(text: str, start: int = 0, end: int = 0) -> str:
         pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
         position = within.end()
     for fence in _FENCE.finditer(text, position):
-        pieces.append(_prose(text, position, fence.start(), start, end))
+        pieces.append(_prose(text, position, fence.start(), start, end, special))
         body = _marked(text, fence.start(2), fence.end(2), start, end)
         pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
         position = fence.end()
-    pieces.append(_prose(text, position, len(text), start, end))
+    pieces.append(_prose(text, position, len(text), start, end, special))
     return "".join(pieces)
 
 
@@ -115,21 +121,21 @@ def code_html(code: str, language: str) -> str:
     return f'<div class="listing"><pre tabindex="0"><code>{_coloured(code, language)}</code></pre></div>'
 
 
-def _prose(text: str, begin: int, stop: int, start: int, end: int) -> str:
-    """Running text as it is written, with inline code and formulas set as such."""
+def _prose(text: str, begin: int, stop: int, start: int, end: int, special: re.Pattern[str]) -> str:
+    """Running text as it is written, with what `special` matches set as code, formula and so on."""
     while begin < stop and text[begin] == "\n":
         begin += 1
     while stop > begin and text[stop - 1] == "\n":
         stop -= 1
     pieces: list[str] = []
     position = begin
-    for special in _SPECIAL.finditer(text, begin, stop):
-        pieces.append(_marked(text, position, special.start(), start, end))
-        kind = special.lastgroup or "code"
-        body = _SPECIAL_HTML[kind].format(escape(special.group(kind)))
-        inside = special.start() < end and special.end() > start
+    for found in special.finditer(text, begin, stop):
+        pieces.append(_marked(text, position, found.start(), start, end))
+        kind = found.lastgroup or "code"
+        body = _SPECIAL_HTML[kind].format(escape(found.group(kind)))
+        inside = found.start() < end and found.end() > start
         pieces.append(f"<mark>{body}</mark>" if inside else body)
-        position = special.end()
+        position = found.end()
     pieces.append(_marked(text, position, stop, start, end))
     return f'<div class="prose">{"".join(pieces)}</div>' if begin < stop else ""
 
@@ -160,9 +166,10 @@ def _coloured(code: str, language: str) -> str:
 @lru_cache(maxsize=1)
 def _renderer() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image"])
-    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]  # how the parser is told
+    markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]  # documented way
     markdown.inline.ruler.before("link", "citation", _citation_rule)
     markdown.inline.ruler.before("escape", "formula", _formula_rule)
+    markdown.inline.ruler.before("emphasis", "identifier", _identifier_rule)
     markdown.block.ruler.before("paragraph", "formula_block", _formula_block_rule, {"alt": ["paragraph"]})
     markdown.add_render_rule("citation", _render_citation)
     markdown.add_render_rule("formula", _render_formula)
@@ -187,6 +194,17 @@ def _citation_rule(state: StateInline, silent: bool) -> bool:
         if index is None:
             return False
         state.push("citation", "", 0).meta = {"number": int(match.group(1)), "index": index}
+    state.pos = match.end()
+    return True
+
+
+def _identifier_rule(state: StateInline, silent: bool) -> bool:
+    """`__shared__` is a name in the books' languages, not a bold word."""
+    match = _IDENTIFIER.match(state.src, state.pos)
+    if match is None or state.src[max(state.pos - 1, 0) : state.pos].isalnum():
+        return False
+    if not silent:
+        state.push("code_inline", "code", 0).content = match.group()
     state.pos = match.end()
     return True
 

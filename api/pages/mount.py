@@ -12,32 +12,20 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.answering import Answering
-from api.books import Books
 from api.services import Services
-from api.studying import Studying
 
 logger = logging.getLogger("coalesce.pages")
 RECONNECT_S = 20.0
 """How long the server keeps a tab whose connection is lost; one that comes back later reloads itself."""
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; object-src 'none'; "
-    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
-)
-"""The browser itself keeps every request on this server. NiceGUI's own scripts are inline and compile templates."""
 
 
 class LazyPages:
     """An ASGI application that hands everything to the page's own once that is imported."""
 
-    def __init__(self, services: Services, answering: Answering, books: Books, studying: Studying) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._answering = answering
-        self._books = books
-        self._studying = studying
         self._shell: FastAPI | None = None
         self._imported = asyncio.Event()
         self._started = asyncio.Event()
@@ -46,9 +34,7 @@ class LazyPages:
 
     def import_pages(self) -> None:
         """Imports NiceGUI and the pages; called on the preparing thread, so that imports never race each other."""
-        from api.pages.register import make_shell
-
-        self._shell = make_shell(self._services, self._answering, self._books, self._studying, RECONNECT_S)
+        self._shell = _make_shell(self._services)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._imported.set)
 
@@ -71,7 +57,7 @@ class LazyPages:
         application: ASGIApp = self._shell or PlainTextResponse(
             "The page cannot start; the server's log says why. REST works: see /docs.", status_code=503
         )
-        await application(scope, receive, _guarded(send))
+        await application(scope, receive, send)
 
     async def _live(self) -> None:
         await self._imported.wait()
@@ -89,18 +75,34 @@ class LazyPages:
             self._started.set()
 
 
-def _guarded(send: Send) -> Send:
-    """Adds the headers that keep a page's requests here."""
+def _make_shell(services: Services) -> FastAPI:
+    """The page's own application; one per process, because NiceGUI keeps its own for all."""
+    from nicegui import ui
 
-    async def guarded(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = [
-                *message.get("headers", ()),
-                (b"content-security-policy", POLICY.encode()),
-                (b"x-content-type-options", b"nosniff"),
-                (b"referrer-policy", b"same-origin"),
-            ]
-            message = {**message, "headers": headers}
-        await send(message)
+    from api.pages import (  # noqa: F401  imported for the paths that they add
+        ask_page,
+        cards_page,
+        compare_page,
+        exam_page,
+        library_page,
+        progress_page,
+        reports_page,
+        settings_page,
+        study_page,
+    )
+    from api.pages.controls import FAVICON
+    from api.pages.frame import TITLE, install
 
-    return guarded
+    install(services)
+    shell = FastAPI(openapi_url=None)
+    ui.run_with(
+        shell,
+        title=TITLE,
+        favicon=FAVICON,
+        dark=None,
+        tailwind=False,
+        binding_refresh_interval=None,
+        reconnect_timeout=RECONNECT_S,
+        show_welcome_message=False,
+    )
+    return shell

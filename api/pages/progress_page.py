@@ -8,22 +8,19 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import link, tag
-from api.pages.frame import PageServices, Visit, empty_state, open_view
+from api.pages.frame import Visit, empty_state, open_view
 from api.pages.study_page import study_head
-from evals.book_sections import chapter_titles
+from evals.questions import chapter_titles
 from evals.study import FORECAST_DAYS, ChapterProgress, Progress
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
+@ui.page("/study/progress")
+def progress(request: Request) -> None:
+    def build(visit: Visit) -> None:
+        study_head(visit, "progress")
+        _show(visit, visit.services.study.progress(visit.learner))
 
-    @ui.page("/study/progress")
-    def progress(request: Request) -> None:
-        def build(visit: Visit) -> None:
-            study_head(visit, "progress")
-            _show(visit, page.studying.study.progress(visit.learner))
-
-        open_view(page, request, "study", build)
+    open_view(request, "study", build)
 
 
 def _show(visit: Visit, progress: Progress) -> None:

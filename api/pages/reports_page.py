@@ -11,7 +11,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import link, set_attributes, tag
-from api.pages.frame import PageServices, Visit, empty_state, open_view
+from api.pages.frame import Visit, empty_state, open_view
 from api.pages.texts import Texts
 from evals.report import list_reports, points, read_report
 
@@ -25,22 +25,20 @@ FIT_FRAME = """(e) => {
 """A report as tall as it is, in the colours that the reader chose."""
 
 
-def register(page: PageServices) -> None:
-    """Adds the views to NiceGUI's own application."""
+@ui.page("/reports")
+def reports(request: Request) -> None:
+    open_view(request, "reports", _show_list)
 
-    @ui.page("/reports")
-    def reports(request: Request) -> None:
-        open_view(page, request, "reports", _show_list)
 
-    @ui.page("/reports/{report_id}")
-    def report(request: Request, report_id: str) -> None:
-        open_view(page, request, "reports", lambda visit: _show_one(visit, report_id))
+@ui.page("/reports/{report_id}")
+def report(request: Request, report_id: str) -> None:
+    open_view(request, "reports", lambda visit: _show_one(visit, report_id))
 
 
 def _show_list(visit: Visit) -> None:
     t = visit.t
     tag("h1", t("nav.reports"))
-    found = list_reports(visit.page.studying.reports)
+    found = list_reports(visit.services.settings.reports_folder)
     if not found:
         with empty_state(t("reports.none"), t("reports.none_text")):
             tag("code", "coalesce eval --arms base,rag,tuned,rag+tuned --quick", "command")
@@ -52,7 +50,7 @@ def _show_list(visit: Visit) -> None:
 
 
 def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
-    """One report of the list: when and with what, and what each step brought."""
+    """One report of the list: when and with what, and what each step gained."""
     t = visit.t
     with tag("article", "", "card"):
         with tag("h2"), link("", f"/reports/{url_quote(report['id'])}"):
@@ -96,7 +94,7 @@ def _local(moment: str) -> str:
 
 def _show_one(visit: Visit, report_id: str) -> None:
     t = visit.t
-    read_report(visit.page.studying.reports, report_id)
+    read_report(visit.services.settings.reports_folder, report_id)
     address = f"/v1/reports/{url_quote(report_id)}"
     with tag("div", "", "row"):
         link(t("reports.back"), "/reports")

@@ -6,8 +6,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, link, set_attributes, tag
-from api.pages.frame import PageServices, Visit, open_view, sign_out
-from api.running import what_runs
+from api.pages.frame import Visit, open_view, sign_out
 
 COMMANDS = {
     "generator": "coalesce serve --generator local --model PATH",
@@ -24,19 +23,16 @@ COMMANDS = {
 }
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
-
-    @ui.page("/settings")
-    def settings(request: Request) -> None:
-        open_view(page, request, "settings", _show)
+@ui.page("/settings")
+def settings(request: Request) -> None:
+    open_view(request, "settings", _show)
 
 
 def _show(visit: Visit) -> None:
     t = visit.t
-    services = visit.page.services
-    running = what_runs(services)
-    server = services.settings.server
+    services = visit.services
+    running = services.runtime_info()
+    server = services.settings
     arms = ", ".join(t(f"arm.{arm}") for arm in running["arms"])
     values = {
         "generator": t.either(f"generator.{running['generator']}", running["generator"]),
@@ -88,6 +84,6 @@ def _show(visit: Visit) -> None:
 
 
 def _key_state(visit: Visit) -> str:
-    if not visit.page.services.settings.server.asks_for_keys:
+    if not visit.services.settings.asks_for_keys:
         return "without_key"
     return "with_key" if visit.owner is None else "learner_key"

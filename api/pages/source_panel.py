@@ -6,11 +6,12 @@ from urllib.parse import quote as url_quote
 
 from nicegui import ui
 
+from api.page_images import page_source
 from api.pages.controls import button, set_attributes, tag
 from api.pages.frame import Visit
 from api.pages.markup import passage_html
-from api.pages.page_images import page_source
 from api.pages.texts import Texts
+from rag.generators.extractive import PLAIN_FORMATS
 from rag.types import Citation, Passage
 
 QUOTE_IN_URL = 600
@@ -55,13 +56,14 @@ class SourcePanel:
         self._number.set_text(str(number))
         self._title.set_text(passage.title)
         self._place.set_text(place)
-        self._text.set_content(passage_html(passage.text, *span))
+        self._text.set_content(passage_html(passage.text, *span, plain=passage.format in PLAIN_FORMATS))
         self._panel.set_visibility(True)
         ui.run_javascript(f"coalesce.showSource('c{self._text.id}')")
 
     def _show_page(self, document_id: str, page: int | None, quote: str) -> None:
         self._image.clear()
-        if page is None or page_source(self._visit.page.services, document_id) is None:
+        services = self._visit.services
+        if page is None or page_source(services.settings.home, services.library, document_id) is None:
             return
         address = f"/page-image/{url_quote(document_id)}/{page}.png?quote={url_quote(quote[:QUOTE_IN_URL])}"
         with self._image, tag("details"):

@@ -11,14 +11,13 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
-from api.pages.frame import PageServices, Visit, open_view, show_problem, sign_out
-from api.text_input import whole_number
-from evals.book_sections import chapter_titles
+from api.pages.frame import Visit, open_view, show_problem, sign_out
 from evals.exam import MAX_QUESTIONS, ExamPlan
 from evals.learners import DEFAULT_LEARNER
-from evals.questions import TYPES, BankQuestion
+from evals.questions import TYPES, BankQuestion, chapter_titles
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError, InvalidInput
+from rag.question import whole_number
 
 Item = TypeVar("Item", int, str)
 DEFAULT_COUNT = 10
@@ -32,12 +31,9 @@ FILE_EXAMPLE = (
 )
 
 
-def register(page: PageServices) -> None:
-    """Adds the view to NiceGUI's own application."""
-
-    @ui.page("/study")
-    def study(request: Request, chapter: str = "", file: str = "") -> None:
-        open_view(page, request, "study", lambda visit: _ExamDesk(visit, whole_number(chapter) or 0, file).build())
+@ui.page("/study")
+def study(request: Request, chapter: str = "", file: str = "") -> None:
+    open_view(request, "study", lambda visit: _ExamDesk(visit, whole_number(chapter) or 0, file).build())
 
 
 def study_head(visit: Visit, current: str) -> None:
@@ -57,12 +53,17 @@ def study_head(visit: Visit, current: str) -> None:
             else:
                 tag("p", t("study.own_key_note"), "soft")
                 sign_out(visit)
-    due = visit.page.studying.study.count_due(visit.learner)
+    due = visit.services.study.count_due(visit.learner)
     with tag("nav", "", "subnav", aria_label=t("nav.study")):
         for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):
             text = t(f"study.{name}")
             shown = f"{text} ({due:,})" if name == "cards" and due else text
             link(shown, path, aria_current="page" if name == current else None)
+
+
+def question_text(visit: Visit, question: BankQuestion) -> str:
+    """The question in the reader's language where there is one in it."""
+    return question.question_zh if visit.t.language == "zh" and question.question_zh else question.question
 
 
 def _shown_name(visit: Visit) -> str:
@@ -75,7 +76,7 @@ class _ExamDesk:
     def __init__(self, visit: Visit, chapter: int, file: str) -> None:
         self._visit = visit
         self._t = visit.t
-        self._files = visit.page.studying.question_files()
+        self._files = visit.services.question_files.names()
         self._file = file if file in self._files else ""
         self._chapters: set[int] = {chapter} if chapter else set()
         self._weighed = False
@@ -168,7 +169,7 @@ class _ExamDesk:
                 )
 
     def _questions(self) -> tuple[BankQuestion, ...]:
-        return self._visit.page.studying.questions(self._file or None)
+        return self._visit.services.question_files.load(self._file or None)
 
     def _set_file(self, name: str) -> None:
         self._file = name
@@ -211,7 +212,7 @@ class _ExamDesk:
         return weight
 
     async def _start(self) -> None:
-        study = self._visit.page.studying.study
+        study = self._visit.services.study
         try:
             questions = self._questions()
             exam = await asyncio.to_thread(study.start_exam, self._plan(questions), self._visit.learner, questions)
@@ -221,7 +222,7 @@ class _ExamDesk:
         ui.navigate.to(f"/study/exam/{exam.id}")
 
     def _earlier(self) -> None:
-        exams = self._visit.page.studying.study.exams(self._visit.learner, EARLIER_SHOWN)
+        exams = self._visit.services.study.exams(self._visit.learner, EARLIER_SHOWN)
         if not exams:
             return
         with tag("section", "", "card"):
@@ -236,7 +237,7 @@ class _ExamDesk:
     def _state(self, exam: StoredExam) -> str:
         if exam.result is None:
             return self._t("exam.open")
-        return self._t("exam.score", score=points(exam.result["score"]), most=points(exam.result["max_score"]))
+        return self._t("exam.score", score=points(exam.result.score), most=points(exam.result.max_score))
 
 
 def points(score: float) -> str:

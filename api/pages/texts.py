@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from api.errors import describe
+from api.errors import describe, sentence
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 HTML_LANGUAGES = {"en": "en-US", "zh": "zh-CN"}
@@ -24,7 +24,7 @@ class Texts:
         self._table = table
 
     def __call__(self, key: str, **values: object) -> str:
-        """The text of `key`; raises KeyError for a key that is none."""
+        """The text of `key`; raises KeyError for an unknown key."""
         text = self._table[key]
         return text.format(**values) if values else text
 
@@ -33,16 +33,15 @@ class Texts:
         return self._table.get(key, otherwise)
 
     def count(self, key: str, number: int, **values: object) -> str:
-        """The text of `key` for a number: `key.one` for 1 where the language tells them apart."""
+        """The text of `key` for a number: `key.one` for 1 where the language distinguishes them."""
         name = f"{key}.one" if number == 1 and f"{key}.one" in self._table else key
         return self(name, n=f"{number:,}", **values)
 
     def error(self, error: BaseException) -> str:
-        """What went wrong and what mends it, in words."""
+        """What went wrong and what helps, as sentences."""
         reply = describe(error)
         lead = self.either(f"error.{reply.type}", "")
-        said = f"{reply.message}. {reply.hint}." if reply.hint else f"{reply.message}."
-        return f"{lead} {said}" if lead else said[:1].upper() + said[1:]
+        return " ".join(sentence(part) for part in (lead, reply.message, reply.hint) if part)
 
 
 @lru_cache(maxsize=len(LANGUAGES))

@@ -1,1 +1,1 @@
-"""The REST calls, one resource a file; each file exports `router`."""
+"""The REST calls by topic; each file exports a `router`."""

@@ -1,32 +1,44 @@
-"""The OpenAI-compatible calls: each arm is a model, citations ride along beside the content.
+"""The OpenAI-compatible calls: each arm is a model; the message carries `citations` beside `content`.
 
-The messages of a request are its conversation: earlier user and assistant messages become turns, the last user
-message is the question. The prompt is Coalesce's own, so system messages do not change it. Such answers are not kept
-among the conversations, which the client keeps itself.
+The last user message is the question, earlier user and assistant messages are its turns. The prompt is Coalesce's own:
+system messages do not change it. These answers are not kept in conversations: the client keeps its own.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from sse_starlette import ServerSentEvent
 
-from api.answering import client_of
-from api.chat_messages import MODEL_PREFIX, finish_reason, question_of, usage_of
-from api.deps import AnsweringDep, ServicesDep
+from api.answering import AnswerRun
+from api.deps import ServicesDep
 from api.errors import describe, openai_body
-from api.routes.ask import CLIENT_LEFT
-from api.schemas.answers import PassageOut, citations_of
+from api.routes.answers import CLIENT_LEFT
+from api.schemas.answers import filters_of
 from api.schemas.base import error_responses
-from api.schemas.openai import ChatChoice, ChatIn, ChatMessageOut, ChatOut, ModelOut, ModelsOut
+from api.schemas.openai import (
+    ChatChoice,
+    ChatIn,
+    ChatMessageIn,
+    ChatMessageOut,
+    ChatOut,
+    ChatUsage,
+    ModelOut,
+    ModelsOut,
+)
+from api.security import client_of
 from api.services import Services
-from api.streaming import EventPump, EventStreamResponse, sse
-from indexes.errors import NotFound
-from rag.types import ARMS, TUNED_ARMS, Answer, AnswerDone, Event, TextDelta
+from api.streaming import event_stream, sse, unless_gone
+from indexes.errors import InvalidInput, NotFound
+from rag.types import ARMS, TUNED_ARMS, Answer, AnswerDone, Event, Question, TextDelta
+
+MODEL_PREFIX = "coalesce-"
+DEFAULT_TOP_K = 5
 
 router = APIRouter(prefix="/v1", tags=["OpenAI-compatible"])
 STARTED_S = int(time.time())
@@ -44,23 +56,99 @@ def get_model(model_id: str, services: ServicesDep) -> ModelOut:
     for arm in ARMS:
         if model_id == MODEL_PREFIX + arm:
             return _model(services, arm)
-    raise NotFound(f"no model has the id {model_id!r}", hint="GET /v1/models lists them")
+    raise NotFound(f"no model has the id {model_id!r}", hint="GET /v1/models lists them.")
 
 
 @router.post("/chat/completions", response_model=ChatOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
-async def complete(body: ChatIn, request: Request, answering: AnsweringDep, services: ServicesDep) -> Response:
+async def complete(body: ChatIn, request: Request, services: ServicesDep) -> Response:
     """Answers the last user message, whole or streamed."""
     question = question_of(body)
     bound = question.max_tokens or services.settings.max_tokens
-    if not body.stream:
-        answer = await answering.answer(question, request, keep=False)
-        if answer is None:
-            return Response(status_code=CLIENT_LEFT)
-        return JSONResponse(_completion(answer, body.model, bound).model_dump(mode="json"))
-    pump = answering.stream(question, client_of(request), keep=False)
-    first = await pump.next()
-    include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return EventStreamResponse(_chunks(first, pump, body.model, bound, include_usage=include_usage))
+    run = services.answering.start(question, client_of(request), keep=False)
+    if body.stream:
+        events = run.events()
+        first = await anext(events, None)  # before the reply begins, so that an error still has its status
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        return event_stream(_chunks(run, first, events, body.model, bound, include_usage=include_usage))
+    answer = await unless_gone(request, run.answer())
+    if answer is None:
+        return Response(status_code=CLIENT_LEFT)
+    return JSONResponse(_completion(answer, body.model, bound).model_dump(mode="json"))
+
+
+def question_of(body: ChatIn) -> Question:
+    """The question that a request asks.
+
+    Raises:
+        NotFound: the model does not name an arm.
+        InvalidInput: the messages hold no question, or ask for something that is not supported.
+    """
+    if body.n not in (None, 1):
+        raise InvalidInput(f"n={body.n}, but a request gets one answer", hint="Leave out `n`.")
+    if body.tools:
+        raise InvalidInput("`tools` are not supported", hint="Leave out `tools`.")
+    arm = next((arm for arm in ARMS if body.model == MODEL_PREFIX + arm), None)
+    if arm is None:
+        known = ", ".join(MODEL_PREFIX + arm for arm in ARMS)
+        raise NotFound(f"no model has the id {body.model!r}", hint=f"Use one of {known}.")
+    spoken = [message for message in body.messages if message.role in ("user", "assistant")]
+    if not spoken or spoken[-1].role != "user":
+        raise InvalidInput("the last message is not a user's", hint="End the messages with a user message.")
+    return Question(
+        _text(spoken[-1]),
+        arm=arm,
+        adapter=body.adapter,
+        top_k=body.top_k or DEFAULT_TOP_K,
+        filters=filters_of(body.filters),
+        turns=_turns(spoken[:-1]),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        temperature=body.temperature or 0.0,
+        sampling_top_p=1.0 if body.top_p is None else body.top_p,
+        seed=body.seed,
+        stop=tuple(body.stop or ()),
+    )
+
+
+def usage_of(answer: Answer) -> ChatUsage:
+    """The answer's tokens in OpenAI's words."""
+    usage = answer.usage
+    return ChatUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details={"cached_tokens": usage.cached_prompt_tokens},
+    )
+
+
+def _turns(messages: list[ChatMessageIn]) -> tuple[tuple[str, str], ...]:
+    """Pairs of question and answer; neighbouring messages of one role are joined, an unanswered question is kept."""
+    turns: list[tuple[str, str]] = []
+    for message in messages:
+        text = _text(message)
+        if message.role == "user" and (not turns or turns[-1][1]):
+            turns.append((text, ""))
+        elif message.role == "user":
+            turns[-1] = (f"{turns[-1][0]}\n\n{text}", "")
+        elif turns:
+            earlier = turns[-1][1]
+            turns[-1] = (turns[-1][0], f"{earlier}\n\n{text}" if earlier else text)
+    return tuple(turns)
+
+
+def _text(message: ChatMessageIn) -> str:
+    if message.content is None:
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    unread = next((part.type for part in message.content if part.type != "text" or part.text is None), None)
+    if unread is not None:
+        raise InvalidInput(f"content of type {unread!r} is not read", hint="Send text only.")
+    return "\n".join(part.text or "" for part in message.content)
+
+
+def finish_reason(answer: Answer, max_tokens: int) -> Literal["stop", "length"]:
+    """`length` when the answer was cut off at the client's or the server's limit."""
+    return "length" if answer.usage.completion_tokens >= max_tokens else "stop"
 
 
 def _model(services: Services, arm: str) -> ModelOut:
@@ -76,12 +164,7 @@ def _model(services: Services, arm: str) -> ModelOut:
 
 
 def _completion(answer: Answer, model: str, max_tokens: int) -> ChatOut:
-    message = ChatMessageOut(
-        content=answer.answer,
-        citations=citations_of(answer),
-        passages=[PassageOut.of(passage) for passage in answer.passages],
-        refused=answer.refused,
-    )
+    message = ChatMessageOut.model_validate(answer)
     choice = ChatChoice(message=message, finish_reason=finish_reason(answer, max_tokens))
     return ChatOut(
         id=f"chatcmpl-{answer.id}", created=int(time.time()), model=model, choices=[choice], usage=usage_of(answer)
@@ -89,38 +172,43 @@ def _completion(answer: Answer, model: str, max_tokens: int) -> ChatOut:
 
 
 async def _chunks(
-    first: Event | None, pump: EventPump[Event], model: str, max_tokens: int, *, include_usage: bool
-) -> AsyncIterator[bytes]:
+    run: AnswerRun,
+    first: Event | None,
+    events: AsyncGenerator[Event],
+    model: str,
+    max_tokens: int,
+    *,
+    include_usage: bool,
+) -> AsyncIterator[ServerSentEvent]:
     """OpenAI's chunks: role, text, then one with the finish reason, citations and usage; `[DONE]` ends them."""
     head: dict[str, Any] = {
-        "id": f"chatcmpl-{id(pump):x}{time.time_ns():x}",
+        "id": f"chatcmpl-{run.id}",
         "object": "chat.completion.chunk",
         "created": int(time.time()),
         "model": model,
     }
 
-    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> ServerSentEvent:
         return sse(head | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]} | more)
 
-    try:
-        yield chunk({"role": "assistant", "content": ""})
-        if isinstance(first, TextDelta):
-            yield chunk({"content": first.text})
-        async for event in pump:
-            if isinstance(event, TextDelta):
-                yield chunk({"content": event.text})
-            elif isinstance(event, AnswerDone):
-                whole = _completion(event.answer, model, max_tokens)
-                message = whole.choices[0].message.model_dump(mode="json", include={"citations", "passages", "refused"})
-                usage = whole.usage.model_dump(mode="json")
-                # Clients that read `choices[0]` of every chunk break on a usage-only one: it comes only when asked for.
-                if include_usage:
-                    yield chunk(message, whole.choices[0].finish_reason, usage=None)
-                    yield sse(head | {"choices": [], "usage": usage})
-                else:
-                    yield chunk(message, whole.choices[0].finish_reason, usage=usage)
-        yield sse("[DONE]")
-    except Exception as error:  # noqa: BLE001  the reply has begun: the error goes as its last event
-        yield sse(json.dumps(openai_body(describe(error))))
-    finally:
-        pump.stop()
+    async with aclosing(events):
+        try:
+            yield chunk({"role": "assistant", "content": ""})
+            if isinstance(first, TextDelta):
+                yield chunk({"content": first.text})
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    yield chunk({"content": event.text})
+                elif isinstance(event, AnswerDone):
+                    whole = _completion(event.answer, model, max_tokens)
+                    finish = whole.choices[0].finish_reason
+                    parts = {"citations", "passages", "refused"}
+                    message = whole.choices[0].message.model_dump(mode="json", include=parts)
+                    usage = whole.usage.model_dump(mode="json")
+                    # Clients that read `choices[0]` of every chunk break on one with usage alone: only when asked for.
+                    yield chunk(message, finish, usage=None if include_usage else usage)
+                    if include_usage:
+                        yield sse(head | {"choices": [], "usage": usage})
+            yield sse("[DONE]")
+        except Exception as error:  # noqa: BLE001  the reply has begun: the error goes as its last event
+            yield sse(openai_body(describe(error)))

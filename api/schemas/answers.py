@@ -1,10 +1,8 @@
-"""Wire forms of asking, searching and comparing. Field names are the contract's."""
+"""Wire forms of asking, searching, comparing, conversations and feedback. Field names are the contract's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +11,7 @@ from indexes import types as index_types
 from rag import types as rag_types
 
 MAX_TOP_K = 50
+MAX_TITLE_CHARS = 300
 
 Page = Annotated[int, Field(ge=1, le=10_000_000)]
 Chapter = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1, max_length=1000)]
@@ -24,8 +23,8 @@ class FiltersIn(WireIn):
     """Restricts a search before ranking."""
 
     document_ids: list[Id] = Field(default_factory=list, max_length=1000)
-    chapters: list[Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1, max_length=1000)]] = (
-        Field(default_factory=list, max_length=1000, description="1-based ordinals in the book, or exact titles")
+    chapters: list[Chapter] = Field(
+        default_factory=list, max_length=1000, description="ordinals in the book from 1, or exact titles"
     )
     pages: list[Page] | None = Field(default=None, min_length=2, max_length=2, description="file pages [from, to]")
 
@@ -92,35 +91,15 @@ class PassageOut(WireOut):
     text: str
     score: float
 
-    @classmethod
-    def of(cls, value: rag_types.Passage) -> Self:
-        """From the engine's passage."""
-        return cls(
-            node_id=value.node_id,
-            document_id=value.document_id,
-            title=value.title,
-            section=list(value.section),
-            page_label=value.page_label,
-            page_start=value.page_start,
-            page_end=value.page_end,
-            text=value.text,
-            score=value.score,
-        )
-
 
 class PassagesOut(WireOut):
     """Result of a search."""
 
     passages: list[PassageOut]
 
-    @classmethod
-    def of(cls, values: Sequence[rag_types.Passage]) -> Self:
-        """From the engine's passages."""
-        return cls(passages=[PassageOut.of(value) for value in values])
-
 
 class CitationOut(WireOut):
-    """A quote that stands verbatim in a passage: `passage.text[char_start:char_end] == quote`."""
+    """A verbatim quote of a passage: `passage.text[char_start:char_end] == quote`."""
 
     marker: int
     node_id: str
@@ -171,34 +150,112 @@ class AnswerOut(WireOut):
     tokens_per_s: float
     peak_memory_bytes: int
 
-    @classmethod
-    def of(cls, value: rag_types.Answer) -> Self:
-        """From the engine's answer."""
-        return cls(
-            id=value.id,
-            conversation_id=value.conversation_id,
-            question=value.question,
-            answer=value.answer,
-            refused=value.refused,
-            arm=value.arm,
-            generator=value.generator,
-            model=value.model,
-            adapter=value.adapter,
-            citations=citations_of(value),
-            passages=[PassageOut.of(passage) for passage in value.passages],
-            timings=TimingsOut(**asdict(value.timings)),
-            usage=UsageOut(**asdict(value.usage)),
-            tokens_per_s=value.tokens_per_s,
-            peak_memory_bytes=value.peak_memory_bytes,
-        )
-
-
-def citations_of(value: rag_types.Answer) -> list[CitationOut]:
-    """The answer's citations in wire form."""
-    return [CitationOut(**{**asdict(citation), "section": list(citation.section)}) for citation in value.citations]
-
 
 class AnswersOut(WireOut):
     """Result of a comparison, in the order asked."""
 
     answers: list[AnswerOut]
+
+
+class ConversationIn(WireIn):
+    """Body of `POST /v1/conversations`."""
+
+    title: Annotated[str, Field(max_length=MAX_TITLE_CHARS)] = ""
+
+
+class RenameIn(WireIn):
+    """Body of `PATCH /v1/conversations/{id}`."""
+
+    title: Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
+
+
+class ConversationOut(WireOut):
+    """A conversation in the list."""
+
+    id: str
+    title: str
+    created_at: str
+    updated_at: str
+    num_answers: int
+
+
+class ConversationsOut(WireOut):
+    """Every conversation, the newest first."""
+
+    conversations: list[ConversationOut]
+
+
+class ConversationDetailOut(ConversationOut):
+    """A conversation with its answers."""
+
+    answers: list[AnswerOut]
+
+
+class FeedbackIn(WireIn):
+    """Body of `POST /v1/feedback`."""
+
+    answer_id: Id
+    rating: Literal["up", "down"]
+    comment: str | None = None
+
+
+class FeedbackOut(WireOut):
+    """The feedback as it is kept."""
+
+    answer_id: str
+    rating: Literal["up", "down"]
+    comment: str
+    created_at: str
+
+
+class VoteIn(WireIn):
+    """Body of `POST /v1/votes`: `preferred` is null when no answer is better; `blind`: the arms were hidden."""
+
+    answer_ids: list[Id] = Field(min_length=2, max_length=8)
+    preferred: Id | None = None
+    blind: bool = True
+
+
+class VoteOut(WireOut):
+    """A vote as it is kept; `winner` is the arm of the preferred answer, or null."""
+
+    question: str
+    winner: str | None
+    blind: bool
+    at: str
+
+
+class ExplainIn(WireIn):
+    """Body of `POST /v1/explain`: the page of the file, or the heading path of the section, that was not found."""
+
+    question: str
+    document_id: Id
+    page: Page | None = None
+    section: list[Annotated[str, Field(max_length=1000)]] = Field(default_factory=list, max_length=20)
+
+
+class NodeRanksOut(WireOut):
+    """A node's rank in each search, from 1; null where it is not among the candidates.
+
+    `shared` and `missing` are the stems of the question's words that the node has and lacks.
+    """
+
+    node_id: str
+    section: list[str]
+    page_start: int | None
+    page_end: int | None
+    text: str
+    dense_rank: int | None
+    lexical_rank: int | None
+    fused_rank: int | None
+    shared: list[str]
+    missing: list[str]
+
+
+class ExplanationOut(WireOut):
+    """Why a page was not found: its nodes, the best rank first, and how many candidates each search had."""
+
+    query: str
+    nodes: list[NodeRanksOut]
+    candidates_dense: int
+    candidates_lexical: int

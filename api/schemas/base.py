@@ -1,4 +1,4 @@
-"""What every wire form shares: strict requests, bounded ids, and the form of an error."""
+"""Shared by all wire forms: strict requests, ids with a length limit, and the form of an error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class WireIn(BaseModel):
 
 
 class WireOut(BaseModel):
-    """Base of what clients get."""
+    """Base of what clients get; `model_validate` makes one from a dataclass with the same field names."""
+
+    model_config = ConfigDict(from_attributes=True)
 
 
 class ErrorDetail(WireOut):
-    """What went wrong, and the command or change that mends it."""
+    """What went wrong, and the command or change that helps."""
 
     type: str
     message: str
@@ -38,10 +40,10 @@ class ErrorOut(WireOut):
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route that may answer with these statuses, for `/openapi.json`."""
+    """The `responses=` of a route that may answer with these statuses; `/openapi.json` lists them."""
     return {status: {"model": ErrorOut} for status in statuses}
 
 
 def listed(value: WireOut) -> Response:
-    """A long list as it goes over the wire: written once, where FastAPI would check every item a second time."""
+    """A long list as a reply: FastAPI would validate every item a second time."""
     return Response(value.model_dump_json(), media_type="application/json")

@@ -1,6 +1,6 @@
 """Wire forms of the OpenAI-compatible calls, as far as they mean something here.
 
-Unlike ours, requests may carry fields nobody here knows: clients of this API send many.
+Unlike our own calls, these accept unknown fields: clients of this API send many.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class ChatUsage(WireOut):
 
 
 class ChatMessageOut(WireOut):
-    """The answer, with what it rests on beside it."""
+    """The answer, with its citations and passages."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: Annotated[str, Field(validation_alias="answer")]
     refusal: None = None
     citations: list[CitationOut]
     passages: list[PassageOut]

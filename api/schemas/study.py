@@ -1,13 +1,13 @@
-"""Wire forms of the question bank, exams, cards and progress."""
+"""Wire forms of the question bank, exams, cards, progress and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
@@ -15,7 +15,7 @@ from evals.exam import MAX_QUESTIONS, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
 from evals.questions import BankQuestion
 from evals.study import ChapterProgress, Progress
-from evals.study_store import StoredCard, StoredExam
+from evals.study_store import StoredCard
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
 QuestionKind = Literal["choice", "short", "why", "code"]
@@ -122,7 +122,7 @@ class ExamIn(WireIn):
 
 
 class ExamQuestionOut(WireOut):
-    """A question as it is asked: never an answer in it."""
+    """A question as it is asked, never with its answer; only a choice question has choices."""
 
     id: str
     type: str
@@ -130,6 +130,12 @@ class ExamQuestionOut(WireOut):
     question_zh: str = ""
     chapter: int = 0
     choices: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _hide_choices_of_open_questions(self) -> Self:
+        if self.type != "choice":
+            self.choices = None
+        return self
 
 
 class MarkOut(WireOut):
@@ -165,39 +171,15 @@ class ExamOut(WireOut):
     handed_in_at: datetime | None
     result: ResultOut | None
 
-    @classmethod
-    def of(cls, value: StoredExam) -> Self:
-        """From the stored exam."""
-        return cls(
-            id=value.id,
-            learner=value.learner,
-            created_at=value.created_at,
-            deadline=value.deadline,
-            questions=[exam_question(record) for record in value.questions],
-            handed_in_at=value.handed_in_at,
-            result=ResultOut(**value.result) if value.result is not None else None,
-        )
 
+class ExamsOut(WireOut):
+    """Exams of a learner."""
 
-def exam_question(record: Mapping[str, Any]) -> ExamQuestionOut:
-    """A question as an exam or a card asks it."""
-    return ExamQuestionOut(
-        id=record["id"],
-        type=record["type"],
-        question=record["question"],
-        question_zh=record.get("question_zh", ""),
-        chapter=record.get("chapter", 0),
-        choices=shown_choices(record),
-    )
-
-
-def shown_choices(record: Mapping[str, Any]) -> list[str] | None:
-    """The options of a choice question; an open question shows none, even where it has some."""
-    return list(record["choices"]) if record["type"] == "choice" else None
+    exams: list[ExamOut]
 
 
 class AnswersIn(WireIn):
-    """Body of `POST /v1/exams/{id}/answers`: an option's index or a text by question id."""
+    """Body of handing in and of keeping a draft: an option's index or a text, by question id."""
 
     answers: dict[str, int | str | None] = Field(max_length=MAX_QUESTIONS)
     learner: Learner | None = None
@@ -216,21 +198,21 @@ class CardOut(WireOut):
     due: datetime
     state: str
 
-    @classmethod
-    def of(cls, value: StoredCard) -> Self:
-        """From the stored card; what the store read is not checked again, card by card."""
-        record = value.question
-        return cls.model_construct(
-            id=value.id,
-            question_id=value.question_id,
-            question=record["question"],
-            question_zh=record.get("question_zh", ""),
-            type=record["type"],
-            choices=shown_choices(record),
-            answer=record["answer"],
-            due=value.due,
-            state=value.state,
-        )
+
+def card_out(card: StoredCard) -> CardOut:
+    """A card's wire form, not validated again: a list may hold thousands."""
+    question = card.question
+    return CardOut.model_construct(
+        id=card.id,
+        question_id=card.question_id,
+        question=question.question,
+        question_zh=question.question_zh,
+        type=question.type,
+        choices=list(question.choices) if question.type == "choice" else None,
+        answer=question.answer,
+        due=card.due,
+        state=card.state,
+    )
 
 
 class CardsOut(WireOut):
@@ -287,3 +269,33 @@ class ProgressOut(WireOut):
             chapters=[ChapterProgressOut.of(item, titles.get(item.chapter, "")) for item in value.chapters],
             weak_sections=[WeakSectionOut(section=s, missed=m, seen=n) for s, m, n in value.weak_sections],
         )
+
+
+class StepOut(WireOut):
+    """What one arm gains over another in accuracy: shares from -1 to 1, with a 95 % interval."""
+
+    control: str
+    treatment: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class ReportSummaryOut(WireOut):
+    """A comparison that was run."""
+
+    id: str
+    created_at: str
+    verdict: str
+    generator: str
+    model: str
+    arms: list[str]
+    choice_questions: int
+    comparisons: list[StepOut]
+
+
+class ReportsOut(WireOut):
+    """Comparisons that were run, newest first."""
+
+    reports: list[ReportSummaryOut]

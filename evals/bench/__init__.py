@@ -1,1 +1,1 @@
-"""Measurements behind `docs/benchmarks.md`: ratios side by side in one run, the last line JSON."""
+"""Measurements behind `docs/benchmarks.md`; each result is printed as JSON in the last line."""

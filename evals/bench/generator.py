@@ -1,30 +1,47 @@
-"""The local generator at a real size: precision, cache, attention, speculation and kept prefixes, side by side.
+"""Benchmarks of the local generator: precision, cache, attention, speculation and kept prefixes, side by side.
 
-Everything that is compared is measured in turn in one run, with all precisions in memory together. Text of random
-weights repeats nothing useful, so what speculation saves is measured on given text (`answer_table`) and what it costs
-as the price of a verifying step; how often a guess is right on real answers is not measured here.
+One run measures everything in turn, with all precisions in memory together. Random weights write nothing that repeats,
+so an answer's text is given: a quote from the prompt, where every guess is right, or pairs of words from all over it,
+where every guess is wrong. The model computes as ever; only the choice of each token is fixed beforehand. How often a
+guess is right on real answers is not measured here.
 """
 
 from __future__ import annotations
 
+import random
+import statistics
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from evals.bench.answer_table import GUESSED_TOKENS, answer_rows
-from evals.bench.decode_steps import StepKey, measure_steps, step_rows
-from evals.bench.random_model import random_model, random_prompt, random_segment
+from evals.bench.local_model import (
+    Attention,
+    CacheKind,
+    PeakMemory,
+    cache_bytes,
+    make_cache,
+    random_model,
+    random_prompt,
+    random_segment,
+    use_attention,
+)
 from evals.bench.timing import Ratio, paired_ratio, rounds_of
-from rag.generators.cache import SlabCache
-from rag.generators.decode import decode, prefill
+from rag.generators.local.cache import Segment, SlabCache
+from rag.generators.local.decode import Sampler, decode, prefill
 from rag.models.devices import peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
 from rag.models.memory import linear_layers
 
 QUESTION_TOKENS = 30
 SHORT_CONTEXT_TOKENS = 256
+_WARMUP = 2
+GUESSED_TOKENS = 8
+_UNCACHED_TOKENS = 3  # each reads the whole prompt again
+
+Speculation = Literal["off", "quoting", "misled"]
 
 
 def bench_generator(
@@ -36,11 +53,11 @@ def bench_generator(
     answer_tokens: int = 17,
     precisions: tuple[str, ...] = ("none", "int8", "nf4"),
 ) -> dict[str, Any]:
-    """Bytes, milliseconds a token and to the first token, and the ratios that the project is held to.
+    """Bytes, milliseconds per token and to the first token, and the ratios that the project promises.
 
     Args:
         rounds: of every comparison; whole answers and first tokens take a third as many.
-        precisions: of the table of answers; `none` and `nf4` are in it and are compared further.
+        precisions: rows of the table of answers; must hold `none` and `nf4`, which are compared further.
     """
     few = max(rounds // 3, 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +67,7 @@ def bench_generator(
     answers = answer_rows(
         models, {name: _sizes(each)["all"] for name, each in models.items()}, few, prompt_tokens, answer_tokens
     )
-    sizes = {name: _sizes(each) for name, each in models.items()}  # some processors repack at the first pass
+    sizes = {name: _sizes(each) for name, each in models.items()}  # some processors repack weights at the first pass
     del models
     short = measure_steps(compared, SHORT_CONTEXT_TOKENS, 3 * rounds)
     long = measure_steps(compared, context_tokens, rounds)
@@ -79,7 +96,7 @@ def bench_generator(
 
 
 def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[float]]) -> dict[str, Ratio]:
-    """Decoding ratios: precisions as they are served; cache and attention together and each alone, in NF4."""
+    """Decoding ratios: precisions as served; cache and attention together and each alone, in NF4."""
     stock = long[StepKey("nf4", "dynamic", "stock")]
     return {
         "nf4_over_bf16_decode": paired_ratio(
@@ -92,12 +109,12 @@ def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[fl
 
 
 def _sizes(loaded: LoadedModel) -> dict[str, int]:
-    """Bytes of the linear layers that get quantized, and of everything, with the quantization's own scales."""
+    """Bytes of the quantized linear layers and of everything, the quantization's scales included."""
 
     def held(parameter: Any) -> int:
         state = getattr(parameter, "quant_state", None)
         scales = 0 if state is None else state.absmax.nbytes + (state.state2.absmax.nbytes if state.nested else 0)
-        rows = getattr(parameter, "SCB", None)  # int8's scale a row
+        rows = getattr(parameter, "SCB", None)  # int8's scale per row
         return int(parameter.numel() * parameter.element_size() + scales + (0 if rows is None else rows.nbytes))
 
     linear = sum(held(layer.weight) for _, layer in linear_layers(loaded.model))
@@ -106,7 +123,7 @@ def _sizes(loaded: LoadedModel) -> dict[str, int]:
 
 
 def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds to the first token of a prompt, read whole and behind a kept prefix."""
+    """Seconds to the first token of a prompt, read whole and after a kept prefix."""
     layers = loaded.capabilities.num_layers
     prompt = random_prompt(loaded, prefix_tokens + QUESTION_TOKENS)
     capacity = len(prompt) + 4
@@ -126,7 +143,7 @@ def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[s
 
 
 def _verify_ratio(loaded: LoadedModel, rounds: int) -> Ratio:
-    """What a step that verifies eight guesses costs, in steps that write one token: below it guesses must pay off."""
+    """Cost of a step that verifies eight guesses, in steps that write one token; speculation must save more."""
     import torch
 
     tokens = 1000
@@ -142,3 +159,197 @@ def _verify_ratio(loaded: LoadedModel, rounds: int) -> Ratio:
 
     seconds = rounds_of({"one": lambda: step(1), "verify": lambda: step(GUESSED_TOKENS + 1)}, rounds, warmup=2)
     return paired_ratio(seconds["verify"], seconds["one"])
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """The configuration of one decoding step."""
+
+    precision: str
+    cache: CacheKind
+    attention: Attention
+
+
+def measure_steps(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> dict[StepKey, list[float]]:
+    """Seconds of one decoding step in each round; caches are kept between rounds, as in a long answer."""
+    steps: dict[StepKey, Callable[[], None]] = {}
+    for precision, loaded in models.items():
+        held = random_segment(loaded, context_tokens)
+        for cache in get_args(CacheKind):
+            for attention in get_args(Attention):
+                step = _step(loaded, cache, attention, held, context_tokens + rounds + _WARMUP)
+                steps[StepKey(precision, cache, attention)] = step
+    by_name = {str(number): step for number, step in enumerate(steps.values())}
+    seconds = rounds_of(by_name, rounds, _WARMUP)
+    for loaded in models.values():
+        use_attention(loaded, "grouped")
+    return dict(zip(steps, seconds.values(), strict=True))
+
+
+def step_rows(seconds: Mapping[StepKey, list[float]], context_tokens: int) -> list[dict[str, Any]]:
+    """Rows of the table of steps."""
+    return [
+        {
+            "precision": key.precision,
+            "cache": key.cache,
+            "attention": key.attention,
+            "context_tokens": context_tokens,
+            "ms_per_token": round(1000 * statistics.median(values), 2),
+            "tokens_per_s": round(1 / statistics.median(values), 1),
+        }
+        for key, values in seconds.items()
+    ]
+
+
+def _step(
+    loaded: LoadedModel, kind: CacheKind, attention: Attention, held: Segment, capacity_tokens: int
+) -> Callable[[], None]:
+    import torch
+
+    cache = make_cache(loaded, kind, capacity_tokens, held)
+    token = torch.tensor([[7]], device=loaded.model.device)
+
+    def step() -> None:
+        use_attention(loaded, attention)
+        with torch.inference_mode():
+            output = loaded.model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            int(output.logits[0, -1].argmax())  # waits for the device
+
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an answer is written; without a `cache` the whole text is read again for every token."""
+
+    cache: CacheKind | None
+    attention: Attention
+    speculation: Speculation = "off"
+
+
+WAYS = (
+    Way(None, "grouped"),
+    Way("dynamic", "stock"),
+    Way("dynamic", "grouped"),
+    Way("slab", "stock"),
+    Way("slab", "grouped"),
+    Way("dynamic", "stock", "quoting"),
+    Way("slab", "grouped", "quoting"),
+    Way("dynamic", "stock", "misled"),
+    Way("slab", "grouped", "misled"),
+)
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Measurements of one row, over its rounds."""
+
+    first_s: list[float] = field(default_factory=list)
+    second_s: list[float] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
+    tokens_per_step: float = 1.0
+    kv_bytes: int = 0
+    working_bytes: int | None = None
+
+
+class ScriptedSampler(Sampler):
+    """Does the work of sampling, then takes the tokens of a given text."""
+
+    def __init__(self, script: list[int]) -> None:
+        super().__init__()
+        self._script = script
+        self._place = 0
+        self.steps = 0
+
+    def accept(self, logits: Any, guess: list[int]) -> list[int]:
+        """The script as far as the guess agrees with it, and one more token."""
+        super().accept(logits, guess)
+        self.steps += 1
+        coming = self._script[self._place : self._place + len(guess) + 1]
+        agreed = 0
+        while agreed < len(guess) and agreed + 1 < len(coming) and coming[agreed] == guess[agreed]:
+            agreed += 1
+        self._place += agreed + 1
+        return coming[: agreed + 1]
+
+
+def answer_rows(
+    models: Mapping[str, LoadedModel],
+    weights_bytes: Mapping[str, int],
+    rounds: int,
+    prompt_tokens: int,
+    answer_tokens: int,
+) -> list[dict[str, Any]]:
+    """Rows of the table of answers; each round writes every row's answer once, in turn."""
+    measured = {(precision, way): _Measured() for precision in models for way in WAYS}
+    for loaded in models.values():  # reads the weights from disk; some processors repack them at the first pass
+        _answer(loaded, WAYS[-1], _Measured(), prompt_tokens, answer_tokens)
+    for _ in range(rounds):
+        for (precision, way), found in measured.items():
+            _answer(models[precision], way, found, prompt_tokens, answer_tokens)
+    for loaded in models.values():
+        use_attention(loaded, "grouped")
+    return [
+        {
+            "precision": precision,
+            "kv_cache": way.cache or "off",
+            "attention": way.attention,
+            "speculation": way.speculation,
+            "prompt_tokens": prompt_tokens,
+            "weights_bytes": weights_bytes[precision],
+            "kv_bytes": found.kv_bytes,
+            "working_bytes": found.working_bytes,
+            "ttft_s": round(statistics.median(found.first_s), 4),
+            "second_token_ms": round(1000 * statistics.median(found.second_s), 2),
+            "tokens_per_s": round(statistics.median(found.tokens_per_s), 2),
+            "tokens_per_step": round(found.tokens_per_step, 2),
+        }
+        for (precision, way), found in measured.items()
+    ]
+
+
+def script_of(prompt: list[int], speculation: Speculation, tokens: int) -> list[int]:
+    """The answer's tokens: a quote, or pairs of the prompt's tokens that continue differently there."""
+    if speculation != "misled":
+        return prompt[len(prompt) // 4 :][:tokens]
+    draw = random.Random(1)
+    starts = [draw.randrange(len(prompt) - GUESSED_TOKENS) for _ in range(-(-tokens // 2))]
+    return [token for start in starts for token in prompt[start : start + 2]][:tokens]
+
+
+def _answer(loaded: LoadedModel, way: Way, found: _Measured, prompt_tokens: int, answer_tokens: int) -> None:
+    """Writes one answer and adds its times to `found`."""
+    use_attention(loaded, way.attention)
+    prompt = random_prompt(loaded, prompt_tokens)
+    count = answer_tokens if way.cache else _UNCACHED_TOKENS
+    sampler = ScriptedSampler(script_of(prompt, way.speculation, count))
+    peak = PeakMemory(loaded.device)
+    started = time.perf_counter()
+    cache = make_cache(loaded, way.cache, prompt_tokens + count) if way.cache else None
+    if cache is not None:
+        guessed = GUESSED_TOKENS if way.speculation != "off" else 0
+        tokens = decode(loaded.model, prompt, cache, max_new_tokens=count, sampler=sampler, lookup_tokens=guessed)
+    else:
+        tokens = _read_again(loaded, prompt, sampler, count)
+    at = [time.perf_counter() for _ in tokens]
+    found.first_s.append(at[0] - started)
+    found.second_s.append(at[1] - at[0])
+    found.tokens_per_s.append((len(at) - 1) / (at[-1] - at[0]))
+    found.tokens_per_step = (len(at) - 1) / max(sampler.steps - 1, 1)
+    found.kv_bytes = cache_bytes(cache) if cache is not None else 0
+    extra = peak.extra_bytes()
+    if extra is not None:
+        found.working_bytes = max(found.working_bytes or 0, extra)
+
+
+def _read_again(loaded: LoadedModel, prompt: list[int], sampler: Sampler, count: int) -> Iterator[int]:
+    """Decodes without any cache."""
+    import torch
+
+    held = list(prompt)
+    for _ in range(count):
+        ids = torch.tensor([held], device=loaded.model.device)
+        with torch.inference_mode():
+            logits = loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0]
+        held += sampler.accept(logits, [])
+        yield held[-1]

@@ -1,4 +1,4 @@
-"""Times functions side by side: in turn, several rounds, medians, so that a machine whose speed drifts stays fair."""
+"""Times functions side by side, in turn over several rounds, so that a machine whose speed drifts stays fair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as long one thing took as another: the median over rounds, and between what the median lies.
+    """How many times as long one function took as another: the median over rounds, with its interval.
 
     Attributes:
-        low, high: at least 95 % confidence, from the order of the rounds alone (the whole range below six rounds).
+        low, high: at least 95 % confidence by the sign test (the whole range below six rounds).
         n: rounds.
     """
 
@@ -43,10 +43,10 @@ def rounds_of(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup: i
 
 
 def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
-    """The median of the rounds' own ratios, so that what slows a whole round cancels out."""
+    """The median of the ratios within rounds, so that what slows a whole round cancels out."""
     ratios = sorted(a / b for a, b in zip(slower, faster, strict=True))
     n = len(ratios)
-    skipped, outside = 0, 0.0  # the k-th from either end: a sign test says how sure the interval is
+    skipped, outside = 0, 0.0  # the interval runs from the k-th ratio from below to the k-th from above
     while skipped + 1 < n / 2:
         outside += 2 * math.comb(n, skipped) / 2**n
         if outside > 0.05:

@@ -24,14 +24,14 @@ _PATH_LIKE = re.compile(r"[\w./][\w./-]*")
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which `2-b` comes before `10-a`."""
+    """Make a sort key that puts `2-b` before `10-a`."""
     return tuple(
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name.casefold()) if part
     )
 
 
 def files_below(root: Path, suffixes: Iterable[str]) -> list[Path]:
-    """Files of these endings below a folder, without licences, hidden and build folders, and links that lead out."""
+    """List files with these endings below a folder, without licences, hidden and build folders, links that lead out."""
     wanted = frozenset(suffixes)
     found: list[Path] = []
     for folder, names, files in os.walk(root):
@@ -51,12 +51,12 @@ def files_below(root: Path, suffixes: Iterable[str]) -> list[Path]:
 
 
 def reading_order(root: Path, files: list[Path]) -> list[Path]:
-    """Chapters in order: as a table of contents of the folder says, else by name with openers first."""
+    """Order chapters as a table of contents in the folder says, else by name, with openers first."""
     by_name = sorted(files, key=lambda path: _order_key(path.relative_to(root)))
     named = _declared_order(root, by_name)
     if not named:
         return by_name
-    # A file that no table of contents names follows the last named file of its folder, an opener precedes the first.
+    # A file that the table of contents does not name follows the last named file of its folder; an opener comes first.
     openers: dict[Path, list[Path]] = {}
     others: dict[Path, list[Path]] = {}
     known = set(named)
@@ -93,7 +93,7 @@ def _place(name: str) -> int:
 
 
 def _declared_order(root: Path, files: list[Path]) -> list[Path]:
-    """Files as the folder's own table of contents lists them; empty when it has none."""
+    """Files as the folder's own table of contents lists them; empty if it has none."""
     known = {path.resolve(): path for path in files}
     for name in _ORDER_FILES:
         order_file = root / name

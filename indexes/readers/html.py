@@ -1,15 +1,58 @@
-"""A web page on disk: its main text, without navigation, as chapters and sections."""
+"""The walker of markup: a tree of HTML becomes headings and blocks; and web pages on disk.
+
+Markdown, reStructuredText, EPUB chapters and notebooks are turned into HTML first and walked here.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bs4.element import Tag
+from bs4 import BeautifulSoup
+from bs4.element import Comment, NavigableString, PreformattedString, Tag
 
-from indexes.readers.elements import Parsed, one_line
-from indexes.readers.html_blocks import elements_of, make_soup
+from indexes.readers.elements import (
+    Block,
+    Element,
+    Heading,
+    Parsed,
+    bold,
+    caption_of,
+    fence,
+    one_line,
+    pipe_table,
+    stands_alone,
+)
 from indexes.readers.source import read_text
 from indexes.types import BookHealth
+
+_SILENT = frozenset(
+    {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "form", "input", "select", "iframe",
+     "object", "canvas", "audio", "video"}
+)  # fmt: skip
+_CONTAINERS = frozenset(
+    {"html", "body", "main", "article", "section", "div", "header", "footer", "aside", "details", "figure", "center",
+     "blockquote", "dl", "dd", "fieldset", "hgroup", "address"}
+)  # fmt: skip
+_BLOCK_TAGS = _CONTAINERS | frozenset(
+    {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr", "math"}
+)
+_LISTS = frozenset({"ul", "ol"})
+_CODE = frozenset({"code", "kbd", "tt", "samp"})
+_LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title", "system-message-title"})
+"""Classes of paragraphs that name the box around them, as docutils and Sphinx write them."""
+_LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
+_NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
+_HEADERLINK = frozenset({"headerlink", "anchor", "anchor-link", "heading-anchor", "hash-link"})
+_TEX_MARKS = (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$"))
+_STRONG = re.compile(r"\*\*(?=\S)([^*]+)(?<=\S)\*\*")
+_EMPHASIS = re.compile(r"(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*(?!\w)")
+_SPACES = re.compile(r"\s+")
+MAX_SPANNED_ROWS, MAX_SPANNED_COLUMNS = 1_000, 50
+MAX_DEPTH = 200
+"""Tags nested deeper than this are read as plain text; hostile files nest without end."""
 
 _MAIN = ("main", "[role=main]", "article", "div.document", "div.body", "div#content", "div.content", "body")
 _ASIDE_NAMES = frozenset(
@@ -21,19 +64,345 @@ _ASIDE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
 
 
 def read_html(path: Path) -> Parsed:
-    """Read an HTML file. The title is the page's own."""
+    """Read a web page without its navigation. The title is the page's own."""
     source = read_text(path)
-    notes = (source.note,) if source.note else ()
     soup = make_soup(source.text)
     title = soup.find("title")
     main = next((found for selector in _MAIN if isinstance(found := soup.select_one(selector), Tag)), soup)
     for tag in main.find_all(_is_aside):
         tag.decompose()
     named = one_line(title.get_text()) if isinstance(title, Tag) else ""
-    return Parsed(tuple(elements_of(main)), named or None, health=BookHealth(notes=notes))
+    return Parsed(tuple(elements_of(main)), named or None, health=BookHealth(notes=source.notes))
+
+
+def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
+    """Parse markup; never fetches anything that it names."""
+    with warnings.catch_warnings():
+        # bs4 guesses that short markup is a path or URL, or that XHTML is XML; neither matters here.
+        warnings.simplefilter("ignore")
+        return BeautifulSoup(markup, parser)
+
+
+def html_to_elements(markup: str) -> list[Element]:
+    """Turn a piece of HTML into elements."""
+    return elements_of(make_soup(markup))
+
+
+def elements_of(root: Tag) -> list[Element]:
+    """Elements below a tag, in reading order. Takes time linear in the size of the tree."""
+    elements = _Walker(root).flow(root, 0)
+    return [element for element in elements if isinstance(element, Heading) or element.text.strip()]
+
+
+def plain_title(title: str) -> str:
+    """Drop emphasis and code marks from a heading, as a table of contents would."""
+    for emphasis in (_STRONG, _EMPHASIS, _STRONG):
+        title = emphasis.sub(r"\1", title)
+    return one_line(title.replace("`", ""))
+
+
+class _Walker:
+    """Walks one tree. Knows beforehand which tags hold blocks, so that no tag is searched twice."""
+
+    def __init__(self, root: Tag) -> None:
+        self._holding: set[int] = set()
+        for node in root.descendants:
+            if isinstance(node, Tag) and node.name in _BLOCK_TAGS:
+                for parent in node.parents:
+                    if id(parent) in self._holding or parent is root:
+                        break
+                    self._holding.add(id(parent))
+
+    def flow(self, tag: Tag, depth: int, level: int = 0) -> Iterator[Element]:
+        """Elements of a tag that holds text and blocks; `level` is how deep its lists are nested."""
+        loose: list[str] = []
+        for child in tag.children:
+            if not (isinstance(child, Tag) and self._is_block(child)):
+                loose.append(_inline(child, depth))
+                continue
+            if text := _tidy("".join(loose)):
+                yield Block(text)
+            loose = []
+            yield from self._block(child, depth + 1, level)
+        if text := _tidy("".join(loose)):
+            yield Block(text)
+
+    def _is_block(self, tag: Tag) -> bool:
+        return tag.name not in _SILENT and (tag.name in _BLOCK_TAGS or id(tag) in self._holding)
+
+    def _block(self, tag: Tag, depth: int, level: int) -> Iterator[Element]:
+        name = tag.name
+        if depth > MAX_DEPTH:
+            yield Block(one_line(" ".join(tag.strings)))
+        elif re.fullmatch(r"h[1-6]", name):
+            if title := plain_title(_inline(tag, depth)):
+                yield Heading(int(name[1]), title)
+        elif name == "pre":
+            yield Block(_listing(tag))
+        elif name in _LISTS:
+            yield from (Block(text) for text in self._list(tag, depth, level))
+        elif name == "table":
+            yield from self._table(tag, depth)
+        elif name == "math":
+            yield Block(_formula(tag))
+        elif name == "dl":
+            yield from self._definitions(tag, depth)
+        elif name == "blockquote":
+            yield from _boxed(self.flow(tag, depth, level))
+        elif name == "p" and _classes(tag) & _LABELS:
+            yield Block(bold(_tidy(_inline(tag, depth))))
+        elif name == "div" and "math" in _classes(tag):
+            yield Block(_display(tag))
+        elif name == "div" and "line-block" in _classes(tag):
+            yield Block("\n".join(filter(None, (_tidy(_inline(line, depth)) for line in tag.find_all(_is_verse)))))
+        elif lines := _drawn_lines(tag):
+            yield Block(fence("\n".join(_drawn_line(line) for line in lines)))
+        elif name != "hr":
+            yield from self.flow(tag, depth, level)
+
+    def _list(self, tag: Tag, depth: int, level: int) -> list[str]:
+        """A list as one text, items on lines of their own; listings, tables and formulas inside break it."""
+        texts: list[str] = []
+        lines: list[str] = []
+        number = _number(tag, "start")
+        for item in tag.children:
+            if not isinstance(item, Tag) or item.name in _SILENT:
+                continue
+            marker = f"{number}. " if tag.name == "ol" else "- "
+            number += item.name == "li"
+            lead = "  " * level + marker
+            for text in self._item(item, depth, level + 1):
+                if stands_alone(text):
+                    if lines:
+                        texts.append("\n".join(lines))
+                    texts.append(text)
+                    lines = []
+                elif text.startswith("  "):  # a list inside this one
+                    lines.append(text)
+                else:
+                    lines.append(lead + text)
+                    lead = " " * len(lead)
+        if lines:
+            texts.append("\n".join(lines))
+        return texts
+
+    def _item(self, item: Tag, depth: int, level: int) -> Iterator[str]:
+        blocks = self.flow(item, depth + 1, level) if item.name == "li" else self._block(item, depth + 2, level)
+        return (block.text for block in _boxed(blocks) if block.text.strip())
+
+    def _definitions(self, tag: Tag, depth: int) -> Iterator[Element]:
+        """A definition list: each term before the first paragraph of its definition."""
+        term = ""
+        for child in tag.children:
+            if not isinstance(child, Tag):
+                continue
+            if child.name == "dt":
+                if term:
+                    yield Block(term)
+                term = one_line(_inline(child, depth))
+                continue
+            for element in self.flow(child, depth + 1):
+                if term and isinstance(element, Block) and not stands_alone(element.text):
+                    yield Block(f"{term.rstrip(':')}: {element.text}")
+                else:
+                    yield from ([Block(term), element] if term else [element])
+                term = ""
+        if term:
+            yield Block(term)
+
+    def _table(self, tag: Tag, depth: int) -> Iterator[Element]:
+        parts = [child for child in tag.children if isinstance(child, Tag) and child.name not in ("colgroup", "col")]
+        trs: list[Tag] = []
+        for part in parts:
+            if part.name == "caption":
+                yield Block(_tidy(_inline(part, depth)))
+            elif part.name == "tr":
+                trs.append(part)
+            elif part.name in ("thead", "tbody", "tfoot"):
+                trs.extend(part.find_all("tr", recursive=False))
+            else:
+                yield from self._block(part, depth + 1, 0)
+        cells = [tr.find_all(["td", "th"], recursive=False) for tr in trs]
+        code = next((cell for row in cells for cell in row if _classes(cell) & {"code", "rouge-code"}), None)
+        listing = code.find("pre") if code is not None else None
+        if isinstance(listing, Tag):
+            # Highlighters lay a listing out as a table of line numbers and code.
+            yield Block(_listing(listing))
+        elif _is_frame(tag, cells):
+            for row in cells:
+                for cell in row:
+                    yield from self.flow(cell, depth + 1)
+        else:
+            yield Block(pipe_table(_spread(cells, depth)))
+
+
+def _boxed(elements: Iterable[Element]) -> Iterator[Block]:
+    """Elements of a quotation or list item, whose headings open no section."""
+    for element in elements:
+        yield element if isinstance(element, Block) else Block(bold(element.title))
+
+
+def _spread(rows: Sequence[Sequence[Tag]], depth: int) -> list[list[str]]:
+    """Cells by row; one that spans rows is repeated in each of them, so that columns stay one below the other."""
+    spread: list[list[str]] = []
+    hanging: dict[int, tuple[int, str]] = {}
+    for row in rows:
+        cells = iter(row)
+        texts: list[str] = []
+        while True:
+            left, text = hanging.pop(len(texts), (0, ""))
+            if left:
+                if left > 1:
+                    hanging[len(texts)] = (left - 1, text)
+                texts.append(text)
+                continue
+            cell = next(cells, None)
+            if cell is None:
+                break
+            text = one_line(_inline(cell, depth))
+            if (down := min(_number(cell, "rowspan"), MAX_SPANNED_ROWS)) > 1:
+                hanging[len(texts)] = (down - 1, text)
+            texts.extend((text, *[""] * (min(_number(cell, "colspan"), MAX_SPANNED_COLUMNS) - 1)))
+        spread.append(texts)
+    return spread
+
+
+def _is_frame(table: Tag, rows: Sequence[Sequence[Tag]]) -> bool:
+    """True for a table of one column without a head that only lays out; docutils marks those that hold data."""
+    wide = any(len(row) > 1 or any(cell.name == "th" for cell in row) for row in rows)
+    return not wide and "docutils" not in _classes(table)
+
+
+def _number(tag: Tag, attribute: str) -> int:
+    value = str(tag.get(attribute) or "")
+    return int(value) if value.isdecimal() and len(value) < 10 else 1
+
+
+def _listing(tag: Tag) -> str:
+    code = "".join(_typed(piece) for piece in tag.descendants)
+    return fence(code, _language(tag)) if code.strip() else ""
+
+
+def _typed(piece: object) -> str:
+    if isinstance(piece, Tag):
+        return "\n" if piece.name == "br" else ""
+    return "" if isinstance(piece, PreformattedString) else str(piece)
+
+
+def _language(tag: Tag) -> str:
+    """The language that a listing, the `code` inside it or one of the two boxes around it names."""
+    if tag.has_attr("data-language"):
+        return str(tag["data-language"])
+    for owner in (tag.find("code"), tag, tag.parent, tag.parent.parent if tag.parent else None):
+        if isinstance(owner, Tag):
+            found = _LANGUAGE.findall(" ".join(owner.get_attribute_list("class") if owner.has_attr("class") else ()))
+            if named := [name for name in found if name.lower() not in _NO_LANGUAGE]:
+                return str(named[0])
+    return ""
+
+
+def _drawn_lines(tag: Tag) -> list[Tag]:
+    """Lines of a listing that is drawn with one `div.line` per line, as Doxygen does."""
+    if tag.name not in ("div", "figure"):
+        return []
+    lines: list[Tag] = tag.find_all("div", class_="line", recursive=False)
+    for code in [] if lines else tag.find_all("code", recursive=False):
+        lines.extend(code.find_all("div", class_="line", recursive=False))
+    return lines
+
+
+def _drawn_line(tag: Tag) -> str:
+    """A line of a listing without its number."""
+    for number in tag.select("span.lineno"):
+        number.decompose()
+    return "".join(str(piece) for piece in tag.strings if not isinstance(piece, Comment)).rstrip().replace("\xa0", " ")
+
+
+def _formula(tag: Tag) -> str:
+    note = tag.find("annotation", attrs={"encoding": "application/x-tex"})
+    if isinstance(note, Tag):
+        return f"${one_line(note.get_text())}$"
+    if tag.get("alttext"):
+        return f"${one_line(str(tag['alttext']))}$"
+    return one_line(tag.get_text(" "))
+
+
+def _display(tag: Tag) -> str:
+    """A displayed formula, on one line only if it was written so."""
+    text = tag.get_text()
+    tex = _tex(text)
+    return "" if not tex else f"$$\n{tex}\n$$" if "\n" in text else f"$$ {tex} $$"
+
+
+def _tex(text: str) -> str:
+    """TeX without the marks that MathJax looks for."""
+    text = text.strip()
+    for opening, closing in _TEX_MARKS:
+        if text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing):
+            return text[len(opening) : -len(closing)].strip()
+    return text
+
+
+def _inline(node: object, depth: int) -> str:
+    """Text of a node inside a paragraph, a heading or a cell."""
+    if isinstance(node, NavigableString):
+        return "" if isinstance(node, PreformattedString) else _SPACES.sub(" ", str(node))
+    if not isinstance(node, Tag):
+        return ""
+    whole = _whole(node)
+    if whole is not None:
+        return whole
+    if depth > MAX_DEPTH:
+        return _SPACES.sub(" ", node.get_text(" "))
+    inner = "".join(_inline(child, depth + 1) for child in node.children)
+    if node.name == "sup" and re.fullmatch(r"[\w+-]{1,4}", inner):
+        return f"^{inner}"
+    return f" {inner} " if node.name in _BLOCK_TAGS or node.name in ("li", "tr") else inner
+
+
+def _whole(tag: Tag) -> str | None:
+    """Text of a tag that is read as a whole, such as code or a formula; None for one that is read child by child."""
+    name = tag.name
+    if name == "script" and str(tag.get("type") or "").startswith("math/tex"):
+        return f"${one_line(tag.get_text())}$"  # as MathJax takes formulas
+    if name in _SILENT or (name == "a" and _classes(tag) & _HEADERLINK):
+        return ""
+    if name == "br":
+        return "\n"
+    if name == "img":
+        return caption_of(str(tag.get("alt") or ""))
+    if name == "math":
+        return _formula(tag)
+    if name in _CODE:
+        return _code_span(_SPACES.sub(" ", tag.get_text()).strip())
+    if name in ("span", "div") and "math" in _classes(tag):
+        tex = one_line(_tex(tag.get_text()))
+        return f"${tex}$" if name == "span" else f"$${tex}$$"
+    return None
+
+
+def _code_span(code: str) -> str:
+    """Code between backticks, more of them than it holds in a row itself."""
+    if "`" not in code:
+        return f"`{code}`" if code else ""
+    ticks = "`" * (max(len(run) for run in re.findall("`+", code)) + 1)
+    return f"{ticks} {code} {ticks}"
+
+
+def _classes(tag: Tag) -> frozenset[str]:
+    return frozenset(str(name) for name in tag.get_attribute_list("class")) if tag.has_attr("class") else frozenset()
+
+
+def _is_verse(tag: Tag) -> bool:
+    return tag.name == "div" and "line" in _classes(tag)
 
 
 def _is_aside(tag: Tag) -> bool:
-    """True for what stands around a page's text."""
+    """True for what surrounds a page's text."""
     names = {name.casefold() for name in (*tag.get_attribute_list("class"), tag.get("id")) if isinstance(name, str)}
     return tag.name == "nav" or tag.get("role") in _ASIDE_ROLES or bool(names & _ASIDE_NAMES)
+
+
+def _tidy(text: str) -> str:
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    return "\n".join(line for line in lines if line)

@@ -1,4 +1,4 @@
-"""Jupyter notebooks: Markdown cells as text, code cells as listings with their numbers, outputs in brief."""
+"""Jupyter notebooks: Markdown cells as text, code cells as numbered listings, outputs in brief."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from indexes.types import BookHealth
 
 MAX_OUTPUT_LINES = 12
 MAX_OUTPUT_CHARS = 1_000
-"""Longer outputs are cut: a training log of a million lines teaches nothing and would bury the book."""
+"""Longer outputs are cut: a training log of a million lines would bury the book."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9;]+m")
 
 
 def read_notebook(path: Path) -> Parsed:
-    """Read an .ipynb file. Raises UnreadableBook when it is no notebook."""
+    """Read an .ipynb file. Raises UnreadableBook if it is not a notebook."""
     source = read_text(path)
     try:
         notebook = json.loads(source.text)
@@ -29,27 +29,25 @@ def read_notebook(path: Path) -> Parsed:
         elements: list[Element] = []
         title: str | None = None
         for number, cell in enumerate(cells, 1):
-            found = _cell(cell, number, language)
-            elements.extend(found)
-            if number == 1 and cell.get("cell_type") == "markdown":
-                title = parse_markdown(_joined(cell.get("source", ""))).title
+            parsed = _cell(cell, number, language)
+            elements.extend(parsed.elements)
+            title = title or (parsed.title if number == 1 else None)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UnreadableBook(
-            f"'{path.name}' is no Jupyter notebook: {str(error)[:100]}.", hint="open and save it with Jupyter"
+            f"'{path.name}' is not a Jupyter notebook: {str(error)[:100]}.", hint="open and save it with Jupyter"
         ) from error
-    notes = (source.note,) if source.note else ()
-    return Parsed(tuple(elements), title, health=BookHealth(notes=notes))
+    return Parsed(tuple(elements), title, health=BookHealth(notes=source.notes))
 
 
-def _cell(cell: dict[str, Any], number: int, language: str) -> list[Element]:
+def _cell(cell: dict[str, Any], number: int, language: str) -> Parsed:
     source = clean_text(_joined(cell.get("source", cell.get("input", ""))))
     kind = cell.get("cell_type")
     if kind == "markdown":
-        return list(parse_markdown(source).elements)
+        return parse_markdown(source)
     if kind == "heading":
-        return [Heading(int(cell.get("level", 1)), source)]
+        return Parsed((Heading(int(cell.get("level", 1)), source),))
     if kind != "code" or not source.strip():
-        return []
+        return Parsed(())
     magic = re.match(r"%%(\w+)[^\n]*\n", source)
     language = (
         {"cu": "cuda", "writefile": "", "bash": "bash", "sh": "bash"}.get(magic[1], language) if magic else language
@@ -58,11 +56,11 @@ def _cell(cell: dict[str, Any], number: int, language: str) -> list[Element]:
     output = _output(cell.get("outputs", []))
     if output:
         elements.append(Block(f"Output of cell {number}:\n{fence(output)}"))
-    return elements
+    return Parsed(tuple(elements))
 
 
 def _output(outputs: list[dict[str, Any]]) -> str:
-    """The outputs' text, cut to a few lines; pictures and HTML are left out."""
+    """Text of a cell's outputs, cut to a few lines; pictures and HTML are left out."""
     texts: list[str] = []
     size = 0
     for output in outputs:

@@ -1,6 +1,6 @@
-"""reStructuredText through docutils, with Sphinx's directives and roles tolerated.
+"""reStructuredText through docutils into HTML, and that into elements; Sphinx's directives and roles are tolerated.
 
-Nothing is executed. `literalinclude` and `include` alone are followed, and only inside the book's folder.
+Nothing is executed. Only `literalinclude` and `include` are followed, and only inside the book's folder.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ import inspect
 import re
 import threading
 from pathlib import Path
+from typing import Any, ClassVar
 
 from docutils import nodes
-from docutils.core import publish_doctree
+from docutils.core import publish_parts
+from docutils.parsers.rst import Directive, directives, roles
+from docutils.statemachine import StringList
+from docutils.transforms.universal import FilterMessages, Messages
 from docutils.utils import SystemMessage
+from docutils.writers import html5_polyglot
 
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence, one_line
-from indexes.readers.rst_directives import register_for
-from indexes.readers.source import read_text
+from indexes.readers.elements import SPOKEN_LABELS, Parsed, caption_of
+from indexes.readers.html import html_to_elements
+from indexes.readers.source import included_file, included_lines, read_text
+from indexes.readers.text import parse_plain_text
 from indexes.types import BookHealth
 
 _SETTINGS = {
@@ -32,194 +38,342 @@ _SETTINGS = {
     "docinfo_xform": False,
     "smart_quotes": False,
     "line_length_limit": 1_000_000,
+    "stylesheet_path": "",
+    "embed_stylesheet": False,
+    "strip_comments": True,
+    "initial_header_level": 1,
+    "table_style": "docutils",
 }
 _IDENTIFIER = re.compile(r"^[A-Za-z_][\w:.]*(\(\))?$")
-_UNDERLINE = re.compile(r"^([=\-~^\"'`:.+#*<>_!])\1{2,}\s*$")
 _DIRECTIVE = re.compile(r"\s*\.\. [A-Za-z][\w:.+-]* ?::[ \t]*(.*)\n?")
 _OPTION = re.compile(r":[\w-]+:")
+_NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
+_ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
+_STYLES = re.compile(r"[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*$")
+_ROLE_TARGET = re.compile(r"^(.*?)<[^<>]*>$", re.DOTALL)
+
+_NATIVE = frozenset(
+    {"figure", "list-table", "table", "math", "parsed-literal", "replace", "unicode", "epigraph", "pull-quote",
+     "highlights", "compound", "container", "rubric", "line-block", "date", "role", "default-role", "header",
+     "footer", "csv-table", "topic", "sidebar", "attention", "caution", "danger", "error", "hint", "important", "note",
+     "tip", "warning", "admonition", "image"}
+)  # fmt: skip
+"""Directives of docutils that keep their meaning; all others are replaced."""
+_LISTINGS = frozenset({"code", "code-block", "sourcecode", "code-cell", "prompt", "highlight-block"})
+_SILENT = frozenset(
+    {"toctree", "meta", "highlight", "contents", "index", "raw", "currentmodule", "module", "default-domain",
+     "sectionauthor", "codeauthor", "sectnum", "title", "target-notes", "bibliography", "automodule", "graphviz",
+     "mermaid", "plot", "testsetup", "testcleanup", "tabularcolumns", "program"}
+)  # fmt: skip
+_NATIVE_ROLES = frozenset(
+    {"math", "emphasis", "strong", "literal", "subscript", "superscript", "sub", "sup", "title-reference", "raw"}
+)
+_CODE_ROLES = re.compile(
+    r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
+    r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
+)
+_VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version",
+             "deprecated": "Deprecated since version", "versionremoved": "Removed in version"}  # fmt: skip
+_DESCRIBED = re.compile(
+    r"(c:|cpp:|py:|js:|auto|doxygen)|(function|(class|static)?method|class|exception|attribute|data|envvar)$"
+)
+"""Directives that describe what they name."""
+_LAYOUT = frozenset({"only", "ifconfig", "grid", "grid-item", "hlist", "columns", "column", "tabularcolumns", "row"})
+"""Directives whose arguments are conditions and sizes, not words of the book."""
+MAX_INCLUDED_DEPTH = 5
+_READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
+"""Files that are chapters of a folder themselves: including them would say everything twice."""
 # docutils keeps directives and roles in module-wide tables.
 _lock = threading.Lock()
 
 
 def read_rst(path: Path, root: Path | None = None) -> Parsed:
-    """Read an rst file; `root` is the book's folder, within which `literalinclude` may look."""
+    """Read an rst file; `root` is the book's folder, outside which nothing is included."""
     source = read_text(path)
     parsed = parse_rst(source.text, path, root or path.parent)
-    notes = ((source.note,) if source.note else ()) + parsed.health.notes
+    notes = (*source.notes, *parsed.health.notes)
     return Parsed(parsed.elements, health=BookHealth(notes=notes, skipped_files=parsed.health.skipped_files))
 
 
 def parse_rst(text: str, path: Path, root: Path) -> Parsed:
-    """rst text to elements. What docutils cannot parse at all is read as plain paragraphs, with a note."""
+    """Turn rst into elements. What docutils cannot parse at all is read as plain text, with a note."""
     missing: list[str] = []
     settings = {**_SETTINGS, "book_root": root, "book_file": path, "book_missing": missing, "book_including": 0}
     try:
         with _lock:
-            register_for(text)
-            tree = publish_doctree(text, source_path=str(path), settings_overrides=settings)
-        elements = tuple(_children(tree, 1))
+            _register_for(text)
+            parts = publish_parts(text, source_path=str(path), writer=_Writer(), settings_overrides=settings)
+        elements = html_to_elements(parts["fragment"])
     except (SystemMessage, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError, RecursionError):
-        # docutils raises what its parsers stumble over: broken markup must not lose the whole book.
+        # docutils may raise any error over broken markup, which must not lose the whole book.
         note = f"'{path.name}' is not valid reStructuredText and was read as plain text"
-        return Parsed(tuple(plain_paragraphs(text)), health=BookHealth(notes=(note,)))
-    return Parsed(elements, health=BookHealth(skipped_files=tuple(missing)))
+        return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
+    return Parsed(tuple(elements), health=BookHealth(skipped_files=tuple(missing)))
 
 
-def plain_paragraphs(text: str) -> list[Element]:
-    """Paragraphs between blank lines; a line underlined with punctuation is a heading."""
-    elements: list[Element] = []
-    for piece in re.split(r"\n[ \t]*\n", text):
-        lines = piece.strip("\n").split("\n")
-        if len(lines) == 2 and _UNDERLINE.match(lines[1]) and lines[0].strip():
-            elements.append(Heading(1 if lines[1][0] in "=#" else 2, lines[0].strip()))
-        elif piece.strip():
-            elements.append(Block(piece.strip("\n").rstrip()))
-    return elements
+class _Translator(html5_polyglot.HTMLTranslator):  # type: ignore[misc]  # docutils has no types
+    """Writes HTML for the walker: emphasis as typed, listings and formulas as they are, no marks of its own."""
+
+    def unknown_visit(self, node: nodes.Node) -> None:
+        """Read on below a node without HTML, such as a pending one."""
+
+    unknown_departure = unknown_visit
+
+    def _skip(self, _node: nodes.Node) -> None:
+        raise nodes.SkipNode
+
+    visit_footnote_reference = visit_raw = visit_pending = visit_meta = visit_comment = _skip
+
+    def visit_emphasis(self, _node: nodes.Node) -> None:
+        """Emphasis in stars."""
+        self.body.append("*")
+
+    depart_emphasis = visit_emphasis
+
+    def visit_strong(self, _node: nodes.Node) -> None:
+        """Strong emphasis in two stars."""
+        self.body.append("**")
+
+    depart_strong = visit_strong
+
+    def visit_literal(self, node: nodes.Node) -> None:
+        """A code span."""
+        self._write(f"<code>{self.encode(node.astext())}</code>")
+
+    def visit_literal_block(self, node: nodes.Node) -> None:
+        """A listing, as typed."""
+        language = "python" if isinstance(node, nodes.doctest_block) else node.get("language", "")
+        self._write(f'<pre data-language="{self.attval(language)}">{self.encode(node.astext())}</pre>')
+
+    visit_doctest_block = visit_literal_block
+
+    def visit_math(self, node: nodes.Node) -> None:
+        """A formula in a line."""
+        self._write(f'<span class="math">{self.encode(node.astext())}</span>')
+
+    def visit_math_block(self, node: nodes.Node) -> None:
+        """A displayed formula."""
+        self._write(f'<div class="math">\n{self.encode(node.astext())}\n</div>')
+
+    def visit_image(self, node: nodes.Node) -> None:
+        """An image's caption."""
+        self._write(f" {self.encode(caption_of(node.get('alt', '')))} ")
+
+    def visit_classifier(self, _node: nodes.Node) -> None:
+        """A term's kind behind a colon."""
+        self.body.append(" : ")
+
+    def depart_classifier(self, _node: nodes.Node) -> None:
+        """Nothing."""
+
+    def visit_footnote(self, _node: nodes.Node) -> None:
+        """A footnote or citation as a definition."""
+        self.body.append("<dl>")
+
+    def depart_footnote(self, _node: nodes.Node) -> None:
+        """The end of a footnote."""
+        self.body.append("</dd></dl>")
+
+    visit_citation, depart_citation = visit_footnote, depart_footnote
+
+    def visit_label(self, node: nodes.Node) -> None:
+        """The number of a footnote."""
+        self._write(f"<dt>[{self.encode(node.astext())}]</dt><dd>")
+
+    def visit_problematic(self, node: nodes.Node) -> None:
+        """What docutils could not resolve, as words."""
+        self._write(_mended(node.astext(), self.encode))
+
+    def visit_system_message(self, node: nodes.Node) -> None:
+        """The words of a directive that docutils refused: only its message carries them."""
+        source = next((child.astext() for child in node.children if isinstance(child, nodes.literal_block)), "")
+        self._write("".join(f"<p>{self.encode(piece)}</p>" for piece in _refused_words(source)))
+
+    def _write(self, html: str) -> None:
+        self.body.append(html)
+        raise nodes.SkipNode
 
 
-def _children(node: nodes.Node, level: int) -> list[Element]:
-    return [element for child in node.children for element in _element(child, level)]
+class _Writer(html5_polyglot.Writer):  # type: ignore[misc]  # docutils has no types
+    """docutils' HTML writer with our translator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.translator_class = _Translator
+
+    def get_transforms(self) -> list[Any]:
+        """All but those that drop and move messages: messages carry the words of what docutils refused."""
+        return [transform for transform in super().get_transforms() if transform not in (FilterMessages, Messages)]
 
 
-def _element(node: nodes.Node, level: int) -> list[Element]:
-    if isinstance(node, nodes.section):
-        title = next((child for child in node.children if isinstance(child, nodes.title)), None)
-        heading = [Heading(level, one_line(_inline(title).replace("`", "")))] if title is not None else []
-        rest = [element for child in node.children if child is not title for element in _element(child, level + 1)]
-        return [*heading, *rest]
-    return [Block(text) for text in _blocks(node) if text.strip()]
+def _mended(text: str, encode: Any) -> str:
+    """`|cudaMalloc|` and `` `a link`_ `` name something even if nothing defines it."""
+    substitution = re.fullmatch(r"\|([^|]+)\|_{0,2}", text)
+    if substitution is not None:
+        name = substitution[1]
+        return f"<code>{encode(name)}</code>" if _IDENTIFIER.match(name) else str(encode(name))
+    link = re.fullmatch(r"`([^`<]*?)\s*(?:<[^>]*>)?`_{1,2}", text)
+    return str(encode(link[1] if link is not None else text.strip("|").removesuffix("_")))
 
 
-def _blocks(node: nodes.Node) -> list[str]:
-    """One node as texts; listings and tables are texts of their own."""
-    if isinstance(node, nodes.system_message):
-        return _unparsed(node)
-    if isinstance(node, (nodes.comment, nodes.target, nodes.substitution_definition,
-                         nodes.pending, nodes.raw, nodes.meta, nodes.decoration)):  # fmt: skip
-        return []
-    if isinstance(node, nodes.literal_block):
-        return [fence(node.astext(), node.get("language", ""))] if node.astext().strip() else []
-    if isinstance(node, nodes.doctest_block):
-        return [fence(node.astext(), "python")]
-    if isinstance(node, nodes.math_block):
-        return [f"$$\n{node.astext().strip()}\n$$"]
-    if isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
-        return _list(node)
-    if isinstance(node, nodes.definition_list_item):
-        terms = [_inline(child) for child in node.children if isinstance(child, (nodes.term, nodes.classifier))]
-        body = [text for child in node.children if isinstance(child, nodes.definition) for text in _all(child)]
-        return _lead(" : ".join(terms), body)
-    if isinstance(node, nodes.field):
-        return _lead(_inline(node.children[0]), _all(node.children[1]))
-    if isinstance(node, nodes.option_list_item):
-        return _lead(f"`{node.children[0].astext()}`", _all(node.children[1]))
-    if isinstance(node, nodes.line_block):
-        return ["\n".join(text for child in node.children for text in _blocks(child))]
-    if isinstance(node, (nodes.paragraph, nodes.line, nodes.caption, nodes.attribution, nodes.term)):
-        return [_inline(node)]
-    if isinstance(node, (nodes.title, nodes.rubric, nodes.subtitle)):
-        return [f"**{_inline(node)}**"] if node.astext().strip() else []
-    if isinstance(node, nodes.image):
-        return [node["alt"]] if node.get("alt") and not node["alt"].startswith(("/", ".")) else []
-    if isinstance(node, nodes.table):
-        return _table(node)
-    if isinstance(node, nodes.footnote):
-        return _lead(f"[{node.children[0].astext()}]", [text for c in node.children[1:] for text in _blocks(c)])
-    if isinstance(node, nodes.problematic):
-        return []
-    if isinstance(node, nodes.TextElement):
-        return [_inline(node)]
-    return _all(node)
-
-
-def _unparsed(message: nodes.system_message) -> list[str]:
-    """The words of a directive that docutils refused: its message carries the source, and the tree nothing else."""
-    source = next((child.astext() for child in message.children if isinstance(child, nodes.literal_block)), "")
+def _refused_words(source: str) -> list[str]:
     directive = _DIRECTIVE.match(source)
     if directive is None:
         return []
     lines = inspect.cleandoc("\n" + source[directive.end() :]).split("\n")
     while lines and _OPTION.match(lines[0]):
         del lines[0]
-    pieces = re.split(r"\n[ \t]*\n", "\n".join(lines))
-    return [piece.strip("\n") for piece in (directive[1], *pieces) if piece.strip()]
+    return [piece for piece in (directive[1], *re.split(r"\n[ \t]*\n", "\n".join(lines))) if piece.strip()]
 
 
-def _all(node: nodes.Node) -> list[str]:
-    return [text for child in node.children for text in _blocks(child) if text.strip()]
+class _AnyOptions(dict[str, Any]):
+    """An option specification that accepts every option unchanged."""
+
+    def __missing__(self, name: str) -> Any:
+        return directives.unchanged
+
+    def __bool__(self) -> bool:
+        return True
 
 
-def _lead(lead: str, body: list[str]) -> list[str]:
-    """A term and its definition in one text, unless the definition opens with a listing."""
-    if not body or body[0].startswith(("```", "|", "$$")):
-        return [lead, *body]
-    return [f"{lead}: {body[0]}" if not lead.endswith(":") else f"{lead} {body[0]}", *body[1:]]
+class _Tolerant(Directive):  # type: ignore[misc]  # docutils has no types
+    """A directive that takes arguments, options and content of any kind."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+    option_spec: ClassVar[Any] = _AnyOptions()
+
+    @property
+    def argument(self) -> str:
+        return self.arguments[0].strip() if self.arguments else ""
+
+    def nested(self) -> list[nodes.Node]:
+        """The content, parsed."""
+        box = nodes.container()
+        self.state.nested_parse(self.content, self.content_offset, box)
+        return list(box.children)
+
+    def listing(self, code: str, language: str) -> list[nodes.Node]:
+        """A listing in a language, below the caption that the options give."""
+        name = re.sub(r"[^\w+#-]", "", language.split()[0]).lower() if language.split() else ""
+        block = nodes.literal_block(code, code, language=name)
+        caption = self.options.get("caption")
+        return [nodes.paragraph(caption, caption), block] if caption else [block]
 
 
-def _list(node: nodes.Node) -> list[str]:
-    texts: list[str] = []
-    lines: list[str] = []
-    start = int(node.get("start", 1)) if isinstance(node, nodes.enumerated_list) else 0
-    for number, item in enumerate(node.children, start):
-        marker = f"{number}." if start else "-"
-        opened = False
-        for child in item.children:
-            nested = isinstance(child, (nodes.bullet_list, nodes.enumerated_list))
-            for text in _blocks(child):
-                if text.startswith(("```", "|", "$$")):
-                    if lines:
-                        texts.append("\n".join(lines))
-                    texts.append(text)
-                    lines = []
-                elif nested:
-                    lines.append("\n".join(f"  {line}" for line in text.split("\n")))
-                else:
-                    lines.append((f"{marker} " if not opened else " " * (len(marker) + 1)) + text)
-                    opened = True
-    if lines:
-        texts.append("\n".join(lines))
-    return texts
+class _Unwrapped(_Tolerant):
+    """An unknown directive: its argument as a line, then its content."""
+
+    def run(self) -> list[nodes.Node]:
+        """The words of the directive."""
+        name = self.name.lower()
+        lead = "" if name in _LAYOUT else self.argument or SPOKEN_LABELS.get(name, "")
+        if name in _VERSIONS:
+            # The argument is the version and, on the same line, what changed.
+            version, _, what = " ".join(lead.split()).partition(" ")
+            words, _ = self.state.inline_text(
+                f"{_VERSIONS[name]} {version}" + (f": {what}" if what else ""), self.lineno
+            )
+            return [nodes.paragraph("", "", *words), *self.nested()]
+        styles = name in ("class", "rst-class", "cssclass") and not self.content and _STYLES.match(lead)
+        if not lead or styles:
+            return self.nested()
+        if _DESCRIBED.match(name):
+            return [nodes.paragraph("", "", nodes.literal("", lead)), *self.nested()]
+        words, _ = self.state.inline_text(lead, self.lineno)
+        label = bool(self.content) and (name in SPOKEN_LABELS or "tab" in name)
+        body = nodes.strong("", "", *words) if label else nodes.inline("", "", *words)
+        return [nodes.paragraph("", "", body), *self.nested()]
 
 
-def _table(node: nodes.Node) -> list[str]:
-    texts = [_inline(child) for child in node.children if isinstance(child, nodes.title)]
-    rows: list[str] = []
-    for row in node.findall(nodes.row):
-        cells = [one_line(" ".join(_all(entry))) for entry in row.children if isinstance(entry, nodes.entry)]
-        rows.append("| " + " | ".join(cells) + " |")
-        if len(rows) == 1:
-            rows.append("|" + " --- |" * len(cells))
-    return [*texts, "\n".join(rows)] if rows else texts
+class _Silent(_Tolerant):
+    """A directive that holds no text of the book."""
+
+    def run(self) -> list[nodes.Node]:
+        """Nothing."""
+        return []
 
 
-def _inline(node: nodes.Node) -> str:
-    """Inline content: literals in backticks, emphasis in stars, references as their words."""
-    out: list[str] = []
-    for child in node.children:
-        if isinstance(child, nodes.Text):
-            out.append(child.astext())
-        elif isinstance(child, nodes.literal):
-            out.append(f"`{child.astext()}`")
-        elif isinstance(child, nodes.math):
-            out.append(f"${child.astext()}$")
-        elif isinstance(child, nodes.emphasis):
-            out.append(f"*{_inline(child)}*")
-        elif isinstance(child, nodes.strong):
-            out.append(f"**{_inline(child)}**")
-        elif isinstance(child, nodes.image):
-            out.append(child.get("alt", ""))
-        elif isinstance(child, nodes.problematic):
-            out.append(_mend(child.astext()))
-        elif not isinstance(child, (nodes.system_message, nodes.target, nodes.raw, nodes.footnote_reference)):
-            out.append(_inline(child))
-    return one_line("".join(out))
+class _Listing(_Tolerant):
+    """`code-block` and its kin; a caption comes before the listing."""
+
+    def run(self) -> list[nodes.Node]:
+        """A caption, if any, and a listing."""
+        return self.listing("\n".join(self.content), self.argument)
 
 
-def _mend(text: str) -> str:
-    """What docutils could not resolve, as words: `|cudaMalloc|` and `` `a link`_ `` name something all the same."""
-    substitution = re.fullmatch(r"\|([^|]+)\|_{0,2}", text)
-    if substitution is not None:
-        name = substitution[1]
-        return f"`{name}`" if _IDENTIFIER.match(name) else name
-    link = re.fullmatch(r"`([^`<]*?)\s*(?:<[^>]*>)?`_{1,2}", text)
-    return link[1] if link is not None else text.strip("|").removesuffix("_")
+class _FromFile(_Tolerant):
+    """A directive that names another file of the book. A file that is missing or outside is reported."""
+
+    def target(self) -> Path | None:
+        """The file, or None."""
+        settings = self.state.document.settings
+        target = included_file(self.argument, Path(settings.book_file), Path(settings.book_root))
+        if target is None:
+            settings.book_missing.append(self.argument)
+        return target
+
+
+class _LiteralInclude(_FromFile):
+    """A listing from a file."""
+
+    def run(self) -> list[nodes.Node]:
+        """A caption, if any, and a literal block; or nothing."""
+        target = self.target()
+        code = "\n".join(included_lines(target, self.options)) if target is not None else ""
+        if target is None or not code.strip():
+            return []
+        return self.listing(code, self.options.get("language") or target.suffix.lstrip("."))
+
+
+class _Include(_FromFile):
+    """Text from a file that is not a chapter itself, such as `.inc`."""
+
+    def run(self) -> list[nodes.Node]:
+        """Its text, parsed in place."""
+        settings = self.state.document.settings
+        target = self.target()
+        if target is None or target.suffix.lower() in _READ_ALONE or settings.book_including >= MAX_INCLUDED_DEPTH:
+            return []
+        lines = included_lines(target, self.options)
+        _register_for("\n".join(lines))
+        box = nodes.container()
+        settings.book_including += 1
+        try:
+            self.state.nested_parse(StringList(lines, source=str(target)), 0, box, match_titles=1)
+        finally:
+            settings.book_including -= 1
+        return list(box.children)
+
+
+def _words_role(name: str, rawtext: str, text: str, *_where: Any) -> tuple[list[nodes.Node], list[nodes.Node]]:
+    """An unknown role: its words, as code where the role names code."""
+    text = re.sub(r"\x00", "", text).strip()
+    target = _ROLE_TARGET.match(text)
+    words = (target[1].rstrip() if target and target[1].strip() else text.strip("<>")).lstrip("~!")
+    if _CODE_ROLES.search(name.lower()):
+        return [nodes.literal(rawtext, words)], []
+    return [nodes.inline(rawtext, words)], []
+
+
+_FROM_FILES: dict[str, type[Directive]] = {"literalinclude": _LiteralInclude, "include": _Include}
+
+
+def _register_for(text: str) -> None:
+    """Register a stand-in for every directive and role that `text` uses and docutils does not know."""
+    for name in {match.lower() for match in _NAMES.findall(text)}:
+        if name in _NATIVE:
+            continue
+        if name in _LISTINGS:
+            directives.register_directive(name, _Listing)
+        elif name in _FROM_FILES:
+            directives.register_directive(name, _FROM_FILES[name])
+        elif name in _SILENT:
+            directives.register_directive(name, _Silent)
+        else:
+            directives.register_directive(name, _Unwrapped)
+    for first, second in _ROLES.findall(text):
+        name = (first or second).lower()
+        if name not in _NATIVE_ROLES:
+            roles.register_local_role(name, _words_role)

@@ -1,15 +1,25 @@
-"""Bytes of a text file to clean text. Knows encodings and control characters, nothing of formats."""
+"""Files as they come: bytes to clean text, lines that one file includes from another, and limits for archives."""
 
 from __future__ import annotations
 
 import re
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.errors import TooLarge, UnreadableBook
 
 MAX_TEXT_BYTES = 256 * 1024 * 1024
-"""Largest text file that is read whole; books of words are a thousand times smaller."""
+"""Largest text file that is read, and most text of an archive; books are a thousand times smaller."""
+MAX_INCLUDED_BYTES = 1_000_000
+
+MAX_ZIP_MEMBERS = 20_000
+MAX_ZIP_BYTES = 1024 * 1024 * 1024
+"""All parts of an office file unpacked, pictures included: the library that reads it holds them in memory."""
+MAX_ZIP_RATIO = 200
+"""Text that unpacks to more than 200 times its size is a zip bomb: real documents reach fifty."""
+_ZIPPED_TEXT = re.compile(r"\.(?:xml|rels|x?html?|opf|ncx|txt)$|(?:^|/)[^./]*$", re.IGNORECASE)
 
 _BOMS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
@@ -26,20 +36,42 @@ _NEWLINES = re.compile("\r\n?|\x0c|\u2028|\u2029|\x85")
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """The text of a file, and what had to be guessed to get it (empty when nothing was)."""
+    """The text of a file, and what had to be guessed to decode it, if anything."""
 
     text: str
     note: str = ""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The note for a book's health report."""
+        return (self.note,) if self.note else ()
+
 
 def clean_text(text: str) -> str:
-    """Unix newlines, no control or zero-width characters, no lone surrogates, plain spaces for unbroken ones."""
+    """Make newlines Unix and unbroken spaces plain; drop control and zero-width characters and lone surrogates."""
     text = _NEWLINES.sub("\n", text)
     return _CONTROL.sub("", _INVISIBLE.sub("", text)).replace("\xa0", " ")
 
 
+def check_archive(file: zipfile.ZipFile, name: str, *, max_bytes: int | None = None) -> None:
+    """Refuse a zip that would unpack to more than a book holds. `zipfile` unpacks no more than the sizes checked here.
+
+    Raises:
+        TooLarge: too many parts, too much text, or more than `max_bytes` in all.
+    """
+    members = file.infolist()
+    texts = [member for member in members if _ZIPPED_TEXT.search(member.filename)]
+    bomb = any(member.file_size > member.compress_size * MAX_ZIP_RATIO + 1_000_000 for member in texts)
+    text, total = sum(member.file_size for member in texts), sum(member.file_size for member in members)
+    too_much = text > MAX_TEXT_BYTES or (max_bytes is not None and total > max_bytes)
+    if bomb or too_much or len(members) > MAX_ZIP_MEMBERS:
+        raise TooLarge(
+            f"'{name}' unpacks to {len(members):,} parts and {total:,} bytes.", hint="the file looks hostile"
+        )
+
+
 def read_bytes(path: Path) -> bytes:
-    """The whole file, or a clear error: missing, a folder, not permitted, too large."""
+    """Read the whole file, or raise a clear error: missing, a folder, not permitted, too large."""
     try:
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
@@ -62,7 +94,7 @@ def read_text(path: Path) -> SourceText:
 
 
 def decode(data: bytes, name: str) -> SourceText:
-    """Decode bytes: by byte-order mark, as UTF-8, as UTF-8 with a few foreign bytes, or by the likeliest encoding."""
+    """Decode bytes by byte-order mark, as UTF-8, as UTF-8 with a few foreign lines, or by the likeliest encoding."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return SourceText(clean_text(data.decode(encoding, errors="replace")))
@@ -75,7 +107,7 @@ def decode(data: bytes, name: str) -> SourceText:
 
 
 def looks_binary(data: bytes) -> bool:
-    """True when the first 64 KiB hold NUL bytes or more than 5 % of other control characters."""
+    """True if the first 64 KiB hold NUL bytes or more than 5 % of other control characters."""
     head = data[:65536]
     if not head:
         return False
@@ -106,5 +138,40 @@ def _decode_foreign(data: bytes, name: str) -> SourceText:
 
     best = from_bytes(data).best()
     if best is None:
-        raise UnreadableBook(f"'{name}' is in no encoding that could be recognised.", hint="save it as UTF-8")
+        raise UnreadableBook(f"'{name}' is in an unknown encoding.", hint="save it as UTF-8")
     return SourceText(clean_text(str(best)), f"'{name}' was read as {best.encoding}")
+
+
+def included_file(name: str, file: Path, root: Path) -> Path | None:
+    """Find the file that `name` means in `file`; a leading slash begins at `root`. None if it is outside `root`."""
+    root = root.resolve()
+    base = root if name.startswith("/") else file.resolve().parent
+    target = (base / name.lstrip("/")).resolve()
+    inside = target.is_relative_to(root) and target.is_file() and target.stat().st_size <= MAX_INCLUDED_BYTES
+    return target if inside else None
+
+
+def included_lines(target: Path, options: Mapping[str, str]) -> list[str]:
+    """Return the lines of a file that Sphinx's options select: `start-after`, `end-before`, `lines` and their kin."""
+    lines = clean_text(target.read_text(encoding="utf-8", errors="replace")).split("\n")
+    start = _find(lines, options.get("start-after"), 1) or _find(lines, options.get("start-at"), 0) or 0
+    rest = lines[start:]
+    end = _find(rest, options.get("end-before"), 0) or _find(rest, options.get("end-at"), 1)
+    rest = rest[:end] if end is not None else rest
+    wanted = options.get("lines")
+    if not wanted:
+        return rest
+    chosen: list[str] = []
+    for part in wanted.split(","):
+        bounds = re.fullmatch(r"\s*(\d*)\s*(-?)\s*(\d*)\s*", part)
+        if bounds is not None and (bounds[1] or bounds[3]):
+            first = int(bounds[1] or 1)
+            last = int(bounds[3]) if bounds[3] else (len(rest) if bounds[2] else first)
+            chosen.extend(rest[first - 1 : last])
+    return chosen
+
+
+def _find(lines: Sequence[str], wanted: str | None, after: int) -> int | None:
+    if not wanted:
+        return None
+    return next((number + after for number, line in enumerate(lines) if wanted in line), None)

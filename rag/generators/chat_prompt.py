@@ -1,8 +1,10 @@
-"""Messages into the model's own tokens, by the chat template that came with its tokenizer."""
+"""A request as the model's tokens, by the chat template of its tokenizer, and ever smaller until it fits."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rag.errors import ModelCannotLoad
@@ -10,8 +12,17 @@ from rag.generators.prompts import Message, render_messages
 from rag.generators.protocol import GenerationRequest
 
 
+def ever_smaller(request: GenerationRequest, *, fewest_passages: int = 0) -> Iterator[GenerationRequest]:
+    """The request, then without its lowest passages one by one, then also without its oldest turns."""
+    fewest = min(fewest_passages, len(request.passages))
+    for count in range(len(request.passages), fewest - 1, -1):
+        yield replace(request, passages=request.passages[:count])
+    for start in range(1, len(request.turns) + 1):
+        yield replace(request, passages=request.passages[:fewest], turns=request.turns[start:])
+
+
 class ChatPrompt:
-    """Tokenizes requests. Safe from any thread: tokenizers are not, so one lock guards it."""
+    """Tokenizes chats. Safe from any thread: tokenizers are not, so one lock guards it."""
 
     def __init__(self, tokenizer: Any, model_name: str) -> None:
         self._tokenizer = tokenizer
@@ -19,33 +30,15 @@ class ChatPrompt:
         self._lock = threading.Lock()
 
     def tokens(self, request: GenerationRequest) -> list[int]:
-        """The prompt's tokens, ending where the answer begins."""
-        return self.message_tokens(render_messages(request))
-
-    def message_tokens(self, messages: list[Message]) -> list[int]:
-        """As `tokens`, for any messages.
+        """The prompt's tokens, ending where the answer begins.
 
         Raises:
-            ModelCannotLoad: the chat template does not take the messages.
+            ModelCannotLoad: the chat template does not accept the messages.
         """
-        return self._render(messages, answer_follows=True)
+        return self.message_tokens(render_messages(request))
 
-    def whole_tokens(self, messages: list[Message]) -> list[int]:
-        """Tokens of a chat that ends with its answer, for training; errors as for `message_tokens`."""
-        return self._render(messages, answer_follows=False)
-
-    def opens_reasoning(self, prompt: list[int]) -> bool:
-        """True when the prompt ends inside a `<think>` block that the template opened."""
-        with self._lock:
-            tail: str = self._tokenizer.decode(prompt[-8:])
-        return tail.rstrip().endswith("<think>")
-
-    def text_tokens(self, text: str) -> list[int]:
-        """Tokens of plain text, without special ones."""
-        with self._lock:
-            return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def _render(self, messages: list[Message], *, answer_follows: bool) -> list[int]:
+    def message_tokens(self, messages: list[Message], *, answer_follows: bool = True) -> list[int]:
+        """As `tokens`, for any messages; with `answer_follows=False` the last one is the answer (for training)."""
         with self._lock:
             try:
                 return self._apply(messages, answer_follows)
@@ -58,6 +51,17 @@ class ChatPrompt:
                         hint="Repair the template in the model's folder, or use another model.",
                     ) from first
 
+    def text_tokens(self, text: str) -> list[int]:
+        """Tokens of plain text, without special ones."""
+        with self._lock:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def opens_reasoning(self, prompt: list[int]) -> bool:
+        """Whether the prompt ends inside a `<think>` block that the template opened."""
+        with self._lock:
+            tail: str = self._tokenizer.decode(prompt[-8:])
+        return tail.rstrip().endswith("<think>")
+
     def _apply(self, messages: list[Message], answer_follows: bool) -> list[int]:
         return list(
             self._tokenizer.apply_chat_template(
@@ -67,7 +71,7 @@ class ChatPrompt:
 
 
 def _without_system(messages: list[Message]) -> list[Message]:
-    """The system text put before the first question."""
+    """The messages with the system text moved in front of the first question."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
     first: Message = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}

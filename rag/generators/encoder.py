@@ -1,46 +1,34 @@
-"""Choice questions answered by the embedded encoder, without any language model.
+"""Answers choice questions with the embedded encoder, without a language model; deterministic.
 
-Closed book, the option nearest the question is taken; with passages, the option that the passages speak of where they
-speak of the question. A LoRA adapter of the encoder (`rag/tuning/encoder.py`) makes the tuned arms. Deterministic.
+Closed book, the option nearest to the question wins; with passages, the option that the passages mention where they are
+about the question. A LoRA adapter of the encoder (`rag/tuning/encoder.py`) gives the tuned arms.
 """
 
 from __future__ import annotations
 
-import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rag.errors import ArmUnavailable
-from rag.generators.protocol import ChoiceScores, GenerationRequest
-from rag.generators.sentence_scores import EMBEDDED_CHARACTERS, Unit, units_of
-from rag.generators.vector_memory import Embed, VectorMemory
-from rag.retrieval.glossary import translate_terms
-from rag.retrieval.language import is_chinese
-from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Usage
-from rag.wording import wording
+from indexes.words import is_chinese, terms_of
+from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
+from rag.glossary import translate_terms
+from rag.sentence_reader import EMBEDDED_CHARACTERS, Embed, TermWeights, Unit, VectorMemory, units_of
+from rag.types import RETRIEVING_ARMS, Arm, Usage
 
 CLOSED_BOOK_WEIGHT = 0.05
-"""How much nearness of option and question counts beside what the passages say; fitted, as the two below, on the
-choice questions of the bank that are not for testing."""
+"""Weight of the similarity of option and question when there are passages; fitted, as the two below, on the choice
+questions of the bank that are not for testing."""
 DENSE_WEIGHT = 0.16
 LEXICAL_WEIGHT = 1.0
 READ_UNITS = 24
-"""Sentences that are embedded for one question, those that share most of its wording."""
+"""Sentences embedded per question: those that share most of its terms."""
 LEAST_RELEVANCE = 0.2
-"""What a sentence counts that shares nothing with the question."""
+"""Relevance of a sentence that shares no term with the question."""
 NEIGHBOUR_SHARE = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderAdapter:
-    """A tuned encoder: `open` loads it and gives its embedding function; it is called once."""
-
-    open: Callable[[], Embed]
+"""Part of a sentence's relevance that the sentences beside it inherit."""
 
 
 class EncoderAnswerer:
@@ -48,10 +36,12 @@ class EncoderAnswerer:
 
     Args:
         embed: the bare encoder.
-        adapters: tuned encoders by name.
+        adapters: by name, a function that loads the tuned encoder; called once, when first needed.
     """
 
-    def __init__(self, embed: Embed, model_name: str, adapters: Mapping[str, EncoderAdapter] | None = None) -> None:
+    def __init__(
+        self, embed: Embed, model_name: str, adapters: Mapping[str, Callable[[], Embed]] | None = None
+    ) -> None:
         self._embed = VectorMemory(embed)
         self._model_name = model_name
         self._adapters = dict(adapters or {})
@@ -76,10 +66,10 @@ class EncoderAnswerer:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """All four with an adapter, else `base` and `rag`."""
-        return ("base", "tuned", "rag", "rag+tuned") if self._adapters else ("base", "rag")
+        return arms_with(self.adapters)
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """One score an option, higher is better; `extra` holds the parts it was made of.
+        """One score per option, higher is better; `extra` holds its parts.
 
         Raises:
             ArmUnavailable: a tuned arm without its adapter.
@@ -103,67 +93,45 @@ class EncoderAnswerer:
         )
 
     def _encoder_for(self, request: GenerationRequest) -> Embed:
-        if request.arm not in TUNED_ARMS:
+        name = adapter_of(request, self.adapters)
+        if name is None:
             return self._embed
-        name = request.adapter or next(iter(self._adapters), None)
-        if name is None or name not in self._adapters:
-            what = f"adapter {name!r} is not loaded" if name else "no adapter of the encoder is loaded"
-            raise ArmUnavailable(
-                f"arm {request.arm!r}: {what}", hint="`coalesce eval` trains one, or give `--adapter NAME=FOLDER`"
-            )
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = VectorMemory(self._adapters[name].open())
+                self._opened[name] = VectorMemory(self._adapters[name]())
             return self._opened[name]
 
     def _against_passages(
         self, question: str, options: Sequence[str], request: GenerationRequest, embed: Embed
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """For each option: its nearness to what the passages say, and how much of its wording stands where they speak
-        of the question."""
-        units = [unit for unit in units_of(request.passages) if unit.span.kind != "heading"]
+        """For each option: its similarity to the passages, and its terms' share in sentences about the question."""
+        units = [unit for unit in units_of(request.passages) if unit.kind != "heading"]
         if not units:
             return np.zeros(len(options)), np.zeros(len(options))
-        weights = _Weights(Counter(piece for unit in units for piece in unit.words.pieces), len(units))
-        asked = wording(question).pieces
-        relevance = np.array([weights.share(asked, unit.words.pieces) for unit in units])
+        weights = TermWeights([unit.pieces for unit in units])
+        asked = terms_of(question).pieces
+        relevance = np.array([weights.share(asked, unit.pieces) for unit in units])
         read = np.argsort(-relevance, kind="stable")[:READ_UNITS]
         vectors = embed(
             [f"{question} {option}" for option in options] + [units[i].text[:EMBEDDED_CHARACTERS] for i in read]
         )
         dense = (vectors[: len(options)] @ vectors[len(options) :].T).max(axis=1)
-        said = [wording(option).pieces for option in options]
-        # What the question says, or every option, tells none of them from another.
+        said = [terms_of(option).pieces for option in options]
+        # terms of the question, or of every option, do not distinguish the options
         idle = asked | frozenset.intersection(*said)
         near = LEAST_RELEVANCE + _spread(relevance / max(float(relevance.max()), 1e-9), units)
         lexical = [
-            float((np.array([weights.share(pieces - idle, unit.words.pieces) for unit in units]) * near).max())
+            float((np.array([weights.share(pieces - idle, unit.pieces) for unit in units]) * near).max())
             for pieces in said
         ]
         return dense.astype(np.float64), np.array(lexical)
 
 
 def _spread(relevance: NDArray[np.float64], units: Sequence[Unit]) -> NDArray[np.float64]:
-    """Relevance passed on to the sentences beside: the answer often follows what names the subject."""
+    """Relevance shared with neighbours: the answer often follows the sentence that names the subject."""
     spread = relevance.copy()
     for place in range(1, len(units)):
         if units[place].passage == units[place - 1].passage:
             spread[place] = max(spread[place], NEIGHBOUR_SHARE * relevance[place - 1])
             spread[place - 1] = max(spread[place - 1], NEIGHBOUR_SHARE * relevance[place])
     return spread
-
-
-class _Weights:
-    """Inverse frequency of wording among the units read."""
-
-    def __init__(self, frequency: Counter[str], num_units: int) -> None:
-        self._frequency = frequency
-        self._num_units = num_units
-
-    def share(self, wanted: frozenset[str], held: frozenset[str]) -> float:
-        """Weighted share of `wanted` that `held` holds, 0.0 when nothing is wanted."""
-        total = sum(map(self._weight, wanted))
-        return sum(map(self._weight, wanted & held)) / total if total else 0.0
-
-    def _weight(self, piece: str) -> float:
-        return math.log(1 + self._num_units / (0.5 + self._frequency[piece]))

@@ -7,41 +7,56 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from indexes.errors import Cancelled
+from indexes.words import count_words
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.generators.sentence_scores import ScoredUnits, SentenceScorer, Unit, is_signature, units_of
-from rag.generators.vector_memory import Embed
-from rag.retrieval.glossary import translate_terms
-from rag.retrieval.language import is_chinese
-from rag.types import Arm, Passage, Usage
-from rag.wording import count_words
+from rag.generators.stream_text import StopStrings
+from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
+from rag.types import Arm, Passage, Quoted, Usage
 
 WORDS = 116
 """Longest answer in words when the request names no `max_tokens`."""
 WORDS_PER_TOKEN = 0.75
 REPEAT_WEIGHT = 0.15
-"""How much likeness to what was chosen costs (maximal marginal relevance)."""
+"""How much similarity to what was chosen costs (maximal marginal relevance)."""
 REPEATED = 0.93
-"""A sentence this like one that was chosen says it again."""
+"""A sentence this similar to a chosen one says it again."""
 LEAST_SHARE = 0.4
 """A sentence scoring under this share of the best one is left out."""
 LISTING_WORDS = 400
-"""Longest listing given when code is asked for: a whole one is worth more than its half."""
+"""Longest listing given when code is asked for, and longest table: a whole one is worth more than its half."""
 MARKER_WORDS = 1
 """What the marker behind a sentence counts."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 LIST_WORDS = 40
-"""Most words of a list, table or listing that is brought along with the sentence that announces it."""
+"""Most words of a list, table, listing or formula that is brought along with the sentence that announces it."""
+
+MARKDOWN_FORMATS = frozenset({"markdown", "ipynb", "folder"})
+"""Books written in Markdown: what reads as markup is meant as markup."""
+PLAIN_FORMATS = frozenset({"pdf", "text", "code", "pptx"})
+"""Books without markup: nothing outside fences is meant as markup. Readers of the others put code in backticks."""
+
+_LINK = re.compile(
+    r"(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))"
+    r"|!?(?<![\w\])])\[(?P<label>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?:<[^<>\n]*>|(?:[^()\s]|\([^()\s]*\))*)"
+    r"(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)"
+)
+_MARKUP = re.compile(
+    r"(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))"
+    r"|(?P<name>(?<![\w\\])(?:_+[A-Za-z0-9]\w*|[A-Za-z]\w*_)(?!\w))"
+    r"|(?P<mark>^(?:[#>+-](?=\s)|\d{1,9}(?=[.)]\s))|(?<!\s)\*|\*(?!\s)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|`|\$"
+    r"|\\(?=[!-/:-@\[-`{-~])|<(?=[A-Za-z/!?])|\](?=[(\[])|~(?=~)|&(?=#?\w+;))"
+)
 
 _ASKS_FOR_CODE = re.compile(
     r"\b(code|snippet|listing|implement(ed|ation)?|syntax|write|source)\b|代码|程序|写出|实现|语法", re.IGNORECASE
 )
-_LEANS_BACK = re.compile(
+_REFERS_BACK = re.compile(
     r"^(?:[*_`\"'(]*)(?:this|these|that|those|it|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
     r"however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
     r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely)\b"
@@ -49,27 +64,18 @@ _LEANS_BACK = re.compile(
     re.IGNORECASE,
 )
 
+_BLOCKS = frozenset({"code", "table", "formula"})
+_ANNOUNCED = _BLOCKS | {"item"}
+
 Place = tuple[int, int]
 """A unit's passage, and its place in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Neighbouring units of one passage that are said together, both ends included."""
-
-    passage: int
-    first: int
-    last: int
-
-    def places(self) -> list[Place]:
-        return [(self.passage, place) for place in range(self.first, self.last + 1)]
 
 
 class ExtractiveGenerator:
     """The embedded default. Arm `rag` only: it has nothing to say without passages and nothing to tune."""
 
-    def __init__(self, embed: Embed, model_name: str) -> None:
-        self._scorer = SentenceScorer(embed)
+    def __init__(self, reader: SentenceReader, model_name: str) -> None:
+        self._reader = reader
         self._model_name = model_name
 
     @property
@@ -98,61 +104,66 @@ class ExtractiveGenerator:
         Raises:
             ArmUnavailable: any arm but `rag`.
         """
-        if request.arm == "rag":
-            return
-        needs = "a language model" if request.arm == "base" else "a language model and a LoRA adapter"
-        adapter = "" if request.arm == "base" else " --adapter NAME=FOLDER"
-        raise ArmUnavailable(
-            f"arm {request.arm!r} needs {needs}; the extractive generator only answers from passages",
-            hint=f"start with `--generator local --model PATH_OR_NAME{adapter}`, or ask with `--arm rag`",
-        )
+        refuse_without_model(request.arm)
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        """Yields one piece a run of sentences, listing or table, in reading order, then the figures."""
+        """Yields one piece per sentence, listing or table, in reading order, then the figures."""
         self.check(request)
         started = time.perf_counter()
-        question = request.question
-        english = translate_terms(question) if is_chinese(question) else ""
-        texts = self.choose(english or question, request.passages, request.max_tokens, code=asks_for_code(question))
+        units = self.choose(
+            request.standalone_question or request.question,
+            request.passages,
+            request.max_tokens,
+            code=asks_for_code(request.question),
+        )
+        pieces = _pieces(units, request)
         written = 0
-        for index, text in enumerate(texts):
-            if request.cancelled():
-                raise Cancelled("the answer was stopped")
-            written += count_tokens(text)
-            yield TextPiece(text if index == 0 else _separator(texts[index - 1], text) + text)
+        for piece in _until_stop(pieces, request.stop) if request.stop else pieces:
+            written += count_tokens(piece.text)
+            yield piece
         seconds = time.perf_counter() - started
-        read = count_tokens(question) + sum(count_tokens(passage.text) for passage in request.passages)
+        read = count_tokens(request.question) + sum(count_tokens(passage.text) for passage in request.passages)
         yield GenerationDone(
             usage=Usage(prompt_tokens=read, completion_tokens=written),
             tokens_per_s=written / seconds if written > 1 and seconds > 0 else 0.0,
             peak_memory_bytes=peak_process_bytes(),
-            refused=not texts,
+            refused=not units,
             passages_used=len(request.passages),
         )
 
     def choose(
         self, question: str, passages: Sequence[Passage], max_tokens: int | None = None, *, code: bool = False
-    ) -> list[str]:
-        """The chosen sentences with their markers, in reading order.
+    ) -> list[Unit]:
+        """The chosen sentences, listings and tables, in reading order.
 
         Args:
             question: in the language of the passages.
             max_tokens: longest answer; None is about `WORDS` words.
             code: whether a listing is asked for.
         """
-        scored = self._scorer.score(question, passages)
-        if not scored.units:
-            return []
+        scored = self._reader.read(question, passages)
         words = WORDS if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        book = {(unit.passage, unit.place): unit for unit in (*units_of(passages), *scored.units)}
-        runs: list[_Run] = []
+        book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
+        places: set[Place] = set()
         if code and (listing := _best_listing(scored, words if max_tokens is not None else LISTING_WORDS)):
-            runs.append(_Run(listing.passage, listing.place, listing.place))
-        runs.extend(_choose_runs(scored, book, words))
-        return [_say(run, book) for run in _in_reading_order(runs, book)]
+            places.add((listing.passage, listing.place))
+        places = _choose_places(scored, book, words, places)
+        return [book[place] for place in sorted(places) if book[place].kind != "heading"]
 
     def close(self) -> None:
         """Nothing to free: the embedder belongs to the library."""
+
+
+def refuse_without_model(arm: Arm) -> None:
+    """Raises ArmUnavailable for the arms that need a language model."""
+    if arm == "rag":
+        return
+    needs = "a language model" if arm == "base" else "a language model and a LoRA adapter"
+    adapter = "" if arm == "base" else " --adapter NAME=FOLDER"
+    raise ArmUnavailable(
+        f"arm {arm!r} needs {needs}; the extractive generator only answers from passages",
+        hint=f"start with `--generator local --model PATH_OR_NAME{adapter}`, or ask with `--arm rag`",
+    )
 
 
 def asks_for_code(question: str) -> bool:
@@ -171,111 +182,147 @@ def peak_process_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _choose_runs(scored: ScoredUnits, book: dict[Place, Unit], words: int) -> list[_Run]:
-    """Greedy maximal marginal relevance within `words`, each choice with what it cannot be understood without."""
-    waiting = [i for i, unit in enumerate(scored.units) if unit.span.kind != "code" and scored.scores[i] > 0]
+def _choose_places(scored: Sequence[ScoredUnit], book: dict[Place, Unit], words: int, taken: set[Place]) -> set[Place]:
+    """Greedy maximal marginal relevance within `words`, each choice with the neighbours it needs.
+
+    Args:
+        taken: places that are already chosen.
+    """
+    waiting = [item for item in scored if item.score > 0 and _is_statement(item.unit)]
     if not waiting:
-        return []
-    best = max(scored.scores[i] for i in waiting)
-    likeness = scored.vectors @ scored.vectors.T
-    taken: set[Place] = set()
-    picked: list[int] = []
-    runs: list[_Run] = []
+        return taken
+    least = LEAST_SHARE * max(item.score for item in waiting)
+    chosen = set(taken)
+    picked: list[Unit] = []
     left = words
-    while waiting:
-        repeated = {i: max((float(likeness[i, j]) for j in picked), default=0.0) for i in waiting}
-        i = max(waiting, key=lambda item: (scored.scores[item] - REPEAT_WEIGHT * repeated[item], -item))
-        waiting.remove(i)
-        unit = scored.units[i]
-        if scored.scores[i] < LEAST_SHARE * best or repeated[i] > REPEATED or (unit.passage, unit.place) in taken:
+    while waiting and left > 0:
+        repeated = [max((_similarity(item.unit, other) for other in picked), default=0.0) for item in waiting]
+        best = max(range(len(waiting)), key=lambda i: waiting[i].score - REPEAT_WEIGHT * repeated[i])
+        item = waiting.pop(best)
+        unit = item.unit
+        if item.score < least or repeated[best] > REPEATED or (unit.passage, unit.place) in chosen:
             continue
-        run = _whole_thought(unit, book)
-        cost = sum(count_words(book[place].text) + MARKER_WORDS for place in run.places() if place not in taken)
-        if cost > left and runs:
+        thought = [place for place in _whole_thought(unit, book) if place not in chosen]
+        cost = sum(count_words(book[place].text) + MARKER_WORDS for place in thought)
+        if cost > left and picked:
             continue
-        picked.append(i)
-        runs.append(run)
-        taken.update(run.places())
+        picked.append(unit)
+        chosen.update(thought)
         left -= cost
-        if left <= 0:
-            break
-    return runs
+    return chosen
 
 
-def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> _Run:
-    """The unit with what it leans on, what leans on it, the signature that it describes, the list that it announces."""
+def _is_statement(unit: Unit) -> bool:
+    """Whether a unit can be chosen for itself; listings and formulas come with the sentence that announces them."""
+    if unit.kind == "table":
+        return count_words(unit.text) <= LISTING_WORDS
+    return unit.kind in ("sentence", "item")
+
+
+def _similarity(one: Unit, other: Unit) -> float:
+    """Share of their terms that two units have in common, 0 to 1 (Jaccard)."""
+    either = len(one.pieces | other.pieces)
+    return len(one.pieces & other.pieces) / either if either else 1.0
+
+
+def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
+    """The sentence plus the neighbours needed to read it alone.
+
+    These are the sentence that 'this' refers to, a short one that goes on, and the list, listing or formula after its
+    colon.
+    """
     first = last = unit.place
     for _ in range(2):
         before = book.get((unit.passage, first - 1))
-        leans = _LEANS_BACK.match(book[unit.passage, first].text)
-        if before is None or before.span.kind not in ("sentence", "item") or not leans:
+        refers = _REFERS_BACK.match(book[unit.passage, first].text)
+        if before is None or before.kind not in ("sentence", "item") or not refers:
             break
-        first -= 1
-    above = book.get((unit.passage, first - 1))
-    if above is not None and is_signature(above):
         first -= 1
     following = book.get((unit.passage, last + 1))
     if following is not None and _goes_on(unit, following):
         last += 1
     if unit.text.endswith((":", "：")):
         left = LIST_WORDS
-        while (after := book.get((unit.passage, last + 1))) is not None and after.span.kind in (
-            "item",
-            "table",
-            "code",
-        ):
+        while (after := book.get((unit.passage, last + 1))) is not None and after.kind in _ANNOUNCED:
             left -= count_words(after.text)
             if left < 0:
                 break
             last += 1
-            if after.span.kind == "code":
+            if after.kind in ("code", "formula"):
                 break
-    return _Run(unit.passage, first, last)
+    return [(unit.passage, place) for place in range(first, last + 1)]
 
 
 def _goes_on(unit: Unit, following: Unit) -> bool:
     """Whether a short sentence of the same paragraph says more of what the unit says."""
-    same = following.span.paragraph == unit.span.paragraph and following.span.kind in ("sentence", "item")
-    return same and bool(_LEANS_BACK.match(following.text)) and count_words(following.text) <= FOLLOWING_WORDS
+    same = following.paragraph == unit.paragraph and following.kind in ("sentence", "item")
+    return same and bool(_REFERS_BACK.match(following.text)) and count_words(following.text) <= FOLLOWING_WORDS
 
 
-def _best_listing(scored: ScoredUnits, words: int) -> Unit | None:
-    listings = [
-        (score, -number, unit)
-        for number, (score, unit) in enumerate(zip(scored.scores, scored.units, strict=True))
-        if unit.span.kind == "code" and count_words(unit.text) <= words
-    ]
-    return max(listings)[2] if listings else None
+def _best_listing(scored: Sequence[ScoredUnit], words: int) -> Unit | None:
+    listings = (item.unit for item in scored if item.unit.kind == "code" and count_words(item.unit.text) <= words)
+    return next(listings, None)
 
 
-def _in_reading_order(runs: Sequence[_Run], book: dict[Place, Unit]) -> list[_Run]:
-    """Runs merged where they touch; passages in order of rank, sentences as the book has them."""
-    merged: list[_Run] = []
-    for run in sorted(runs, key=lambda item: (item.passage, item.first)):
-        last = merged[-1] if merged else None
-        touching = last is not None and last.passage == run.passage and run.first <= last.last + 1
-        if last is not None and touching and book[run.passage, run.first].span.kind != "code":
-            merged[-1] = _Run(run.passage, last.first, max(last.last, run.last))
-        else:
-            merged.append(run)
-    return merged
+def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:
+    for unit, before in zip(units, [None, *units], strict=False):
+        if request.cancelled():
+            raise Cancelled("the answer was stopped")
+        yield _say(unit, before, request.passages[unit.passage].format)
 
 
-def _say(run: _Run, book: dict[Place, Unit]) -> str:
-    """Each sentence with its marker; a listing or table keeps its lines, with the marker on a line below."""
-    out: list[str] = []
-    for place in run.places():
-        unit = book[place]
-        if unit.span.kind in ("code", "table"):
-            out.append(f"\n\n{unit.text}\n\n[{run.passage + 1}]\n\n")
-        elif unit.span.kind != "heading":
-            text = " ".join(without_markers(unit.text).split())
-            bullet = "\n- " if unit.span.kind == "item" else ""
-            out.append(f"{bullet}{text} [{run.passage + 1}] ")
-    return re.sub(r" *\n{3,}", "\n\n", "".join(out)).strip()
+def _until_stop(pieces: Iterator[TextPiece], strings: Sequence[str]) -> Iterator[TextPiece]:
+    """The pieces up to the first of the stop strings."""
+    stop = StopStrings(strings)
+    for piece in pieces:
+        if text := stop.push(piece.text):
+            yield replace(piece, text=text)
+        if stop.hit:
+            return
+    if text := stop.finish():
+        yield TextPiece(text)
 
 
-def _separator(before: str, after: str) -> str:
-    if before.endswith("```") or after.startswith(("```", "|", "+")) or "\n\n" in before:
+def _say(unit: Unit, before: Unit | None, book_format: str) -> TextPiece:
+    """The unit with its marker, separated from the text before it.
+
+    A listing, table or formula keeps its lines and has the marker on a line below.
+    """
+    kind, marker = unit.kind, f"[{unit.passage + 1}]"
+    if kind in ("code", "formula"):
+        said = f"{unit.text}\n\n{marker}"
+    elif kind == "table":
+        said = f"{as_markdown(unit.text, book_format)}\n\n{marker}"
+    else:
+        text = as_markdown(" ".join(without_markers(unit.text).split()), book_format)
+        said = f"{'- ' if kind == 'item' else ''}{text} {marker}"
+    quoted = Quoted(unit.passage + 1, unit.start, unit.end)
+    return TextPiece(_separator(before, unit) + said, quoted)
+
+
+def _separator(before: Unit | None, unit: Unit) -> str:
+    if before is None:
+        return ""
+    kinds = (before.kind, unit.kind)
+    if not _BLOCKS.isdisjoint(kinds) or kinds == ("item", "sentence"):
         return "\n\n"
-    return "\n" if before.startswith("- ") or after.startswith("- ") or "\n" in before else " "
+    return "\n" if unit.kind == "item" else " "
+
+
+def as_markdown(text: str, book_format: str) -> str:
+    """A sentence or table of a book of this format, safe to read as Markdown; links become their text."""
+    if book_format in PLAIN_FORMATS:
+        return _MARKUP.sub(_escaped, text)
+    text = _LINK.sub(lambda match: match["code"] or match["label"] or "", text)
+    if book_format in MARKDOWN_FORMATS:
+        return text
+    return _MARKUP.sub(lambda match: f"`{match['name']}`" if match["name"] else match[0], text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match["code"]:
+        return match["code"]
+    if match["name"]:
+        return f"`{match['name']}`"
+    mark = match["mark"]
+    return f"{mark}\\" if mark[0].isdigit() else f"\\{mark}"

@@ -1,166 +1,173 @@
-"""Talks to an OpenAI-compatible engine over HTTP: retries what is worth retrying, streams, and can be stopped.
+"""A client of OpenAI-compatible engines: retries what is worth retrying, streams, and can be cancelled while it waits.
 
-Knows nothing of questions and passages. A request is tried again only before its first byte arrived: when no
-connection came about, and on 429, 500, 502, 503 and 504, after a pause that doubles or that the engine asks for.
+A request is tried again only before its first byte arrived: when no connection came about, and on 429, 500, 502, 503
+and 504, after a pause that doubles or that the engine asks for. Why not the `openai` package: docs/decisions.md.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
-import queue
 import threading
-import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from indexes.errors import Busy, Cancelled
+from indexes.errors import Busy, CoalesceError
 from rag.errors import EngineUnreachable, GenerationFailed, PromptTooLong
+from rag.generators.stream_text import Relay
 
+_RETRIES = 3
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _CONNECT_TIMEOUT_S = 5.0
-_LONGEST_PAUSE_S = 10.0
-_POLL_S = 0.05
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _TOO_LONG = (
     "context length", "context_length", "maximum context", "context size", "context window", "too long",
     "longer than the", "max_model_len", "exceeds the available context", "input length",
 )  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The last thing in the queue of a stream's lines."""
-
-    error: BaseException | None = None
+Json = dict[str, Any]
 
 
 class OpenAIClient:
-    """One engine.
+    """One engine. Requests run on an event loop in a thread of their own, so that a caller never waits for the network.
 
     Args:
         base_url: its address; `/v1` is added where no path is given.
         request_timeout_s: longest silence of the engine, also before its first token.
-        retries: tries after the first; pause_s: before the first of them.
     """
 
-    def __init__(
-        self, base_url: str, api_key: str | None, request_timeout_s: float, *, retries: int = 3, pause_s: float = 0.5
-    ) -> None:
+    def __init__(self, base_url: str, api_key: str | None, request_timeout_s: float) -> None:
         parts = urlsplit(base_url)
         self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
-        self._retries = retries
-        self._pause_s = pause_s
-        self._timeout_s = request_timeout_s
-        self._client = httpx.Client(
+        self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(request_timeout_s, connect=min(_CONNECT_TIMEOUT_S, request_timeout_s)),
-            trust_env=parts.hostname not in _LOOPBACK,  # a proxy has no business between two processes of one machine
+            trust_env=parts.hostname not in _LOOPBACK,  # no proxy between two processes of one machine
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str) -> Json:
         """The JSON object at `path`; errors as for `post`."""
-        return self._json("GET", path, None, lambda: False)
+        return next(self._run(self._fetch("GET", path, None), lambda: False))
 
-    def post(self, path: str, body: dict[str, Any], cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def post(self, path: str, body: Json, cancelled: Callable[[], bool] = lambda: False) -> Json:
         """The engine's JSON answer.
 
         Raises:
-            EngineUnreachable: no connection, no answer in time, or an answer that is none.
-            Busy: it stays overloaded.
+            EngineUnreachable: no connection, no answer in time, or not an answer in the OpenAI format.
+            Busy: the engine stays overloaded.
             PromptTooLong: the prompt exceeds the engine's context.
-            GenerationFailed: it refuses the request.
-            Cancelled: `cancelled` became true between two tries.
+            GenerationFailed: the engine refuses the request.
+            Cancelled: `cancelled` became true.
         """
-        return self._json("POST", path, body, cancelled)
+        return next(self._run(self._fetch("POST", path, body), cancelled))
 
-    def stream(
-        self, path: str, body: dict[str, Any], cancelled: Callable[[], bool]
-    ) -> Generator[dict[str, Any], None, None]:
-        """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up.
+    def stream(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Json, None, None]:
+        """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up."""
+        return self._run(self._events(path, body), cancelled)
 
-        The connection is read on a thread of its own, so that a stopped answer need not wait for the engine's next
-        word.
-        """
-        response = self._open("POST", path, body, cancelled)
-        lines: queue.SimpleQueue[str | _End] = queue.SimpleQueue()
-        reader = threading.Thread(target=_read_lines, args=(response, lines), name="coalesce-remote", daemon=True)
-        reader.start()
+    def close(self) -> None:
+        """Ends running requests and closes all connections."""
+
+        async def end() -> None:
+            running = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self._client.aclose()
+
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(end(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _run(self, items: AsyncIterator[Json], cancelled: Callable[[], bool]) -> Generator[Json, None, None]:
+        """The items of `items`, which runs on the loop; leaving cancels it, which closes its connection."""
+        relay: Relay[Json] = Relay()
+
+        async def run() -> None:
+            try:
+                async for item in items:
+                    relay.put(item)
+            except asyncio.CancelledError:
+                relay.end(GenerationFailed("The generator was closed."))
+                raise
+            except Exception as error:  # noqa: BLE001 - the consumer raises it
+                relay.end(error if isinstance(error, CoalesceError) else self._broken(error))
+            else:
+                relay.end()
+
+        task = asyncio.run_coroutine_threadsafe(run(), self._running_loop())
         try:
-            while True:
-                try:
-                    line = lines.get(timeout=_POLL_S)
-                except queue.Empty:
-                    if cancelled():
-                        raise Cancelled("The answer was stopped.") from None
-                    continue
-                if isinstance(line, _End):
-                    if line.error is not None:
-                        raise self._broken(line.error)
-                    return
+            yield from relay.items(cancelled)
+        finally:
+            task.cancel()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_run_loop, args=(self._loop,), name="coalesce-remote", daemon=True).start()
+            return self._loop
+
+    async def _fetch(self, method: str, path: str, body: Json | None) -> AsyncIterator[Json]:
+        response = await self._open(method, path, body)
+        try:
+            content = json.loads(await response.aread())
+        finally:
+            await response.aclose()
+        if not isinstance(content, dict):
+            raise ValueError(f"expected an object, found {type(content).__name__}")
+        yield content
+
+    async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
+        response = await self._open("POST", path, body)
+        try:
+            async for line in response.aiter_lines():
                 if not line.startswith("data:"):
                     continue  # empty lines, comments that keep the connection open, event names
                 data = line[5:].strip()
                 if data == "[DONE]":
                     return
-                yield self._event(data)
-                if cancelled():
-                    raise Cancelled("The answer was stopped.")
+                yield _event(data)
         finally:
-            _hang_up(response)
+            await response.aclose()
 
-    def close(self) -> None:
-        """Closes all connections."""
-        self._client.close()
-
-    def _json(
-        self, method: str, path: str, body: dict[str, Any] | None, cancelled: Callable[[], bool]
-    ) -> dict[str, Any]:
-        response = self._open(method, path, body, cancelled)
-        try:
-            content = json.loads(response.read())
-        except (httpx.HTTPError, ValueError) as error:
-            raise self._broken(error) from error
-        finally:
-            response.close()
-        if not isinstance(content, dict):
-            raise self._broken(ValueError(f"expected an object, found {type(content).__name__}"))
-        return content
-
-    def _open(
-        self, method: str, path: str, body: dict[str, Any] | None, cancelled: Callable[[], bool]
-    ) -> httpx.Response:
+    async def _open(self, method: str, path: str, body: Json | None) -> httpx.Response:
         """A response with status 2xx whose body has not been read yet."""
-        for attempt in range(self._retries + 1):
-            pause = self._pause_s * 2**attempt
+        for attempt in range(_RETRIES + 1):
+            pause = _FIRST_PAUSE_S * 2**attempt
             try:
                 request = self._client.build_request(method, f"{self.base_url}/{path}", json=body)
-                response = self._client.send(request, stream=True)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if attempt == self._retries or not isinstance(error, httpx.ConnectError | httpx.RemoteProtocolError):
-                    raise self._broken(error) from error
+                response = await self._client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.RemoteProtocolError):
+                if attempt == _RETRIES:
+                    raise
             else:
                 if response.is_success:
                     return response
-                refusal = self._refusal(response)
-                if response.status_code not in _RETRIED or attempt == self._retries:
+                refusal = await self._refusal(response)
+                if response.status_code not in _RETRIED or attempt == _RETRIES:
                     raise refusal
                 pause = max(pause, _retry_after_s(response))
-            _sleep(min(pause, _LONGEST_PAUSE_S), cancelled)
+            await asyncio.sleep(min(pause, _LONGEST_PAUSE_S))
         raise ValueError("the last try either returns or raises")
 
-    def _refusal(self, response: httpx.Response) -> Exception:
+    async def _refusal(self, response: httpx.Response) -> Exception:
         """The engine's error as ours."""
         try:
-            text = response.read().decode("utf-8", "replace")
+            text = (await response.aread()).decode("utf-8", "replace")
         except httpx.HTTPError as error:
             return self._broken(error)
         finally:
-            response.close()
+            await response.aclose()
         message, status = _error_text(text), response.status_code
         if status in (429, 503):
             return Busy(
@@ -177,7 +184,7 @@ class OpenAIClient:
             return PromptTooLong(f"The prompt exceeds the engine's context: {message}", hint="Ask a shorter question.")
         if status == 404:
             return EngineUnreachable(
-                f"The engine at {self.base_url} does not know it (404): {message}",
+                f"The engine at {self.base_url} does not know this path or model (404): {message}",
                 hint=f"Check --base-url and --model; `curl {self.base_url}/models` lists what it serves.",
             )
         kind = EngineUnreachable if status >= 500 else GenerationFailed
@@ -186,54 +193,27 @@ class OpenAIClient:
     def _broken(self, error: BaseException) -> EngineUnreachable:
         what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "does not answer"
         if isinstance(error, ValueError):
-            what = "answers nonsense"
+            what = "does not answer in the OpenAI format"
         return EngineUnreachable(
             f"The engine at {self.base_url} {what}: {type(error).__name__}: {str(error)[:300]}",
             hint="Start it, or correct --base-url (it ends in /v1).",
         )
 
-    def _event(self, data: str) -> dict[str, Any]:
-        try:
-            event = json.loads(data)
-        except ValueError as error:
-            raise self._broken(error) from error
-        if not isinstance(event, dict):
-            raise self._broken(ValueError(f"expected an object, found {data[:80]}"))
-        if "error" in event:
-            raise GenerationFailed(
-                f"The engine failed in the middle of the answer: {_error_text(data)}", hint="Its log says more."
-            )
-        return event
+
+def _event(data: str) -> Json:
+    event = json.loads(data)
+    if not isinstance(event, dict):
+        raise ValueError(f"expected an object, found {data[:80]}")
+    if "error" in event:
+        raise GenerationFailed(
+            f"The engine failed in the middle of the answer: {_error_text(data)}", hint="Its log says more."
+        )
+    return event
 
 
-def _read_lines(response: httpx.Response, lines: queue.SimpleQueue[str | _End]) -> None:
-    """Runs on a thread of its own; ends when the engine does or when the response is closed under it."""
-    try:
-        for line in response.iter_lines():
-            lines.put(line)
-    except BaseException as error:  # noqa: BLE001 - whatever ends the connection is told to its consumer
-        lines.put(_End(error))
-    else:
-        lines.put(_End())
-
-
-def _hang_up(response: httpx.Response) -> None:
-    """Closes a response that another thread may be reading: shutting the socket down is what wakes that thread."""
-    import socket
-
-    stream = response.extensions.get("network_stream")
-    with contextlib.suppress(OSError, AttributeError):
-        stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
-    with contextlib.suppress(Exception):
-        response.close()
-
-
-def _sleep(seconds: float, cancelled: Callable[[], bool]) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if cancelled():
-            raise Cancelled("The answer was stopped.")
-        time.sleep(min(left, _POLL_S))
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 def _retry_after_s(response: httpx.Response) -> float:

@@ -1,18 +1,18 @@
-"""The words that are put to a language model: system text, passages, conversation, question, in this order.
+"""Prompts of language models: system text, passages, conversation and question, in this order; and a model's refusal.
 
-What repeats comes first, so that the keys and values of a prefix can be kept: the system text is the same for every
+What repeats comes first, so that keys and values of a prefix can be kept: the system text is the same for every
 question, the passages for every turn that finds the same ones, the conversation grows at its end, the question is last.
-It knows nothing of tokenizers; a generator turns messages into its own tokens.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+from indexes.words import is_chinese
 from rag.generators.protocol import GenerationRequest
-from rag.retrieval.language import is_chinese
-from rag.types import Passage, Turn
+from rag.types import Passage
 
 
 class Message(TypedDict):
@@ -35,6 +35,17 @@ ANSWER_IN_CHINESE = "Answer in Chinese; leave identifiers and code as they are."
 ANSWER_IN_ENGLISH = "Answer in English."
 CHOICE_LETTERS = "ABCDEFGHIJ"
 
+_MOST_CHARACTERS = 400
+_CITED = re.compile(r"\[\d+\]")
+_DENIES = re.compile(
+    r"\b(?:do(?:es)?|did|is|are|was|were|can|could)(?: not|n['’]t)\b[^.]{0,60}"
+    r"\b(?:answer|contain|mention|say|state|provide|specify|cover|discuss|describe|address|include|give|find|know)"
+    r"|\bcannot\b[^.]{0,40}\b(?:answer|be (?:answered|found|determined)|find|determine)"
+    r"|\bno (?:information|mention|answer|passage)\b|\bnot (?:answered|mentioned|covered|stated|found|specified)\b"
+    r"|没有(?:提到|提及|说明|回答|包含|给出|涉及|相关)|未(?:提到|提及|说明|涉及|给出)|无法(?:回答|确定|从)|不知道",
+    re.IGNORECASE,
+)
+
 
 def render_messages(request: GenerationRequest) -> list[Message]:
     """The chat for one request; the last message is the user's question."""
@@ -44,14 +55,6 @@ def render_messages(request: GenerationRequest) -> list[Message]:
         messages.append({"role": "assistant", "content": turn.answer})
     messages.append({"role": "user", "content": _question(request.question)})
     return messages
-
-
-def render_text(request: GenerationRequest) -> str:
-    """The same as plain text, for a model without a chat template; ends where the answer begins."""
-    parts = [_system(request.passages)]
-    parts.extend(_turn_text(turn) for turn in request.turns)
-    parts.append(f"Question: {_question(request.question)}\nAnswer:")
-    return "\n\n".join(parts)
 
 
 def render_passages(passages: Sequence[Passage]) -> str:
@@ -64,6 +67,12 @@ def render_choices(question: str, choices: Sequence[str]) -> str:
     options = "\n".join(f"{letter}. {choice}" for letter, choice in zip(CHOICE_LETTERS, choices, strict=False))
     ask = "只回答正确选项的字母。" if is_chinese(question) else "Answer with the letter of the right option only."
     return f"{question}\n{options}\n{ask}"
+
+
+def says_unknown(answer: str) -> bool:
+    """True when a short answer without citations says that the passages (or the model) do not know."""
+    text = answer.strip()
+    return 0 < len(text) <= _MOST_CHARACTERS and not _CITED.search(text) and bool(_DENIES.search(text))
 
 
 def _system(passages: Sequence[Passage]) -> str:
@@ -79,7 +88,3 @@ def _source(passage: Passage) -> str:
 
 def _question(question: str) -> str:
     return f"{question}\n\n{ANSWER_IN_CHINESE if is_chinese(question) else ANSWER_IN_ENGLISH}"
-
-
-def _turn_text(turn: Turn) -> str:
-    return f"Question: {turn.question}\nAnswer: {turn.answer}"

@@ -1,16 +1,17 @@
 """The `Generator` Protocol: what the engine asks of anything that writes answers.
 
 llama-index's `LLM` has no typed place for the first token's time, cancellation, adapters or cached prompt tokens,
-so the seam is our own; `rag/generators/llama_index_llm.py` gives it llama-index's face.
+so the seam is our own; `rag/llama_index.py` gives it llama-index's face.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from rag.types import Arm, Passage, Turn, Usage
+from rag.errors import ArmUnavailable
+from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,13 @@ class GenerationRequest:
 
     Attributes:
         question: the user's words.
+        standalone_question: the question in English words, after the earlier one where it refers to that, for choosing
+            sentences; "" in arms without passages. A generator that reads `turns` does not need it.
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
-        stop: the answer ends before the first of these strings; a generator that can stops writing there.
+        stop: the answer ends before the first of these strings.
         cancelled: polled between tokens; the generator stops within two tokens of its becoming true.
     """
 
@@ -37,14 +40,20 @@ class GenerationRequest:
     sampling_top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    standalone_question: str = ""
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A piece of the answer's text as it is written; markers such as `[1]` name passages by number."""
+    """A piece of the answer's text; markers such as `[1]` name passages by number.
+
+    Attributes:
+        quoted: what the piece quotes, where the generator knows it; such a piece ends with its marker.
+    """
 
     text: str
+    quoted: Quoted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class GenerationDone:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScores:
-    """How a generator scores the options of a choice question: higher is better, one number an option.
+    """How a generator scores the options of a choice question: higher is better, one number per option.
 
     Attributes:
         extra: other scorings by name.
@@ -127,6 +136,32 @@ class Generator(Protocol):
 class ChoiceScorer(Protocol):
     """A generator that can score the options of a choice question without writing text."""
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that can be asked for."""
+        ...
+
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores each option, with the passages of the request when it has any."""
         ...
+
+
+def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms of a language model with these adapters: the tuned ones need one."""
+    return ("base", "tuned", "rag", "rag+tuned") if adapters else ("base", "rag")
+
+
+def adapter_of(request: GenerationRequest, loaded: Sequence[str]) -> str | None:
+    """The adapter that runs a request, None for the bare model.
+
+    Raises:
+        ArmUnavailable: the arm is a tuned one, and its adapter is not loaded.
+    """
+    if request.arm not in TUNED_ARMS:
+        return None
+    if request.adapter in loaded:
+        return request.adapter
+    raise ArmUnavailable(
+        f"arm {request.arm!r}: adapter {request.adapter!r} is not loaded; loaded: {', '.join(loaded) or 'none'}",
+        hint="Start with --adapter NAME=FOLDER (`coalesce tune` makes one), or name a loaded one with `adapter`.",
+    )

@@ -16,17 +16,24 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
-from rag.generators.abstention import says_unknown
-from rag.generators.detokenizer import ReasoningFilter
+from rag.generators.chat_prompt import ever_smaller
 from rag.generators.openai_client import OpenAIClient
-from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages
-from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
+from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages, says_unknown
+from rag.generators.protocol import (
+    ChoiceScores,
+    GenerationDone,
+    GenerationRequest,
+    TextPiece,
+    adapter_of,
+    arms_with,
+)
+from rag.generators.stream_text import AnswerText
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Usage
 
 _TOP_LOGPROBS = 20
 _LETTER_TOKENS = 4
-_CHARS_A_TOKEN = 4  # of English; a Chinese character is about one token
+_CHARS_PER_TOKEN = 4  # of English; a Chinese character is about one token
 _LETTER = re.compile(r"^\W*(?:option|answer|the answer is|选项|答案是?)?\W*([A-J])(?![A-Za-z])", re.IGNORECASE)
 
 
@@ -58,7 +65,7 @@ class RemoteGenerator:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """All four with an adapter, `base` and `rag` without."""
-        return ("base", "tuned", "rag", "rag+tuned") if self._settings.adapters else ("base", "rag")
+        return arms_with(self.adapters)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -87,19 +94,16 @@ class RemoteGenerator:
             ArmUnavailable, PromptTooLong, EngineUnreachable, Busy, GenerationFailed, Cancelled.
         """
         model = self._served_model(request)
-        while True:
+        refusal: PromptTooLong | None = None
+        for smaller in ever_smaller(request):
             try:
-                with closing(self._attempt(request, model)) as attempt:
+                with closing(self._attempt(smaller, model)) as attempt:
                     yield from attempt
-            except PromptTooLong:
-                if request.passages:
-                    request = replace(request, passages=request.passages[:-1])
-                elif request.turns:
-                    request = replace(request, turns=request.turns[1:])
-                else:
-                    raise
+            except PromptTooLong as error:
+                refusal = error
             else:
                 return
+        raise refusal or ValueError("a request has at least one form")
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores options by the log-probability of their letter; 1 and 0 by the letter written where none are given.
@@ -109,15 +113,13 @@ class RemoteGenerator:
         Raises:
             GenerationFailed: neither can be read from the answer; other errors as for `stream`.
         """
-        while True:
+        refusal: PromptTooLong | None = None
+        for smaller in ever_smaller(request):
             try:
-                scores = self._score_choices(request, choices)
-            except PromptTooLong:
-                if not request.passages:
-                    raise
-                request = replace(request, passages=request.passages[:-1])
-            else:
-                return replace(scores, passages_used=len(request.passages))
+                return replace(self._score_choices(smaller, choices), passages_used=len(smaller.passages))
+            except PromptTooLong as error:
+                refusal = error
+        raise refusal or ValueError("a request has at least one form")
 
     def _score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         listed = replace(request, question=render_choices(request.question, choices), temperature=0.0)
@@ -149,8 +151,7 @@ class RemoteGenerator:
 
     def _attempt(self, request: GenerationRequest, model: str) -> Yields[TextPiece | GenerationDone, None, None]:
         body = self._body(request, model) | {"stream": True, "stream_options": {"include_usage": True}}
-        reasoning = ReasoningFilter()
-        shown: list[str] = []
+        answer = AnswerText(request.stop)
         usage: Any = None
         pieces = 0
         finished = False
@@ -158,8 +159,7 @@ class RemoteGenerator:
         with closing(self._client.stream("chat/completions", body, request.cancelled)) as events:
             for event in events:
                 usage = event.get("usage") or usage
-                choices = event.get("choices") or []
-                if not choices:
+                if not event.get("choices"):
                     continue
                 choice = _first_choice(event)
                 finished = finished or choice.get("finish_reason") is not None
@@ -169,13 +169,14 @@ class RemoteGenerator:
                 last_at = time.perf_counter()
                 first_at = first_at or last_at
                 pieces += 1
-                if piece := reasoning.push(str(text)):
-                    shown.append(piece)
+                if piece := answer.push(str(text)):
                     yield TextPiece(piece)
+                if answer.stopped:  # an engine that ignores `stop`
+                    finished = True
+                    break
         if not finished:
-            raise GenerationFailed("The engine ended the answer before its end.", hint="Its log says more; ask again.")
-        if rest := reasoning.finish():
-            shown.append(rest)
+            raise GenerationFailed("The connection ended before the answer did.", hint="The engine's log says more.")
+        if rest := answer.finish():
             yield TextPiece(rest)
         counted = _usage(usage, pieces)
         seconds = last_at - first_at
@@ -183,7 +184,7 @@ class RemoteGenerator:
             usage=counted,
             tokens_per_s=(counted.completion_tokens - 1) / seconds if seconds > 0 else 0.0,
             peak_memory_bytes=0,
-            refused=request.arm in RETRIEVING_ARMS and says_unknown("".join(shown)),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(answer.shown),
             passages_used=len(request.passages),
         )
 
@@ -204,20 +205,8 @@ class RemoteGenerator:
 
     def _served_model(self, request: GenerationRequest) -> str:
         """The engine's model name for the request's arm."""
-        if request.arm not in TUNED_ARMS:
-            return self._model
-        adapters = self._settings.adapters
-        if not adapters:
-            raise ArmUnavailable(
-                f"The arm {request.arm} needs a LoRA adapter; none is named.",
-                hint="Load it in the engine and start with --adapter NAME=ENGINE_MODEL_NAME.",
-            )
-        name = request.adapter or (next(iter(adapters)) if len(adapters) == 1 else None)
-        if name not in adapters:
-            raise ArmUnavailable(
-                f"There is no adapter {name}; named are: {', '.join(adapters)}.", hint="Name one with `adapter`."
-            )
-        return adapters[name]
+        adapter = adapter_of(request, self.adapters)
+        return self._model if adapter is None else self._settings.adapters[adapter]
 
     def _context(self) -> int | None:
         """The engine's context, where it says so (vLLM and SGLang do in their list of models); asked once."""
@@ -235,9 +224,9 @@ class RemoteGenerator:
 
 
 def _least_tokens(text: str) -> int:
-    """A count that is too low rather than too high."""
+    """A lower bound of the text's tokens."""
     wide = sum(ord(character) > 0x2E80 for character in text)
-    return wide // 2 + (len(text) - wide) // (2 * _CHARS_A_TOKEN)
+    return wide // 2 + (len(text) - wide) // (2 * _CHARS_PER_TOKEN)
 
 
 def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +234,8 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return cast(dict[str, Any], choices[0])
     raise EngineUnreachable(
-        f"The engine answers nonsense: {str(answer)[:200]}", hint="Check that --base-url is an OpenAI-compatible /v1."
+        f"The engine does not answer in the OpenAI format: {str(answer)[:200]}",
+        hint="Check that --base-url is an OpenAI-compatible /v1.",
     )
 
 

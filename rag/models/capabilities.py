@@ -1,8 +1,8 @@
-"""What a model's architecture allows: read from its config, before any weights.
+"""What a model's architecture allows, read from its config before any weights.
 
-Full attention keeps one key and one value for every token and layer, so a cache can be cut, shared and looked up.
-Sliding-window and recurrent (hybrid) layers throw state away as they go: with those the generator keeps the library's
-own cache for one answer, and reuses and speculates nothing.
+Full attention keeps a key and a value for every token and layer, so a cache can be cut, shared and looked up.
+Sliding-window and recurrent (hybrid) layers discard state as they go: for those the generator keeps the library's own
+cache for one answer, without prefix reuse and prompt lookup.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rag.errors import ModelCannotLoad
+
 Attention = Literal["full", "sliding", "hybrid"]
 
+_WINDOWED = ("sliding_attention", "chunked_attention")
 _UNSTATED_CONTEXT_TOKENS = 2048  # models without position limit in their config (ALiBi) were trained at about this
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a causal language model can do.
+    """Shapes and limits of a causal language model.
 
     Attributes:
-        model_type: the architecture's name in transformers.
-        attention: `full`, `sliding` (some layers see a window), `hybrid` (some layers are recurrent).
+        attention: `full`, `sliding` (some layers see a window shorter than the context), `hybrid` (some are recurrent).
         context_tokens: longest prompt and answer together.
         num_layers, num_full_layers, num_sliding_layers: all layers, and those that keep keys and values.
         kv_heads: key and value heads; key_dim, value_dim: their widths.
         window_tokens: width of the sliding window, None without one.
-        vocab_size, hidden_size, intermediate_size, attention_heads: shapes for the memory estimate.
-        tied_embeddings: input and output embedding are one matrix.
     """
 
-    model_type: str
     attention: Attention
     context_tokens: int
     num_layers: int
@@ -44,30 +43,11 @@ class Capabilities:
     hidden_size: int
     intermediate_size: int
     attention_heads: int
-    tied_embeddings: bool
 
     @property
-    def kv_crop(self) -> bool:
-        """The cache can be cut back to an earlier length."""
+    def keeps_every_token(self) -> bool:
+        """The cache can be cut back and shared: prefix reuse and prompt lookup work."""
         return self.attention == "full"
-
-    @property
-    def prefix_reuse(self) -> bool:
-        """Keys and values of a prompt's beginning serve another prompt that begins alike."""
-        return self.attention == "full"
-
-    @property
-    def prompt_lookup(self) -> bool:
-        """Guessed tokens can be verified and taken back."""
-        return self.attention == "full"
-
-    @property
-    def limits(self) -> str:
-        """One sentence on what this architecture cannot do here; empty for full attention."""
-        if self.attention == "full":
-            return ""
-        kind = "recurrent layers" if self.attention == "hybrid" else "sliding-window layers"
-        return f"{self.model_type} has {kind}: prefix reuse and prompt lookup are off."
 
     def kv_bytes(self, tokens: int, dtype_bytes: int = 2) -> int:
         """Bytes of keys and values for `tokens` tokens: layers × heads × (key + value width) × bytes each."""
@@ -82,37 +62,52 @@ def read_capabilities(config: Any, *, context_cap_tokens: int | None = None) -> 
     Args:
         config: a `transformers.PreTrainedConfig`.
         context_cap_tokens: a lower limit set by the user.
+
+    Raises:
+        ModelCannotLoad: the config lacks what every attention model states.
     """
+    try:
+        return _read(config, context_cap_tokens)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ModelCannotLoad(
+            f"The architecture {getattr(config, 'model_type', '')} cannot be run here: {error}",
+            hint="Serve it with an engine that supports it and use --generator remote.",
+        ) from error
+
+
+def _read(config: Any, context_cap_tokens: int | None) -> Capabilities:
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     num_layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
     hidden = int(text.hidden_size)
+    context = int(getattr(text, "max_position_embeddings", None) or _UNSTATED_CONTEXT_TOKENS)
+    context = min(context, context_cap_tokens) if context_cap_tokens else context
+    window = _window(text)
     types = list(getattr(text, "layer_types", None) or _guessed_layer_types(text, num_layers))
+    if window is not None and window >= context:  # a window that nothing can leave is full attention
+        window, types = None, ["full_attention" if kind in _WINDOWED else kind for kind in types]
     num_full = sum(kind == "full_attention" for kind in types)
-    num_sliding = sum(kind in ("sliding_attention", "chunked_attention") for kind in types)
+    num_sliding = sum(kind in _WINDOWED for kind in types)
     attention: Attention = "full"
     if num_full + num_sliding < len(types) or _is_recurrent(text):
         attention = "hybrid"
     elif num_sliding:
         attention = "sliding"
     key_dim, value_dim, kv_heads = _kv_shape(text, heads, hidden)
-    context = int(getattr(text, "max_position_embeddings", None) or _UNSTATED_CONTEXT_TOKENS)
     return Capabilities(
-        model_type=str(text.model_type),
         attention=attention,
-        context_tokens=min(context, context_cap_tokens) if context_cap_tokens else context,
+        context_tokens=context,
         num_layers=num_layers,
         num_full_layers=num_full,
         num_sliding_layers=num_sliding,
         kv_heads=kv_heads,
         key_dim=key_dim,
         value_dim=value_dim,
-        window_tokens=_window(text) if num_sliding else None,
+        window_tokens=window if num_sliding else None,
         vocab_size=int(text.vocab_size),
         hidden_size=hidden,
-        intermediate_size=int(getattr(text, "intermediate_size", None) or 4 * hidden),
+        intermediate_size=_intermediate_size(text, hidden),
         attention_heads=heads,
-        tied_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
     )
 
 
@@ -129,6 +124,12 @@ def _window(text: Any) -> int | None:
 def _is_recurrent(text: Any) -> bool:
     """State-space and linear-attention models that name their state's size instead of their layers."""
     return any(getattr(text, name, None) for name in ("ssm_state_size", "mamba_d_state", "state_size", "rwkv_version"))
+
+
+def _intermediate_size(text: Any, hidden: int) -> int:
+    """Width of the widest MLP: Gemma 3n lists one per layer."""
+    found = getattr(text, "intermediate_size", None) or 4 * hidden
+    return max(found) if isinstance(found, list | tuple) else int(found)
 
 
 def _kv_shape(text: Any, heads: int, hidden: int) -> tuple[int, int, int]:

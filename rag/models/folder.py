@@ -1,43 +1,22 @@
-"""What a model folder holds, read without loading it: kind, quantization, and whether the download finished.
+"""What a model folder holds, read without loading it: config, quantization, and whether its download finished.
 
-Knows nothing of torch: everything is read from JSON and from the headers of the weight files.
+Imports no torch: everything comes from JSON files and from the headers of the weight files.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rag.errors import ModelCannotLoad
-
-_HEADER_LIMIT_BYTES = 256 << 20  # a safetensors header is a few MB at most; more means the length field is damaged
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """A complete model folder.
-
-    Attributes:
-        path: the folder.
-        config: the content of `config.json`.
-        weights_bytes: size of the weight files.
-        quantized_as: `nf4`, `int8`, another method's name (`gptq`, `awq`, ...), or None when it is not quantized.
-    """
-
-    path: Path
-    config: dict[str, Any]
-    weights_bytes: int
-    quantized_as: str | None
 
 
 def local_folder(name: str) -> Path | None:
     """The folder that `name` means, or None when it is a hub name.
 
     Raises:
-        ModelCannotLoad: `name` can only be a path and nothing is there.
+        ModelCannotLoad: `name` can only be a path, and there is no folder.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -52,25 +31,25 @@ def local_folder(name: str) -> Path | None:
     return None
 
 
-def inspect_folder(path: Path) -> ModelFolder:
-    """Reads and checks a model folder.
+def check_folder(path: Path) -> int:
+    """Checks that a model folder is complete; gives the bytes of its weight files.
 
     Raises:
-        ModelCannotLoad: no or broken `config.json`, weights missing or cut short, an adapter instead of a model.
+        ModelCannotLoad: `config.json` is missing or broken, weights are missing or cut short, or it is an adapter.
     """
-    config = read_config(path)
+    read_config(path)
     files = _weight_files(path)
     for file in files:
         if file.suffix == ".safetensors":
-            _check_safetensors(file)
-    return ModelFolder(path, config, sum(file.stat().st_size for file in files), quantization_of(config))
+            tensor_shapes(file)
+    return sum(file.stat().st_size for file in files)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Content of `config.json` in the folder, or of the file itself.
 
     Raises:
-        ModelCannotLoad: it is missing, is not JSON, or describes no model.
+        ModelCannotLoad: it is missing, not JSON, or not the config of a model.
     """
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
@@ -91,8 +70,29 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def load_config(model: str) -> Any:
+    """The transformers config of a folder, a config.json or a hub name.
+
+    Raises:
+        ModelCannotLoad: it is missing, broken, or of a model type that transformers does not know.
+    """
+    from transformers import AutoConfig
+
+    path = Path(model).expanduser()
+    folder = path if path.is_file() else local_folder(model)
+    if folder is not None:
+        read_config(folder)  # its errors are clearer
+    try:
+        return AutoConfig.from_pretrained(folder or model, trust_remote_code=False)
+    except Exception as error:  # each model type checks its config in its own way
+        raise ModelCannotLoad(
+            f"No config can be read for the model {model}: {' '.join(str(error).split())[:300]}",
+            hint="Give a model folder or a config.json with --model; a name needs the model on this disk or the hub.",
+        ) from error
+
+
 def quantization_of(config: dict[str, Any]) -> str | None:
-    """How the folder's weights are quantized: `nf4`, `int8`, the method's name, or None."""
+    """How weights with this config are quantized: `nf4`, `int8`, the method's name, or None."""
     found = config.get("quantization_config")
     if not isinstance(found, dict):
         return None
@@ -103,27 +103,33 @@ def quantization_of(config: dict[str, Any]) -> str | None:
     return str(found.get("quant_method", "unknown"))
 
 
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """Shapes by name from a safetensors file's header.
+
+    Raises:
+        ModelCannotLoad: the file is cut short or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:  # compares the header with the file's size
+            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise ModelCannotLoad(
+            f"{file} is cut short or damaged ({error}).", hint="Download it again, or train it again."
+        ) from error
+
+
 def _weight_files(path: Path) -> list[Path]:
     again = f"The download did not finish: run `hf download NAME --local-dir {path}` again."
     unfinished = list(path.rglob("*.incomplete"))
     if unfinished:
-        raise ModelCannotLoad(f"{path} is half downloaded: {unfinished[0].name} is there.", hint=again)
+        raise ModelCannotLoad(f"{path} is half downloaded: it holds {unfinished[0].name}.", hint=again)
     for index in (path / "model.safetensors.index.json", path / "pytorch_model.bin.index.json"):
         if index.is_file():
-            try:
-                names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-                raise ModelCannotLoad(f"{index} cannot be read: {error}", hint=again) from error
-            missing = [name for name in names if not (path / name).is_file()]
-            if missing:
-                shown = ", ".join(missing[:3])
-                raise ModelCannotLoad(
-                    f"{path} is half downloaded: {len(missing)} of {len(names)} weight files are missing ({shown}).",
-                    hint=again,
-                )
-            return [path / name for name in names]
+            return _shards(path, index, again)
     for pattern in ("*.safetensors", "*.bin"):
-        files = sorted(p for p in path.glob(pattern) if p.name not in {"training_args.bin"})
+        files = sorted(file for file in path.glob(pattern) if file.name != "training_args.bin")
         if files:
             return files
     hint = again
@@ -132,19 +138,16 @@ def _weight_files(path: Path) -> list[Path]:
     raise ModelCannotLoad(f"{path} holds no weight files (*.safetensors).", hint=hint)
 
 
-def _check_safetensors(file: Path) -> None:
-    """Compares the size that the header promises with the file's, so that a cut download is named before loading."""
-    size = file.stat().st_size
-    again = "The file is cut short or damaged: download it again."
+def _shards(path: Path, index: Path, again: str) -> list[Path]:
+    """The weight files that an index names, all of which must exist."""
     try:
-        with file.open("rb") as stream:
-            (header_bytes,) = struct.unpack("<Q", stream.read(8))
-            if header_bytes > min(size, _HEADER_LIMIT_BYTES):
-                raise ValueError(f"header of {header_bytes:,} bytes in a file of {size:,}")
-            header = json.loads(stream.read(header_bytes))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-        raise ModelCannotLoad(f"{file} is no readable safetensors file: {error}", hint=again) from error
-    promised = 8 + header_bytes + max(ends, default=0)
-    if size != promised:
-        raise ModelCannotLoad(f"{file} has {size:,} bytes where its header promises {promised:,}.", hint=again)
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelCannotLoad(f"{index} cannot be read: {error}", hint=again) from error
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        shown = ", ".join(missing[:3])
+        raise ModelCannotLoad(
+            f"{path} is half downloaded: {len(missing)} of {len(names)} weight files are missing ({shown}).", hint=again
+        )
+    return [path / name for name in names]

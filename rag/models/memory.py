@@ -1,26 +1,26 @@
-"""How many bytes a model needs, from its config alone: to refuse before work starts, and for `coalesce memory`.
+"""Estimates the bytes a model needs from its config alone: to refuse before work starts, and for `coalesce memory`.
 
-The architecture is built on torch's meta device (shapes without storage), so every linear layer is counted as it is,
-not by a formula for one family. Nothing is downloaded for a path. NF4 with double quantization keeps, for every 64
-weights, 32 bytes of codes and one 8-bit scale, and for every 256 scales one float32 (QLoRA, Dettmers et al. 2023).
-Activation figures are upper estimates by counting what a step keeps; weights were checked against a loaded NF4 model.
+The architecture is built on torch's meta device (shapes without storage), so every linear layer is counted, not a
+formula for one family. NF4 with double quantization keeps, for every 64 weights, 32 bytes of codes and one 8-bit
+scale, and for every 256 scales one float32 (QLoRA, Dettmers et al. 2023). Activations are upper estimates, counted
+from what a step keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rag.errors import ModelCannotLoad
+from rag.errors import ModelCannotLoad, first_line
 from rag.models.capabilities import Capabilities, read_capabilities
-from rag.models.folder import local_folder, quantization_of, read_config
+from rag.models.folder import quantization_of
+from rag.settings import QUANTIZATIONS
 
-NF4_BLOCK_WEIGHTS = 64
-NF4_BLOCK_SCALES = 256
+_NF4_BLOCK_WEIGHTS = 64
+_NF4_BLOCK_SCALES = 256
 PREFILL_CHUNK_TOKENS = 512
-TRAINED_ANSWER_TOKENS = 512  # assumed longest answer of a training row; training computes logits for answers only
+_TRAINED_ANSWER_TOKENS = 512  # assumed longest answer of a training row; training computes logits for answers only
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MemoryEstimate:
         weights_bytes: the base model; kv_cache_bytes: keys and values of `context × batch` tokens.
         adapter_bytes: LoRA weights in float32.
         optimizer_bytes: gradients and the two Adam moments of the adapter, float32 each (0 without training).
-        activation_bytes: what one step keeps besides.
+        activation_bytes: other tensors that one step keeps.
         num_parameters, trainable_parameters: of the base model, of the adapter.
     """
 
@@ -47,7 +47,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _Shapes:
-    """What the meta model shows: parameters in linear layers that get quantized, all others, LoRA width sums."""
+    """Counts from the meta model: parameters in linear layers (which get quantized), all others, LoRA widths."""
 
     linear_parameters: int
     linear_outputs: int
@@ -57,7 +57,7 @@ class _Shapes:
 
 
 def estimate_memory(
-    model: str,
+    config: Any,
     *,
     quantization: str = "none",
     context_tokens: int = 4096,
@@ -66,48 +66,28 @@ def estimate_memory(
     rank: int | None = None,
     dtype_bytes: int = 2,
 ) -> MemoryEstimate:
-    """Bytes that serving or tuning needs.
+    """Bytes that serving or tuning a model with this config needs.
 
     Args:
-        model: a model folder, a config.json, or a hub name that is on disk already.
-        quantization: `none`, `int8` or `nf4`; a folder that is quantized on disk keeps its own.
+        config: as `load_config` reads it.
+        quantization: `none`, `int8` or `nf4`; weights that are quantized on disk keep their own.
         context_tokens: prompt and answer together (serving), sequence length (training).
         rank: LoRA rank; None counts no adapter (16 when training).
 
     Raises:
-        ModelCannotLoad: no such config.
+        ModelCannotLoad: the config is not that of a causal language model, or names another quantization.
     """
-    config = load_config(model)
-    quantization = quantization_of(config.to_dict()) or quantization
-    return estimate_from_config(
-        config,
-        quantization=quantization,
-        context_tokens=context_tokens,
-        batch=batch,
-        train=train,
-        rank=rank,
-        dtype_bytes=dtype_bytes,
-    )
-
-
-def estimate_from_config(
-    config: Any,
-    *,
-    quantization: str,
-    context_tokens: int,
-    batch: int = 1,
-    train: bool = False,
-    rank: int | None = None,
-    dtype_bytes: int = 2,
-) -> MemoryEstimate:
-    """As `estimate_memory`, from a transformers config object."""
-    if quantization not in ("none", "int8", "nf4"):
-        raise ValueError(f"quantization must be none, int8 or nf4, not {quantization!r}")
     if min(context_tokens, batch) < 1:
         raise ValueError("context_tokens and batch must be at least 1")
+    quantization = quantization_of(config.to_dict()) or quantization
+    if quantization not in QUANTIZATIONS:
+        raise ModelCannotLoad(
+            f"The memory of weights quantized with {quantization} cannot be estimated.",
+            hint=f"Known are {', '.join(QUANTIZATIONS)}.",
+        )
     shapes = _read_shapes(config)
     capabilities = read_capabilities(config)
-    weights = quantized_linear_bytes(shapes.linear_parameters, shapes.linear_outputs, quantization, dtype_bytes)
+    weights = _linear_bytes(shapes.linear_parameters, shapes.linear_outputs, quantization, dtype_bytes)
     weights += shapes.other_parameters * dtype_bytes
     rank = 16 if train and rank is None else rank
     trainable = (rank or 0) * shapes.lora_width
@@ -129,42 +109,18 @@ def estimate_from_config(
     )
 
 
-def quantized_linear_bytes(parameters: int, outputs: int, quantization: str, dtype_bytes: int = 2) -> int:
+def _linear_bytes(parameters: int, outputs: int, quantization: str, dtype_bytes: int) -> int:
     """Bytes of linear layers with `parameters` weights and `outputs` output rows in all."""
     if quantization == "nf4":
-        blocks = -(-parameters // NF4_BLOCK_WEIGHTS)
-        return -(-parameters // 2) + blocks + 4 * -(-blocks // NF4_BLOCK_SCALES)
+        blocks = -(-parameters // _NF4_BLOCK_WEIGHTS)
+        return -(-parameters // 2) + blocks + 4 * -(-blocks // _NF4_BLOCK_SCALES)
     if quantization == "int8":
-        return parameters + 4 * outputs  # LLM.int8 keeps one float32 scale a row
+        return parameters + 4 * outputs  # LLM.int8 keeps one float32 scale per row
     return parameters * dtype_bytes
 
 
-def load_config(model: str) -> Any:
-    """The transformers config of a folder, a config.json or a hub name.
-
-    Raises:
-        ModelCannotLoad: it is missing, broken, or of a model type that transformers does not know.
-    """
-    from transformers import AutoConfig
-
-    path = Path(model).expanduser()
-    folder = path if path.is_file() else local_folder(model)
-    try:
-        if folder is None:
-            return AutoConfig.from_pretrained(model)
-        content = dict(read_config(folder))
-        return AutoConfig.for_model(content.pop("model_type"), **content)
-    except ModelCannotLoad:
-        raise
-    except Exception as error:  # a config's values are checked by as many hands as there are model types
-        raise ModelCannotLoad(
-            f"No config can be read for the model {model}: {' '.join(str(error).split())[:300]}",
-            hint="Give a model folder or a config.json with --model; names need the model on this disk or the hub.",
-        ) from error
-
-
 def linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
-    """(name, module) of every linear layer but the output embedding: what is quantized, and what LoRA adapts."""
+    """(name, module) of every linear layer except the output embedding: what is quantized, and what LoRA adapts."""
     import torch
 
     output = model.get_output_embeddings()
@@ -182,7 +138,7 @@ def _read_shapes(config: Any) -> _Shapes:
             model = AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, RuntimeError, ImportError) as error:
         raise ModelCannotLoad(
-            f"The config describes no causal language model that can be built: {_first_line(error)}",
+            f"The config cannot be built into a causal language model: {first_line(error)}",
             hint="Give the config.json of a text-generation model.",
         ) from error
     model.tie_weights()
@@ -199,14 +155,14 @@ def _read_shapes(config: Any) -> _Shapes:
 
 
 def _layer_width(shape: Capabilities) -> int:
-    """Numbers that one layer makes for one token: norms and residual, queries, keys, values, output, gated MLP."""
+    """Numbers that one layer computes per token: norms and residual, queries, keys, values, output, gated MLP."""
     attention = shape.attention_heads * shape.key_dim * 2 + shape.kv_heads * (shape.key_dim + shape.value_dim)
     return 4 * shape.hidden_size + attention + 3 * shape.intermediate_size
 
 
 def _serving_activations(shape: Capabilities, context_tokens: int, batch: int, dtype_bytes: int) -> int:
     chunk = min(context_tokens, PREFILL_CHUNK_TOKENS)
-    mask = chunk * context_tokens  # one byte a pair, when a prompt continues a kept prefix
+    mask = chunk * context_tokens  # one byte per pair, when a prompt continues a kept prefix
     return batch * (chunk * _layer_width(shape) * dtype_bytes + shape.vocab_size * 4 * 2) + mask
 
 
@@ -220,10 +176,6 @@ def _training_activations(shape: Capabilities, shapes: _Shapes, tokens: int, bat
     saved = positions * shape.hidden_size * 2 * (shape.num_layers + 1)
     lora_inputs = 5 * shape.hidden_size + shape.attention_heads * shape.key_dim + shape.intermediate_size
     recomputed = positions * (_layer_width(shape) * 2 * 2 + lora_inputs * 4)
-    logits = batch * min(tokens, TRAINED_ANSWER_TOKENS) * shape.vocab_size * (2 + 4 + 4 + 4)
+    logits = batch * min(tokens, _TRAINED_ANSWER_TOKENS) * shape.vocab_size * (2 + 4 + 4 + 4)
     dequantized = shapes.widest_linear * 2 if quantization != "none" else 0
     return saved + recomputed + logits + dequantized
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""A LoRA adapter for the encoder that answers choice questions: trained on questions, their options and answers.
+"""Tunes a LoRA adapter for the encoder that answers choice questions, on questions with their options and answers.
 
 The loss is cross-entropy over cosines: a question's right text against its wrong options and every other question's
 right text in the batch (InfoNCE, van den Oord et al. 2018, with hard negatives). With `evidence`, question and option
@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from indexes.disk import disk_errors, make_folder
 from indexes.embedder import load_embedder
 from indexes.errors import Cancelled, InvalidInput
 from indexes.settings import IndexSettings
 from rag.errors import AdapterMismatch
-from rag.generators.vector_memory import Embed
+from rag.sentence_reader import Embed
 
 RECORD_FILE = "encoder_adapter.json"
 
@@ -64,7 +65,7 @@ class EncoderTuning:
 
 @dataclass(frozen=True, slots=True)
 class EncoderTuningResult:
-    """What training made: the adapter's folder, steps, first and last mean loss, seconds, trained weights."""
+    """The result of a run; `first_loss` and `train_loss` are means over its first and last fifth."""
 
     adapter: Path
     steps: int
@@ -91,15 +92,15 @@ def tune_encoder(
     """Trains an adapter of the sentence-transformers model in `base` and writes it to `out`.
 
     Args:
-        progress: told step, number of steps and the step's loss.
+        progress: called with step, number of steps and the step's loss.
 
     Raises:
-        InvalidInput: no example to learn from.
+        InvalidInput: there are no examples.
         Cancelled: asked to stop; nothing is written.
     """
     settings = settings or EncoderTuning()
     if not examples:
-        raise InvalidInput("there is no example to tune the encoder on", hint="give tune questions with answers")
+        raise InvalidInput("There are no examples to tune the encoder on.", hint="Give tune questions with answers.")
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -125,7 +126,7 @@ def tune_encoder(
         model.train()
         for batch in batches:
             if cancelled():
-                raise Cancelled(f"tuning was stopped after {len(losses)} of {len(batches)} steps")
+                raise Cancelled(f"Tuning was stopped after {len(losses)} of {len(batches)} steps.")
             optimizer.zero_grad(set_to_none=True)
             loss = _loss(model, batch, settings.scale)
             loss.backward()
@@ -135,8 +136,9 @@ def tune_encoder(
             losses.append(float(loss.detach()))
             if progress is not None:
                 progress(len(losses), len(batches), losses[-1])
-    out.mkdir(parents=True, exist_ok=True)
-    model[0].model.save_pretrained(str(out))
+    make_folder(out)
+    with disk_errors(out):
+        model[0].model.save_pretrained(str(out))
     tail = max(1, len(losses) // 5)
     result = EncoderTuningResult(
         out,
@@ -154,7 +156,7 @@ def tune_encoder(
         "train_loss": result.train_loss,
         "seconds": round(result.seconds, 2),
     }
-    # The record comes last: a folder that has it is complete.
+    # written last: a folder with a record is complete
     (out / RECORD_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
     return result
 
@@ -163,12 +165,13 @@ def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
     """The tuned encoder as a function from texts to unit vectors, float32 `(num_texts, dim)`.
 
     Raises:
-        AdapterMismatch: no adapter in that folder, or one of another encoder.
+        AdapterMismatch: the folder holds no adapter, or one of another encoder.
     """
     record = read_record(adapter)
     if record["base"] != _base_digest(base):
         raise AdapterMismatch(
-            f"the encoder adapter in {adapter} was trained on another encoder", hint="tune it again: coalesce eval"
+            f"The encoder adapter in {adapter} was trained on another encoder.",
+            hint="Train it again with `coalesce eval`.",
         )
 
     def adapt(model: Any) -> None:
@@ -176,7 +179,7 @@ def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
 
         model[0].model = PeftModel.from_pretrained(model[0].model, str(adapter)).merge_and_unload()
 
-    # The same loading and dtype as the bare encoder, so that arms differ by the adapter alone.
+    # loaded as the bare encoder is, so that arms differ by the adapter alone
     return load_embedder(IndexSettings(home=adapter.parent, embedder=str(base)), adapt=adapt).encode_queries
 
 
@@ -184,14 +187,14 @@ def read_record(adapter: Path) -> dict[str, Any]:
     """The record of a complete adapter folder.
 
     Raises:
-        AdapterMismatch: there is none.
+        AdapterMismatch: the folder holds none.
     """
     try:
         return dict(json.loads((adapter / RECORD_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         raise AdapterMismatch(
-            f"{adapter} holds no adapter of the encoder ({RECORD_FILE} is missing or broken)",
-            hint="coalesce eval trains one",
+            f"{adapter} holds no adapter of the encoder: {RECORD_FILE} is missing or broken.",
+            hint="`coalesce eval` trains one.",
         ) from None
 
 
@@ -201,12 +204,12 @@ def _load(base: Path) -> Any:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # see indexes/embedder.py
     from sentence_transformers import SentenceTransformer
 
-    # float32: what is trained is small, and sums must not depend on what the CPU rounds in hardware.
+    # float32: the model is small, and sums must not depend on the CPU's own rounding
     return SentenceTransformer(str(base), device="cpu", model_kwargs={"dtype": "float32"}, trust_remote_code=False)
 
 
 def _batches(examples: Sequence[ChoiceExample], settings: EncoderTuning) -> list[list[ChoiceExample]]:
-    """Shuffled batches of every epoch, in which no right text stands twice: it would be its neighbour's wrong one."""
+    """Shuffled batches of every epoch, no right text twice in one: it would count as another's wrong one."""
     generator = np.random.default_rng(settings.seed)
     batches: list[list[ChoiceExample]] = []
     for _ in range(settings.epochs):
@@ -232,7 +235,7 @@ def _loss(model: Any, batch: Sequence[ChoiceExample], scale: float) -> Any:
     rights = [example.right for example in batch]
     wrongs = [(row, text) for row, example in enumerate(batch) for text in example.wrong]
     size = len(batch)
-    # Questions are longer than options: apart, little is computed on padding.
+    # encoded apart, since questions are longer than options and padding would be computed
     questions = _forward(model, [example.question for example in batch])
     options = _forward(model, [*rights, *(text for _, text in wrongs)])
     right, wrong = options[:size], options[size:]
@@ -244,7 +247,7 @@ def _loss(model: Any, batch: Sequence[ChoiceExample], scale: float) -> Any:
     loss = torch.nn.functional.cross_entropy(logits, torch.arange(size))
     read = [row for row, example in enumerate(batch) if example.evidence]
     if read:
-        # Question and option together must come nearer to what the book says than with a wrong option.
+        # the question with its right option must be nearer to the book's text than with a wrong one
         asked = [f"{batch[row].question} {option}" for row in read for option in (batch[row].right, *batch[row].wrong)]
         counts = [1 + len(batch[row].wrong) for row in read]
         claims = _forward(model, asked)

@@ -1,8 +1,8 @@
-"""Takes an adapter out: as plain PEFT for an engine, or merged into its base as an ordinary model folder.
+"""Exports an adapter (as plain PEFT, or merged into its base) and quantizes model folders.
 
 An adapter is merged into the dequantized base that it was trained over, never into 4-bit weights: rounding a merged
-matrix to NF4 again moved logits by 28 % in a trial (and cannot be undone), merging into the dequantized base by 1 %,
-merging into the original 16-bit base by 15 %, because the adapter had learnt to mend the rounding it was trained with.
+matrix to NF4 again moved logits by 28 % in a trial, merging into the dequantized base by 1 %, into the original 16-bit
+base by 15 %, because the adapter had learnt to correct the rounding it was trained with.
 """
 
 from __future__ import annotations
@@ -13,21 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.errors import Conflict
-from rag.errors import AdapterMismatch
-from rag.generators.adapters import linear_shapes
-from rag.models.adapter_folder import (
-    CONFIG_FILE,
-    RECORD_FILE,
-    WEIGHTS_FILE,
-    AdapterFolder,
-    check_base,
-    check_fits,
-    read_adapter,
-)
-from rag.models.fingerprint import base_fingerprint
-from rag.models.loading import first_line, load_model
-from rag.tuning.atomic_folder import writing_folder
+from indexes.disk import new_folder
+from indexes.errors import InvalidInput
+from rag.errors import AdapterMismatch, first_line
+from rag.models.adapters import CONFIG_FILE, RECORD_FILE, WEIGHTS_FILE, AdapterFolder, check_adapter, read_adapter
+from rag.models.folder import check_folder, local_folder
+from rag.models.loading import load_model
 
 _VLLM_RANKS = frozenset({1, 8, 16, 32, 64, 128, 256, 320, 512})
 
@@ -38,8 +29,8 @@ class ExportReport:
 
     Attributes:
         out: the folder; kind: `adapter` or `merged`.
-        base_model: what an engine has to serve below the adapter (for `merged`: what it was merged into).
-        findings: what an engine such as vLLM will not take; empty is good.
+        base_model: the base that an engine has to serve with the adapter (for `merged`: what it was merged into).
+        findings: what an engine such as vLLM will not accept; empty is good.
         bytes_written: size of the weights.
     """
 
@@ -50,16 +41,26 @@ class ExportReport:
     bytes_written: int
 
 
+@dataclass(frozen=True, slots=True)
+class QuantizeReport:
+    """What was written: sizes are those of the weight files; `before_bytes` is None for a hub name."""
+
+    out: str
+    quantization: str
+    before_bytes: int | None
+    after_bytes: int
+
+
 def export_adapter(adapter: Path, out: Path, *, base_model: str | None = None) -> ExportReport:
     """Copies an adapter as plain PEFT whose config names `base_model` (None keeps the name it was trained with).
 
     Raises:
-        ModelCannotLoad, AdapterMismatch: `adapter` is no LoRA adapter.
-        Conflict: `out` holds something already.
+        ModelCannotLoad, AdapterMismatch: `adapter` is not a LoRA adapter.
+        Conflict: `out` exists.
     """
     folder = read_adapter(adapter)
     name = base_model or _base_of(folder)
-    with writing_folder(out) as target:
+    with new_folder(out) as target:
         config = folder.config | {"base_model_name_or_path": name, "inference_mode": True}
         (target / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
         shutil.copyfile(adapter / WEIGHTS_FILE, target / WEIGHTS_FILE)
@@ -78,26 +79,41 @@ def export_merged(model: str, adapter: Path, out: Path, *, quantization: str | N
     Raises:
         ModelCannotLoad, DoesNotFitInMemory: the base.
         AdapterMismatch: the adapter belongs to another base.
-        Conflict: `out` holds something already.
+        Conflict: `out` exists.
     """
     folder = read_adapter(adapter)
     trained_over = quantization or (folder.record.quantization if folder.record else "none")
-    if out.exists():
-        raise Conflict(f"{out} is there already.", hint="Choose another --out, or remove it.")
-    loaded = load_model(model, quantization=trained_over, device="cpu", dtype="bfloat16", for_training=True)
-    check_base(folder, base_fingerprint(loaded.model), model)
-    check_fits(folder, linear_shapes(loaded.model), model)
-    base = loaded.model.dequantize() if loaded.quantization != "none" else loaded.model
-    merged = _merge(base, adapter, model)
-    with writing_folder(out) as target:
-        merged.save_pretrained(target)
-        loaded.tokenizer.save_pretrained(target)
-        size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+    with new_folder(out) as target:
+        loaded = load_model(model, quantization=trained_over, device="cpu", dtype="bfloat16", for_training=True)
+        check_adapter(folder, loaded.model, model)
+        base = loaded.model.dequantize() if loaded.quantization != "none" else loaded.model
+        size = _save(_merge(base, adapter, model), loaded.tokenizer, target)
     return ExportReport(str(out), "merged", model, (), size)
 
 
+def quantize_model(model: str, out: Path, quantization: str = "nf4") -> QuantizeReport:
+    """Loads, quantizes and saves a model with its tokenizer; it then loads without any argument.
+
+    It is saved before its first pass, at which some processors repack 4-bit weights and lose precision.
+
+    Raises:
+        InvalidInput: an unknown quantization.
+        ModelCannotLoad, DoesNotFitInMemory: the model.
+        Conflict: `out` exists.
+        StorageFull: the disk is full; nothing is kept.
+    """
+    if quantization not in ("nf4", "int8"):
+        raise InvalidInput(f"A model cannot be quantized to {quantization!r}.", hint="Use --quantization nf4 or int8.")
+    folder = local_folder(model)
+    before = check_folder(folder) if folder is not None else None
+    with new_folder(out) as target:
+        loaded = load_model(model, quantization=quantization, for_training=True)
+        after = _save(loaded.model, loaded.tokenizer, target)
+    return QuantizeReport(str(out), quantization, before, after)
+
+
 def lint_adapter(adapter: AdapterFolder) -> tuple[str, ...]:
-    """What vLLM's LoRA support (and with it most engines') does not take, one sentence each."""
+    """What vLLM (and with it most engines) does not accept in a LoRA adapter, one sentence each."""
     config = adapter.config
     ranks = {layer.rank for layer in adapter.layers}
     checks = (
@@ -110,13 +126,20 @@ def lint_adapter(adapter: AdapterFolder) -> tuple[str, ...]:
             f"Rank {max(ranks)} needs --max-lora-rank {_next_rank(max(ranks))} in vLLM, which takes "
             f"{', '.join(str(rank) for rank in sorted(_VLLM_RANKS))}.",
         ),
-        (adapter.other_tensors, f"It holds tensors that are no LoRA pair ({', '.join(adapter.other_tensors[:3])})."),
+        (adapter.other_tensors, f"It holds tensors outside the LoRA pairs ({', '.join(adapter.other_tensors[:3])})."),
         (
             any("embed" in layer.module or "lm_head" in layer.module for layer in adapter.layers),
             "It adapts the embeddings.",
         ),
     )
     return tuple(text for found, text in checks if found)
+
+
+def _save(model: Any, tokenizer: Any, folder: Path) -> int:
+    """Writes a model folder; gives the bytes of its weights."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def _merge(base: Any, adapter: Path, model: str) -> Any:

@@ -1,28 +1,34 @@
-"""The folder of one training run: what it was started with, its checkpoints, its loss curve.
+"""The folder of one training run: its settings, its checkpoints, its loss curve.
 
     OUT/adapter_config.json, adapter_model.safetensors, coalesce_adapter.json   the adapter, once finished
-    OUT/run.json                                                               what the run was started with
+    OUT/run.json                                                               model, data and settings of the run
     OUT/checkpoints/checkpoint-N/                                              state to resume from
     OUT/loss.jsonl, loss.svg                                                   the loss curve
 
-A checkpoint counts only when its last file is there, so a disk that fills up or a power cut loses no earlier one.
+A checkpoint counts only once it is marked complete, so that a full disk or a power cut never costs an earlier one.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from indexes.disk import make_folder
 from indexes.errors import Conflict
-from rag.models.adapter_folder import WEIGHTS_FILE
-from rag.tuning.disk import make_folder
+from indexes.jsonl import to_jsonl
+from rag.models.adapters import WEIGHTS_FILE
 
 _COMPLETE = "complete"
 _RUN_FILE = "run.json"
+_WIDTH, _HEIGHT = 720, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 50
+_SERIES = (("loss", "training", "#2563eb"), ("eval_loss", "validation", "#d97706"))
+_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +46,14 @@ class RunFolder:
         """Prepares the folder; only the main process of a run does.
 
         Raises:
-            Conflict: a run is there and `resume` was not asked for, or it was started with something else.
+            Conflict: it holds a run, and `resume` is false or the run was started with something else.
             InvalidInput: the folder cannot be made.
         """
         before = self._started_with()
         begun = before is not None or (self.path / WEIGHTS_FILE).exists()
         if begun and not resume:
             raise Conflict(
-                f"{self.path} holds a training run already.", hint="Continue it with --resume, or choose another --out."
+                f"{self.path} already holds a training run.", hint="Continue it with --resume, or choose another --out."
             )
         if before is not None:
             changed = sorted(key for key in started_with if before.get(key) != started_with[key])
@@ -66,22 +72,19 @@ class RunFolder:
         return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
 
     def mark_complete(self, step: int) -> None:
-        """Says that all files of a checkpoint are written."""
+        """Marks a checkpoint whose files are all written."""
         (self.checkpoints / f"checkpoint-{step}" / _COMPLETE).touch()
 
     def drop_incomplete(self) -> None:
-        """Removes what a broken run left half written."""
+        """Removes checkpoints that an interrupted run left half written."""
         for folder in self.checkpoints.glob("checkpoint-*"):
             if not (folder / _COMPLETE).is_file():
                 shutil.rmtree(folder, ignore_errors=True)
 
     def write_curve(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Writes the loss curve as lines of JSON and as a picture."""
-        from rag.tuning.loss_curve import draw_curve, points_of
-
+        """Writes the loss curve as JSON Lines and as a picture."""
         points = points_of(history)
-        lines = "".join(json.dumps(point) + "\n" for point in points)
-        (self.path / "loss.jsonl").write_text(lines, "utf-8")
+        (self.path / "loss.jsonl").write_text(to_jsonl(points), "utf-8")
         (self.path / "loss.svg").write_text(draw_curve(points), "utf-8")
 
     def _started_with(self) -> dict[str, Any] | None:
@@ -90,3 +93,66 @@ class RunFolder:
         except (OSError, ValueError):
             return None
         return content if isinstance(content, dict) else None
+
+
+def points_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The entries of a trainer's log with a loss, reduced to step, epoch, losses, learning rate and gradient norm."""
+    wanted = ("step", "epoch", "loss", "eval_loss", "learning_rate", "grad_norm")
+    found = [entry for entry in history if "loss" in entry or "eval_loss" in entry]
+    return [{key: float(entry[key]) for key in wanted if key in entry} for entry in found]
+
+
+def draw_curve(points: Sequence[Mapping[str, float]]) -> str:
+    """An SVG picture of training and validation loss; losses that are not finite are left out."""
+    series = {key: [(p["step"], p[key]) for p in points if key in p and math.isfinite(p[key])] for key, _, _ in _SERIES}
+    everything = [point for found in series.values() for point in found]
+    if not everything:
+        return _document(["<text x='40' y='60'>No loss was recorded.</text>"])
+    last_step = max([1.0, *(step for step, _ in everything)])
+    low, high = min(loss for _, loss in everything), max(loss for _, loss in everything)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+
+    def place(step: float, loss: float) -> tuple[float, float]:
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * step / last_step
+        return x, _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - loss) / (high - low)
+
+    parts = _axes(place, last_step, low, high)
+    for number, (key, name, colour) in enumerate(_SERIES):
+        if not series[key]:
+            continue
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in series[key]))
+        parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
+        parts += [
+            f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{colour}'/>"
+            for x, y in (place(*point) for point in series[key])
+        ]
+        x = _LEFT + 130 * number
+        parts.append(f"<rect x='{x}' y='14' width='12' height='12' fill='{colour}'/>")
+        parts.append(f"<text x='{x + 18}' y='25'>{name} {series[key][-1][1]:.3f}</text>")
+    return _document(parts)
+
+
+def _axes(place: Any, last_step: float, low: float, high: float) -> list[str]:
+    parts = []
+    for tick in range(_TICKS):
+        share = tick / (_TICKS - 1)
+        loss = low + (high - low) * share
+        _, y = place(0, loss)
+        parts.append(f"<line x1='{_LEFT}' y1='{y:.1f}' x2='{_WIDTH - _RIGHT}' y2='{y:.1f}' stroke='#8884'/>")
+        parts.append(f"<text x='{_LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'>{loss:.2f}</text>")
+        step = round(last_step * share)
+        x, _ = place(step, low)
+        parts.append(f"<text x='{x:.1f}' y='{_HEIGHT - _BOTTOM + 20}' text-anchor='middle'>{step}</text>")
+    parts.append(f"<text x='{(_WIDTH + _LEFT) / 2}' y='{_HEIGHT - 10}' text-anchor='middle'>step</text>")
+    return parts
+
+
+def _document(parts: Sequence[str]) -> str:
+    head = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' "
+        f"height='{_HEIGHT}' font-family='system-ui, sans-serif' font-size='12' role='img'>"
+    )
+    title = "<title>Training and validation loss by step</title>"
+    style = "<style>text{fill:#444}@media(prefers-color-scheme:dark){text{fill:#ccc}}</style>"
+    return "\n".join([head, title, style, *parts, "</svg>", ""])

@@ -1,11 +1,18 @@
-"""What a training run may be told, and what it reports."""
+"""A training run's settings, progress, report and place, and its settings as the Trainer's arguments."""
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from indexes.errors import InvalidInput
+from rag.models.devices import choose_device, choose_dtype
+from rag.models.memory import estimate_memory
+
+_SMALL_BASE_PARAMETERS = 5e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +23,8 @@ class TuneSettings:
         quantization: of the frozen base: `nf4` is QLoRA, `none` plain LoRA.
         rank, alpha, dropout: of LoRA, on all linear layers.
         learning_rate: None takes 2e-4 for bases up to 5 billion parameters, 1e-4 above; cosine, 5 % warm-up.
-        batch_size × accumulation: rows an update; max_tokens: longest row.
-        epochs: passes over the rows; max_steps: ends earlier, 0 does not.
+        batch_size × accumulation: rows per update; max_tokens: longest row.
+        epochs: passes over the rows; max_steps: stop after as many, 0 for no limit.
         validation_share: of the rows, split off by section (0: none).
         passages: show the rows' passages in the prompt (False trains closed book from the same rows).
         train_on_prompt: learn the prompt too.
@@ -45,7 +52,7 @@ class TuneSettings:
     dtype: str = "auto"
 
     def check(self) -> None:
-        """Raises `InvalidInput` for numbers that no run can have."""
+        """Raises `InvalidInput` for values that no run can have."""
         wrong = {
             "rank": self.rank < 1,
             "batch_size": self.batch_size < 1,
@@ -71,7 +78,7 @@ class TuneSettings:
 
 @dataclass(frozen=True, slots=True)
 class TuneProgress:
-    """Where a run stands: for a progress bar. `eval_loss` is the newest, None before the first."""
+    """Progress of a run. `eval_loss` is the latest one, None before the first."""
 
     step: int
     total_steps: int
@@ -82,14 +89,14 @@ class TuneProgress:
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """What a run made.
+    """The result of a run.
 
     Attributes:
         adapter: the adapter's folder.
         train_loss: mean over the run's steps; eval_loss: at the end, None without validation rows.
-        tokens_per_s: tokens read a second while training, padding not counted, evaluation and saving left out.
+        tokens_per_s: training speed without padding; evaluation and saving are not counted.
         peak_memory_bytes: of the device (CUDA), of the process on a CPU; seconds: the whole run.
-        train_rows, validation_rows, split_by, shortened_rows, dropped_rows: what became of the data.
+        train_rows, validation_rows, split_by, shortened_rows, dropped_rows: how the data was used.
     """
 
     adapter: str
@@ -104,3 +111,108 @@ class TuneReport:
     split_by: str = "row"
     shortened_rows: int = 0
     dropped_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one process of a run trains: alone, with a copy of the model, or with a shard of it.
+
+    Under `accelerate launch` every process runs the same `coalesce tune`, and the launcher gives each its number.
+
+    Attributes:
+        device: where its weights are loaded.
+        sharded: FSDP or ZeRO-3 places the weights.
+        processes: how many the run has; main: this process writes files and reports.
+    """
+
+    device: str
+    sharded: bool
+    processes: int
+    main: bool
+
+    @property
+    def kind(self) -> str:
+        """`cpu`, `cuda` or `mps`."""
+        return self.device.partition(":")[0]
+
+    def wait(self) -> None:
+        """Waits for all processes of the run."""
+        _state(self.kind).wait_for_everyone()
+
+
+def place_process(device: str) -> Placement:
+    """The place of this process; joins the other processes of the run, if any.
+
+    Raises:
+        ModelCannotLoad: this machine does not have the device.
+    """
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+    from transformers.integrations.fsdp import is_fsdp_enabled
+
+    kind = choose_device(device)
+    state = _state(kind)
+    if state.num_processes > 1 and kind == "cuda":
+        kind = f"cuda:{state.local_process_index}"
+    sharded = bool(is_fsdp_enabled() or is_deepspeed_zero3_enabled())
+    return Placement(kind, sharded, int(state.num_processes), bool(state.is_main_process))
+
+
+def _state(kind: str) -> Any:
+    from accelerate import PartialState
+
+    return PartialState(cpu=kind == "cpu")
+
+
+def training_arguments(
+    folder: Path, settings: TuneSettings, place: Placement, config: Any, num_rows: int, *, validates: bool
+) -> Any:
+    """The `transformers.TrainingArguments` of a run.
+
+    Args:
+        folder: for the checkpoints.
+        config: the base model's.
+        num_rows: encoded training rows; validates: there are validation rows.
+    """
+    from transformers import TrainingArguments
+
+    updates = math.ceil(num_rows / (settings.batch_size * settings.accumulation * place.processes))
+    steps = settings.max_steps or max(math.ceil(updates * settings.epochs), 1)
+    every = settings.checkpoint_steps or max(steps // 4, 1)
+    dtype = str(choose_dtype(settings.dtype, place.device, settings.quantization)).removeprefix("torch.")
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.accumulation,
+        num_train_epochs=settings.epochs,
+        max_steps=settings.max_steps or -1,
+        learning_rate=settings.learning_rate or _usual_rate(config),
+        lr_scheduler_type="cosine",
+        warmup_steps=0.05,
+        logging_steps=settings.log_steps or max(steps // 50, 1),
+        save_steps=every,
+        save_total_limit=2,
+        eval_strategy="steps" if validates else "no",
+        eval_steps=every,
+        prediction_loss_only=True,
+        bf16=dtype == "bfloat16",
+        fp16=dtype == "float16",
+        activation_checkpointing=settings.activation_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False},
+        use_cpu=place.kind == "cpu",
+        dataloader_pin_memory=place.kind == "cuda",
+        ddp_find_unused_parameters=False,
+        remove_unused_columns=False,
+        label_names=["labels"],
+        include_num_input_tokens_seen="non_padding",
+        report_to=["tensorboard"] if importlib.util.find_spec("tensorboard") else [],
+        disable_tqdm=True,
+        seed=settings.seed,
+        data_seed=settings.seed,
+    )
+
+
+def _usual_rate(config: Any) -> float:
+    """2e-4 for bases up to 5 billion parameters, 1e-4 above."""
+    size = estimate_memory(config, context_tokens=1).num_parameters
+    return 2e-4 if size <= _SMALL_BASE_PARAMETERS else 1e-4

@@ -1,39 +1,70 @@
 """Trains a LoRA adapter: QLoRA over an NF4 base or plain LoRA, on one device or under `accelerate launch`.
 
 Settings follow QLoRA (Dettmers et al. 2023): NF4 with double quantization, bfloat16 products, adapters on all linear
-layers, checkpointed activations. Norms and embeddings stay as they are (casting them to float32 would double the cache
-that serving needs). The optimizer's loop is transformers' Trainer; what is ours: the labels (`encoding`), the folder
-that survives interruption (`run_folder`), and the record that ties the adapter to its base.
+layers, checkpointed activations. Norms and embeddings keep their format (float32 would double the cache that serving
+needs). The optimizer's loop is transformers' Trainer; ours are the labels (only the answer is learnt, behind
+exactly the prompt that serving will use), the folder that survives interruption (`run_folder`), and the record that
+ties the adapter to its base.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from indexes.errors import Cancelled, StorageFull
-from rag.errors import DoesNotFitInMemory
-from rag.generators.model_thread import out_of_memory
-from rag.models.adapter_folder import AdapterRecord
+from indexes.disk import disk_error
+from indexes.errors import Cancelled, CoalesceError
+from rag.errors import DoesNotFitInMemory, MalformedTrainingData
+from rag.generators.chat_prompt import ChatPrompt, ever_smaller
+from rag.generators.prompts import Message
+from rag.models.adapters import AdapterRecord, base_fingerprint
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import peak_memory_bytes
-from rag.models.fingerprint import base_fingerprint
+from rag.models.devices import is_out_of_memory, peak_memory_bytes, reset_peak_memory
+from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
-from rag.models.memory import load_config
-from rag.tuning.arguments import training_arguments
-from rag.tuning.dataset import split_rows
-from rag.tuning.disk import disk_full
-from rag.tuning.encoding import EncodedRow, answer_loss, collate, encode_rows
-from rag.tuning.placement import Placement, place_process
-from rag.tuning.rows import TrainingRow, rows_sha256
+from rag.tuning.data import TrainingRow, rows_sha256, split_rows
 from rag.tuning.run_folder import RunFolder
-from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
+from rag.tuning.settings import Placement, TuneProgress, TuneReport, TuneSettings, place_process, training_arguments
+
+IGNORED = -100
+"""Label of a token that is read but not learnt (torch's cross entropy skips it)."""
+_PAD_TO = 8  # matrix products are faster at multiples of it
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRow:
+    """Token ids and as many labels; `IGNORED` over the prompt."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows that fit. `shortened` of them lost passages or turns to fit; `dropped` more were still too long."""
+
+    rows: list[EncodedRow]
+    shortened: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Encoded rows, and what the adapter's record says of them."""
+
+    train: EncodedRows
+    validation: EncodedRows
+    split_by: str
+    sha256: str
+    num_rows: int
+    with_passages: bool
 
 
 def tune(
@@ -51,83 +82,171 @@ def tune(
     Args:
         model: folder or hub name of the base.
         resume: go on from the newest complete checkpoint in `out`.
-        progress: called after every step; cancelled: polled after every step, a checkpoint is written before leaving.
+        progress: called after every step.
+        cancelled: polled after every step; when true a checkpoint is written first.
 
     Raises:
         ModelCannotLoad, DoesNotFitInMemory: the base.
         MalformedTrainingData: no rows, an empty split, or all rows too long.
         Conflict: `out` holds another run.
         Cancelled: `cancelled` became true; go on with `resume`.
-        StorageFull: the disk filled; the last complete checkpoint is kept.
+        StorageFull: the disk is full; the last complete checkpoint is kept.
     """
-    from rag.tuning.callbacks import training_callback
-
     settings = settings or TuneSettings()
     settings.check()
     started = time.monotonic()
-    rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
-    split = split_rows(rows, settings.validation_share, settings.seed)
-    data_sha256 = rows_sha256(rows)
     tokenizer, config = load_tokenizer(model), load_config(model)
-    longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
-    train = encode_rows(tokenizer, split.train, longest, train_on_prompt=settings.train_on_prompt)
-    validation = encode_rows(tokenizer, split.validation, longest)
+    data = _encode(tokenizer, config, rows, settings)
     place = place_process(settings.device)
     folder = RunFolder(out)
     if place.main:
-        folder.open({"model": model, "data_sha256": data_sha256, "settings": settings.as_record()}, resume=resume)
+        folder.open({"model": model, "data_sha256": data.sha256, "settings": settings.as_record()}, resume=resume)
     place.wait()
     checkpoint = folder.newest_checkpoint()
+    validation = data.validation.rows
     arguments = training_arguments(
-        folder.checkpoints, settings, place, config, len(train.rows), validates=bool(validation.rows)
+        folder.checkpoints, settings, place, config, len(data.train.rows), validates=bool(validation)
     )
+    reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
-    fingerprint = base_fingerprint(loaded.model)
-    peft_model = add_lora(loaded, settings)
-    watcher = training_callback(folder, progress, cancelled)
-    trainer = _trainer(peft_model, tokenizer, arguments, train.rows, validation.rows, watcher)
-    try:
+    fingerprint = base_fingerprint(loaded.model)  # before the adapter renames its layers
+    watcher = _watcher(folder, progress, cancelled)
+    trainer = _trainer(add_lora(loaded, settings), tokenizer, arguments, data.train.rows, validation, watcher)
+    with _known_errors(folder, place):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if watcher.stopped:
             raise Cancelled(f"Training was stopped at step {trainer.state.global_step}; nothing learnt is lost.")
-        eval_loss = trainer.evaluate()["eval_loss"] if validation.rows else None
         report = TuneReport(
             adapter=str(out),
             steps=trainer.state.global_step,
-            train_loss=mean_loss(trainer.state.log_history),
-            eval_loss=eval_loss,
+            train_loss=_mean_loss(trainer.state.log_history),
+            eval_loss=trainer.evaluate()["eval_loss"] if validation else None,
             tokens_per_s=watcher.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(place.device),
             seconds=time.monotonic() - started,
-            train_rows=len(train.rows),
-            validation_rows=len(validation.rows),
-            split_by=split.by,
-            shortened_rows=train.shortened + validation.shortened,
-            dropped_rows=train.dropped + validation.dropped,
+            train_rows=len(data.train.rows),
+            validation_rows=len(validation),
+            split_by=data.split_by,
+            shortened_rows=data.train.shortened + data.validation.shortened,
+            dropped_rows=data.train.dropped + data.validation.dropped,
         )
         trainer.save_model(str(out))
         if place.main:
             (out / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
             folder.write_curve(trainer.state.log_history)
-            record = _record(
-                loaded, fingerprint, data_sha256, len(rows), any(r.passages for r in rows), settings, report
-            )
-            record.write(out)
+            _record(loaded, fingerprint, data, settings, report).write(out)
+    return report
+
+
+def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: TuneSettings) -> _Data:
+    rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
+    split = split_rows(rows, settings.validation_share, settings.seed)
+    longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
+    return _Data(
+        train=encode_rows(tokenizer, split.train, longest, train_on_prompt=settings.train_on_prompt),
+        validation=encode_rows(tokenizer, split.validation, longest),
+        split_by=split.by,
+        sha256=rows_sha256(rows),
+        num_rows=len(rows),
+        with_passages=any(row.passages for row in rows),
+    )
+
+
+def encode_rows(
+    tokenizer: Any, rows: Sequence[TrainingRow], max_tokens: int, *, train_on_prompt: bool = False
+) -> EncodedRows:
+    """Encodes every exchange of every row.
+
+    Args:
+        tokenizer: with a chat template.
+        max_tokens: longest row; longer ones lose their last passages, then their oldest turns, then are left out.
+        train_on_prompt: learn the prompt's tokens too.
+
+    Raises:
+        MalformedTrainingData: no row fits.
+    """
+    chat = ChatPrompt(tokenizer, "the model")
+    encoded: list[EncodedRow] = []
+    shortened = dropped = 0
+    for row in (exchange for whole in rows for exchange in whole.exchanges()):
+        for attempt, request in enumerate(ever_smaller(row.request(), fewest_passages=1)):
+            ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request))
+            if len(ids) <= max_tokens:
+                learnt_from = 0 if train_on_prompt else prompt_tokens
+                encoded.append(EncodedRow(ids, [IGNORED] * learnt_from + ids[learnt_from:]))
+                shortened += attempt > 0
+                break
+        else:
+            dropped += 1
+    if rows and not encoded:
+        raise MalformedTrainingData(
+            f"All {dropped} rows are longer than {max_tokens} tokens.", hint="Raise --max-length, or shorten the rows."
+        )
+    return EncodedRows(encoded, shortened, dropped)
+
+
+def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:
+    """A batch padded on the right; `logits_to_keep` is the number of positions from the first learnt token on.
+
+    The model computes its output only for those; the logits of a long prompt would take most of the memory, unused.
+    """
+    import torch
+
+    length = max(len(row.input_ids) for row in rows)
+    length += -length % _PAD_TO
+    ids = torch.full((len(rows), length), pad_token)
+    labels = torch.full((len(rows), length), IGNORED)
+    mask = torch.zeros((len(rows), length), dtype=torch.long)
+    for place, row in enumerate(rows):
+        count = len(row.input_ids)
+        ids[place, :count] = torch.tensor(row.input_ids)
+        labels[place, :count] = torch.tensor(row.labels)
+        mask[place, :count] = 1
+    first = min(next(i for i, label in enumerate((*row.labels[1:], 0), 1) if label != IGNORED) for row in rows)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "logits_to_keep": length - first + 1}
+
+
+def answer_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """Cross entropy of the learnt tokens: their sum divided by `num_items_in_batch`, or their mean without it."""
+    import torch
+
+    logits = outputs["logits"][:, :-1].float()
+    targets = labels[:, labels.shape[1] - logits.shape[1] :]
+    flat = (logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    if num_items_in_batch is None:
+        return torch.nn.functional.cross_entropy(*flat, ignore_index=IGNORED)
+    return torch.nn.functional.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum") / num_items_in_batch
+
+
+def _tokens(tokenizer: Any, chat: ChatPrompt, messages: list[Message]) -> tuple[list[int], int]:
+    """(tokens of the chat, how many of them are the prompt)."""
+    prompt = chat.message_tokens(messages[:-1])
+    whole = chat.message_tokens(messages, answer_follows=False)
+    if whole[: len(prompt)] != prompt or len(whole) == len(prompt):
+        # templates that rewrite how the prompt ended: the answer and the end of turn behind the serving prompt
+        whole = [*prompt, *chat.text_tokens(messages[-1]["content"]), tokenizer.eos_token_id]
+    return whole, len(prompt)
+
+
+@contextmanager
+def _known_errors(folder: RunFolder, place: Placement) -> Iterator[None]:
+    """Turns a full disk and exhausted memory into our own errors."""
+    try:
+        yield
+    except CoalesceError:
+        raise
     except Exception as error:
-        if disk_full(error):
+        kept = "the last complete checkpoint is kept: go on with --resume"
+        if (ours := disk_error(error, folder.path, kept=kept)) is not None:
             if place.main:
                 folder.drop_incomplete()
-            raise StorageFull(
-                f"The disk with {out} is full; the last complete checkpoint is kept.",
-                hint="Free some space and go on with --resume.",
-            ) from error
-        if out_of_memory(error):
+            raise ours from error
+        if is_out_of_memory(error):
             raise DoesNotFitInMemory(
                 f"Training ran out of memory: {error}",
                 hint="Lower --batch-size or --max-length, use --quantization nf4; `coalesce memory --train` estimates.",
             ) from error
         raise
-    return report
 
 
 def load_for_training(model: str, settings: TuneSettings, place: Placement) -> LoadedModel:
@@ -200,8 +319,55 @@ def _trainer(
     return trainer
 
 
-def mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
-    """Mean loss over all logged steps; the Trainer's own figure forgets those before a resumed run's checkpoint."""
+def _watcher(folder: RunFolder, progress: Callable[[TuneProgress], None], cancelled: Callable[[], bool]) -> Any:
+    """A `transformers.TrainerCallback` for progress, stopping and checkpoints, with `stopped` and `tokens_per_s`."""
+    from transformers import TrainerCallback
+
+    class Watcher(TrainerCallback):  # type: ignore[misc]  # the base class is untyped
+        """Watches one run."""
+
+        def __init__(self) -> None:
+            self.stopped = False
+            self._tokens = 0
+            self._seconds = 0.0
+            self._step_began = 0.0
+            self._tokens_before = 0
+            self._loss: float | None = None
+            self._eval_loss: float | None = None
+
+        @property
+        def tokens_per_s(self) -> float:
+            return self._tokens / self._seconds if self._seconds > 0 else 0.0
+
+        def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            self._step_began = time.monotonic()
+            self._tokens_before = int(state.num_input_tokens_seen)
+
+        def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._seconds += time.monotonic() - self._step_began
+            self._tokens += int(state.num_input_tokens_seen) - self._tokens_before
+            if state.is_world_process_zero:
+                progress(
+                    TuneProgress(state.global_step, state.max_steps, self._loss, self._eval_loss, self.tokens_per_s)
+                )
+            if cancelled():
+                self.stopped = state.global_step < state.max_steps
+                control.should_training_stop = control.should_save = True
+
+        def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+            self._loss = (logs or {}).get("loss", self._loss)
+            self._eval_loss = (logs or {}).get("eval_loss", self._eval_loss)
+
+        def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                folder.mark_complete(state.global_step)
+                folder.write_curve(state.log_history)
+
+    return Watcher()
+
+
+def _mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
+    """Mean loss over all logged steps; the Trainer's own figure leaves out the steps before a resume."""
     total, before = 0.0, 0
     for entry in history:
         if "loss" in entry:  # the mean since the entry before
@@ -215,30 +381,18 @@ def _pad_token(tokenizer: Any) -> int:
 
 
 def _record(
-    loaded: LoadedModel,
-    fingerprint: str,
-    data_sha256: str,
-    num_rows: int,
-    with_passages: bool,
-    settings: TuneSettings,
-    report: TuneReport,
+    loaded: LoadedModel, fingerprint: str, data: _Data, settings: TuneSettings, report: TuneReport
 ) -> AdapterRecord:
+    measured = ("steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
     return AdapterRecord(
         base_model=loaded.name,
         base_fingerprint=fingerprint,
         quantization=loaded.quantization,
-        data_sha256=data_sha256,
-        num_rows=num_rows,
-        with_passages=with_passages,
+        data_sha256=data.sha256,
+        num_rows=data.num_rows,
+        with_passages=data.with_passages,
         settings=settings.as_record(),
-        metrics={
-            "steps": report.steps,
-            "train_loss": report.train_loss,
-            "eval_loss": report.eval_loss,
-            "tokens_per_s": report.tokens_per_s,
-            "peak_memory_bytes": report.peak_memory_bytes,
-            "seconds": report.seconds,
-        },
+        metrics={name: getattr(report, name) for name in measured},
         versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

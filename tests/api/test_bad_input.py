@@ -93,7 +93,7 @@ def test_wrong_types_and_values_are_a_422_that_names_the_field(path, change, sha
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"question": 1e999}', b"null", b"[]", b'"text"', b"1" * 5000]
 )
-def test_a_body_that_is_no_object_is_a_bad_input(path, body, shared: Live):
+def test_a_body_that_is_not_an_object_is_bad_input(path, body, shared: Live):
     reply = shared.client.post(path, content=body, headers={"content-type": "application/json"})
     if path == "/v1/conversations" and body in (b"", b"null"):
         assert reply.status_code == 201
@@ -183,9 +183,7 @@ FIELDS = sorted({
 })  # fmt: skip
 
 
-@hypothesis_settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(path=st.sampled_from(sorted(POSTS)), change=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
 def test_no_value_in_any_field_makes_a_500(path: str, change: dict[str, Any], shared: Live):
     body = json.dumps(POSTS[path] | change)
@@ -195,7 +193,7 @@ def test_no_value_in_any_field_makes_a_500(path: str, change: dict[str, Any], sh
         assert_error(reply, reply.status_code)
 
 
-@hypothesis_settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     path=st.sampled_from(["/v1/documents/{}", "/v1/jobs/{}", "/v1/conversations/{}", "/v1/models/{}"]),
     method=st.sampled_from(["GET", "DELETE", "PATCH", "PUT"]),

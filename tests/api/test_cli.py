@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from api_fakes import WARP, FakeBuilder, ShelfLibrary
 
-from api import cli
 from api.cli import run
 from api.console import Console, table
 from api.health_checks import faiss_check
+from api.settings import load_settings
 from indexes.errors import InvalidInput
+from rag.evidence import EvidenceJudge
 
 COMMANDS = ("serve", "add", "list", "remove", "ask", "search", "doctor")
 HEAVY = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "llama_index", "nicegui", "fastapi")
@@ -34,6 +37,7 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     assert ("--json" in text) == (command != "serve")
 
 
+@pytest.mark.integration
 def test_help_imports_nothing_heavy():
     code = f"import sys, api.cli as c; c.run(['ask', '--help']); print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -84,6 +88,11 @@ def test_a_misspelt_setting_stops_every_command(monkeypatch, capsys):
     assert "COALESCE_GENERATOR" in capsys.readouterr().err
 
 
+def test_the_version_is_printed(capsys):
+    assert run(["--version"]) == 0
+    assert re.fullmatch(r"coalesce \d+(\.\d+)*\n", capsys.readouterr().out)
+
+
 def test_an_empty_library_lists_as_nothing(capsys):
     assert run(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"documents": []}
@@ -113,7 +122,7 @@ def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, h
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_as_such(monkeypatch, capsys):
+def test_a_full_disk_is_reported_as_full(monkeypatch, capsys):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -131,7 +140,8 @@ def test_ctrl_c_is_status_130(monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_reader_that_has_gone_is_no_complaint():
+@pytest.mark.integration
+def test_a_closed_pipe_causes_no_error_message():
     done = subprocess.run(
         [sys.executable, "-c", "from api.cli import main; main()", "list", "--json"],
         stdout=_closed_pipe(), stderr=subprocess.PIPE, text=True, check=False,
@@ -140,7 +150,7 @@ def test_a_reader_that_has_gone_is_no_complaint():
     assert "Exception" not in done.stderr
 
 
-def test_a_home_that_cannot_be_written_is_told_as_such(tmp_path, monkeypatch, capsys):
+def test_a_home_that_cannot_be_written_is_reported(tmp_path, monkeypatch, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("COALESCE_HOME", str(blocked / "home"))
@@ -149,7 +159,7 @@ def test_a_home_that_cannot_be_written_is_told_as_such(tmp_path, monkeypatch, ca
         assert "COALESCE_HOME" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told_with_another_one(capsys):
+def test_a_port_in_use_is_reported_with_another_one_to_try(capsys):
     import socket
 
     with socket.socket() as taken:
@@ -162,10 +172,50 @@ def test_a_port_that_is_taken_is_told_with_another_one(capsys):
     assert f"coalesce serve --port {port + 1}" in error
 
 
-@pytest.mark.integration
-def test_a_search_of_an_empty_library_says_how_to_fill_it(capsys):
-    assert run(["search", "warp"]) == 0
-    assert "coalesce add PATH" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ask", "q", "--book", "nope"], "'nope'"),
+        (["ask", "q", "--arm", "tuned"], "--adapter NAME=FOLDER"),
+        (["ask", "q", "--chapter", "99"], "no chapter 99; this book has 1"),
+        (["search", "q", "--chapter", "99"], "no chapter 99; this book has 1"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_models_load(arguments, said, monkeypatch, capsys):
+    shelf = ShelfLibrary()
+    shelf.put("sample", WARP, source="Sample", sample=True)
+    _refuse_to_load(monkeypatch, shelf)
+    assert run(arguments) == 1
+    assert said in capsys.readouterr().err
+    assert shelf.closed
+
+
+@pytest.mark.parametrize("command", ["ask", "search"])
+def test_an_empty_library_says_how_to_fill_it_before_models_load(command, monkeypatch, capsys):
+    _refuse_to_load(monkeypatch, ShelfLibrary())
+    assert run([command, "warp"]) == 1
+    assert "coalesce add PATH" in capsys.readouterr().err
+
+
+def test_a_refusal_names_the_nearest_passages(monkeypatch, capsys, home):
+    builder = FakeBuilder()
+    builder.shelf.put("sample", WARP, source="Sample", sample=True, pages=True)
+    engine = builder.engine(load_settings({"home": home}), builder.shelf, judge=EvidenceJudge("hash", 1.1))
+    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: builder.shelf)
+    monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)
+    assert run(["ask", "What does a warp cost?"]) == 0
+    answer, place = capsys.readouterr().out.strip().splitlines()
+    assert "does not answer" in answer
+    assert "Sample" in place
+    assert "page iii" in place
+
+
+def _refuse_to_load(monkeypatch: pytest.MonkeyPatch, library: ShelfLibrary) -> None:
+    def build_engine(*_: object) -> None:
+        raise AssertionError("models were loaded")
+
+    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: library)
+    monkeypatch.setattr("rag.assemble.build_engine", build_engine)
 
 
 def test_a_bar_is_drawn_on_a_terminal_and_lines_elsewhere(capsys):
@@ -201,7 +251,7 @@ def test_both_faiss_distributions_at_once_are_a_fault():
 
 def test_errors_are_words_for_every_kind_of_exception(monkeypatch, capsys):
     monkeypatch.setattr(
-        cli, "app", lambda *_, **__: (_ for _ in ()).throw(InvalidInput("bad value 'x'", hint="mend it"))
+        "api.cli.app.app", lambda *_, **__: (_ for _ in ()).throw(InvalidInput("bad value 'x'", hint="mend it"))
     )
     assert run([]) == 1
     assert capsys.readouterr().err == "coalesce: bad value 'x'\n  mend it\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -73,13 +72,9 @@ def test_retry_after_is_rounded_up_to_whole_seconds():
         (OSError(errno.ENOSPC, "No space left on device"), StorageFull),
         (PermissionError(errno.EACCES, "denied"), HomeNotWritable),
         (OSError(errno.EROFS, "read-only"), HomeNotWritable),
-        (sqlite3.OperationalError("database or disk is full"), StorageFull),
-        (sqlite3.OperationalError("attempt to write a readonly database"), HomeNotWritable),
-        (sqlite3.OperationalError("unable to open database file"), HomeNotWritable),
-        (sqlite3.OperationalError("database is locked"), Busy),
     ],
 )
-def test_a_full_or_forbidden_disk_is_told_as_such(error, cls):
+def test_a_full_or_forbidden_disk_has_an_error_of_its_own(error, cls):
     assert isinstance(errors.known_error(error), cls)
     assert describe(error).status == 503
 
@@ -88,3 +83,17 @@ def test_an_unknown_error_shows_nothing_of_the_program():
     reply = describe(RuntimeError("secret /home/somebody"))
     assert reply.status == 500
     assert "secret" not in str(reply.body)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("no book has this id", "No book has this id."),
+        ("Try again.", "Try again."),
+        ("coalesce add PATH", "coalesce add PATH."),
+        ("cards.jsonl:1: answer is missing", "cards.jsonl:1: answer is missing."),
+        ("did you mean this?", "Did you mean this?"),
+    ],
+)
+def test_messages_and_hints_are_shown_as_whole_sentences(text, whole):
+    assert errors.sentence(text) == whole

@@ -58,9 +58,9 @@ def test_a_home_with_a_book_of_its_own_gets_no_sample(settings):
         assert builder.samples_added == 0
 
 
-def test_a_preparation_that_fails_is_told_to_everybody(settings):
+def test_a_failed_preparation_is_reported_to_every_client(settings):
     class Broken(FakeBuilder):
-        def library(self, settings):
+        def load(self, settings, tell):
             raise EmbedderMismatch("embedded by another model", hint="coalesce add --reindex")
 
     with running(settings, Broken(), wait=False) as live:
@@ -92,6 +92,8 @@ def test_the_description_names_every_call_and_its_errors(shared: Live):
         "/v1/documents/{document_id}": {"get", "delete"}, "/v1/jobs/{job_id}": {"get", "delete"},
         "/v1/jobs/{job_id}/events": {"get"}, "/v1/conversations": {"get", "post"},
         "/v1/conversations/{conversation_id}": {"get", "patch", "delete"}, "/v1/feedback": {"post"},
+        "/v1/votes": {"post"}, "/v1/explain": {"post"}, "/v1/answers/{answer_id}/events": {"get"},
+        "/page-image/{document_id}/{page}.png": {"get"},
         "/v1/models": {"get"}, "/v1/chat/completions": {"post"}, "/healthz": {"get"}, "/readyz": {"get"},
         "/metrics": {"get"},
     }  # fmt: skip
@@ -100,12 +102,15 @@ def test_the_description_names_every_call_and_its_errors(shared: Live):
     assert "409" in paths["/v1/ask"]["post"]["responses"]
 
 
-def test_the_docs_page_loads_nothing_from_elsewhere(shared: Live):
+def test_the_docs_page_loads_nothing_from_elsewhere_and_takes_a_key(shared: Live):
     page = shared.client.get("/docs")
-    assert "/v1/ask" in page.text
-    assert "question" in page.text
-    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.text)
-    assert "<script" not in page.text
+    sources = re.findall(r"""(?:src|href)=["']?([^"' >]+)""", page.text)
+    assert sources and all(source.startswith("/") and not source.startswith("//") for source in sources)
+    assert all(shared.client.get(source).status_code == 200 for source in sources if "favicon" not in source)
+    assert "connect-src 'self'" in page.headers["content-security-policy"]
+    document = shared.client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    assert document["paths"]["/v1/ask"]["post"]["security"] == [{"HTTPBearer": []}]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])

@@ -9,9 +9,8 @@ import httpx
 import pytest
 from api_fakes import SAMPLE_ID, Live, running
 
-from api.callers import Caller, KeyRing, caller_of
 from api.errors import NotAllowed, UnsafeBind
-from api.security import COOKIE, check_bind
+from api.security import COOKIE, Caller, KeyRing, caller_of, check_bind
 from api.settings import load_settings
 from indexes.errors import InvalidInput
 
@@ -178,12 +177,12 @@ def test_the_login_page_speaks_the_readers_language(school: Live) -> None:
 
 def test_learner_keys_alone_lock_the_server(tmp_path: Any) -> None:
     settings = load_settings({"home": tmp_path, "host": "0.0.0.0", "learner_keys": "alice=k"})
-    check_bind(settings.server)
-    assert KeyRing(settings.server).by_key(b"k") == Caller("alice")
-    assert KeyRing(settings.server).by_key(b"") is None
-    assert "k'" not in repr(settings.server)
+    check_bind(settings)
+    assert KeyRing(settings).by_key(b"k") == Caller("alice")
+    assert KeyRing(settings).by_key(b"") is None
+    assert "k'" not in repr(settings)
     with pytest.raises(UnsafeBind):
-        check_bind(load_settings({"home": tmp_path, "host": "0.0.0.0", "learner_keys": " , "}).server)
+        check_bind(load_settings({"home": tmp_path, "host": "0.0.0.0", "learner_keys": " , "}))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_keys_that_leave_open_whose_they_are_are_refused_without_being_shown(key
 
 def test_learner_keys_are_read_from_the_file_of_the_home(tmp_path: Any) -> None:
     (tmp_path / "coalesce.toml").write_text('[learner_keys]\nalice = "k=1"\n', encoding="utf-8")
-    assert load_settings({"home": tmp_path}).server.learner_keys == (("alice", "k=1"),)
+    assert load_settings({"home": tmp_path}).learner_keys["alice"].get_secret_value() == "k=1"
 
 
 def test_without_keys_every_learner_may_be_named(shared: Live) -> None:

@@ -11,8 +11,8 @@ import pytest
 from api_fakes import FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator
 
+from api.answering import AdmissionLimit, RateLimit
 from api.errors import RateLimited
-from api.limits import AnswerGate, RateLimit
 from indexes.errors import Busy
 
 QUESTION = {"question": "What is a warp?"}
@@ -88,7 +88,7 @@ def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
 
 
 def test_a_gate_never_holds_more_than_its_places():
-    gate = AnswerGate(3)
+    gate = AdmissionLimit(3)
     inside, most, lock = 0, 0, threading.Lock()
 
     def visit(_: int) -> bool:

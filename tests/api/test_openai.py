@@ -9,7 +9,7 @@ import pytest
 from api_fakes import FakeBuilder, Live, running
 from fakes import ScriptedGenerator
 
-from api.chat_messages import question_of
+from api.routes.openai import question_of
 from api.schemas.openai import ChatIn
 from api.settings import load_settings
 from rag.errors import GenerationFailed
@@ -94,7 +94,7 @@ def test_an_arm_that_cannot_run_is_a_conflict_that_the_client_does_not_retry(liv
     with pytest.raises(openai.ConflictError) as refused:
         client.chat.completions.create(model="coalesce-tuned", messages=MESSAGES)
     assert refused.value.code == "arm_unavailable"
-    assert "not scripted" in str(refused.value)
+    assert "LoRA adapter" in str(refused.value)
     assert 'route="/v1/chat/completions",status="409"} 1.0' in live.client.get("/metrics").text
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from api.pages.page_images import page_source, render_page
+from api.page_images import page_source, render_page
 from api.uploads import UploadFolder, upload_id
 from indexes.errors import NotFound
 from indexes.types import BookHealth, Document
@@ -37,18 +37,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pixels(png: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The picture, shape (height, width, 3)."""
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", png[16:24])
-    position, data = 8, b""
-    while position < len(png):
-        (length,) = struct.unpack(">I", png[position : position + 4])
-        kind, body = png[position + 4 : position + 8], png[position + 8 : position + 8 + length]
-        assert zlib.crc32(kind + body) == struct.unpack(">I", png[position + 8 + length : position + 12 + length])[0]
-        data += body if kind == b"IDAT" else b""
-        position += 12 + length
-    return (
-        np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, width * 3 + 1)[:, 1:].reshape(height, width, 3)
-    )
+    image = Image.open(io.BytesIO(png))
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))
 
 
 def yellow_rows(png: bytes) -> int:
@@ -70,6 +61,15 @@ def test_a_quote_that_is_not_on_the_page_marks_nothing(book: Path) -> None:
     assert yellow_rows(render_page(book, 1, QUOTE)) == 0
 
 
+def test_a_page_of_any_size_gives_a_picture_of_bounded_size(tmp_path: Path) -> None:
+    for side in (14_400, 200_000):
+        pdf = fpdf.FPDF(unit="pt", format=(side, side))
+        pdf.add_page()
+        pdf.output(str(tmp_path / "wide.pdf"))
+        height, width, _ = pixels(render_page(tmp_path / "wide.pdf", 1)).shape
+        assert 1_000_000 < height * width <= 4_100_000
+
+
 def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> None:
     for page in (0, 3):
         with pytest.raises(NotFound):
@@ -81,11 +81,9 @@ def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> N
 
 
 class Shelf:
-    """Services of a home with one book."""
+    """A library with one book."""
 
-    def __init__(self, home: Path, document: Document) -> None:
-        self.settings = type("Settings", (), {"home": home})
-        self.library = self
+    def __init__(self, document: Document) -> None:
         self._document = document
 
     def document(self, document_id: str) -> Document:
@@ -104,19 +102,19 @@ def test_an_uploaded_book_is_found_where_uploads_are_kept(book: Path, tmp_path: 
         incoming = folder.take_in(file)
     kept = folder.settle(incoming, "book.pdf")
     document = a_document("book.pdf", incoming.sha256)
-    services: Any = Shelf(tmp_path, document)
-    assert page_source(services, document.document_id) == kept
-    assert page_source(services, "another") is None
+    shelf: Any = Shelf(document)
+    assert page_source(tmp_path, shelf, document.document_id) == kept
+    assert page_source(tmp_path, shelf, "another") is None
     folder.forget_book(document)
-    assert page_source(services, document.document_id) is None
+    assert page_source(tmp_path, shelf, document.document_id) is None
 
 
-def test_a_book_added_by_path_is_found_there_and_a_bare_name_is_no_path(
+def test_a_book_added_by_path_is_found_there_and_a_bare_name_is_not_a_path(
     book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(book.parent)
     for source, found in ((str(book), book), (book.name, None)):
-        services: Any = Shelf(tmp_path, a_document(source, "0"))
-        assert page_source(services, upload_id("0")) == found
-    other: Any = Shelf(tmp_path, a_document(str(book), "0", form="text"))
-    assert page_source(other, upload_id("0")) is None
+        shelf: Any = Shelf(a_document(source, "0"))
+        assert page_source(tmp_path, shelf, upload_id("0")) == found
+    other: Any = Shelf(a_document(str(book), "0", form="text"))
+    assert page_source(tmp_path, other, upload_id("0")) is None

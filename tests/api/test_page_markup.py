@@ -36,6 +36,19 @@ def test_a_passage_keeps_its_letters_whatever_is_marked(text: str, start: int, e
     assert re.sub(r"[`$*#\s]", "", shown) == plain
 
 
+@pytest.mark.parametrize("name", ["__shared__", "__global__", "__launch_bounds__"])
+def test_a_name_keeps_its_underscores(name: str) -> None:
+    assert f"Use <code>{name}</code> memory" in html(f"Use {name} memory. [1]")
+    assert f"Use {name} memory" in passage_html(f"Use {name} memory.")
+    assert "<strong>note</strong>" in html("A **note**.")
+
+
+def test_a_passage_of_a_book_without_markup_shows_its_signs() -> None:
+    text = "# 2 *a* and $x$ with `code`"
+    assert passage_html(text, plain=True) == '<div class="prose"># 2 *a* and $x$ with <code>code</code></div>'
+    assert "<em>a</em>" in passage_html("An *a*.")
+
+
 def test_the_nth_marker_opens_the_nth_citation_with_it() -> None:
     passages = [make_passage("A warp has 32 threads. Blocks hold warps."), make_passage("Grids hold blocks.")]
     text = "A warp has 32 threads. [1] Grids hold blocks. [2] Blocks hold warps. [1]"
@@ -44,11 +57,11 @@ def test_the_nth_marker_opens_the_nth_citation_with_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["a[1] = b;", "`x [1]`", "[4] and [0]", "[1](https://example.org)", "\\[1\\]"])
-def test_brackets_that_are_no_markers_stay(text: str) -> None:
+def test_brackets_that_are_not_markers_stay(text: str) -> None:
     assert "cite" not in html(text)
 
 
-def test_money_is_no_formula_and_formulas_are_not_markdown() -> None:
+def test_money_is_not_a_formula_and_formulas_are_not_markdown() -> None:
     assert "formula" not in html("It costs $5 and then $6.")
     assert '<span class="formula">a_i * b_i</span>' in html("The sum of $a_i * b_i$ is taken.")
     assert '<span class="formula display">x &lt; y</span>' in html("$$\nx < y\n$$")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_fakes import WARP, FakeBuilder, ShelfLibrary
 
 from api.cli import run
 from api.mcp_server import build_mcp_server
+from api.services import open_study
 from api.settings import load_settings
-from api.studying import open_study
 from evals.questions import load_bank
 
 
@@ -66,11 +67,11 @@ def test_a_quiz_that_makes_no_sense_is_one_line(
     assert capsys.readouterr().err.startswith("coalesce: ")
 
 
-def test_an_answer_that_is_no_option_is_told_the_letters(
+def test_an_answer_that_is_not_an_option_gets_the_letters(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert quiz(monkeypatch, tmp_path, "Z\n", "--count", "1", "--types", "choice") == 1
-    assert "answer A, B, C, D" in capsys.readouterr().err
+    assert "Answer A, B, C, D" in capsys.readouterr().err
 
 
 def test_chapters_are_weighed_in_the_terminal(
@@ -89,6 +90,25 @@ def test_a_malformed_question_file_is_named_by_line(
     path.write_text('{"question": "a", "answer": "b"}\n{', encoding="utf-8")
     assert quiz(monkeypatch, tmp_path, "", "--questions", str(path)) == 1
     assert "mine.jsonl:2" in capsys.readouterr().err
+
+
+def test_an_assistants_question_with_control_characters_is_refused_in_words(tmp_path: Path) -> None:
+    shelf = ShelfLibrary()
+    shelf.put("sample", WARP, source="Sample")
+    engine = FakeBuilder().engine(load_settings({"home": tmp_path}), shelf)
+
+    async def talk() -> None:
+        from mcp import Client
+
+        with open_study(load_settings({"home": tmp_path})) as study:
+            async with Client(build_mcp_server(lambda: engine, study, "ada")) as client:
+                for tool, argument in (("search", "query"), ("ask", "question")):
+                    told = (await client.call_tool(tool, {argument: "bell \x07"})).structured_content
+                    assert told is not None
+                    assert told["error"]["type"] == "InvalidInput"
+                    assert "U+0007" in told["error"]["message"]
+
+    asyncio.run(talk())
 
 
 def test_assistants_can_set_and_mark_a_quiz_and_get_errors_in_words(tmp_path: Path) -> None:

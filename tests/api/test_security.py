@@ -27,15 +27,15 @@ def test_a_bind_that_others_reach_needs_a_key_or_the_word_insecure(host, tmp_pat
         return load_settings({"home": tmp_path, "host": host, **more})
 
     with pytest.raises(UnsafeBind, match=host) as refused:
-        check_bind(settings().server)
+        check_bind(settings())
     assert "COALESCE_API_KEYS" in refused.value.hint
-    check_bind(settings(api_keys="k").server)
-    check_bind(settings(insecure=True).server)
+    check_bind(settings(api_keys="k"))
+    check_bind(settings(insecure=True))
 
 
-def test_empty_keys_are_no_keys(tmp_path):
+def test_empty_keys_are_not_keys(tmp_path):
     with pytest.raises(UnsafeBind):
-        check_bind(load_settings({"home": tmp_path, "host": "0.0.0.0", "api_keys": " , "}).server)
+        check_bind(load_settings({"home": tmp_path, "host": "0.0.0.0", "api_keys": " , "}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_known_key_opens_and_probes_need_none(locked: Live):
         assert locked.client.get(path).status_code == 200
 
 
-def test_a_key_that_is_no_text_is_a_wrong_key(locked: Live):
+def test_a_key_that_is_not_text_is_a_wrong_key(locked: Live):
     assert locked.client.get("/v1/documents", headers={b"authorization": b"Bearer \xff\xfe"}).status_code == 401
 
 

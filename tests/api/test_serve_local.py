@@ -8,20 +8,18 @@ from pathlib import Path
 import openai
 import pytest
 from serving import Process, start, stop
-from tiny_models import build_adapter, build_model
 
 pytestmark = pytest.mark.integration
 ARMS = ["base", "tuned", "rag", "rag+tuned"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    model = build_model(tmp_path_factory.mktemp("models") / "tiny")
-    adapter = build_adapter(tmp_path_factory.mktemp("adapters") / "mine", model)
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_adapter: Path) -> Iterator[Process]:
     home = tmp_path_factory.mktemp("serve") / "home"
     home.mkdir()
     (home / "sample-book-added").touch()
-    options = ("--generator", "local", "--model", str(model), "--quantization", "none", "--adapter", f"mine={adapter}")
+    adapter = f"mine={tiny_adapter}"
+    options = ("--generator", "local", "--model", str(tiny_model), "--quantization", "none", "--adapter", adapter)
     process = start(home, *options)
     notes = Path(home.parent / "notes.md")
     notes.write_text("# Warps\n\nA warp is a group of 32 threads that run in lockstep.\n")

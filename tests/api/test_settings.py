@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from api.settings import load_settings, parse_pair
+from api.configuration import AREAS, configuration_page
+from api.settings import CoalesceSettings, load_settings, parse_pair
 from indexes.errors import InvalidInput
 
 
@@ -74,8 +75,8 @@ def test_a_pair_without_two_sides_is_refused(pair):
 def test_keys_are_not_shown_when_settings_are_printed(tmp_path, monkeypatch):
     monkeypatch.setenv("COALESCE_API_KEYS", "first-secret,second-secret")
     settings = load_settings({"home": tmp_path})
-    assert settings.server.api_keys == ("first-secret", "second-secret")
-    assert "secret" not in repr(settings) + str(settings) + repr(settings.server)
+    assert [key.get_secret_value() for key in settings.api_keys] == ["first-secret", "second-secret"]
+    assert "secret" not in repr(settings) + str(settings)
 
 
 def test_a_bad_key_setting_is_named_without_its_value(tmp_path):
@@ -90,7 +91,7 @@ def test_a_bad_key_setting_is_named_without_its_value(tmp_path):
      ("192.168.1.4", False), ("example.org", False)],
 )  # fmt: skip
 def test_only_this_machines_own_addresses_are_loopback(host, loopback, tmp_path):
-    assert load_settings({"home": tmp_path, "host": host}).server.loopback is loopback
+    assert load_settings({"home": tmp_path, "host": host}).loopback is loopback
 
 
 def test_each_floor_gets_its_own_part(tmp_path):
@@ -130,3 +131,15 @@ def test_an_unknown_vector_store_is_refused(value, tmp_path, monkeypatch):
     monkeypatch.setenv("COALESCE_VECTOR_STORE", value)
     with pytest.raises(InvalidInput, match="vector_store"):
         load_settings({"home": tmp_path})
+
+
+def test_the_page_of_settings_is_up_to_date():
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text("utf-8") == configuration_page(), "run: python -m api.configuration > docs/configuration.md"
+
+
+def test_every_setting_is_explained_in_an_area():
+    fields = CoalesceSettings.model_fields
+    assert [name for name, field in fields.items() if not field.description] == []
+    assert set(AREAS) <= set(fields)
+    assert next(iter(fields)) in AREAS

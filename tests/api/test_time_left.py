@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 
 from api.console import Console
-from api.time_left import TimeLeft, as_clock
+from api.jobs import TimeLeft, as_clock
 
 
 class Clock:
@@ -21,25 +23,25 @@ class Clock:
 def test_time_left_follows_the_speed_of_the_stage():
     clock = Clock()
     left = TimeLeft(clock)
-    assert left.told("reading", 0, 10) is None
+    assert left.seconds_left("reading", 0, 10) is None
     clock.now += 4
-    assert left.told("reading", 2, 10) == 16  # two seconds a step, eight steps to go
-    assert left.told("embedding", 0, 100) is None, "another stage has another speed"
+    assert left.seconds_left("reading", 2, 10) == 16  # two seconds a step, eight steps to go
+    assert left.seconds_left("embedding", 0, 100) is None, "another stage has another speed"
     clock.now += 1
-    assert left.told("embedding", 50, 100) is None, "too early to tell"
+    assert left.seconds_left("embedding", 50, 100) is None, "too early to estimate"
     clock.now += 9
-    assert left.told("embedding", 100, 100) == 0
+    assert left.seconds_left("embedding", 100, 100) == 0
 
 
-def test_a_stage_that_begins_anew_is_judged_anew():
+def test_a_stage_that_begins_again_is_estimated_again():
     clock = Clock()
     left = TimeLeft(clock)
-    left.told("book: reading", 0, 5)
+    left.seconds_left("book: reading", 0, 5)
     clock.now += 100
-    assert left.told("book: reading", 5, 5) == 0
-    assert left.told("book: reading", 0, 5) is None
+    assert left.seconds_left("book: reading", 5, 5) == 0
+    assert left.seconds_left("book: reading", 0, 5) is None
     clock.now += 3
-    assert left.told("book: reading", 1, 5) == 12
+    assert left.seconds_left("book: reading", 1, 5) == 12
 
 
 def test_seconds_read_as_a_clock():
@@ -57,13 +59,13 @@ def test_a_bar_on_a_terminal_says_how_long_it_will_take():
         def isatty(self) -> bool:
             return True
 
-    clock = Clock()
     terminal = Terminal()
     console = Console(err=terminal)
-    console._left = TimeLeft(clock)
-    console.step("embedding", 0, 10)
-    clock.now += 5
-    console._drawn_at = 0.0
-    console.step("embedding", 5, 10)
-    drawn = terminal.getvalue().split("\r\x1b[K")[-1]
-    assert drawn == "embedding [############............] 5/10 0:05 left"
+    for done in range(6):
+        console.step("embedding", done, 10)
+        time.sleep(0.05)
+    console.say("half way")
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+    assert "embedding" in drawn
+    assert re.search(r"5/10 0:00:0\d", drawn)
+    assert drawn.endswith("half way\n")

@@ -12,32 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import build_adapter, build_model, edit_json
+from tiny_models import edit_json
 
 from api.cli import run
-from rag.tuning.dataset import write_dataset
-from rag.tuning.rows import TrainingRow
+from rag.tuning.data import TrainingRow, write_dataset
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
 ROWS = [TrainingRow(f"What is number {n % 4}?", f"It is {n % 4}.", section=f"s{n % 4}") for n in range(16)]
 QUICK = ["--quantization", "none", "--rank", "8", "--batch-size", "2", "--accumulation", "1", "--max-length", "256"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Tiny models on one torch thread, also on a busy machine."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("models") / "tiny")
+@pytest.fixture
+def model(tiny_model: Path) -> str:
+    return str(tiny_model)
 
 
 @pytest.fixture
@@ -51,10 +39,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_tuning_exporting_and_quantizing_work_end_to_end(
-    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "adapter"
-    tune = ["tune", "--model", str(model), "--data", str(data), "--out", str(out), "--max-steps", "4", *QUICK, "--json"]
+    tune = ["tune", "--model", model, "--data", str(data), "--out", str(out), "--max-steps", "4", *QUICK, "--json"]
     assert run(tune) == 0
     report = printed(capsys)
     contract = {"adapter", "steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds"}
@@ -69,35 +57,35 @@ def test_tuning_exporting_and_quantizing_work_end_to_end(
     assert run(command) == 0
     assert printed(capsys)["findings"] == []
     merged = tmp_path / "merged"
-    assert run(["export", "--model", str(model), "--adapter", str(out), "--out", str(merged), "--merge", "--json"]) == 0
+    assert run(["export", "--model", model, "--adapter", str(out), "--out", str(merged), "--merge", "--json"]) == 0
     assert printed(capsys)["kind"] == "merged"
     assert (merged / "config.json").is_file()
 
     quantized = tmp_path / "nf4"
-    assert run(["quantize", "--model", str(model), "--out", str(quantized), "--json"]) == 0
+    assert run(["quantize", "--model", model, "--out", str(quantized), "--json"]) == 0
     sizes = printed(capsys)
     assert sizes["after_bytes"] < sizes["before_bytes"]
 
 
-def test_memory_prints_the_contracts_fields(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", "--model", str(model / "config.json"), "--context", "100", "--json"]) == 0
+def test_memory_prints_the_contracts_fields(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", "--model", str(Path(model) / "config.json"), "--context", "100", "--json"]) == 0
     serving = printed(capsys)
     names = ("weights", "kv_cache", "adapter", "optimizer", "activation")
     assert serving["total_bytes"] == sum(serving[f"{name}_bytes"] for name in names)
-    assert run(["memory", "--model", str(model), "--train", "--rank", "8", "--json"]) == 0
+    assert run(["memory", "--model", model, "--train", "--rank", "8", "--json"]) == 0
     assert printed(capsys)["optimizer_bytes"] > 0
-    assert run(["memory", "--model", str(model)]) == 0
+    assert run(["memory", "--model", model]) == 0
     assert "GiB" in capsys.readouterr().out
 
 
-def test_a_broken_line_and_a_missing_model_are_said_without_a_traceback(
-    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+def test_a_broken_line_and_a_missing_model_are_reported_without_a_traceback(
+    tmp_path: Path, model: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
-    assert run(["tune", "--model", str(model), "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
+    assert run(["tune", "--model", model, "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
     said = capsys.readouterr().err
-    assert "broken.jsonl, line 2: Expecting property name enclosed in double quotes (column 2)." in said
+    assert "broken.jsonl:2: not JSON (Expecting property name enclosed in double quotes, column 2)." in said
     assert "Traceback" not in said
     assert run(["tune", "--model", "./nowhere", "--data", str(data), "--out", str(tmp_path / "y")]) == 1
     assert "does not exist" in capsys.readouterr().err
@@ -107,12 +95,11 @@ def test_a_broken_line_and_a_missing_model_are_said_without_a_traceback(
 
 @pytest.mark.parametrize("command", ["tune", "export", "quantize"])
 def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, model: Path, data: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, model: str, tiny_adapter: Path, data: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     (tmp_path / "file").write_text("in the way", "utf-8")
-    adapter = build_adapter(tmp_path / "adapter", model)
-    options = {"tune": ["--data", str(data), *QUICK], "export": ["--adapter", str(adapter)], "quantize": []}
-    assert run([command, "--model", str(model), "--out", str(tmp_path / "file" / "out"), *options[command]]) == 1
+    options = {"tune": ["--data", str(data), *QUICK], "export": ["--adapter", str(tiny_adapter)], "quantize": []}
+    assert run([command, "--model", model, "--out", str(tmp_path / "file" / "out"), *options[command]]) == 1
     said = capsys.readouterr().err
     assert "cannot be made: Not a directory" in said
     assert str(tmp_path / "file") in said
@@ -120,10 +107,10 @@ def test_a_folder_that_cannot_be_made_is_named(
 
 
 def test_a_config_with_a_wrong_value_is_named_with_it(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
-    config.write_bytes((model / "config.json").read_bytes())
+    config.write_bytes((Path(model) / "config.json").read_bytes())
     edit_json(config, hidden_size="many")
     assert run(["memory", "--model", str(config)]) == 1
     said = capsys.readouterr().err
@@ -132,10 +119,10 @@ def test_a_config_with_a_wrong_value_is_named_with_it(
     assert "inside Coalesce" not in said
 
 
-def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path: Path, model: Path, data: Path) -> None:
+def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path: Path, model: str, data: Path) -> None:
     out = tmp_path / "adapter"
     command = [
-        sys.executable, "-m", "api.cli", "tune", "--model", str(model), "--data", str(data), "--out", str(out),
+        sys.executable, "-m", "api.cli", "tune", "--model", model, "--data", str(data), "--out", str(out),
         "--max-steps", "300", "--checkpoint-steps", "1000", "--validation-share", "0", *QUICK,
     ]  # fmt: skip
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COALESCE_HOME": str(tmp_path / "home")}

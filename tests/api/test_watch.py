@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from api_fakes import ShelfLibrary
 
-from api.cli import run
-from api.commands import books
+from api.cli import books, run
 
 
 @pytest.fixture

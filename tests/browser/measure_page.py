@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ from fakes import ScriptedGenerator
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from api.settings import load_settings
-from api.studying import STUDY_FILE
+from evals.exam import Result
 from evals.learners import DEFAULT_LEARNER
 from evals.questions import load_bank
-from evals.study_store import StudyStore
+from evals.study_store import StoredExam, StudyStore
 
 REPEATS = 20
 PAGES = 50
@@ -137,9 +137,12 @@ def lists_ms(live: Live, page: Page) -> dict[str, dict[str, float]]:
     lines = [json.dumps(asdict(bank[number % len(bank)]) | {"id": f"q{number}"}) for number in range(1000)]
     content = "\n".join(lines).encode()
     live.client.post("/v1/questions/files", files={"file": ("thousand.jsonl", content)}).raise_for_status()
-    records = [asdict(bank[number % len(bank)]) | {"id": f"c{number}"} for number in range(5000)]
-    with closing(StudyStore(live.services.settings.home / STUDY_FILE)) as store:
-        store.add_cards(DEFAULT_LEARNER, records, datetime.now(UTC))
+    missed = [replace(bank[number % len(bank)], id=f"c{number}") for number in range(5000)]
+    now = datetime.now(UTC)
+    with closing(StudyStore(live.services.settings.study_path)) as store:
+        exam = StoredExam("measured", DEFAULT_LEARNER, now, None, ())
+        store.add_exam(exam)
+        store.close_exam(exam, Result(()), [], missed, now)
 
     def call(path: str, key: str, number: int) -> float:
         started = time.perf_counter()

@@ -197,19 +197,19 @@ def test_filters_restrict_the_search(site: Live, open_page: Open) -> None:
     expect(page.locator(".answer").nth(1)).to_contain_text("Nothing in the library matches")
 
 
-def test_the_panel_says_where_an_expected_page_stands(open_page: Open) -> None:
+def test_the_panel_shows_the_rank_of_an_expected_page(open_page: Open) -> None:
     page = open_page()
     ask(page, QUESTION)
     page.get_by_text("Expected another page?").click()
-    page.get_by_label("Page of the file where it stands").fill("3")
+    page.get_by_label("Page of the file").fill("3")
     page.get_by_role("button", name="Show its ranks").click()
     expect(page.locator(".explain-verdict")).to_contain_text("in place 1")
-    page.get_by_label("Page of the file where it stands").fill("8")
+    page.get_by_label("Page of the file").fill("8")
     page.get_by_role("button", name="Show its ranks").click()
     expect(page.locator(".explain-result .problem")).to_contain_text("Page 8 is not in the book")
 
 
-def test_an_error_is_said_in_words_and_the_question_stays(site: Live, open_page: Open) -> None:
+def test_an_error_is_explained_and_the_question_stays(site: Live, open_page: Open) -> None:
     page = open_page()
     page.fill("#question", "x" * 60_000)
     page.press("#question", "Enter")

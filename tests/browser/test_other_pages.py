@@ -12,13 +12,13 @@ from api_fakes import Live, wait_until
 from browser_help import Open
 from playwright.sync_api import Page, expect
 
+from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.questions import parse_question
 from evals.records import Record
-from evals.report import write_report
-from evals.report_data import RunFacts, report_data
+from evals.report import RunFacts, report_data, write_report
+from evals.run import RunSpec
 from evals.scoring import score_records
-from rag.votes import VoteStore
 
 
 def upload(page: Page, name: str, text: str) -> None:
@@ -82,8 +82,8 @@ def test_the_chapters_of_a_book_are_shown(open_page: Open) -> None:
 
 
 def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Open) -> None:
-    votes = VoteStore(site.services.settings.rag.conversations_path)
-    before = len(votes.all())
+    store = site.services.engine.conversations
+    before = len(store.votes())
     page = open_page("/compare")
     expect(page.locator(".arm", has_text="tuned model alone")).to_contain_text("--adapter NAME=FOLDER")
     page.fill("#question", "How many threads are in a warp?")
@@ -95,9 +95,32 @@ def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Ope
     expect(page.locator(".arm-figures").first).to_contain_text("First words")
     winner = page.locator(".arm-answer h2").nth(1).inner_text()
     assert {winner, page.locator(".arm-answer h2").nth(0).inner_text()} == {"model alone", "model with the books"}
-    kept = votes.all()[before:]
+    kept = store.votes()[before:]
     assert [(vote.winner, vote.blind) for vote in kept] == [("base" if winner == "model alone" else "rag", True)]
     assert site.client.get("/v1/compare/votes.jsonl").text.count("\n") == before + 1
+
+
+def test_the_adapter_of_a_comparison_is_chosen_where_several_are_loaded(site: Live, open_page: Open) -> None:
+    arms, adapters = site.generator.arms, site.generator.adapters
+    site.generator.arms, site.generator.adapters = ("tuned", "rag"), ("qa", "raft")
+    try:
+        page = open_page("/compare")
+        page.locator(".filters summary").click()
+        page.get_by_label("Adapter").select_option("raft")
+        page.get_by_text("Hide the arms until I have voted").click()
+        page.fill("#question", "How many threads are in a warp?")
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("heading", name="Which answer is best?").wait_for()
+        assert [request.adapter for request in site.generator.requests] == ["raft", None]
+    finally:
+        site.generator.arms, site.generator.adapters = arms, adapters
+
+
+def test_the_api_page_works_without_the_network(site: Live, open_page: Open) -> None:
+    page = open_page("/settings")
+    page.get_by_role("link", name="API documentation").click()
+    expect(page.locator("#swagger-ui")).to_contain_text("/v1/ask")
+    page.get_by_role("button", name="Authorize").first.wait_for()
 
 
 def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
@@ -145,8 +168,8 @@ def a_report() -> dict[str, Any]:
     )  # fmt: skip
     records = [Record("q1", arm, 0, "choice", picked=pick) for arm, pick in (("base", 1), ("rag", 0))]
     rows = score_records(records, {"q1": question})
-    facts = RunFacts("2026-01-02T03:04:05+00:00", "coalesce eval", "extractive", "m", "e", 0, 1, 5, {}, {})
-    return report_data(facts, compare(rows), rows, None)
+    facts = RunFacts("2026-01-02T03:04:05+00:00", "extractive", "m", "e", 1, {}, {})
+    return report_data(RunSpec((question,), parse_arms(["base", "rag"])), facts, compare(rows), rows, None)
 
 
 def test_settings_name_what_runs_and_the_command_that_changes_it(open_page: Open) -> None:

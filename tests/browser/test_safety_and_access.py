@@ -133,11 +133,15 @@ def _faults(page: Page) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_phone_shows_every_view_without_sideways_scrolling(open_page: Open, view: str) -> None:
-    page = open_page(view, **PHONE)
-    page.wait_for_timeout(150)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+def test_a_phone_shows_every_view_without_sideways_scrolling(site: Live, open_page: Open) -> None:
+    page = open_page(**PHONE)
+    widths: dict[str, int] = {}
+    for view in VIEWS:
+        page.goto(site.address + view)
+        page.wait_for_function("document.querySelector('main > *') !== null")
+        page.wait_for_timeout(150)
+        widths[view] = page.evaluate("document.documentElement.scrollWidth")
+    assert {view: width for view, width in widths.items() if width > PHONE["viewport"]["width"]} == {}
 
 
 def test_a_phone_asks_and_opens_a_citation(site: Live, open_page: Open) -> None:

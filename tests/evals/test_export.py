@@ -1,17 +1,26 @@
-"""The bank as training data: only what may be learned from leaves, in layouts that are read back unchanged."""
+"""What leaves: training data that never holds measuring questions, feedback as questions, runs for other tools."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import ir_measures
 import pytest
+from fakes import make_passage
 
 from evals.errors import LeakageFound
-from evals.export import export_bank, training_rows
-from evals.questions import load_bank
-from rag.tuning.dataset import read_dataset
-from rag.tuning.formats import FORMATS, Format
+from evals.export import export_bank, export_run, feedback_cases, training_rows
+from evals.questions import BankQuestion, chapter_titles, load_bank, load_questions, parse_question
+from evals.records import PassageRecord, Record
+from evals.scoring import score_records
+from indexes.errors import InvalidInput
+from indexes.jsonl import read_jsonl, to_jsonl
+from rag.citations import resolve
+from rag.conversations import Feedback
+from rag.tuning.data import FORMATS, Format, read_dataset
+from rag.types import Answer, Timings, Usage
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -53,3 +62,78 @@ def test_rows_carry_their_section_and_unanswerable_questions_stay_behind() -> No
     rows = training_rows(questions)
     assert len(rows) == sum(question.answerable for question in questions) < len(questions)
     assert all(row.section and row.answer for row in rows)
+
+
+def rated_answer(answer_id: str) -> Answer:
+    passage = make_passage("A warp is a group of 32 threads.")
+    text = "A warp is a group of 32 threads. [1]"
+    return Answer(
+        id=answer_id, conversation_id="", question="What is a warp?", answer=text, refused=False, arm="rag",
+        generator="scripted", model="script", adapter=None, citations=resolve(text, [passage]), passages=(passage,),
+        timings=Timings(), usage=Usage(), tokens_per_s=0.0, peak_memory_bytes=0,
+    )  # fmt: skip
+
+
+def test_good_answers_become_references_and_bad_ones_need_a_comment(tmp_path: Path) -> None:
+    given = [
+        (Feedback("a", "up", "", "2026-01-01"), rated_answer("a")),
+        (Feedback("b", "down", "", "2026-01-01"), rated_answer("b")),
+        (Feedback("c", "down", "expected: A Book, page 3", "2026-01-01"), rated_answer("c")),
+    ]
+    records = list(feedback_cases(given))
+    path = tmp_path / "cases.jsonl"
+    path.write_text(to_jsonl(records), encoding="utf-8")
+    cases = load_questions(path)
+    assert [case.answer for case in cases] == ["A warp is a group of 32 threads.", "expected: A Book, page 3"]
+    assert cases[0].gold[0].evidence == "A warp is a group of 32 threads."
+    assert records[1]["rating"] == "down"
+
+
+def bank_run() -> tuple[dict[str, BankQuestion], list[Record]]:
+    """Three bank questions with one gold section each, found at ranks 1 and 3 and not at all."""
+    one_section = [q for q in load_bank(split="test") if q.choices and len({g.heading for g in q.gold}) == 1][:3]
+    chapter = chapter_titles()[1]
+    noise = [PassageRecord("d", (chapter, heading), 1, "x") for heading in ("Vectors", "Nowhere", "Elsewhere")]
+    records = []
+    for question, rank in zip(one_section, (1, 3, None), strict=True):
+        passages = list(noise)
+        if rank is not None:
+            found = PassageRecord("d", ("A title", question.gold[0].heading), question.chapter, "y")
+            passages.insert(rank - 1, found)
+        records.append(Record(question.id, "rag", 0, "choice", picked=0, scores=(1.0,) * 4, passages=tuple(passages)))
+    return {question.id: question for question in one_section}, records
+
+
+def test_an_exported_run_gives_the_same_numbers_in_ir_measures(tmp_path: Path) -> None:
+    questions, records = bank_run()
+    export_run(tmp_path, records, questions)
+    header, *judged = (tmp_path / "qrels" / "test.tsv").read_text("utf-8").splitlines()
+    assert header == "query-id\tcorpus-id\tscore"
+    qrels = [ir_measures.Qrel(query, section, int(score)) for query, section, score in map(str.split, judged)]
+    run = list(ir_measures.read_trec_run(str(tmp_path / "runs" / "rag.trec")))
+    theirs = {metric.query_id: metric.value for metric in ir_measures.iter_calc([ir_measures.R @ 5], qrels, run)}
+    ours = {row.question.id: row.metrics["recall_at_5"] for row in score_records(records, questions)}
+    assert theirs == ours
+    assert sorted(ours.values()) == [0.0, 1.0, 1.0]  # type: ignore[type-var]
+
+
+def test_the_exported_corpus_holds_every_judged_section_and_every_query(tmp_path: Path) -> None:
+    questions, records = bank_run()
+    export_run(tmp_path, records, questions)
+    corpus = {row["_id"] for _, row in read_jsonl(tmp_path / "corpus.jsonl", InvalidInput)}
+    queries = {row["_id"]: row["text"] for _, row in read_jsonl(tmp_path / "queries.jsonl", InvalidInput)}
+    judged = {line.split("\t")[1] for line in (tmp_path / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]}
+    assert judged <= corpus
+    assert queries == {question.id: question.question for question in questions.values()}
+
+
+def test_choice_samples_are_exported_for_any_questions(tmp_path: Path) -> None:
+    own = parse_question(
+        {"question": "Which?", "answer": "b", "choices": ["a", "b", "c", "d"], "answer_index": 1}, where="mine:1"
+    )
+    record = Record(own.id, "base", 0, "choice", picked=1, scores=(0.1, 0.9, 0.2, 0.3))
+    export_run(tmp_path, [record, replace(record, arm="rag", error="out of memory")], {own.id: own})
+    ((_, sample),) = read_jsonl(tmp_path / "samples.jsonl", InvalidInput)
+    assert (sample["doc_id"], sample["target"], sample["acc"]) == ("mine:1", 1, 1.0)
+    assert sample["filtered_resps"] == [0.1, 0.9, 0.2, 0.3]
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]

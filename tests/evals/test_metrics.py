@@ -8,11 +8,20 @@ import ir_measures
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from evals.metrics.abstention import abstention
-from evals.metrics.citations import citation_scores, cited_sentences, gold_citation_scores
-from evals.metrics.retrieval import all_parts_recall_at_k, ndcg_at_k, recall_at_k, reciprocal_rank
-from evals.metrics.text_overlap import chrf, exact_match, token_f1
-from evals.metrics.unsupported_terms import unsupported_term_rate
+from evals.scoring import (
+    all_parts_recall_at_k,
+    chrf,
+    citation_scores,
+    cited_sentences,
+    exact_match,
+    gold_citation_scores,
+    key_fact_recall,
+    ndcg_at_k,
+    recall_at_k,
+    reciprocal_rank,
+    token_f1,
+    unsupported_term_rate,
+)
 
 FOUND = [set[int](), {1}, set[int](), {2}, {1}]
 
@@ -65,13 +74,13 @@ def test_exact_match_levels_case_and_full_stop_only() -> None:
     assert exact_match("__syncthreads()", "syncthreads()") == 0.0
 
 
-def test_abstention_by_hand() -> None:
-    counts = abstention([True, True, False, False], [False, True, True, False])
-    assert (counts.precision, counts.recall, counts.false_refusals) == (0.5, 0.5, 0.5)
-    assert abstention([False], [True]).precision is None
+def test_key_fact_recall_is_unscored_without_facts() -> None:
+    assert key_fact_recall([], "anything") is None
+    assert key_fact_recall(["a fact", "b fact"], "a fact only") == 0.5
+    assert key_fact_recall(["a fact"], "") == 0.0
 
 
-def test_markers_behind_the_full_stop_belong_to_the_sentence_before() -> None:
+def test_markers_after_the_full_stop_belong_to_the_sentence_before() -> None:
     answer = "A warp has 32 threads. [1][2] Blocks hold warps [3].\n\n```\na[1] = b[2];\n``` [2]"
     assert [numbers for _, numbers in cited_sentences(answer)] == [(1, 2), (3,), (2,)]
 

@@ -38,7 +38,7 @@ def test_the_bank_has_nothing_to_mend() -> None:
     assert set(report.floors) == {"longest_option", "frequent_position", "question_overlap"}
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_the_bank_has_nothing_to_mend_for_the_embedder_either() -> None:
     report = check_questions(BANK, embed=bundled_encoder())
     assert report.findings == ()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from evals.errors import MalformedQuestions
-from evals.metrics.key_facts import fact_met, key_fact_recall
 from evals.questions import load_questions, parse_question
 
 GOOD: dict[str, Any] = {"id": "a", "question": "How many?", "answer": "32 threads."}
@@ -30,6 +29,11 @@ GOOD: dict[str, Any] = {"id": "a", "question": "How many?", "answer": "32 thread
         ({"gold": [{"heading": "x"}]}, "file"),
         ({"split": "train"}, "split"),
         ({"seen": 1}, "seen"),
+        ({"answer": "a\x07b"}, r"answer holds the control character U\+0007"),
+        ({"key_facts": ["a\x07b"]}, r"key_facts holds the control character U\+0007"),
+        ({"key_facts": [" "]}, r"key_facts\.0 is blank"),
+        ({"answer_index": True, "choices": ["a", "b", "c", "d"]}, "answer_index must be a whole number"),
+        ({"difficulty": 10**7}, "difficulty must be less than or equal to 1000000"),
     ],
 )
 def test_a_field_that_breaks_the_schema_is_named_with_file_and_line(
@@ -42,7 +46,7 @@ def test_a_field_that_breaks_the_schema_is_named_with_file_and_line(
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", "NaN", "[" * 100_000])
-def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_an_object_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps(GOOD) + "\n\n" + line, encoding="utf-8")
     with pytest.raises(MalformedQuestions, match=r"mine\.jsonl:3"):
@@ -54,39 +58,17 @@ def test_missing_empty_and_binary_files_are_clear_errors(tmp_path: Path) -> None
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MalformedQuestions, match=name):
             load_questions(tmp_path / name)
-    with pytest.raises(MalformedQuestions, match="not there"):
+    with pytest.raises(MalformedQuestions, match="does not exist"):
         load_questions(tmp_path / "none")
 
 
-def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_an_id_that_is_used_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join([json.dumps(GOOD)] * 2), encoding="utf-8")
-    with pytest.raises(MalformedQuestions, match="'a' stands twice"):
+    with pytest.raises(MalformedQuestions, match="'a' is used twice"):
         load_questions(path)
 
 
 def test_question_and_answer_are_enough() -> None:
     question = parse_question({"question": "Why?", "answer": "Because."}, where="f:1")
     assert (question.id, question.type, question.answerable, question.choices) == ("f:1", "short", True, ())
-
-
-@pytest.mark.parametrize(
-    ("fact", "text", "met"),
-    [
-        ("32 threads|thirty-two threads", "A warp has **32  threads**.", True),
-        ("thirty-two threads", "thirty‑two threads", True),
-        ("4194304 bytes", "It takes 4,194,304 bytes", True),
-        ("2 threads", "32 threads", False),
-        ("cudaMemcpy", "call `cudaMemcpyAsync`", False),
-        ("__syncthreads()", "then `__syncthreads()` waits", True),
-        ("3 x 10", "$3 \\times 10$", True),
-    ],
-)
-def test_a_fact_is_met_as_whole_words(fact: str, text: str, met: bool) -> None:
-    assert fact_met(fact, text) is met
-
-
-def test_recall_is_unscored_without_facts() -> None:
-    assert key_fact_recall([], "anything") is None
-    assert key_fact_recall(["a fact", "b fact"], "a fact only") == 0.5
-    assert key_fact_recall(["a fact"], "") == 0.0

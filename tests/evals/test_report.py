@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.plots import ScatterPoint, scatter_plot
 from evals.questions import parse_question
 from evals.records import Record
-from evals.report import list_reports, report_page, write_report
-from evals.report_data import RunFacts, report_data
-from evals.report_metrics import METRIC_GROUPS
+from evals.report import METRIC_GROUPS, RunFacts, list_reports, report_data, report_page, write_report
+from evals.run import RunSpec
 from evals.scoring import Row, score_records
 
 QUESTION = parse_question(
@@ -30,7 +30,8 @@ QUESTION = parse_question(
     where="test:1",
 )
 RECORD = Record("q1", "rag", 0, "choice", picked=0, scores=(1.0, 0.0, 0.0, 0.0))
-FACTS = RunFacts("2026-01-02T03:04:05+00:00", "coalesce eval", "encoder", "m", "e", 0, 1, 5, {}, {})
+SPEC = RunSpec((QUESTION,), parse_arms(["base", "rag"]))
+FACTS = RunFacts("2026-01-02T03:04:05+00:00", "encoder", "m", "e", 1, {}, {})
 
 
 def scored(record: Record) -> list[Row]:
@@ -39,8 +40,8 @@ def scored(record: Record) -> list[Row]:
 
 def test_what_says_nothing_of_a_generator_is_left_out() -> None:
     rows = scored(replace(RECORD, mode="open", answer="32", tokens_per_s=70_000.0))
-    quoted = report_data(replace(FACTS, generator="extractive"), compare(rows), rows, None)
-    written = report_data(replace(FACTS, generator="local"), compare(rows), rows, None)
+    quoted = report_data(SPEC, replace(FACTS, generator="extractive"), compare(rows), rows, None)
+    written = report_data(SPEC, replace(FACTS, generator="local"), compare(rows), rows, None)
     left_out = {"tokens_per_s", "exact_match", "prompt_tokens"}
     assert not left_out & set(quoted["arms"]["rag"]["metrics"])
     assert {"tokens_per_s", "exact_match"} <= set(written["arms"]["rag"]["metrics"])
@@ -48,7 +49,7 @@ def test_what_says_nothing_of_a_generator_is_left_out() -> None:
 
 def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_too(tmp_path: Path) -> None:
     rows = scored(RECORD)
-    data = report_data(FACTS, compare(rows), rows, None)
+    data = report_data(SPEC, FACTS, compare(rows), rows, None)
     write_report(tmp_path / "one", data)
     (tmp_path / "one" / "report.html").write_text("as written", encoding="utf-8")
     assert report_page(tmp_path, "one") == "as written"
@@ -74,7 +75,7 @@ def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
 
 def test_the_list_names_the_steps_in_accuracy(tmp_path: Path) -> None:
     rows = score_records([replace(RECORD, arm="base", picked=1), RECORD], {"q1": QUESTION})
-    write_report(tmp_path / "one", report_data(FACTS, compare(rows), rows, None))
+    write_report(tmp_path / "one", report_data(SPEC, FACTS, compare(rows), rows, None))
     (report,) = list_reports(tmp_path)
     assert report["choice_questions"] == 1
     assert [(step["control"], step["treatment"]) for step in report["comparisons"]] == [("base", "rag")]

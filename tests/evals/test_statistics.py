@@ -16,9 +16,9 @@ from evals.statistics import (
     holm,
     mcnemar,
     mcnemar_power,
-    paired_difference,
     sign_flip_p,
     smallest_detectable,
+    treatment_minus_control,
     wilson_interval,
 )
 
@@ -77,10 +77,10 @@ def test_unscored_questions_do_not_count() -> None:
     assert math.isnan(bootstrap_mean(np.full(3, np.nan), ["a", "b", "c"]).value)
 
 
-def test_paired_difference_pairs_by_question() -> None:
+def test_differences_are_paired_by_question() -> None:
     control = np.array([0.0, 0.0, 1.0, np.nan])
     treatment = np.array([1.0, 1.0, 1.0, 1.0])
-    result = paired_difference(control, treatment, list("abcd"))
+    result = bootstrap_mean(treatment_minus_control(control, treatment), list("abcd"))
     assert result.value == pytest.approx(2 / 3)
     assert 0.0 <= result.low < result.value < result.high <= 1.0
 
@@ -92,8 +92,8 @@ def test_several_seeds_widen_the_interval_when_they_disagree() -> None:
     disagreeing = agreeing.copy()
     disagreeing[0], disagreeing[2] = 1.0, 0.0
     clusters = [str(i) for i in range(100)]
-    narrow = paired_difference(control, agreeing, clusters)
-    wide = paired_difference(control, disagreeing, clusters)
+    narrow = bootstrap_mean(treatment_minus_control(control, agreeing), clusters)
+    wide = bootstrap_mean(treatment_minus_control(control, disagreeing), clusters)
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 

@@ -2,10 +2,14 @@
 
 `python tests/gpu/run_listings.py` compiles and runs every CUDA listing with a `main` and ends with status 1 when one
 does not print PASS. Without nvcc or a GPU it says so and ends with status 0.
+
+`python tests/gpu/run_listings.py compile` compiles every listing and writes the digests of all to `compiled.txt`, so
+that the tests compile only what has changed since.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,7 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BOOK = Path(__file__).resolve().parents[2] / "indexes" / "sample_book"
+COMPILED = Path(__file__).with_name("compiled.txt")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS_A_LIBRARY = re.compile(r"// needs: (mpi|nccl)\n")
+ARCHITECTURE = "-arch=sm_80"
 COMPILE_TIMEOUT_S = 120
 RUN_TIMEOUT_S = 120
 
@@ -40,6 +47,15 @@ class Listing:
     def is_program(self) -> bool:
         """Whether it can be run and judges its own result."""
         return self.language == "cuda" and "int main()" in self.code
+
+    @property
+    def compiles(self) -> bool:
+        """Whether nvcc alone can compile it: some C++ listings need the headers of MPI or NCCL."""
+        return self.language == "cuda" or (self.language == "cpp" and not NEEDS_A_LIBRARY.match(self.code))
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.code.encode()).hexdigest()
 
 
 def listings(book: Path = BOOK) -> Iterator[Listing]:
@@ -81,6 +97,11 @@ def run_program(listing: Listing, folder: Path) -> str | None:
     return f"status {done.returncode}, printed {done.stdout!r}"
 
 
+def digests_compiled() -> frozenset[str]:
+    """Digests of the listings that compiled when `compiled.txt` was written."""
+    return frozenset(COMPILED.read_text(encoding="utf-8").split()[::2])
+
+
 def why_not_compiled() -> str | None:
     """What is missing to compile; None when nothing is."""
     return None if shutil.which("nvcc") else "nvcc is not installed: the CUDA listings were not compiled"
@@ -96,7 +117,23 @@ def why_not_run() -> str | None:
     return None
 
 
-def main() -> int:
+def compile_and_remember() -> int:
+    """Compiles every listing; remembers the digests when all of them compile."""
+    if missing := why_not_compiled():
+        print(missing)
+        return 1
+    chosen = [listing for listing in listings() if listing.compiles]
+    with tempfile.TemporaryDirectory() as name:
+        broken = compile_all(chosen, Path(name), ARCHITECTURE)
+    for said in broken.values():
+        print(said)
+    if not broken:
+        COMPILED.write_text("".join(f"{each.digest}  {each.name}\n" for each in chosen), encoding="utf-8")
+    print(f"{len(chosen) - len(broken)} of {len(chosen)} listings compile")
+    return 1 if broken else 0
+
+
+def run_programs() -> int:
     """Compiles and runs the programs; prints a line for each."""
     if missing := why_not_run():
         print(missing)
@@ -115,4 +152,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compile_and_remember() if sys.argv[1:] == ["compile"] else run_programs())

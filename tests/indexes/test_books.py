@@ -44,6 +44,16 @@ def test_the_index_comes_first_and_names_the_book(tmp_path: Path) -> None:
     assert read_book(root).title == "The Guide"
 
 
+@pytest.mark.parametrize("name", ["README", "index", "(anonymous)", "Untitled"])
+def test_what_nobody_meant_as_a_title_names_no_book(name: str, tmp_path: Path) -> None:
+    root = folder(tmp_path / "gpu_course-notes", {"readme.md": f"# {name}\nx", "a.md": "# A\nx"})
+    assert read_book(root).title == "GPU course notes"
+    assert chapters(root) == ["GPU course notes", "A"]
+    named = folder(tmp_path / "named", {"README.md": f"---\ntitle: {name}\n---\n# {name}\n\n## GPUs by Example\nx"})
+    assert read_book(named).title == "GPUs by Example"
+    assert read_book(folder(tmp_path, {"my-notes.md": f"# {name}\nx"}) / "my-notes.md").title == "My notes"
+
+
 def test_a_toctree_gives_the_order(tmp_path: Path) -> None:
     index = "Guide\n=====\n\nHi.\n\n.. toctree::\n   :maxdepth: 1\n\n   zeta\n   Named <sub/index>\n   alpha\n"
     root = folder(tmp_path / "b", {
@@ -103,7 +113,9 @@ def test_one_file_without_headings_is_one_chapter(tmp_path: Path) -> None:
         ("a.ipynb", b"%PDF-1.4"),
     ],
 )
-def test_files_that_lie_or_say_nothing_are_refused(name: str, content: bytes, tmp_path: Path) -> None:
+def test_files_that_are_empty_or_not_what_their_ending_says_are_refused(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableBook):
         read_book(tmp_path / name)

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from fakes import HashEncoder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexes.chunking import chunk_book, chunk_text
@@ -30,7 +30,6 @@ PARAGRAPHS = st.lists(
 
 
 @given(PARAGRAPHS, st.integers(8, 60))
-@settings(max_examples=150, deadline=None)
 def test_every_word_is_in_one_node_and_no_node_is_too_long(paragraphs: list[str], limit: int) -> None:
     text = "\n\n".join(paragraphs)
     found = chunk_text(text, starts(text), limit)

@@ -20,10 +20,10 @@ CHILD = """
 import sys
 from pathlib import Path
 from fakes import HashEncoder
-from indexes import vector_sync
+from indexes import vectors
 from indexes.library import open_library
 from indexes.settings import IndexSettings
-vector_sync.SAVE_AT_LEAST = 1
+vectors.SAVE_AT_LEAST = 1
 home, book = map(Path, sys.argv[1:3])
 library = open_library(IndexSettings(home), embedder=HashEncoder())
 library.load()

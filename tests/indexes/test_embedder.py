@@ -7,14 +7,15 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from indexes import model_files
+from indexes import embedder as embedder_module
+from indexes.embedder import bundled_model_folder, encode_workers, load_embedder, weights_fingerprint
 from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
-from indexes.model_files import bundled_model_folder, weights_fingerprint
 from indexes.settings import IndexSettings
 
 MODULES = sorted(
@@ -24,6 +25,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.integration
 def test_importing_the_floor_loads_no_heavy_library() -> None:
     code = (
         "import importlib, json, sys\n"
@@ -68,7 +70,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedder_module, "find_spec", lambda name: None)
     with pytest.raises(EmbedderCannotLoad, match="not installed"):
         bundled_model_folder()
 
@@ -76,28 +78,45 @@ def test_a_missing_package_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """The bundled model in float32, so that figures are the same on every machine."""
-    from indexes.embedder import load_embedder
-
     return load_embedder(
         IndexSettings(tmp_path_factory.mktemp("home"), embedder_dtype="float32", device="cpu", embed_batch_size=32)
     )
 
 
+TEXTS = ["A warp has 32 threads.", "x", "Shared memory is fast. " * 90, "", "线程束 has `__syncthreads()`.", "\x00 \n"]
+
+
 @pytest.mark.integration
-def test_vectors_are_those_of_sentence_transformers(embedder) -> None:  # type: ignore[no-untyped-def]
-    texts = ["A warp has 32 threads.", "x", "Shared memory is fast. " * 30, ""]
-    ours = embedder.encode(texts)
-    theirs = embedder._model.encode(texts, normalize_embeddings=True)
-    assert ours.dtype == np.float32
-    assert ours.shape == (4, embedder.dimension) == (4, 384)
-    assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5)
-    assert (ours * theirs).sum(axis=1).min() > 0.9999
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_bundled_model_gives_the_vectors_of_sentence_transformers_bit_for_bit(dtype: str, tmp_path: Path) -> None:
+    ours = load_embedder(IndexSettings(tmp_path, embedder_dtype=dtype, device="cpu"))
+    theirs = load_embedder(
+        IndexSettings(tmp_path, embedder=str(bundled_model_folder()), embedder_dtype=dtype, device="cpu")
+    )
+    assert np.array_equal(ours.encode(TEXTS), theirs.encode(TEXTS))
+    assert np.array_equal(ours.encode(TEXTS * 3), theirs.encode(TEXTS * 3))
+    assert ours.token_starts(TEXTS) == theirs.token_starts(TEXTS)
+    same = ("fingerprint", "dimension", "max_text_tokens", "device", "dtype")
+    assert [getattr(ours, name) for name in same] == [getattr(theirs, name) for name in same]
+
+
+@pytest.mark.integration
+def test_vectors_are_what_sentence_transformers_itself_computes(embedder) -> None:  # type: ignore[no-untyped-def]
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(bundled_model_folder()), device="cpu")
+    vectors = embedder.encode(TEXTS)
+    assert (vectors.dtype, vectors.shape) == (np.float32, (len(TEXTS), 384))
+    assert np.allclose(vectors, model.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
+
+
+@pytest.mark.integration
+def test_homes_of_earlier_versions_need_no_new_vectors(embedder) -> None:  # type: ignore[no-untyped-def]
+    assert embedder.fingerprint == "sha256:53aa51172d142c89d9012cce/767c371c"
 
 
 @pytest.mark.integration
 def test_bfloat16_gives_nearly_the_same_vectors(embedder, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    from indexes.embedder import load_embedder
-
     half = load_embedder(IndexSettings(tmp_path, embedder_dtype="bfloat16", device="cpu"))
     texts = ["A warp has 32 threads.", "Coalesced accesses move whole lines.", "`cudaMemcpyAsync` returns at once."]
     assert (half.encode(texts) * embedder.encode(texts)).sum(axis=1).min() > 0.998
@@ -107,8 +126,11 @@ def test_bfloat16_gives_nearly_the_same_vectors(embedder, tmp_path: Path) -> Non
 @pytest.mark.integration
 def test_tokens_are_counted_as_the_model_reads_them(embedder) -> None:  # type: ignore[no-untyped-def]
     text = "Call cudaMemcpyAsync, then __syncthreads(); 线程束 has 32 threads."
+    from transformers import AutoTokenizer
+
+    read = AutoTokenizer.from_pretrained(str(bundled_model_folder()))(text, add_special_tokens=False)["input_ids"]
     (starts,) = embedder.token_starts([text])
-    assert len(starts) == len(embedder._model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert len(starts) == len(read)
     assert starts == sorted(starts)
     assert embedder.max_text_tokens == 254
 
@@ -123,13 +145,6 @@ def test_progress_and_cancelling_come_between_batches(embedder) -> None:  # type
 
 
 @pytest.mark.integration
-def test_it_is_a_llama_index_embedding(embedder) -> None:  # type: ignore[no-untyped-def]
-    vector = embedder.get_text_embedding("A warp has 32 threads.")
-    assert np.allclose(vector, embedder.encode(["A warp has 32 threads."])[0], atol=1e-6)
-    assert len(embedder.get_query_embedding("threads of a warp")) == 384
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -141,16 +156,13 @@ def test_it_is_a_llama_index_embedding(embedder) -> None:  # type: ignore[no-unt
 def test_what_cannot_be_loaded_is_a_clear_error(
     fields: dict[str, str], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from indexes.embedder import load_embedder
-
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(error):
         load_embedder(IndexSettings(tmp_path, **fields))
 
 
+@pytest.mark.integration
 def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # type: ignore[no-untyped-def]
-    from indexes.encode_workers import encode_workers
-
     done: list[int] = []
     started = threading.Event()
 
@@ -158,7 +170,8 @@ def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # 
         done.append(count)
         started.set()
 
-    small = embedder.model_copy(update={"embed_batch_size": 2})
+    small = copy(embedder)
+    small.batch_size = 2
     book = threading.Thread(target=lambda: small.encode(["a warp is 32 threads " * 20] * 80, progress=listen))
     book.start()
     assert started.wait(60)
@@ -171,6 +184,7 @@ def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # 
     assert batches <= 2 * encode_workers("cpu").count + 1
 
 
+@pytest.mark.integration
 def test_many_threads_may_encode_at_once(embedder) -> None:  # type: ignore[no-untyped-def]
     texts = [f"thread {number} waits at the barrier of its block" for number in range(12)]
     alone = [embedder.encode_queries([text])[0] for text in texts]
@@ -180,9 +194,29 @@ def test_many_threads_may_encode_at_once(embedder) -> None:  # type: ignore[no-u
         np.testing.assert_allclose(vector, alone[number % 12], atol=1e-6)
 
 
+@pytest.mark.integration
 def test_other_threads_keep_all_cores(embedder) -> None:  # type: ignore[no-untyped-def]
     import torch
 
     embedder.encode_queries(["What is a warp?"])
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == torch.get_num_threads()
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from indexes.embedder import load_embedder
+from indexes.settings import IndexSettings
+load_embedder(IndexSettings(Path(sys.argv[1]), device="cpu")).encode_queries(["warp"])
+print(sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[2:])))
+"""
+
+
+@pytest.mark.integration
+def test_the_bundled_model_runs_without_the_libraries_that_are_slow_to_import(tmp_path: Path) -> None:
+    slow = ["sentence_transformers", "transformers", "llama_index", "sklearn", "scipy", "peft", "pandas"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(tmp_path), *slow], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

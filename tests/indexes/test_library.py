@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from fakes import HashEncoder
 from pdf_maker import make_book
 
-from indexes import database, ingest, lexical_rows
+from indexes import database, ingest, lexical
 from indexes.errors import (
     Busy,
     Cancelled,
@@ -93,7 +95,7 @@ def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms
     query = "kernel occupancy of part 30"
     whole = library.lexical(query, 80)
     in_one = library.lexical(query, 80, Filters((books[1],)))
-    monkeypatch.setattr(lexical_rows, "SCORED_AT_LEAST", 20)
+    monkeypatch.setattr(lexical, "SCORED_AT_LEAST", 20)
     few = library.lexical(query, 80)
     assert len(whole) == 80
     assert len(few) == 16
@@ -254,21 +256,47 @@ def test_sentences_keep_their_pages_and_labels_in_nodes(home: Path, tmp_path: Pa
     assert exact >= 0.98 * len(maker.placed)
 
 
-# --- neighbours
+# --- nodes by place and by id
 
 
-def test_neighbours_stay_in_the_section(home: Path, tmp_path: Path) -> None:
-    text = "# T\n\n## One\n\n" + "\n\n".join(f"Paragraph {n} has words. " * 12 for n in range(6)) + "\n\n## Two\n\nEnd."
-    (tmp_path / "a.md").write_text(text)
+def test_nodes_around_a_node_are_those_of_its_book(home: Path, tmp_path: Path) -> None:
     library = opened(home)
-    nodes = library.nodes_of(library.add(tmp_path / "a.md").document.document_id)
-    section = [node for node in nodes if node.heading_path == ("One",)]
-    assert len(section) >= 3
-    assert library.neighbours(section[1], 1, 1) == section[0:3]
-    assert library.neighbours(section[-1], 0, 5) == [section[-1]]
+    for name in ("a", "b"):
+        text = "\n\n".join(f"## Part {number}\n\nText {number} of {name}." for number in range(4))
+        (tmp_path / f"{name}.md").write_text(f"# T\n\n{text}")
+    nodes = [library.nodes_of(library.add(tmp_path / f"{name}.md").document.document_id) for name in ("a", "b")]
+    assert library.around(nodes[0][1], 1, 1) == nodes[0][:3]
+    assert library.around(nodes[0][3], 1, 5) == nodes[0][2:]
+    assert library.around(nodes[1][0], 5, 1) == nodes[1][:2]
+
+
+def test_nodes_come_in_the_order_asked(home: Path, book: Path) -> None:
+    library = opened(home)
+    nodes = library.nodes_of(library.add(book).document.document_id)
     assert library.get_nodes([nodes[2].node_id, nodes[0].node_id]) == [nodes[2], nodes[0]]
     with pytest.raises(NotFound):
         library.get_nodes(["nothing"])
+
+
+LIGHT = """
+import sys
+from pathlib import Path
+from indexes.library import open_library
+from indexes.settings import IndexSettings
+library = open_library(IndexSettings(Path(sys.argv[1])), create=False)
+(document,) = library.documents()
+assert library.document(document.document_id) == document
+print([chapter.title for chapter in library.chapters(document.document_id)], len(library.lexical("warp", 5)))
+heavy = ("torch", "transformers", "sentence_transformers", "tokenizers", "faiss", "llama_index", "alembic")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+@pytest.mark.integration
+def test_books_chapters_and_words_are_read_without_any_model(home: Path, book: Path) -> None:
+    opened(home).add(book)
+    done = subprocess.run([sys.executable, "-c", LIGHT, str(home)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['Warps', 'Memory'] 2", "[]"]
 
 
 # --- several at once
@@ -360,15 +388,14 @@ def test_a_full_disk_keeps_what_was_there(
     home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(home).add(book)
-    connect = database.connect
+    configure = database._configure
 
-    def cramped(path: Path) -> sqlite3.Connection:
-        connection = connect(path)
+    def cramped(connection: sqlite3.Connection, record: object) -> None:
+        configure(connection, record)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 4}")
-        return connection
 
-    monkeypatch.setattr(database, "connect", cramped)
+    monkeypatch.setattr(database, "_configure", cramped)
     library = opened(home)
     before = state(library)
     (tmp_path / "big.txt").write_text("\n\n".join(f"Paragraph {n} has its own words. " * 20 for n in range(300)))
@@ -378,7 +405,7 @@ def test_a_full_disk_keeps_what_was_there(
     assert library.dense("warp", 1)
 
 
-def test_another_embedder_is_refused_until_everything_is_embedded_anew(home: Path, book: Path, tmp_path: Path) -> None:
+def test_another_embedder_is_refused_until_everything_is_embedded_again(home: Path, book: Path, tmp_path: Path) -> None:
     opened(home).add(book)
     other = open_library(IndexSettings(home), embedder=HashEncoder("hash/2", max_text_tokens=40))
     with pytest.raises(EmbedderMismatch) as caught:
@@ -424,9 +451,9 @@ def test_a_damaged_catalog_is_a_clear_error(home: Path, book: Path) -> None:
 
 def test_a_catalog_of_a_later_version_is_a_clear_error(home: Path) -> None:
     open_library(IndexSettings(home)).close()
-    with sqlite3.connect(home / "library.sqlite3") as rows:
-        rows.execute("PRAGMA user_version = 99")
-    with pytest.raises(IndexCorrupt, match="version 99"):
+    with sqlite3.connect(home / "library.sqlite3") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'catalog_99'")
+    with pytest.raises(IndexCorrupt, match="version 'catalog_99'"):
         open_library(IndexSettings(home))
 
 
@@ -450,7 +477,6 @@ def test_search_before_load_says_so(home: Path) -> None:
         library.dense("warp", 1)
     with pytest.raises(Busy):
         library.embed(["warp"])
-    assert not library.loaded
 
 
 # --- the saved index
@@ -459,7 +485,7 @@ def test_search_before_load_says_so(home: Path) -> None:
 def test_a_saved_index_is_used_and_a_wrong_one_is_rebuilt(
     home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 1)
+    monkeypatch.setattr("indexes.vectors.SAVE_AT_LEAST", 1)
     library = opened(home)
     library.add(book)
     best = [hit.node.node_id for hit in library.dense("warp threads", 4)]
@@ -478,11 +504,11 @@ def test_a_saved_index_is_used_and_a_wrong_one_is_rebuilt(
 def test_an_index_saved_before_other_changes_is_brought_up_to_date(
     home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 1)
+    monkeypatch.setattr("indexes.vectors.SAVE_AT_LEAST", 1)
     library = opened(home)
     first = library.add(book).document.document_id
     library.close()
-    monkeypatch.setattr("indexes.vector_sync.SAVE_AT_LEAST", 10**9)
+    monkeypatch.setattr("indexes.vectors.SAVE_AT_LEAST", 10**9)
     library = opened(home)
     (tmp_path / "other.md").write_text("# Other\n\nA warp elsewhere.")
     second = library.add(tmp_path / "other.md").document.document_id
@@ -525,3 +551,35 @@ def test_vectors_in_faiss_are_those_of_the_catalog(home: Path, book: Path) -> No
     for rowid, vector in zip(rowids.tolist(), vectors, strict=True):
         assert library._vectors.index.search(vector, 1)[0].tolist() == [rowid]
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_a_book_that_an_earlier_version_read_is_read_again_under_its_id_and_title(
+    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = opened(home)
+    monkeypatch.setattr(ingest, "READER_VERSION", ingest.READER_VERSION - 1)
+    before = library.add(book, title="My shelf").document
+    monkeypatch.undo()
+    assert [(document.document_id, path) for document, path in library.outdated(lambda _: book)] == [
+        (before.document_id, book)
+    ]
+    renewed = library.renew(before, book).document
+    assert (renewed.document_id, renewed.title, renewed.added_at) == (before.document_id, "My shelf", before.added_at)
+    assert library.outdated(lambda _: book) == []
+
+
+def test_a_book_whose_file_is_gone_or_changed_is_cut_again_from_what_is_stored(
+    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = opened(home)
+    monkeypatch.setattr(ingest, "CHUNKER_VERSION", ingest.CHUNKER_VERSION - 1)
+    before = library.add(book).document
+    nodes = library.nodes_of(before.document_id)
+    monkeypatch.undo()
+    (book / "1-warps.md").write_text("# Warps\n\nOther words.\n")
+    ((document, path),) = library.outdated(lambda _: book)
+    assert path is None
+    library.renew(document, path)
+    assert [node.text for node in library.nodes_of(before.document_id)] == [node.text for node in nodes]
+    assert library.outdated(lambda _: None) == []
+    assert library.add(book).status == "updated"

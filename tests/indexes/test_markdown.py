@@ -1,5 +1,6 @@
 """Markdown becomes headings and clean blocks, whatever dialect it is written in."""
 
+import time
 from pathlib import Path
 
 from indexes.readers.elements import Block, Heading
@@ -14,7 +15,7 @@ def headings(text: str) -> list[tuple[int, str]]:
     return [(e.level, e.title) for e in parse_markdown(text).elements if isinstance(e, Heading)]
 
 
-def test_front_matter_gives_the_title_and_is_no_text() -> None:
+def test_front_matter_gives_the_title_and_is_not_text() -> None:
     parsed = parse_markdown('---\ntitle: "Shared Memory"\ntags: [a, b]\n---\n\nBody.\n')
     assert parsed.title == "Shared Memory"
     assert parsed.elements == (Block("Body."),)
@@ -26,7 +27,7 @@ def test_front_matter_behind_a_licence_comment_is_still_front_matter() -> None:
     assert parsed.elements == (Heading(1, "One"), Block("text"))
 
 
-def test_a_rule_between_paragraphs_is_no_front_matter() -> None:
+def test_a_rule_between_paragraphs_is_not_front_matter() -> None:
     assert blocks("---\n\nFirst.\n\n---\n\nSecond.") == ["First.", "Second."]
 
 
@@ -44,7 +45,7 @@ def test_listings_keep_indentation_and_language() -> None:
     assert blocks("```cuda\nint i;\n    if (i) {\n\n    }\n```") == ["```cuda\nint i;\n    if (i) {\n\n    }\n```"]
 
 
-def test_a_listing_inside_a_list_stands_at_the_margin() -> None:
+def test_a_listing_inside_a_list_begins_at_the_margin() -> None:
     assert blocks("- first\n\n  ```c\n  a;\n    b;\n  ```\n\n- second") == [
         "- first",
         "```c\na;\n  b;\n```",
@@ -118,7 +119,7 @@ def test_boxes_and_tabs_of_mkdocs_are_text_and_not_code() -> None:
     ]  # fmt: skip
 
 
-def test_marks_of_templates_are_no_text_but_in_listings() -> None:
+def test_marks_of_templates_are_text_only_in_listings() -> None:
     text = "{% raw %}\n\nText.\n{: .note }\n\n% a comment\n\nAbout 30\n% of all.\n\n```\n{% raw %}\n```"
     assert blocks(text) == ["Text.", "About 30 % of all.", "```\n{% raw %}\n```"]
 
@@ -167,3 +168,74 @@ def test_odd_tables_and_boxes_without_end_are_read() -> None:
     assert "x" in blocks("```{csv-table}\n" + "x" * 200_000 + "\n```")[0]
     nested = "\n".join(" " * 4 * depth + "!!! note" for depth in range(1_500)) + "\n" + " " * 6_000 + "deep"
     assert "deep" in "".join(blocks(nested))
+
+
+def test_no_node_shows_a_link_or_the_source_of_an_image() -> None:
+    text = '![An SM. See the [thread block](/glossary/thread-block) page](sm.svg) and [`warp`](/glossary/warp "w").'
+    assert blocks(text) == ["An SM. See the thread block page and `warp`."]
+
+
+def test_only_captions_stay_of_images() -> None:
+    assert blocks("![logo](a.png) ![fig/roof line.png](b.png) ![](c.png) ![Two bars](d.png)") == ["Two bars"]
+
+
+def test_links_that_markdown_refuses_lose_their_target_all_the_same() -> None:
+    assert blocks("See [the dot product]((../03-dot-product) and k[g, b](x, y).") == [
+        "See the dot product and k[g, b](x, y)."
+    ]
+    assert blocks("<p>\n![](img/a.png){.center}\n[the guide](/guide)\n</p>") == ["the guide"]
+
+
+def test_an_open_tag_swallows_nothing_behind_its_block() -> None:
+    for tag in ("script", "select", "ul", "table", "textarea", "!--"):
+        assert blocks(f"<div><{tag}></div>\n\n-->\n\n# One\n\nText.")[-1] == "Text."
+
+
+def test_text_between_boxes_of_html_is_markdown() -> None:
+    assert blocks("<div>\n<p>\n- a\n</div>\n<div>\n- b\n  - c\n</div>")[-1] == "- b\n  - c"
+    assert blocks("<center>\n\ntext\n</center>\n:::\n::::::\n\nAfter.") == ["text", "After."]
+
+
+def test_a_table_in_html_with_blank_lines_is_one_table() -> None:
+    assert blocks("<table>\n<tr><th>a</th><th>b</th></tr>\n\n<tr><td>1</td><td>2</td></tr>\n\n</table>") == [
+        "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    ]
+
+
+def test_definitions_and_footnotes_say_what_they_explain() -> None:
+    assert blocks("warp\n: 32 threads\n") == ["warp: 32 threads"]
+    assert blocks("Fast[^1].\n\n[^1]: Since Volta.\n\nThen.") == ["Fast.", "[1]: Since Volta.", "Then."]
+
+
+def test_formulas_are_taken_as_typed() -> None:
+    assert blocks("$$\na \\; b\n\\\\ c\n$$") == ["$$\na \\; b\n\\\\ c\n$$"]
+    assert blocks("\\begin{align}\na &= b\n\\end{align}") == ["$$\n\\begin{align}\na &= b\n\\end{align}\n$$"]
+    assert blocks("It costs $5 or $6.") == ["It costs $5 or $6."]
+    assert blocks("So $$k$$ of them.") == ["So $$k$$ of them."]
+
+
+def test_words_in_angle_brackets_are_words() -> None:
+    assert blocks("A `vector` or vector<float> in <folder>.") == ["A `vector` or vector<float> in <folder>."]
+
+
+def test_code_that_holds_backticks_is_still_code() -> None:
+    assert blocks("Type `` `x` `` now.") == ["Type `` `x` `` now."]
+
+
+def test_directives_between_colons_hold_code_and_tables_too() -> None:
+    assert blocks(":::{code-block} cuda\nint i;\n\n  int j;\n:::") == ["```cuda\nint i;\n\n  int j;\n```"]
+    assert blocks(":::{figure} x.png\nThe caption.\n:::") == ["The caption."]
+
+
+def test_headings_keep_the_underscores_of_identifiers() -> None:
+    assert headings("# The `__shared__` space\n\n## __global__ functions") == [
+        (1, "The __shared__ space"),
+        (2, "__global__ functions"),
+    ]
+
+
+def test_hostile_markdown_is_read_in_linear_time() -> None:
+    started = time.process_time()
+    for text in ("\\[\n" * 20_000, "\\(" * 50_000, "<p>\n" + "<div>\n" * 10_000, "\\begin{align}\n" * 5_000):
+        blocks(text)
+    assert time.process_time() - started < 10

@@ -15,8 +15,9 @@ from fpdf import FPDF
 
 from indexes.errors import InvalidInput
 from indexes.library import open_library
-from indexes.readers import pdf, read_book
-from indexes.readers.pdf_ocr import Recogniser
+from indexes.readers import read_book
+from indexes.readers.pdf import document
+from indexes.readers.pdf.ocr import Recogniser
 from indexes.settings import IndexSettings
 
 WORDS = [
@@ -48,7 +49,7 @@ def make_scan(path: Path) -> None:
 
 
 class Reading:
-    """A recogniser that is told what it sees."""
+    """A recogniser that always reads the same lines."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
@@ -66,7 +67,7 @@ class Reading:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Reading:
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     reading = Reading()
 
     def made() -> Recogniser:
@@ -74,27 +75,27 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Reading:
         recogniser._engine = reading
         return recogniser
 
-    monkeypatch.setattr(pdf, "Recogniser", made)
+    monkeypatch.setattr(document, "Recogniser", made)
     return reading
 
 
-def test_recognised_pages_are_text_and_named_in_the_health(tmp_path: Path, told: Reading) -> None:
+def test_recognised_pages_are_text_and_named_in_the_health(tmp_path: Path, reading: Reading) -> None:
     make_scan(tmp_path / "a.pdf")
     book = read_book(tmp_path / "a.pdf", ocr=True)
     assert [(section.text, section.page_marks) for section in book.sections] == [
         (PRINTED.strip() + "\n\n" + " ".join(WORDS), ((0, 1), (len(PRINTED.strip()) + 2, 2)))
     ]
     assert (book.health.recognised_pages, book.health.pages_without_text) == ((2,), ())
-    assert [shape[2] for shape in told.shapes] == [3], "only the page without letters was looked at"
+    assert [shape[2] for shape in reading.shapes] == [3], "only the page without letters was looked at"
 
 
-def test_nothing_is_recognised_unless_asked(tmp_path: Path, told: Reading) -> None:
+def test_nothing_is_recognised_unless_asked(tmp_path: Path, reading: Reading) -> None:
     make_scan(tmp_path / "a.pdf")
     assert read_book(tmp_path / "a.pdf").health.pages_without_text == (2,)
-    assert told.shapes == []
+    assert reading.shapes == []
 
 
-def test_a_book_added_before_is_read_again_when_asked(tmp_path: Path, told: Reading) -> None:
+def test_a_book_added_before_is_read_again_when_asked(tmp_path: Path, reading: Reading) -> None:
     make_scan(tmp_path / "a.pdf")
     statuses = []
     for ocr in (False, True, True, False):

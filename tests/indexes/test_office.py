@@ -119,6 +119,17 @@ def test_lists_tables_and_listings_of_word_are_kept(tmp_path: Path) -> None:
     assert numbers == "| Memory | Cycles |\n| --- | --- |\n| global | 400 |\n\nThat is all."
 
 
+def test_columns_stay_below_each_other_where_cells_are_merged(tmp_path: Path) -> None:
+    document = docx.Document()
+    table = document.add_table(2, 3)
+    for place, text in enumerate(("size", "", "time", "1", "2", "3")):
+        table.cell(place // 3, place % 3).text = text
+    table.cell(0, 0).merge(table.cell(0, 1))
+    document.save(str(tmp_path / "a.docx"))
+    text = read_book(tmp_path / "a.docx").sections[0].text
+    assert text == "| size |  | time |\n| --- | --- | --- |\n| 1 | 2 | 3 |"
+
+
 @pytest.mark.parametrize(("name", "package"), [("a.pptx", "pptx"), ("a.docx", "docx")])
 def test_without_the_extra_the_error_says_how_to_install_it(
     name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

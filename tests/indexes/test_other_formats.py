@@ -1,6 +1,7 @@
 """HTML, notebooks, EPUB, plain text and code, each with its own traps."""
 
 import json
+import time
 import zipfile
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from indexes.errors import TooLarge, UnreadableBook
 from indexes.readers import read_book
 from indexes.readers.elements import Block, Heading
-from indexes.readers.html_blocks import html_to_elements
-from indexes.readers.plain_text import parse_plain_text
+from indexes.readers.html import html_to_elements
+from indexes.readers.text import parse_plain_text
 
 
 def write(path: Path, text: str) -> Path:
@@ -79,6 +80,35 @@ def test_html_nested_without_end_is_read() -> None:
     assert "deep" in str(html_to_elements("<div>" * 3000 + "deep" + "</div>" * 3000))
 
 
+def test_html_of_sphinx_keeps_its_formulas_labels_and_verse() -> None:
+    page = (
+        '<div class="admonition note"><p class="admonition-title">Note</p>'
+        '<p>So <span class="math">\\(a_1\\)</span>.</p></div>'
+        '<div class="math notranslate">\n\\[x = y\\]</div>'
+        '<div class="line-block"><div class="line">one</div><div class="line">two</div></div>'
+    )
+    assert html_to_elements(page) == [
+        Block("**Note**"), Block("So $a_1$."), Block("$$\nx = y\n$$"), Block("one\ntwo"),
+    ]  # fmt: skip
+
+
+def test_html_tables_that_only_frame_keep_what_they_frame() -> None:
+    page = "<table><tr><td><p>So:</p><pre>a;\n  b;</pre></td></tr></table>"
+    assert html_to_elements(page) == [Block("So:"), Block("```\na;\n  b;\n```")]
+
+
+def test_html_lists_begin_where_they_say() -> None:
+    assert html_to_elements("<ol start=3><li>three<li>four</ol>") == [Block("3. three\n4. four")]
+    assert html_to_elements(f"<ol start={'9' * 5_000}><li>one</ol>") == [Block("1. one")]
+
+
+@pytest.mark.parametrize("tag", ["div", "table", "ul", "span", "dl", "blockquote"])
+def test_html_nested_without_end_is_read_in_linear_time(tag: str) -> None:
+    started = time.process_time()
+    assert "deep" in str(html_to_elements(f"<{tag}>" * 10_000 + "<p>deep</p>"))
+    assert time.process_time() - started < 2
+
+
 # --- notebooks
 
 
@@ -102,7 +132,7 @@ def test_notebook_cells_are_numbered_and_outputs_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"cells": 3}', '{"cells": [1]}', '{"cells": "ab"}'])
-def test_what_is_no_notebook_is_refused(content: str, tmp_path: Path) -> None:
+def test_what_is_not_a_notebook_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(UnreadableBook):
         read_book(write(tmp_path / "a.ipynb", content))
 
@@ -171,10 +201,10 @@ def test_truncated_epubs_are_refused(keep: int, tmp_path: Path) -> None:
         read_book(path)
 
 
-def test_a_zip_that_is_no_epub_is_refused(tmp_path: Path) -> None:
+def test_a_zip_that_is_not_an_epub_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.epub", "w") as file:
         file.writestr("hello.txt", "x")
-    with pytest.raises(UnreadableBook, match="no EPUB"):
+    with pytest.raises(UnreadableBook, match="not an EPUB"):
         read_book(tmp_path / "a.epub")
 
 

@@ -1,10 +1,10 @@
-"""Born-digital PDFs: every sentence on its page, every listing as typed, nothing of the furniture in the text."""
+"""Born-digital PDFs: every sentence on its page, every listing as typed, no headers or footers in the text."""
 
 from pathlib import Path
 
 import pytest
 from fpdf import FPDF
-from pdf_maker import PdfMaker, make_book
+from pdf_maker import PdfMaker, make_book, write_bitmap_font_pdf
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import read_book
@@ -12,7 +12,7 @@ from indexes.types import Book, page_at
 
 
 def exact_share(maker: PdfMaker, book: Book) -> float:
-    """Share of the sentences that stand whole in the book, with the pages and the label they were printed on."""
+    """Share of the sentences that the book has whole, with the pages and the label that they were printed on."""
     exact = 0
     for placed in maker.placed:
         for section in book.sections:
@@ -31,7 +31,7 @@ def exact_share(maker: PdfMaker, book: Book) -> float:
     [{}, {"columns": 2}, {"heads": False}, {"mirrored": False, "seed": 5}, {"seed": 7, "columns": 2, "chapters": 8}],
     ids=str,
 )
-def test_sentences_stand_on_their_pages(options: dict[str, int], tmp_path: Path) -> None:
+def test_sentences_are_on_their_pages(options: dict[str, int], tmp_path: Path) -> None:
     maker = make_book(tmp_path / "a.pdf", **options)
     book = read_book(tmp_path / "a.pdf")
     assert any(placed.page_start != placed.page_end for placed in maker.placed)
@@ -46,7 +46,7 @@ def test_listings_come_out_as_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-def test_numbers_of_lines_are_no_part_of_a_listing(columns: int, tmp_path: Path) -> None:
+def test_line_numbers_are_not_part_of_a_listing(columns: int, tmp_path: Path) -> None:
     code = "int total(int n) {\n    int sum = 0;\n\n    for (;;) {\n        sum += n;\n    }\n    return sum;\n}"
     texts: list[list[str]] = []
     for numbered in (False, True):
@@ -75,7 +75,7 @@ def test_a_column_of_numbers_in_a_programs_output_is_kept(tmp_path: Path) -> Non
     assert "1 value 7\n2 value 14\n" in read_book(tmp_path / "a.pdf").sections[0].text
 
 
-def test_heads_and_numbers_are_no_text(tmp_path: Path) -> None:
+def test_headers_and_page_numbers_are_not_text(tmp_path: Path) -> None:
     maker = make_book(tmp_path / "a.pdf")
     maker.head_title = "A Book of Kernels"
     text = "\n".join(section.text for section in read_book(tmp_path / "a.pdf").sections)
@@ -123,6 +123,66 @@ def test_declared_labels_are_used_when_nothing_is_printed(tmp_path: Path) -> Non
         pdf.multi_cell(0, 5, f"Page number {number} has words of its own.")
     pdf.output(str(tmp_path / "a.pdf"))
     assert read_book(tmp_path / "a.pdf").page_labels == ("i", "ii", "1", "2")
+
+
+@pytest.mark.parametrize("style", ["D", "r"])
+def test_stray_numbers_do_not_replace_the_files_own_labels(style: str, tmp_path: Path) -> None:
+    pdf = FPDF(unit="pt", format=(400, 600))
+    pdf.set_auto_page_break(False)
+    for number in range(1, 41):
+        pdf.add_page(**({"label_style": style, "label_start": 1} if number == 1 else {}))
+        pdf.set_font("Times", size=11)
+        for line in range(20):
+            pdf.text(60, 80 + 13 * line, f"Line {'abcdefghijklmnopqrst'[line] * 3} of this page has words of its own.")
+        if number in (10, 11):
+            pdf.text(200, 570, str(number + 90))
+    pdf.output(str(tmp_path / "a.pdf"))
+    labels = read_book(tmp_path / "a.pdf").page_labels
+    assert (labels[0], labels[9], labels[39]) == (("1", "10", "40") if style == "D" else ("i", "x", "xl"))
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        *(
+            (given, "GPU kernels")
+            for given in ("(anonymous)", "(unspecified)", "untitled", "my thesis.dvi", "page.html")
+        ),
+        *((given, "GPU kernels") for given in ("Microsoft Word - draft.doc", "PowerPoint Presentation", "Document1")),
+        *((given, given) for given in ("(Almost) All Kernels (and More)", "Document Object Models", "Slides")),
+    ],
+)
+def test_a_title_that_only_a_program_wrote_is_not_used(given: str, title: str, tmp_path: Path) -> None:
+    pdf = FPDF()
+    pdf.set_title(given)
+    pdf.add_page()
+    pdf.set_font("Times", size=11)
+    pdf.multi_cell(0, 5, "The words of a page. " * 9)
+    pdf.output(str(tmp_path / "gpu-kernels.pdf"))
+    assert read_book(tmp_path / "gpu-kernels.pdf").title == title
+
+
+def test_ligatures_of_tex_bitmap_fonts_are_letters(tmp_path: Path) -> None:
+    write_bitmap_font_pdf(
+        tmp_path / "a.pdf",
+        [
+            b"The roo\x1dine of an e\x1ecient wa\x1fe is a \x1crst, a\x1ene and o\x1bset one.",
+            b"In \x10OT1\x11 it is a\x0bected, \x0crst, \x0dat, o\x0ecial and ba\x0fing.",
+        ],
+    )
+    book = read_book(tmp_path / "a.pdf")
+    assert book.sections[0].text == (
+        "The roofline of an efficient waffle is a first, affine and offset one. "
+        "In “OT1” it is affected, first, flat, official and baffling."
+    )
+    assert book.health.notes == ()
+
+
+def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing."])
+    book = read_book(tmp_path / "a.pdf")
+    assert book.sections[0].text == "The name of a thing."
+    assert [note for note in book.health.notes if "3 letters left out" in note and note.endswith("pages 1")] != []
 
 
 def test_a_numbered_page_between_two_leaves_keeps_its_number(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def whole(book: Book) -> str:
 
 
 def pages_of(book: Book, text: str) -> tuple[int | None, int | None]:
-    """First and last page of a stretch that stands in one section."""
+    """First and last page of a text that is in one section."""
     section = next(one for one in book.sections if text in one.text)
     at = section.text.index(text)
     return page_at(section.page_marks, at), page_at(section.page_marks, at + len(text) - 1)
@@ -157,7 +157,7 @@ def test_a_sentence_goes_on_past_a_table_at_a_pages_edge(at_top: bool, tmp_path:
     assert "Table 1: Times of three runs" in whole(book)
 
 
-def test_a_line_that_justification_spreads_is_no_table(tmp_path: Path) -> None:
+def test_a_line_that_justification_spreads_is_not_a_table(tmp_path: Path) -> None:
     drawn = Drawn()
     drawn.page()
     drawn.prose(
@@ -174,6 +174,71 @@ def test_a_line_that_justification_spreads_is_no_table(tmp_path: Path) -> None:
     text = whole(drawn.read(tmp_path / "a.pdf"))
     assert "|" not in text
     assert "too long for it synchronization synchronization" in text
+
+
+def test_a_spread_line_at_a_paragraphs_start_or_after_a_sentences_end_is_not_a_table(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(100, FILLER, "The paragraph ends here.")
+    drawn.prose(160, ["synchronization synchronization", FILLER[0], "and a sentence ends right at the margin of it.",
+                      "cudaDeviceSynchronize cudaStreamSynchronize", FILLER[0]], "to its end.")  # fmt: skip
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "|" not in text
+    assert f"\n\nsynchronization synchronization {FILLER[0]}" in text
+    assert f"margin of it. cudaDeviceSynchronize cudaStreamSynchronize {FILLER[0]} to its end." in text
+
+
+def test_the_bold_header_of_a_table_is_not_a_heading(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.text(LEFT, 70, "1 Words of a Language", "Helvetica", 16, "B")
+    y = drawn.prose(100, FILLER * 3, "A table comes now.")
+    for style, row in (
+        ("B", ("Keyword", "Description")),
+        ("", ("__global__", "a kernel")),
+        ("", ("__device__", "not")),
+    ):
+        y += 12
+        end = drawn.text(LEFT, y, row[0], style=style)
+        drawn.text(max(LEFT + 52, end + 10), y, row[1], style=style)
+    drawn.prose(y + 30, FILLER * 3, "Its last words.")
+    drawn.text(LEFT, y + 130, "1.1 A Bold Heading", style="B")
+    drawn.prose(y + 150, FILLER, "An end.")
+    book = drawn.read(tmp_path / "a.pdf")
+    headings = [section.heading_path[-1] for section in book.sections][-2:]
+    assert headings == ["1 Words of a Language", "1.1 A Bold Heading"]
+    assert "Keyword" in whole(book)
+
+
+def test_a_title_that_begins_with_a_is_one_heading_in_outline_and_page(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for number, title in enumerate(("A Tiled Kernel", "I See a Warp", "Memory"), 1):
+        drawn.page()
+        drawn.pdf.start_section(title)
+        drawn.text(LEFT, 70, f"{number} {title}", "Helvetica", 18, "B")
+        drawn.prose(130, FILLER * 3, "Its last words.")
+    book = drawn.read(tmp_path / "a.pdf")
+    assert [section.heading_path for section in book.sections] == [("A Tiled Kernel",), ("I See a Warp",), ("Memory",)]
+
+
+def test_an_outline_that_lost_spaces_takes_the_printed_heading(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for outline, printed in (
+        ("Kernels on theGPU", ["Kernels on the", "GPU"]),
+        ("Data-parallel Work", ["Data-", "parallel Work"]),
+        ("MEMORY", ["M E M O R Y"]),
+    ):
+        drawn.page()
+        drawn.pdf.start_section(outline)
+        for number, line in enumerate(printed):
+            drawn.text(LEFT, 70 + 20 * number, line, "Helvetica", 18, "B")
+        drawn.prose(130, FILLER * 3, "Its last words.")
+    book = drawn.read(tmp_path / "a.pdf")
+    assert [section.heading_path[0] for section in book.sections] == [
+        "Kernels on the GPU",
+        "Data-parallel Work",
+        "MEMORY",
+    ]
 
 
 def test_items_without_indentation_keep_their_second_lines(tmp_path: Path) -> None:
@@ -225,8 +290,12 @@ def in_columns(
         column += len(word) + 1
 
 
-@pytest.mark.parametrize(("font", "share"), [("Times", 0.6), ("Courier", 0.7)])
-def test_a_listing_whose_letters_stand_apart_is_read_by_its_columns(font: str, share: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("font", "share", "numbered"), [("Times", 0.6, False), ("Times", 0.6, True), ("Courier", 0.7, False)]
+)
+def test_a_listing_whose_letters_are_apart_is_read_by_its_columns(
+    font: str, share: float, numbered: bool, tmp_path: Path
+) -> None:
     drawn = Drawn()
     drawn.page()
     y = drawn.prose(100, FILLER * 3, "It ends here.")
@@ -239,21 +308,27 @@ def test_a_listing_whose_letters_stand_apart_is_read_by_its_columns(font: str, s
         drawn.pdf.rect(x, y - 0.4, 0.3 * SIZE, 0.4, style="F")
 
     for number, line in enumerate(code.split("\n")):
+        if numbered:
+            drawn.text(LEFT - 10, y + 8 + 12 * number, str(number + 1), size=6)
         in_columns(drawn, y + 8 + 12 * number, line, font, share * SIZE, underscore)
     drawn.prose(y + 110, FILLER * 3, "It ends there.")
     assert f"It ends here.\n\n```\n{code}\n```\n\nThe words" in whole(drawn.read(tmp_path / "a.pdf"))
 
 
-def test_a_heads_place_is_told_by_the_text_and_not_by_the_paper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cover", [False, True])
+def test_a_headers_place_follows_from_the_text_and_not_from_the_paper(cover: bool, tmp_path: Path) -> None:
     drawn = Drawn()
-    for _ in range(6):
+    if cover:
+        drawn.pdf.add_page()
+        drawn.text(LEFT, 20, "Printed at the edge of the cover", size=9)
+    for _ in range(12):
         drawn.page()
         drawn.text(150, 130, "A Book of Kernels", size=9)
         drawn.prose(160, FILLER * 6, "Its last words.")
     assert "A Book of Kernels" not in whole(drawn.read(tmp_path / "a.pdf"))
 
 
-def test_heads_that_change_with_every_section_are_no_text(tmp_path: Path) -> None:
+def test_headers_that_change_with_every_section_are_not_text(tmp_path: Path) -> None:
     drawn = Drawn()
     for number in range(12):
         drawn.page()
@@ -266,7 +341,7 @@ def test_heads_that_change_with_every_section_are_no_text(tmp_path: Path) -> Non
     assert text.count("has a paragraph of its own") == 12
 
 
-def test_a_first_line_with_a_gap_below_is_text_where_pages_have_no_heads(tmp_path: Path) -> None:
+def test_a_first_line_with_a_gap_below_is_text_where_pages_have_no_headers(tmp_path: Path) -> None:
     drawn = Drawn()
     for number in range(12):
         name = "abcdefghijkl"[number] * 5
@@ -282,7 +357,7 @@ def test_a_first_line_with_a_gap_below_is_text_where_pages_have_no_heads(tmp_pat
 
 
 @pytest.mark.parametrize("leaders", [True, False])
-def test_a_printed_table_of_contents_is_no_text_and_no_headings(leaders: bool, tmp_path: Path) -> None:
+def test_a_printed_table_of_contents_gives_neither_text_nor_headings(leaders: bool, tmp_path: Path) -> None:
     drawn = Drawn()
     drawn.page()
     drawn.text(LEFT, 70, "Contents", "Helvetica", 16, "B")

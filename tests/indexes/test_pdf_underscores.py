@@ -61,7 +61,7 @@ def test_drawn_underscores_come_back(filled: bool, font: str, tmp_path: Path) ->
     assert glue.join(lines) in page.read(tmp_path / "a.pdf")
 
 
-def test_other_rules_are_no_underscores(tmp_path: Path) -> None:
+def test_other_rules_are_not_underscores(tmp_path: Path) -> None:
     page = TexPage(filled=True)
     page.text(60, 80, "Some words come before a fraction and under")
     pdf = page.pdf

@@ -106,3 +106,14 @@ def test_included_parts_stand_where_they_are_included(tmp_path: Path) -> None:
 def test_versions_say_what_happened_and_conditions_say_nothing() -> None:
     text = ".. versionadded:: 3.2\n   Streams.\n\n.. deprecated:: 4\n\n.. only:: html\n\n   Shown."
     assert blocks(text) == ["New in version 3.2: Streams.", "Deprecated since version 4", "Shown."]
+
+
+def test_notes_lists_and_code_are_as_in_markdown() -> None:
+    assert blocks(".. note::\n\n   Mind ``a`` *much*.") == ["**Note**", "Mind `a` *much*."]
+    assert blocks("0. zero\n1. one\n\n   - in\n") == ["0. zero\n1. one\n  - in"]
+    assert blocks("See [1]_.\n\n.. [1] The guide.") == ["See .", "[1]: The guide."]
+    assert blocks("-v  verbose") == ["`-v`: verbose"]
+
+
+def test_headings_keep_the_underscores_of_identifiers() -> None:
+    assert elements("``__global__`` *now*\n====================\n\nx")[0] == Heading(1, "__global__ now")

@@ -8,14 +8,23 @@ import re
 from pathlib import Path
 
 import pytest
-from gpu.run_listings import BOOK, FENCE, Listing, compile_all, listings, why_not_compiled
+from gpu.run_listings import (
+    ARCHITECTURE,
+    BOOK,
+    FENCE,
+    Listing,
+    compile_all,
+    digests_compiled,
+    listings,
+    why_not_compiled,
+)
 
 from indexes.sample import SAMPLE_PATH
 
 CHAPTERS = sorted(SAMPLE_PATH.glob("*.md"))
 LISTINGS = tuple(listings())
 PYTHON = [listing for listing in LISTINGS if listing.language == "python"]
-NEEDS_A_LIBRARY = re.compile(r"// needs: (mpi|nccl)\n")
+COMPILED = [listing for listing in LISTINGS if listing.compiles]
 
 
 def prose_of(chapter: Path) -> str:
@@ -31,7 +40,7 @@ def test_fourteen_chapters_are_numbered_in_reading_order() -> None:
     assert BOOK == SAMPLE_PATH
 
 
-def test_the_folder_says_under_which_licences_text_and_listings_stand() -> None:
+def test_the_folder_names_the_licences_of_text_and_listings() -> None:
     licence = (SAMPLE_PATH / "LICENSE").read_text(encoding="utf-8")
     assert "CC BY 4.0" in licence
     assert "Apache" in licence
@@ -74,17 +83,23 @@ def test_every_python_listing_runs(listing: Listing) -> None:
         exec(compile(listing.code, listing.name, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_cuda_listing_compiles_by_itself_without_a_warning(tmp_path: Path) -> None:
     if missing := why_not_compiled():
         pytest.skip(missing)
-    chosen = [
-        listing
-        for listing in LISTINGS
-        if listing.language == "cuda" or (listing.language == "cpp" and not NEEDS_A_LIBRARY.match(listing.code))
-    ]
-    assert len(chosen) > 60
-    assert compile_all(chosen, tmp_path, "-arch=sm_80") == {}
+    assert len(COMPILED) > 60
+    assert compile_all(COMPILED, tmp_path, ARCHITECTURE) == {}
+
+
+@pytest.mark.integration
+def test_listings_that_changed_compile_without_a_warning_and_so_does_a_short_one(tmp_path: Path) -> None:
+    if missing := why_not_compiled():
+        pytest.skip(missing)
+    known = digests_compiled()
+    changed = [listing for listing in COMPILED if listing.digest not in known]
+    shortest = min(COMPILED, key=lambda listing: len(listing.code))
+    assert compile_all([*changed, shortest], tmp_path, ARCHITECTURE) == {}
 
 
 @pytest.mark.integration
@@ -92,4 +107,4 @@ def test_a_listing_that_does_not_compile_is_named(tmp_path: Path) -> None:
     if missing := why_not_compiled():
         pytest.skip(missing)
     broken = Listing("broken-1", "cuda", "__global__ int not_void() { return 1; }\n")
-    assert "must have a void return type" in compile_all([broken], tmp_path, "-arch=sm_80")["broken-1"]
+    assert "must have a void return type" in compile_all([broken], tmp_path, ARCHITECTURE)["broken-1"]

@@ -21,7 +21,7 @@ def filtered(pieces: list[str], num_passages: int) -> str:
     return "".join([*(markers.feed(piece) for piece in pieces), markers.finish()])
 
 
-def test_every_marker_gets_a_quote_that_stands_verbatim_in_its_passage() -> None:
+def test_every_marker_gets_a_quote_that_is_verbatim_in_its_passage() -> None:
     answer = "A warp holds 32 threads [1]. Use `cudaMemcpyAsync` with pinned memory. [2] Both paths run in turn. [1]"
     citations = resolve(answer, [WARP, COPY])
     assert [citation.marker for citation in citations] == [1, 2, 1]
@@ -59,7 +59,7 @@ def test_dangling_markers_neither_cite_nor_stand() -> None:
     assert [citation.marker for citation in resolve(shown, [WARP])] == [1]
 
 
-def test_brackets_of_code_are_no_markers() -> None:
+def test_brackets_of_code_are_not_markers() -> None:
     text = "Write a[1] = b[2]; or `x [3]` and\n```\ny [4];\n```\nend [1]."
     assert filtered([text], 1) == text
     assert [marked.number for marked in find_markers(text)] == [1]
@@ -84,7 +84,7 @@ def test_references_of_the_book_itself_do_not_become_markers() -> None:
     assert without_markers("Amdahl showed it [12] long ago, see a[3].") == "Amdahl showed it long ago, see a[3]."
 
 
-def test_a_quote_has_the_page_and_section_it_stands_on() -> None:
+def test_a_quote_has_its_own_page_and_section() -> None:
     text = "First page says this.\n\nSecond page says that about warps."
     passage = make_passage(
         text,

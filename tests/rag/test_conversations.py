@@ -12,9 +12,8 @@ import pytest
 from fakes import make_passage
 
 from indexes.errors import HomeNotWritable, InvalidInput, NotFound
-from rag.answer_json import answer_from_json, answer_to_json
 from rag.citations import resolve
-from rag.conversations import TITLE_CHARACTERS, ConversationStore, clean_title
+from rag.conversations import TITLE_CHARACTERS, ConversationStore, answer_from_json, answer_to_json, clean_title
 from rag.types import Answer, PassagePart, Timings, Usage
 
 PASSAGE = make_passage(
@@ -45,7 +44,7 @@ def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
     answer = make_answer(store.create().id)
     assert answer.citations[0].page_label == "iii"
     store.append(answer)
-    reopened = ConversationStore(store._path)
+    reopened = ConversationStore(store._database.path)
     assert reopened.answers(answer.conversation_id) == (answer,)
     assert reopened.answer("a1") == answer
     assert answer_from_json(answer_to_json(answer)) == answer
@@ -112,7 +111,7 @@ def test_many_threads_lose_nothing(store: ConversationStore) -> None:
     assert {answer.id for answer in store.answers(conversation.id)} == {f"a{n}" for n in range(20)}
 
 
-def test_a_home_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(HomeNotWritable):
         ConversationStore(tmp_path / "file" / "conversations.sqlite3").create()
@@ -124,7 +123,7 @@ def test_long_titles_are_cut_at_a_word() -> None:
     assert clean_title("字" * 300) == "字" * (TITLE_CHARACTERS - 1) + "…"
 
 
-def test_what_is_no_answer_is_refused() -> None:
+def test_what_is_not_an_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="not a stored answer"):
         answer_from_json("{}")
     assert replace(make_answer("c"), passages=()).passages == ()
@@ -163,3 +162,28 @@ def test_conversations_from_before_owners_are_nobodys_and_stay(tmp_path: Path) -
     assert store.get("c1").title == "old"
     with pytest.raises(NotFound):
         store.of("ada").get("c1")
+
+
+# --- votes
+
+
+def vote_answer(arm: str) -> Answer:
+    return replace(make_answer("", arm), arm=arm)  # type: ignore[arg-type]
+
+
+def test_a_vote_is_kept_with_its_answers_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "conversations.sqlite3"
+    ConversationStore(path).vote([vote_answer("rag"), vote_answer("base")], "rag", blind=True)
+    ConversationStore(path).vote([vote_answer("rag"), vote_answer("base")], "", blind=False)
+    kept = ConversationStore(path).votes()
+    assert [(vote.winner, vote.blind) for vote in kept] == [("rag", True), ("", False)]
+    assert kept[0].answers == (vote_answer("rag"), vote_answer("base"))
+    assert ConversationStore(path).wins() == {"rag": 1, "": 1}
+
+
+@pytest.mark.parametrize(("arms", "winner"), [(["rag"], "rag"), (["rag", "base"], "tuned")])
+def test_a_vote_among_too_few_or_for_a_stranger_is_refused(tmp_path: Path, arms: list[str], winner: str) -> None:
+    store = ConversationStore(tmp_path / "conversations.sqlite3")
+    with pytest.raises(InvalidInput):
+        store.vote([vote_answer(arm) for arm in arms], winner, blind=True)
+    assert store.wins() == {}

@@ -6,14 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag.errors import MalformedTrainingData
-from rag.tuning.dataset import read_dataset, split_rows, write_dataset
-from rag.tuning.formats import FORMATS, Format
-from rag.tuning.loss_curve import draw_curve, points_of
-from rag.tuning.rows import RowPassage, TrainingRow, rows_sha256
+from rag.tuning.data import (
+    FORMATS,
+    Format,
+    RowPassage,
+    TrainingRow,
+    read_dataset,
+    rows_sha256,
+    split_rows,
+    write_dataset,
+)
+from rag.tuning.run_folder import draw_curve, points_of
 
 ROWS = (
     TrainingRow("What is a warp?", "32 threads.", section="warps"),
@@ -39,7 +46,6 @@ def test_what_is_written_is_read_back(tmp_path: Path, file_format: Format) -> No
 texts = st.text(min_size=1, max_size=30).filter(lambda text: text.strip() != "")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.builds(TrainingRow, texts, texts, st.lists(st.tuples(texts, texts), max_size=2).map(tuple)), min_size=1)
 )
@@ -79,18 +85,18 @@ def test_columns_and_tags_of_dataset_info_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (lines(ALPACA) + "\n\n{broken", "line 3"),
-        (lines(ALPACA, {"instruction": "x"}), "line 2: `output` is missing"),
-        (lines(ALPACA, ALPACA | {"output": "  "}), "line 2: `output` is empty"),
-        (lines(ALPACA, ALPACA | {"instruction": 7}), "line 2: `instruction` is no text but int"),
-        (lines(ALPACA, [1]), "line 2: expected an object, found list"),
-        (lines({"text": "x"}), "line 1: expected the key"),
+        (lines(ALPACA) + "\n\n{broken", ":3: not JSON"),
+        (lines(ALPACA, {"instruction": "x"}), "data.jsonl:2: `output` is missing"),
+        (lines(ALPACA, ALPACA | {"output": "  "}), "data.jsonl:2: `output` is empty"),
+        (lines(ALPACA, ALPACA | {"instruction": 7}), "data.jsonl:2: `instruction` must be text, not int"),
+        (lines(ALPACA, [1]), "data.jsonl:2: expected an object, found list"),
+        (lines({"text": "x"}), "data.jsonl:1: expected the key"),
         (json.dumps([ALPACA, {"instruction": "x"}]), "row 2: `output` is missing"),
-        ("[\n{},\n oops]", "line 3"),
-        (lines(ALPACA | {"history": [["only one"]]}), "`history` is no list of"),
+        ("[\n{},\n oops]", ":3: not JSON"),
+        (lines(ALPACA | {"history": [["only one"]]}), "`history` is not a list of"),
         (lines({"messages": [{"role": "user", "content": "x"}]}), "does not end with an answer"),
-        (lines({"messages": [{"role": "assistant", "content": "x"}]}), "role 'assistant' stands out of turn"),
-        (lines({"conversations": "x"}), "`conversations` is no list of messages"),
+        (lines({"messages": [{"role": "assistant", "content": "x"}]}), "role 'assistant' is out of turn"),
+        (lines({"conversations": "x"}), "`conversations` is not a list of messages"),
         (lines(ALPACA | {"passages": [{"title": "x"}]}), "`text` is missing"),
         ("", "no training rows"),
     ],
@@ -104,7 +110,7 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path, content: str,
     assert "data.jsonl" in error.value.message
 
 
-def test_what_is_not_there_or_not_text_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_that_is_not_text_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MalformedTrainingData, match="no training data"):
         read_dataset(tmp_path / "nothing")
     with pytest.raises(MalformedTrainingData, match="no training rows"):
@@ -113,11 +119,11 @@ def test_what_is_not_there_or_not_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(MalformedTrainingData, match="cannot be read"):
         read_dataset(tmp_path)
     (tmp_path / "dataset_info.json").write_text(json.dumps({"a": {"file_name": "gone.json"}}), "utf-8")
-    with pytest.raises(MalformedTrainingData, match=r"gone\.json, which is not there"):
+    with pytest.raises(MalformedTrainingData, match=r"gone\.json, which does not exist"):
         read_dataset(tmp_path)
 
 
-def test_no_section_stands_on_both_sides_of_the_split() -> None:
+def test_no_section_is_on_both_sides_of_the_split() -> None:
     rows = [TrainingRow(f"q{n}", "a", section=f"s{n % 7}") for n in range(100)]
     split = split_rows(rows, 0.2, seed=3)
     assert split.by == "section"

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from tiny_models import build_model
 
-from rag.generators.cache import SlabCache
-from rag.generators.decode import decode, new_cache, prefill
-from rag.generators.sampling import Sampler
+from rag.generators.local.cache import SlabCache
+from rag.generators.local.decode import Sampler, decode, new_cache, prefill
 from rag.models.loading import load_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
@@ -152,7 +151,7 @@ def test_wrong_guesses_change_no_token(one_model: Any, monkeypatch: pytest.Monke
 
     expected = text(0)
     monkeypatch.setattr(Misleading, "truth", expected)
-    monkeypatch.setattr("rag.generators.decode.PromptLookup", Misleading)
+    monkeypatch.setattr("rag.generators.local.decode.PromptLookup", Misleading)
     assert text(8) == expected
 
 
@@ -181,11 +180,21 @@ def test_sliding_window_models_fall_back_and_agree_with_generate(tmp_path: Path)
     folder = build_model(tmp_path / "sliding", family="mistral", sliding_window=32)
     loaded = load_model(str(folder), dtype="float32", device="cpu")
     assert loaded.capabilities.attention == "sliding"
-    assert not loaded.capabilities.prompt_lookup
-    assert "sliding" in loaded.capabilities.limits
     prompt = random_prompt(100)
-    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.kv_crop)
+    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
     assert list(decode(loaded.model, prompt, cache, max_new_tokens=30)) == generated(loaded.model, prompt, 30)
+
+
+@pytest.mark.parametrize("family", ["mistral", "phi3", "gemma2"])
+def test_a_window_as_long_as_the_context_is_full_attention(tmp_path: Path, family: str) -> None:
+    folder = build_model(tmp_path / family, family=family, sliding_window=2048)
+    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    assert loaded.capabilities.attention == "full"
+    prompt = random_prompt(100)
+    cache = SlabCache(3, 140)
+    prefill(loaded.model, prompt[:60], cache)
+    expected = generated(loaded.model, prompt, 30)
+    assert list(decode(loaded.model, prompt, cache, max_new_tokens=30, lookup_tokens=4)) == expected
 
 
 def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None:
@@ -200,9 +209,8 @@ def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None
     )
     loaded = load_model(str(folder), dtype="float32", device="cpu")
     assert loaded.capabilities.attention == "hybrid"
-    assert "recurrent" in loaded.capabilities.limits
     prompt = random_prompt(100)
-    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.kv_crop)
+    cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
     ours = list(decode(loaded.model, prompt, cache, max_new_tokens=20, chunk_tokens=4096))
     assert ours == generated(loaded.model, prompt, 20)
 

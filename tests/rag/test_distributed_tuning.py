@@ -20,7 +20,7 @@ TUNE = """
     from pathlib import Path
     import torch
     torch.set_num_threads(1)
-    from rag.tuning.rows import TrainingRow
+    from rag.tuning.data import TrainingRow
     from rag.tuning.settings import TuneSettings
     from rag.tuning.train import tune
 
@@ -43,9 +43,9 @@ SHARD = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
-    from rag.tuning.encoding import answer_loss, collate, encode_rows
-    from rag.tuning.placement import Placement
-    from rag.tuning.rows import TrainingRow
+    from rag.tuning.train import answer_loss, collate, encode_rows
+    from rag.tuning.settings import Placement
+    from rag.tuning.data import TrainingRow
     from rag.tuning.settings import TuneSettings
     from rag.tuning.train import add_lora, load_for_training
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from indexes.embedder import bundled_model_folder
 from indexes.errors import Cancelled, InvalidInput
-from indexes.model_files import bundled_model_folder
 from rag.errors import AdapterMismatch
 from rag.tuning.encoder import RECORD_FILE, ChoiceExample, EncoderTuning, open_encoder_adapter, tune_encoder
 

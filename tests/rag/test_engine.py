@@ -9,13 +9,15 @@ from fakes import FakeLibrary, ScriptedGenerator, hash_embed, make_node, make_pa
 
 from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
 from indexes.types import Filters
+from rag.assemble import check_before_loading
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
-from rag.retrieval.hybrid import HybridRetriever
-from rag.settings import RetrievalSettings
+from rag.retrieval import HybridRetriever
+from rag.sentence_reader import FiveSignalsReader
+from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 from rag.types import AnswerDone, PassagesFound, Question, TextDelta
 
 NODES = [
@@ -75,8 +77,8 @@ def test_an_empty_library_says_to_add_a_book(tmp_path: Path) -> None:
     assert answer.refused and "coalesce add PATH" in answer.answer and answer.passages == ()
 
 
-def test_filters_without_a_match_are_told_from_an_empty_library(tmp_path: Path) -> None:
-    answer = make_engine(tmp_path).ask(Question("What is a warp?", filters=Filters(chapters=(99,))))
+def test_filters_without_a_match_read_unlike_an_empty_library(tmp_path: Path) -> None:
+    answer = make_engine(tmp_path).ask(Question("What is a warp?", filters=Filters(pages=(90, 91))))
     assert answer.refused and "filters" in answer.answer
 
 
@@ -93,6 +95,8 @@ def test_filters_without_a_match_are_told_from_an_empty_library(tmp_path: Path) 
         (Question("q", max_tokens=0), InvalidInput),
         (Question("q", filters=Filters(pages=(3, 1))), InvalidInput),
         (Question("q", conversation_id="nobody"), NotFound),
+        (Question("q", filters=Filters(chapters=(99,))), NotFound),
+        (Question("q", filters=Filters(document_ids=("nobody",))), NotFound),
         (Question("q", arm="tuned"), ArmUnavailable),
         (Question("q", adapter="x"), InvalidInput),
     ],
@@ -105,8 +109,74 @@ def test_bad_questions_are_refused_before_any_search(tmp_path: Path, question: Q
     assert engine.conversations.list() == ()
 
 
-def test_control_characters_are_taken_out(tmp_path: Path) -> None:
-    assert make_engine(tmp_path).ask(Question("What\x00 is\x1b a warp?")).question == "What is a warp?"
+def test_control_characters_are_rejected_and_invisible_ones_taken_out(tmp_path: Path) -> None:
+    """Every entry point asks the engine, so none can forget it."""
+    engine = make_engine(tmp_path)
+    assert engine.ask(Question("What\u200b is a\ufeff warp?")).question == "What is a warp?"
+    for ask in (lambda text: engine.ask(Question(text)), engine.search):
+        with pytest.raises(InvalidInput, match=r"U\+001B at position 4"):
+            ask("What\x1b is a warp?")
+
+
+def test_the_adapter_is_the_named_one_or_the_only_one(tmp_path: Path) -> None:
+    arms = ("base", "tuned", "rag", "rag+tuned")
+    one = make_engine(tmp_path, ScriptedGenerator(arms=arms, adapters=("qa",)))
+    assert one.ask(Question("What is a warp?", arm="tuned")).adapter == "qa"
+    two = make_engine(tmp_path, ScriptedGenerator(arms=arms, adapters=("qa", "raft")))
+    for ask in (
+        lambda: two.ask(Question("What is a warp?", arm="rag+tuned")),
+        lambda: two.comparison(Question("warp?")),
+    ):
+        with pytest.raises(ArmUnavailable, match="qa, raft"):
+            ask()
+    with pytest.raises(ArmUnavailable, match=r"'other'.*qa, raft"):
+        two.ask(Question("What is a warp?", arm="tuned", adapter="other"))
+    compared = two.comparison(Question("What is a warp?", adapter="raft"))
+    assert [(question.arm, question.adapter) for question in compared] == [
+        ("base", None),
+        ("tuned", "raft"),
+        ("rag", None),
+        ("rag+tuned", "raft"),
+    ]
+
+
+def settings_of(home: Path, **generator: object) -> RagSettings:
+    return RagSettings(home, generator=GeneratorSettings(**generator))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("question", "generator", "error", "message"),
+    [
+        (Question("q", arm="base"), {}, ArmUnavailable, "needs a language model"),
+        (Question("q", arm="tuned"), {"kind": "local", "model": "m"}, ArmUnavailable, "LoRA adapter"),
+        (
+            Question("q", arm="tuned"),
+            {"kind": "local", "model": "m", "adapters": {"a": "x", "b": "y"}},
+            ArmUnavailable,
+            "a, b",
+        ),
+        (Question("q", filters=Filters(document_ids=("nope",))), {}, NotFound, "nope"),
+        (Question("q", filters=Filters(chapters=(99,))), {}, NotFound, "no chapter 99; this book has 2"),
+        (Question("q"), {}, InvalidInput, "control character"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_any_model_loads(
+    tmp_path: Path, question: Question, generator: dict[str, object], error: type, message: str
+) -> None:
+    library = FakeLibrary(NODES)
+    with pytest.raises(error, match=message) as caught:
+        check_before_loading(settings_of(tmp_path, **generator), library, question)
+    assert caught.value.hint
+    assert library.searches == 0
+
+
+def test_an_empty_library_is_refused_before_any_model_loads(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="empty") as caught:
+        check_before_loading(settings_of(tmp_path), FakeLibrary(), Question("What is a warp?"))
+    assert "coalesce add" in caught.value.hint
+    local = settings_of(tmp_path, kind="local", model="m")
+    check_before_loading(local, FakeLibrary(), Question("What is a warp?", arm="base"))
+    check_before_loading(settings_of(tmp_path), FakeLibrary(NODES), Question("q", filters=Filters(chapters=(2,))))
 
 
 def test_a_follow_up_reads_the_conversation(tmp_path: Path) -> None:
@@ -118,6 +188,32 @@ def test_a_follow_up_reads_the_conversation(tmp_path: Path) -> None:
     assert second.conversation_id == first.conversation_id
     assert second.passages[0].node_id == "book-0"
     assert [answer.id for answer in engine.conversations.answers(first.conversation_id)] == [first.id, second.id]
+
+
+def test_a_follow_up_is_answered_as_it_was_searched(tmp_path: Path) -> None:
+    nodes = [
+        make_node("Occupancy is limited by registers. Streams order commands.", 0),
+        make_node("A stream is limited by nothing. Dogs bark.", 1),
+    ]
+    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"), nodes)
+    first = engine.ask(Question("What is occupancy?"))
+    second = engine.ask(Question("And what limits it?", conversation_id=first.conversation_id, max_tokens=8))
+    assert second.answer.startswith("Occupancy is limited by registers.")
+    scripted = make_engine(tmp_path / "b", nodes=nodes)
+    first = scripted.ask(Question("What is occupancy?"))
+    scripted.ask(Question("And what limits it?", conversation_id=first.conversation_id))
+    request = scripted.generator.requests[-1]
+    assert request.question == "And what limits it?"
+    assert request.standalone_question == "What is occupancy? And what limits it?"
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_chinese_question_is_answered_with_english_quotes(tmp_path: Path, given: bool) -> None:
+    node = make_node("Cats sleep all day. Shared memory is divided into 32 banks. Dogs bark at night.")
+    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"), [node])
+    passages = [make_passage(node.text)] if given else None
+    answer = engine.ask(Question("共享内存有多少个存储体？", max_tokens=12), passages=passages)
+    assert answer.answer == "Shared memory is divided into 32 banks. [1]"
 
 
 def test_an_answer_that_is_not_kept_leaves_no_trace(tmp_path: Path) -> None:
@@ -141,12 +237,13 @@ def test_given_passages_replace_the_search_and_are_never_refused(tmp_path: Path)
 
 def test_a_comparison_runs_all_arms_or_none(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
-    answers = engine.compare(Question("What is a warp?"), ["base", "rag"])
-    assert [answer.arm for answer in answers] == ["base", "rag"]
-    before = len(engine.generator.requests)
+    questions = engine.comparison(Question("What is a warp?"), ["base", "rag"])
+    assert [question.arm for question in questions] == ["base", "rag"]
     with pytest.raises(ArmUnavailable):
-        engine.compare(Question("What is a warp?"), ["rag", "tuned"])
-    assert len(engine.generator.requests) == before
+        engine.comparison(Question("What is a warp?"), ["rag", "tuned"])
+    kept = engine.keep_together([engine.ask(question, keep=False) for question in questions])
+    assert len({answer.conversation_id for answer in kept}) == 1
+    assert engine.conversations.answers(kept[0].conversation_id) == kept
 
 
 def test_leaving_a_stream_stops_the_generator_and_keeps_nothing(tmp_path: Path) -> None:
@@ -193,9 +290,9 @@ def test_choosing_scores_every_option(tmp_path: Path) -> None:
             engine.choose("How many?", bad)
 
 
-def test_a_why_not_found_needs_a_page_or_a_node(tmp_path: Path) -> None:
+def test_explaining_needs_a_page_or_a_node(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
-    assert engine.explain("What is a warp?", "book", node_id="book-0").nodes[0].fused_rank == 1
+    assert engine.explain("What is a warp?", "book", node_ids=["book-0"]).nodes[0].fused_rank == 1
     with pytest.raises(InvalidInput):
         engine.explain("q", "book")
     with pytest.raises(NotFound):
@@ -203,7 +300,7 @@ def test_a_why_not_found_needs_a_page_or_a_node(tmp_path: Path) -> None:
 
 
 def test_extractive_citations_are_verbatim_through_the_engine(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ExtractiveGenerator(hash_embed, "hash"))
+    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"))
     answer = engine.ask(Question("How many threads are in a warp?"))
     assert answer.citations
     for citation in answer.citations:

@@ -13,11 +13,9 @@ from tiny_models import build_adapter, build_model, edit_json
 
 from indexes.errors import Conflict, InvalidInput, StorageFull
 from rag.errors import AdapterMismatch, ModelCannotLoad
-from rag.models.adapter_folder import read_adapter
-from rag.models.fingerprint import base_fingerprint
+from rag.models.adapters import base_fingerprint, read_adapter
 from rag.models.loading import load_model
-from rag.tuning.export import export_adapter, export_merged, lint_adapter
-from rag.tuning.quantize import quantize_model
+from rag.tuning.export import export_adapter, export_merged, lint_adapter, quantize_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -101,7 +99,7 @@ def test_nothing_is_overwritten(tmp_path: Path, tiny_model: Path, tiny_adapter: 
         lambda: export_merged(str(tiny_model), tiny_adapter, tmp_path),
         lambda: quantize_model(str(tiny_model), tmp_path),
     ):
-        with pytest.raises(Conflict, match="is there already"):
+        with pytest.raises(Conflict, match="already exists"):
             call()
 
 

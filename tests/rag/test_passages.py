@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from fakes import FakeLibrary, make_node
 from hypothesis import given
 from hypothesis import strategies as st
 
 from indexes.types import Hit
-from rag.passages import PassageBudget, opens_listing, passage_from_nodes, select_passages
-from rag.wording import count_words
+from indexes.words import count_words
+from rag.passages import PassageBudget, passage_from_nodes, select_passages
 
 
 def words(number: int, start: int = 0) -> str:
@@ -89,14 +88,6 @@ def test_a_passage_that_begins_inside_a_listing_opens_a_fence() -> None:
     (passage,) = select_passages([Hit(nodes[1], 1.0)], FakeLibrary(nodes), 5, PassageBudget(100, 100))
     assert passage.text == "```\nint c;\n```\n\nAfterwards."
     assert passage.text[passage.parts[0].start : passage.parts[0].end] == nodes[1].text
-
-
-@pytest.mark.parametrize(
-    ("text", "open_before", "open_after"),
-    [("no fence", False, False), ("```c\nint a;", False, True), ("int a;\n```", True, False), ("no fence", True, True)],
-)
-def test_fences_open_and_close(text: str, open_before: bool, open_after: bool) -> None:
-    assert opens_listing(text, open_before) is open_after
 
 
 def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:

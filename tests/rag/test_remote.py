@@ -164,11 +164,11 @@ def test_it_streams_and_reports_the_engines_counts(engine: Engine, generator: Re
 def test_adapters_are_models_of_the_engine(engine: Engine, generator: RemoteGenerator) -> None:
     run(generator, replace(REQUEST, arm="rag+tuned", adapter="qa"))
     assert engine.asked[0]["model"] == "cuda-qa"
-    with pytest.raises(ArmUnavailable, match="no adapter other"):
+    with pytest.raises(ArmUnavailable, match="adapter 'other' is not loaded"):
         generator.check(replace(REQUEST, arm="tuned", adapter="other"))
     plain = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url="http://127.0.0.1:1"))
     assert plain.arms == ("base", "rag")
-    with pytest.raises(ArmUnavailable, match="none is named"):
+    with pytest.raises(ArmUnavailable, match="loaded: none"):
         plain.check(replace(REQUEST, arm="tuned"))
 
 
@@ -198,7 +198,7 @@ def test_an_engine_that_stays_overloaded_is_busy(engine: Engine, generator: Remo
     ("status", "error", "said"),
     [
         (401, EngineUnreachable, "refuses the key"),
-        (404, EngineUnreachable, "does not know it"),
+        (404, EngineUnreachable, "does not know this path or model"),
         (400, GenerationFailed, "answered 400"),
         (500, EngineUnreachable, "answered 500"),
     ],
@@ -213,7 +213,7 @@ def test_refusals_say_what_to_do(
     assert len(engine.asked) == (4 if status == 500 else 1)
 
 
-def test_nobody_at_the_address_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_does_not_answer_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
     nobody = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url="http://127.0.0.1:9/v1"))
     with pytest.raises(EngineUnreachable, match="does not answer") as error:
@@ -261,7 +261,7 @@ def test_nonsense_is_an_error_of_the_engine(engine: Engine, generator: RemoteGen
         generator.score_choices(REQUEST, ("a", "b"))
 
 
-def test_a_connection_lost_in_the_middle_is_no_finished_answer(engine: Engine, generator: RemoteGenerator) -> None:
+def test_a_connection_lost_in_the_middle_does_not_finish_the_answer(engine: Engine, generator: RemoteGenerator) -> None:
     def dies(handler: Handler, _: dict[str, Any]) -> None:
         handler.open_stream()
         handler.event(delta("Half an"))
@@ -269,11 +269,11 @@ def test_a_connection_lost_in_the_middle_is_no_finished_answer(engine: Engine, g
     engine.answer = dies
     stream = generator.stream(REQUEST)
     assert next(stream) == TextPiece("Half an")
-    with pytest.raises(GenerationFailed, match="before its end"):
+    with pytest.raises(GenerationFailed, match="ended before the answer did"):
         list(stream)
 
 
-def test_an_error_in_the_middle_is_told(engine: Engine, generator: RemoteGenerator) -> None:
+def test_an_error_in_the_middle_is_reported(engine: Engine, generator: RemoteGenerator) -> None:
     def fails(handler: Handler, _: dict[str, Any]) -> None:
         handler.open_stream()
         handler.event(delta("Half"))
@@ -340,6 +340,45 @@ def test_cancelling_does_not_wait_for_the_engines_next_word(engine: Engine, gene
     with pytest.raises(Cancelled):
         next(stream)
     assert time.monotonic() - before < 0.3
+
+
+@pytest.mark.parametrize("call", ["stream", "score"])
+def test_cancelling_does_not_wait_for_the_engines_first_word(
+    engine: Engine, generator: RemoteGenerator, call: str
+) -> None:
+    hung_up = threading.Event()
+
+    def reads_a_long_prompt(handler: Handler, _: dict[str, Any]) -> None:
+        handler.connection.settimeout(3)
+        if handler.connection.recv(1) == b"":
+            hung_up.set()
+
+    engine.answer = reads_a_long_prompt
+    address = f"http://127.0.0.1:{engine.server_port}/v1"
+    patient = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url=address, request_timeout_s=30))
+    before = time.monotonic()
+    request = replace(REQUEST, cancelled=lambda: time.monotonic() > before + 0.2)
+    with pytest.raises(Cancelled):
+        next(patient.stream(request)) if call == "stream" else patient.score_choices(request, ("a", "b"))
+    assert time.monotonic() - before < 1
+    assert hung_up.wait(2)
+    patient.close()
+
+
+def test_closing_the_generator_ends_an_answer_that_waits(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = say("one ", "two ", pause_s=0.4)
+    stream = generator.stream(REQUEST)
+    next(stream)
+    generator.close()
+    with pytest.raises(GenerationFailed, match="was closed"):
+        next(stream)
+
+
+def test_the_answer_ends_before_a_stop_string_that_the_engine_ignores(
+    engine: Engine, generator: RemoteGenerator
+) -> None:
+    engine.answer = say("A warp. EN", "D and more")
+    assert run(generator, replace(REQUEST, stop=("END",)))[0] == "A warp. "
 
 
 def test_reasoning_is_left_out_and_denial_is_a_refusal(engine: Engine, generator: RemoteGenerator) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rag.errors import CoalesceError
-from rag.generators.local import load_local_generator
+from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings

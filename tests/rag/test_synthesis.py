@@ -14,10 +14,18 @@ from indexes.errors import Cancelled, InvalidInput
 from indexes.types import Book, Section
 from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.tuning.dataset import read_dataset
-from rag.tuning.rows import RowPassage
-from rag.tuning.synthesis import LOG_FILE, SynthesisSettings, cut_passages, synthesize
-from rag.tuning.synthesis_rules import QuestionsSeen, SynthesizedPair, fault_of, parse_pairs, same_answer
+from rag.tuning.data import RowPassage, read_dataset
+from rag.tuning.synthesis import (
+    LOG_FILE,
+    QuestionsSeen,
+    SynthesisSettings,
+    SynthesizedPair,
+    cut_passages,
+    fault_of,
+    parse_pairs,
+    same_answer,
+    synthesize,
+)
 from rag.types import Usage
 
 PASSAGE = (
@@ -105,7 +113,7 @@ def test_what_cannot_be_read_is_counted(text: str, unreadable: int) -> None:
     assert parse_pairs(text)[1] == unreadable
 
 
-def test_questions_that_were_asked_before_are_told() -> None:
+def test_questions_that_were_asked_before_are_recognised() -> None:
     seen = QuestionsSeen()
     assert seen.add("How many threads does a warp hold?")
     assert not seen.add("How many threads does one warp hold?")

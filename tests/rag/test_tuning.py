@@ -15,19 +15,29 @@ from tiny_models import build_model, build_tokenizer
 from indexes.errors import Cancelled, Conflict, InvalidInput, StorageFull
 from rag.errors import AdapterMismatch, MalformedTrainingData
 from rag.generators.chat_prompt import ChatPrompt
-from rag.generators.local import load_local_generator
+from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationRequest, TextPiece
-from rag.models.adapter_folder import read_adapter
+from rag.models.adapters import read_adapter
 from rag.settings import GeneratorSettings
 from rag.tuning import train
-from rag.tuning.encoding import IGNORED, answer_loss, collate, encode_rows
-from rag.tuning.placement import place_process
-from rag.tuning.rows import RowPassage, TrainingRow
+from rag.tuning.data import RowPassage, TrainingRow
 from rag.tuning.settings import TuneProgress, TuneSettings
-from rag.tuning.train import add_lora, keep_gradients_right, load_for_training, tune
+from rag.tuning.train import (
+    IGNORED,
+    add_lora,
+    answer_loss,
+    collate,
+    encode_rows,
+    keep_gradients_right,
+    load_for_training,
+    place_process,
+    tune,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
+BOTH_PRECISIONS = pytest.mark.parametrize("quantization", [pytest.param("none", marks=pytest.mark.slow), "nf4"])
+"""NF4 has more that can go wrong, and is what people train with; full precision is left to the slow tests."""
 PAIRS = (
     ("What is a warp?", "A warp is 32 threads."),
     ("What is occupancy?", "Active warps over maximum warps."),
@@ -135,7 +145,7 @@ def test_long_rows_lose_their_last_passages_before_they_are_left_out() -> None:
         encode_rows(tokenizer, [ROWS[0]], 30)
 
 
-@pytest.mark.parametrize("quantization", ["none", "nf4"])
+@BOTH_PRECISIONS
 def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
     settings = replace(
         QUICK, quantization=quantization, dtype="auto", max_steps=50, learning_rate=1e-2, validation_share=0.0,
@@ -184,7 +194,7 @@ def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(tmp_path: Path, t
     assert not (out / "training_args.bin").exists()
 
 
-@pytest.mark.parametrize("quantization", ["none", "nf4"])
+@BOTH_PRECISIONS
 def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
     """Dropout on, validation in between: every source of randomness has to be restored."""
     settings = replace(QUICK, quantization=quantization, dtype="auto", dropout=0.1)
@@ -248,7 +258,7 @@ def test_the_gradient_trap_is_real_where_the_processor_has_it(
 def test_a_finished_or_other_run_is_not_overwritten(tmp_path: Path, tiny_model: Path) -> None:
     settings = replace(QUICK, max_steps=2, checkpoint_steps=1)
     tune(str(tiny_model), ROWS, tmp_path / "out", settings)
-    with pytest.raises(Conflict, match="holds a training run already"):
+    with pytest.raises(Conflict, match="already holds a training run"):
         tune(str(tiny_model), ROWS, tmp_path / "out", settings)
     with pytest.raises(Conflict, match="another data_sha256"):
         tune(str(tiny_model), ROWS[1:], tmp_path / "out", settings, resume=True)

@@ -2,7 +2,6 @@
 "use strict";
 window.coalesce = (() => {
   let opener = null;
-  let restored = null;
 
   const question = () => document.getElementById("question");
 
@@ -18,12 +17,16 @@ window.coalesce = (() => {
     if (event.target.value.trim()) emit(event.target.value);
   }
 
-  function clearQuestion() {
-    if (question()) question().value = "";
+  // The box is emptied at once, so that a second Enter has nothing to send.
+  function send(emit) {
+    const text = question().value;
+    if (!text.trim()) return;
+    question().value = "";
+    emit(text);
   }
 
   function restoreQuestion(text) {
-    if (question() && !question().value) question().value = restored = text;
+    if (question() && !question().value) question().value = text;
   }
 
   function remember(element) {
@@ -156,6 +159,13 @@ window.coalesce = (() => {
     }
   }
 
+  // An error of the server as whole sentences.
+  function sentences(error) {
+    const sentence = (text) =>
+      (/^(?!coalesce )[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text) + (/[.?!…]$/.test(text) ? "" : ".");
+    return [error.message, error.hint].filter(Boolean).map(sentence).join(" ");
+  }
+
   // --- uploads go to the same call as any program's
   function upload(input, texts) {
     const list = document.getElementById("uploads");
@@ -200,7 +210,7 @@ window.coalesce = (() => {
       let said = texts.failed;
       try {
         const error = JSON.parse(request.responseText).error;
-        said = error.hint ? `${error.message}. ${error.hint}.` : error.message;
+        said = sentences(error);
       } catch { /* not one of the server's own errors */ }
       return failed(said);
     };
@@ -222,7 +232,7 @@ window.coalesce = (() => {
       const reply = await fetch("/v1/questions/files", { method: "POST", body });
       const said = await reply.json();
       if (reply.ok) return void location.assign(`/study?file=${encodeURIComponent(said.name)}`);
-      problem.textContent = said.error.hint ? `${said.error.message}. ${said.error.hint}.` : said.error.message;
+      problem.textContent = sentences(said.error);
     } catch {
       problem.textContent = problem.dataset.failed;
     }
@@ -249,5 +259,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, sendOnEnter, clearQuestion, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
+  return { prefer, send, sendOnEnter, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
 })();

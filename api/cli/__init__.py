@@ -1,0 +1,5 @@
+"""The `coalesce` command."""
+
+from api.cli.app import main, run
+
+__all__ = ["main", "run"]

@@ -1,0 +1,170 @@
+"""`coalesce ask` and `coalesce search`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from api.cli.options import (
+    Adapter,
+    BaseUrl,
+    GeneratorName,
+    Invocation,
+    Json,
+    Model,
+    Quantization,
+    generator_options,
+)
+from api.console import Console
+
+if TYPE_CHECKING:
+    from api.settings import CoalesceSettings
+    from indexes.types import Filters
+    from rag.engine import AnswerEngine
+    from rag.types import Answer, Citation, Event, Passage, Question
+
+
+commands = typer.Typer()
+Book = Annotated[list[str] | None, typer.Option("--book", metavar="ID", help="Only this book; may be repeated.")]
+Chapter = Annotated[
+    list[str] | None,
+    typer.Option("--chapter", metavar="N", help="Only this chapter: number or exact title; may be repeated."),
+]
+Pages = Annotated[str | None, typer.Option("--pages", metavar="A-B", help="Only these pages of the file, from 1.")]
+TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="How many passages to use.")]
+QUOTE_CHARS = 160
+
+
+@commands.command(epilog='Example: coalesce ask "When is a memory access coalesced?" --chapter 5')
+def ask(
+    context: typer.Context,
+    question: Annotated[str, typer.Argument(help="The question.")],
+    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="What answers.")] = "rag",
+    book: Book = None,
+    chapter: Chapter = None,
+    pages: Pages = None,
+    top_k: TopK = 5,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest answer.")] = None,
+    generator: GeneratorName = None,
+    model: Model = None,
+    quantization: Quantization = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    json_output: Json = False,
+) -> None:
+    """Ask a question; the answer names its sources."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    from api.schemas.answers import AnswerOut
+    from rag.types import Question
+
+    filters = _filters(book, chapter, pages)
+    console = Console(json_output=json_output)
+    asked = Question(question, arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens)
+    with _engine(settings, console, asked) as engine:
+        answer = _stream(engine, asked, console)
+    lines = [] if json_output else _sources(answer)
+    console.result(AnswerOut.model_validate(answer).model_dump(mode="json"), lines)
+
+
+@commands.command(epilog='Example: coalesce search "__syncthreads divergence" --top-k 3')
+def search(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    book: Book = None,
+    chapter: Chapter = None,
+    pages: Pages = None,
+    top_k: TopK = 5,
+    json_output: Json = False,
+) -> None:
+    """Find passages."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(generator="extractive")
+    from api.schemas.answers import PassagesOut
+    from rag.types import Question
+
+    filters = _filters(book, chapter, pages)
+    console = Console(json_output=json_output)
+    with _engine(settings, console, Question(query, top_k=top_k, filters=filters)) as engine:
+        passages = engine.search(query, top_k, filters)
+    found = PassagesOut.model_validate({"passages": passages}).model_dump(mode="json")
+    console.result(found, _listed(passages) or ["nothing was found"])
+
+
+@contextmanager
+def _engine(settings: CoalesceSettings, console: Console, question: Question) -> Iterator[AnswerEngine]:
+    """The loaded engine over the home's library; a question that it cannot answer is refused before models load."""
+    from indexes.library import open_library
+    from rag.assemble import build_engine, check_before_loading
+
+    library = open_library(settings.index, create=True)
+    try:
+        check_before_loading(settings.rag, library, question)
+        console.step("loading models")
+        engine = build_engine(settings.rag, library)
+        try:
+            engine.load()
+            console.clear()
+            yield engine
+        finally:
+            engine.close()
+    finally:
+        library.close()
+
+
+def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
+    from rag.types import TextDelta
+
+    def listen(event: Event) -> None:
+        if isinstance(event, TextDelta) and not console.json_output:
+            console.text(event.text)
+
+    return engine.ask(question, listen=listen)
+
+
+def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | None) -> Filters:
+    from indexes.errors import InvalidInput
+    from indexes.types import Filters
+    from rag.question import whole_number
+
+    first_last = None
+    if pages is not None:
+        first, _, last = pages.partition("-")
+        low, high = whole_number(first), whole_number(last or first)
+        if not low or not high or low > high:
+            raise InvalidInput(f"--pages {pages!r:.40} is not of the form A-B", hint="For example: --pages 12-20")
+        first_last = (low, high)
+    named = tuple(whole_number(chapter) or chapter for chapter in chapters or ())
+    return Filters(tuple(books or ()), named, first_last)
+
+
+def _sources(answer: Answer) -> list[str]:
+    if answer.refused:
+        return ["", *(f"    {_place(passage)}" for passage in answer.passages)]
+    lines = ["", ""] if answer.citations else [""]
+    shown: set[int] = set()
+    for citation in answer.citations:
+        if citation.marker not in shown:
+            shown.add(citation.marker)
+            lines.append(f"[{citation.marker}] {_place(citation)}")
+        quote = " ".join(citation.quote.split())
+        lines.append(f"    {citation.verdict}: “{textwrap.shorten(quote, QUOTE_CHARS, placeholder=' …')}”")
+    return lines
+
+
+def _listed(passages: tuple[Passage, ...]) -> list[str]:
+    lines: list[str] = []
+    for number, passage in enumerate(passages, 1):
+        lines.append(f"[{number}] {_place(passage)}  ({passage.score:.3f})")
+        lines.extend(textwrap.indent(passage.text.strip(), "    ").splitlines())
+        lines.append("")
+    return lines
+
+
+def _place(source: Citation | Passage) -> str:
+    page = f", page {source.page_label or source.page_start}" if source.page_start is not None else ""
+    return " › ".join((source.title, *source.section)) + page

@@ -1,0 +1,227 @@
+"""`coalesce add`, `list` and `remove`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.options import Invocation, Json
+from api.console import Console, table
+
+if TYPE_CHECKING:
+    from indexes.library import Library
+    from indexes.types import AddProgress, AddResult, Document
+
+
+commands = typer.Typer()
+WATCH_S = 2.0
+
+
+@commands.command(epilog="Example: coalesce add books/ notes.md lecture.pdf")
+def add(
+    context: typer.Context,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files and folders.")] = None,
+    title: Annotated[str | None, typer.Option(help="A title instead of the one the book gives itself.")] = None,
+    reindex: Annotated[
+        bool, typer.Option("--reindex", help="Embed every book again, as after a change of the embedder.")
+    ] = False,
+    ocr: Annotated[
+        bool, typer.Option("--ocr", help="Recognise the text of scanned PDF pages (needs the extra 'ocr').")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and add what changes until Ctrl-C.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Add books. A folder of text files is one book; a PDF or EPUB is a book wherever it lies."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(ocr=ocr or None)
+    from indexes.errors import InvalidInput
+    from indexes.library import open_library
+
+    paths = paths or []
+    if not (paths or reindex):
+        raise typer.BadParameter("name at least one file or folder", param_hint="PATH")
+    if title is not None and len(paths) > 1:
+        raise InvalidInput(f"one title for {len(paths)} paths", hint="Add them one by one, or leave out --title.")
+    console = Console(json_output=json_output)
+    library = open_library(settings.index, create=True)
+    try:
+        adding = _Adding(library, console, title)
+        if reindex:
+            adding.reindex()
+        before = _states(paths) if watch else {}
+        adding.add_all(paths)
+        if watch:
+            console.say("watching for changes; Ctrl-C ends it")
+            _watch(paths, adding, before)
+        adding.report()
+    finally:
+        library.close()
+    if adding.failures:
+        raise typer.Exit(1)
+
+
+@commands.command("list", epilog="Example: coalesce list --json")
+def list_books(context: typer.Context, json_output: Json = False) -> None:
+    """List the books in the library."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings()
+    from api.schemas.library import DocumentOut
+    from indexes.errors import IndexMissing
+    from indexes.library import open_library
+
+    documents: tuple[Document, ...] = ()
+    try:
+        library = open_library(settings.index, create=False)
+    except IndexMissing:
+        documents = ()
+    else:
+        documents = library.documents()
+        library.close()
+    rows = [
+        (document.document_id, _extent(document), f"{document.nodes} nodes", document.title) for document in documents
+    ]
+    empty = ["the library is empty; add a book: coalesce add PATH"]
+    found = {"documents": [DocumentOut.model_validate(document).model_dump(mode="json") for document in documents]}
+    Console(json_output=json_output).result(found, table(rows) or empty)
+
+
+@commands.command(epilog="Example: coalesce remove 1f0c3a9be2d4c5f6")
+def remove(
+    context: typer.Context,
+    document_id: Annotated[str, typer.Argument(metavar="ID", help="A book's id, as `coalesce list` shows it.")],
+    json_output: Json = False,
+) -> None:
+    """Remove a book; nothing of it is found afterwards."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings()
+    from api.uploads import UploadFolder
+    from indexes.library import open_library
+
+    library = open_library(settings.index, create=False)
+    try:
+        document = library.document(document_id)
+        library.remove(document_id)
+        UploadFolder(settings.home).forget_book(document)
+    finally:
+        library.close()
+    Console(json_output=json_output).result({"removed": document_id}, [f"removed {document.title}"])
+
+
+class _Adding:
+    """Adds books one after the other and remembers what came of each."""
+
+    def __init__(self, library: Library, console: Console, title: str | None) -> None:
+        self._library = library
+        self._console = console
+        self._title = title
+        self._quiet = False
+        self.results: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+
+    def add_all(self, paths: Iterable[Path], *, quiet: bool = False) -> None:
+        """Adds every book below the paths; one that cannot be read does not keep the others out.
+
+        Args:
+            quiet: say nothing of books that have not changed.
+        """
+        self._quiet = quiet
+        from indexes.errors import CoalesceError, UnreadableBook, UnsupportedFormat
+
+        for path in paths:
+            try:
+                books = self._library.find_books(path)
+            except (UnreadableBook, UnsupportedFormat) as error:
+                self._fail(path, error)
+                continue
+            for book in books:
+                try:
+                    self._add(book)
+                except (UnreadableBook, UnsupportedFormat) as error:
+                    self._fail(book, error)
+                except CoalesceError:
+                    self.report()
+                    raise
+
+    def report(self) -> None:
+        """Prints what was not printed as it came: in JSON everything, once."""
+        if self._console.json_output:
+            self._console.result({"documents": self.results, "failed": self.failures}, ())
+
+    def reindex(self) -> None:
+        """Embeds every book again."""
+        for result in self._library.reindex(progress=lambda progress: self._tell("reindex", progress)):
+            self._keep(result)
+
+    def _add(self, path: Path) -> None:
+        self._keep(
+            self._library.add(path, progress=lambda progress: self._tell(path.name, progress), title=self._title)
+        )
+
+    def _tell(self, name: str, progress: AddProgress) -> None:
+        self._console.step(f"{name}: {progress.stage}", progress.done, progress.total)
+
+    def _keep(self, result: AddResult) -> None:
+        from api.schemas.library import DocumentOut
+
+        document = DocumentOut.model_validate(result.document).model_dump(mode="json")
+        more = {"status": result.status, "embedded_nodes": result.embedded_nodes, "seconds": round(result.seconds, 3)}
+        self.results.append(document | more)
+        if not self._console.json_output and not (self._quiet and result.status == "unchanged"):
+            self._console.result(None, [_line(result)])
+
+    def _fail(self, path: Path, error: Exception) -> None:
+        from api.errors import describe
+
+        reply = describe(error)
+        self.failures.append({"path": str(path), "type": reply.type, "message": reply.message, "hint": reply.hint})
+        hint = f" ({reply.hint})" if reply.hint else ""
+        self._console.say(f"not added: {reply.message}{hint}")
+
+
+def _watch(paths: list[Path], adding: _Adding, seen: dict[Path, tuple[int, int]]) -> None:
+    """Adds again whenever a file below the paths changes, until Ctrl-C.
+
+    Args:
+        seen: the files as they were before they were first added: what changed meanwhile is a change too.
+    """
+    try:
+        while True:
+            time.sleep(WATCH_S)
+            now = _states(paths)
+            # Two looks that agree: the file is not being written any more.
+            if now != seen:
+                time.sleep(WATCH_S)
+                settled = _states(paths)
+                if settled == now:
+                    seen = now
+                    adding.add_all([path for path in paths if path.exists()], quiet=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _states(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+    states: dict[Path, tuple[int, int]] = {}
+    for path in paths:
+        for file in [path] if path.is_file() else path.rglob("*"):
+            try:
+                stat = file.stat()
+            except OSError:
+                continue
+            states[file] = (stat.st_mtime_ns, stat.st_size)
+    return states
+
+
+def _extent(document: Document) -> str:
+    return f"{document.pages} pages" if document.pages is not None else f"{document.sections} sections"
+
+
+def _line(result: AddResult) -> str:
+    document = result.document
+    return (
+        f"{result.status}: {document.title} ({_extent(document)}, {document.nodes} nodes, {result.seconds:.1f} s) "
+        f"{document.document_id}"
+    )

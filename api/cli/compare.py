@@ -1,0 +1,203 @@
+"""`coalesce eval` and `coalesce bench`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.options import (
+    Adapter,
+    BaseUrl,
+    GeneratorName,
+    Invocation,
+    Json,
+    Model,
+    Quantization,
+    generator_options,
+)
+from api.console import Console, table
+
+commands = typer.Typer()
+bench = typer.Typer(
+    help="Measure this machine; ratios are taken side by side in one run. Example: coalesce bench search",
+    no_args_is_help=True,
+)
+commands.add_typer(bench, name="bench")
+EXAMPLES = """Example: coalesce eval --quick
+
+With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Instruct-2507 --adapter qa=adapters/qa"""
+
+
+@commands.command("eval", epilog=EXAMPLES)
+def evaluate(
+    context: typer.Context,
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            help="Arms, by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+        ),
+    ] = None,
+    questions: Annotated[str, typer.Option(help="bank:test, bank:dev, or a question file (JSONL).")] = "bank:test",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with a seed of its own.")
+    ] = 1,
+    language: Annotated[str, typer.Option(help="Language of the questions: en or zh.")] = "en",
+    top_k: Annotated[int, typer.Option(min=1, max=50, help="Passages per question.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; an interrupted run continues in the same one.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Folder for the run in other tools' formats: BEIR, TREC runs, lm-eval samples.")
+    ] = None,
+    generator: GeneratorName = None,
+    model: Model = None,
+    quantization: Quantization = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    judge_url: Annotated[
+        str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the model that grades; off by default.")] = None,
+    judge_labels: Annotated[
+        Path | None, typer.Option(help="A filled to_label.jsonl, to measure how often the judge agrees with a person.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Compare the bare model, the tuned one, retrieval, and both, on the same questions.
+
+    Without a language model the embedded encoder answers the choice questions; its adapter is trained on the spot.
+    """
+    invocation: Invocation = context.obj
+    settings = invocation.settings(
+        **generator_options(generator, model, quantization, adapter, base_url),
+        judge_url=judge_url,
+        judge_model=judge_model,
+    )
+    from evals.arms import DEFAULT_ARMS, parse_arms
+    from evals.experiment import choose_questions, has_language_model, run_experiment
+    from evals.judge import JudgeSettings
+    from evals.run import RunSpec
+    from indexes.errors import InvalidInput
+
+    if judge_labels is not None and settings.judge is None:
+        raise InvalidInput(
+            "hand labels measure a judge, and none is named", hint="Add --judge-url URL --judge-model NAME."
+        )
+    if language not in ("en", "zh"):
+        raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
+    names = DEFAULT_ARMS if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
+    spec = RunSpec(
+        questions=choose_questions(questions, limit, quick=quick, seed=seed),
+        arms=parse_arms(names),
+        own_library=not questions.startswith("bank:"),
+        with_model=has_language_model(settings.rag.generator),
+        seed=seed,
+        seeds=seeds,
+        quick=quick,
+        language=language,
+        top_k=top_k,
+        judge=None if settings.judge is None else JudgeSettings(settings.judge, judge_labels),
+        export=export,
+        command=shlex.join(["coalesce", *sys.argv[1:]]),
+    )
+    folder = out or settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+    console = Console(json_output=json_output)
+    data = run_experiment(spec, settings.index, settings.rag, folder, console.step)
+    console.result(data, _lines(data, folder))
+
+
+def _lines(data: dict[str, Any], folder: Path) -> list[str]:
+    rows = [["arm", "scored", "accuracy", "key facts"]]
+    for name, arm in data["arms"].items():
+        cells = [_share(arm["metrics"].get(metric)) for metric in ("accuracy", "key_fact_recall")]
+        rows.append([name, str(arm["n"]), *cells])
+    return [*table(rows), "", data["verdict"] or data["verdict_withheld"], "", f"report: {folder / 'report.html'}"]
+
+
+def _share(interval: dict[str, Any] | None) -> str:
+    if not interval or interval["value"] is None:
+        return "-"
+    return f"{100 * interval['value']:.1f} % [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+
+
+Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Rounds; medians are printed.")]
+JsonLine = Annotated[bool, typer.Option("--json", help="Print the JSON line only.")]
+
+
+@bench.command()
+def indexing(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
+    """Adding a book beside llama-index's default and bare encoding. Example: coalesce bench indexing"""
+    from evals.bench.libraries import bench_indexing
+
+    _print(bench_indexing(rounds=rounds), json_output)
+
+
+@bench.command()
+def search(
+    nodes: Annotated[int, typer.Option(min=100, max=5_000_000, help="Nodes of the library.")] = 50_000,
+    rounds: Rounds = 40,
+    json_output: JsonLine = False,
+) -> None:
+    """Dense and hybrid search beside the bare cost. Example: coalesce bench search --nodes 50000"""
+    from evals.bench.libraries import bench_search
+
+    _print(bench_search(nodes, rounds), json_output)
+
+
+@bench.command()
+def scale(
+    nodes: Annotated[int, typer.Option(min=1_000, max=5_000_000, help="Nodes of the library.")] = 250_000,
+    rounds: Rounds = 200,
+    json_output: JsonLine = False,
+) -> None:
+    """A very large library: filled, opened, searched, added to. Example: coalesce bench scale --nodes 1000000"""
+    from evals.bench.libraries import bench_scale
+
+    _print(bench_scale(nodes, rounds), json_output)
+
+
+@bench.command()
+def answers(rounds: Rounds = 40, json_output: JsonLine = False) -> None:
+    """Extractive answers, one client and sixteen at once. Example: coalesce bench answers"""
+    from evals.bench.serving import bench_answers
+
+    _print(bench_answers(rounds=rounds), json_output)
+
+
+@bench.command()
+def startup(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
+    """Starting the server on a home with a library. Example: coalesce bench startup"""
+    from evals.bench.serving import bench_startup
+
+    _print(bench_startup(rounds), json_output)
+
+
+@bench.command()
+def generator(
+    shape: Annotated[str, typer.Option(help="Model shape with random weights: 0.6b, 8b (for a GPU) or tiny.")] = "0.6b",
+    context: Annotated[int, typer.Option(min=16, help="Tokens behind the long decoding step.")] = 4000,
+    rounds: Rounds = 8,
+    json_output: JsonLine = False,
+) -> None:
+    """The local generator: precision, cache, attention, prefixes. Example: coalesce bench generator"""
+    from evals.bench.generator import bench_generator
+    from evals.bench.local_model import SHAPES
+    from indexes.errors import InvalidInput
+
+    if shape not in SHAPES:
+        raise InvalidInput(f"shape {shape!r} is not known", hint=f"Use one of {', '.join(SHAPES)}.")
+    _print(bench_generator(shape, rounds, context), json_output)
+
+
+def _print(result: dict[str, Any], json_output: bool) -> None:
+    lines = [] if json_output else [f"{name}: {value}" for name, value in result.items()]
+    Console().result(None, [*lines, json.dumps(result, ensure_ascii=False)])

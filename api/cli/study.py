@@ -1,0 +1,231 @@
+"""`coalesce quiz` and `coalesce questions`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.options import Invocation, Json
+from api.console import Console
+
+if TYPE_CHECKING:
+    from evals.exam import Result
+    from evals.question_checks import CheckReport
+    from evals.questions import BankQuestion
+    from evals.study_store import StoredExam
+    from rag.types import Passage
+
+
+commands = typer.Typer()
+bank = typer.Typer(help="The question bank. Example: coalesce questions check", no_args_is_help=True)
+commands.add_typer(bank, name="questions")
+LETTERS = "ABCDEFGH"
+WIDTH = 100
+
+
+@commands.command(epilog="Example: coalesce quiz --chapters 5,6 --types choice --count 5")
+def quiz(
+    context: typer.Context,
+    chapters: Annotated[str | None, typer.Option(help="Chapters by number, by commas; all if left out.")] = None,
+    types: Annotated[str | None, typer.Option(help="choice, short, why, code; by commas.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=500, help="How many questions.")] = 5,
+    weights: Annotated[str | None, typer.Option(help="Share of each chapter, by commas: 5=2,6=1.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
+    questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL).")] = None,
+    learner: Annotated[str | None, typer.Option(help="Whose progress this is.")] = None,
+    chinese: Annotated[bool, typer.Option("--zh", help="Ask in Chinese.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Ask questions one by one, mark the answers, and keep what was missed as cards.
+
+    Answers are read from standard input, one per line; an empty line leaves a question out.
+    """
+    invocation: Invocation = context.obj
+    settings = invocation.settings()
+    from api.schemas.study import ResultOut
+    from api.services import open_study
+    from evals.exam import ExamPlan
+    from evals.learners import DEFAULT_LEARNER
+    from evals.questions import load_questions
+
+    console = Console(json_output=json_output)
+    plan = ExamPlan(
+        count=count,
+        chapters=tuple(_numbers(chapters)),
+        types=tuple(name.strip() for name in (types or "").split(",") if name.strip()),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        weights=_weights(weights),
+    )
+    own = load_questions(questions) if questions is not None else None
+    with open_study(settings) as study:
+        exam = study.start_exam(plan, DEFAULT_LEARNER if learner is None else learner, own)
+        given = _ask_all(exam, console, chinese=chinese)
+        result = study.hand_in(exam.id, given, exam.learner)
+    document = ResultOut.model_validate(result).model_dump()
+    console.result({"exam_id": exam.id, **document}, _marks(exam, result))
+
+
+def _numbers(chapters: str | None) -> list[int]:
+    from indexes.errors import InvalidInput
+    from rag.question import whole_number
+
+    parts = [part.strip() for part in (chapters or "").split(",") if part.strip()]
+    wrong = [part for part in parts if whole_number(part) is None]
+    if wrong:
+        raise InvalidInput(f"chapter {wrong[0]!r:.40} is not a number", hint="Name chapters by number: --chapters 5,6.")
+    return [int(part) for part in parts]
+
+
+def _weights(given: str | None) -> dict[int, float]:
+    from indexes.errors import InvalidInput
+    from rag.question import whole_number
+
+    found: dict[int, float] = {}
+    for part in (given or "").split(",") if given else ():
+        name, _, share = part.partition("=")
+        chapter = whole_number(name)
+        try:
+            weight = float(share)
+        except ValueError:
+            weight = 0.0
+        if chapter is None or not 0 < weight < math.inf:
+            raise InvalidInput(
+                f"weight {part!r:.40} is not of the form CHAPTER=SHARE", hint="For example: --weights 5=2,6=1"
+            )
+        found[chapter] = weight
+    return found
+
+
+def _ask_all(exam: StoredExam, console: Console, *, chinese: bool) -> dict[str, int | str | None]:
+    from indexes.errors import InvalidInput
+
+    given: dict[str, int | str | None] = {}
+    for number, question in enumerate(exam.questions, start=1):
+        text = question.question_zh if chinese and question.question_zh else question.question
+        console.say(f"\n{number}/{len(exam.questions)}  {textwrap.fill(text, WIDTH)}")
+        if question.type == "choice":
+            for letter, choice in zip(LETTERS, question.choices, strict=False):
+                console.say(f"   {letter}. {choice}")
+        while True:
+            console.say("> " if not sys.stdin.isatty() else "your answer:")
+            line = sys.stdin.readline()
+            try:
+                given[question.id] = _read_answer(question, line.strip())
+            except InvalidInput as error:
+                console.say(f"{error.message}: {error.hint}")
+                if sys.stdin.isatty():
+                    continue
+                raise
+            break
+        if not line:
+            break  # no more answers: the rest is left out
+    return given
+
+
+def _read_answer(question: BankQuestion, line: str) -> int | str | None:
+    """An option by letter or text, or the words of an open answer; None for an empty line."""
+    from evals.exam import readable_answer
+    from indexes.errors import InvalidInput
+
+    letters = LETTERS[: len(question.choices)]
+    if question.type == "choice" and len(line) == 1 and line.upper() in letters:
+        return LETTERS.index(line.upper())
+    try:
+        return readable_answer(question, line)
+    except InvalidInput:
+        if question.type != "choice":
+            raise
+        raise InvalidInput(
+            f"{line!r:.40} is none of the options",
+            hint=f"Answer {', '.join(letters)}, or an empty line to leave it out.",
+        ) from None
+
+
+def _marks(exam: StoredExam, result: Result) -> list[str]:
+    lines = []
+    for number, (question, mark) in enumerate(zip(exam.questions, result.marks, strict=True), start=1):
+        sign = "right" if mark.passed else f"{mark.score:g} of {mark.max_score:g}"
+        lines += ["", f"{number}. {sign}: {textwrap.shorten(question.question, WIDTH)}"]
+        if not mark.passed:
+            lines.append(f"   you: {textwrap.shorten(_shown(question, mark.answer), WIDTH)}")
+            lines.append(textwrap.fill(mark.reference_answer, WIDTH, initial_indent="   ", subsequent_indent="   "))
+        if mark.passage is not None:
+            lines += _proof(mark.passage, question)
+    return [
+        *lines,
+        "",
+        f"{result.score:g} of {result.max_score:g}; the questions you missed are cards now, due at once",
+    ]
+
+
+def _shown(question: BankQuestion, answer: int | str | None) -> str:
+    if answer is None:
+        return "(nothing)"
+    return f"{LETTERS[answer]}. {question.choices[answer]}" if isinstance(answer, int) else answer
+
+
+def _proof(passage: Passage, question: BankQuestion) -> list[str]:
+    page = f", page {passage.page_label or passage.page_start}" if passage.page_start else ""
+    quote = question.gold[0].evidence if question.gold else textwrap.shorten(passage.text, 200)
+    filled = textwrap.fill(f"“{quote}”", WIDTH, initial_indent="   ", subsequent_indent="   ")
+    return [filled, f"   {' > '.join(passage.section)}{page}"]
+
+
+@bank.command(epilog="Example: coalesce questions check --chapters 5,6")
+def check(
+    chapters: Annotated[
+        str | None, typer.Option(help="Chapter numbers by commas; without it the whole bank and its totals.")
+    ] = None,
+    embed: Annotated[bool, typer.Option(help="Also the checks that need the embedder (about a minute).")] = True,
+    json_output: Json = False,
+) -> None:
+    """Check evidence, key facts, answer keys, splits, duplicates and shortcuts; status 1 when something is found."""
+    from evals.question_checks import bundled_encoder, check_questions
+    from evals.questions import load_bank
+
+    chosen = load_bank()
+    if chapters is not None:
+        numbers = _chapter_numbers(chapters, {question.chapter for question in chosen})
+        chosen = tuple(question for question in chosen if question.chapter in numbers)
+    report = check_questions(chosen, embed=bundled_encoder() if embed else None, whole_bank=chapters is None)
+    Console(json_output=json_output).result(_document(report), _lines(report))
+    if report.findings:
+        raise typer.Exit(1)
+
+
+def _chapter_numbers(text: str, known: set[int]) -> set[int]:
+    from indexes.errors import InvalidInput
+
+    numbers = {int(part) for part in text.split(",") if part.strip().isdecimal()}
+    if not numbers or len(numbers) != len(text.split(",")) or numbers - known:
+        raise InvalidInput(
+            f"--chapters {text!r} does not name chapters of the bank",
+            hint=f"Give numbers from {min(known)} to {max(known)}, by commas.",
+        )
+    return numbers
+
+
+def _document(report: CheckReport) -> dict[str, Any]:
+    return {
+        "findings": [
+            {"check": finding.check, "question_id": finding.question_id, "detail": finding.detail}
+            for finding in report.findings
+        ],
+        "floors": report.floors,
+        "counts": report.counts,
+    }
+
+
+def _lines(report: CheckReport) -> list[str]:
+    from evals.question_checks import FLOOR_BOUNDS
+
+    found = [f"{finding.question_id}: {finding.check}: {finding.detail}" for finding in report.findings]
+    floors = [f"floor {name}: {value:.3f} (bound {FLOOR_BOUNDS[name]:.2f})" for name, value in report.floors.items()]
+    counts = ", ".join(f"{count} {split}" for split, count in report.counts.items())
+    return [*found, *floors, f"{sum(report.counts.values())} questions ({counts}), {len(report.findings)} findings"]

@@ -1,0 +1,364 @@
+"""`coalesce dataset`, `tune`, `export`, `quantize` and `memory`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from api.cli.options import (
+    Adapter,
+    BaseUrl,
+    GeneratorName,
+    Invocation,
+    Json,
+    Model,
+    Quantization,
+    generator_options,
+)
+from api.console import Console, table
+
+if TYPE_CHECKING:
+    from api.settings import CoalesceSettings
+    from rag.tuning.data import Format
+    from rag.tuning.settings import TuneProgress, TuneReport
+    from rag.tuning.synthesis import SynthesisSettings
+
+
+commands = typer.Typer()
+TUNE_EXAMPLES = """Example: coalesce tune --model Qwen/Qwen3-0.6B --data data --out adapters/qa
+
+Several GPUs: accelerate launch --config_file rag/tuning/launch/fsdp.yaml -m api.cli tune --model … --data … --out …"""
+EXPORT_EXAMPLES = """Example: coalesce export --model Qwen/Qwen3-8B --adapter adapters/qa --out exported/qa
+
+One model folder: coalesce export --model Qwen/Qwen3-8B --adapter adapters/qa --out qwen3-8b-qa --merge"""
+
+BaseModel = Annotated[str, typer.Option("--model", help="The base model: a folder or a hub name.")]
+Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
+
+
+@commands.command(epilog=TUNE_EXAMPLES)
+def tune(
+    model: BaseModel,
+    data: Annotated[Path, typer.Option(help="A .json or .jsonl file, or a folder with dataset_info.json.")],
+    out: Out,
+    quantization: Annotated[
+        Literal["none", "nf4"], typer.Option(help="nf4 is QLoRA: a 4-bit base. none is LoRA over 16 bits.")
+    ] = "nf4",
+    rank: Annotated[int, typer.Option(min=1, max=512, help="LoRA rank.")] = 16,
+    alpha: Annotated[int | None, typer.Option(min=1, help="LoRA alpha; twice the rank when not given.")] = None,
+    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="LoRA dropout.")] = 0.05,
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over all rows.")] = 3.0,
+    max_steps: Annotated[int, typer.Option(min=0, help="Stop after this many steps; 0 does not.")] = 0,
+    learning_rate: Annotated[float | None, typer.Option(min=0, help="2e-4 up to 5B parameters, else 1e-4.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per pass and device.")] = 2,
+    accumulation: Annotated[int, typer.Option(min=1, help="Passes per update.")] = 4,
+    max_length: Annotated[int, typer.Option(min=8, help="Longest row in tokens.")] = 2048,
+    validation_share: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Rows kept for validation, by section.")
+    ] = 0.1,
+    passages: Annotated[
+        bool,
+        typer.Option("--passages/--no-passages", help="Show the rows' passages in the prompt, or train closed book."),
+    ] = True,
+    train_on_prompt: Annotated[bool, typer.Option("--train-on-prompt", help="Learn the questions too.")] = False,
+    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Steps between checkpoints.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initialisation, order and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --out.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Train a LoRA adapter on questions and answers. Ctrl-C writes a checkpoint first."""
+    from indexes.errors import Cancelled
+    from rag.tuning.data import read_dataset
+    from rag.tuning.settings import TuneSettings, place_process
+    from rag.tuning.train import tune as train
+
+    console = Console(json_output=json_output)
+    rows = read_dataset(data)
+    settings = TuneSettings(
+        quantization=quantization,
+        rank=rank,
+        alpha=alpha or 2 * rank,
+        dropout=dropout,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        accumulation=accumulation,
+        max_tokens=max_length,
+        epochs=epochs,
+        max_steps=max_steps,
+        validation_share=validation_share,
+        passages=passages,
+        train_on_prompt=train_on_prompt,
+        checkpoint_steps=checkpoint_steps,
+        seed=seed,
+        device=device,
+    )
+    console.step(f"loading {model}")
+    try:
+        with stopping_gently(console.say) as stopped:
+            report = train(
+                model,
+                rows,
+                out,
+                settings,
+                resume=resume,
+                progress=lambda now: _show(console, now),
+                cancelled=stopped,
+            )
+    except Cancelled as cancelled:
+        console.say(f"{cancelled.message} Go on with --resume.")
+        raise typer.Exit(130) from cancelled
+    if place_process(device).main:
+        console.result(asdict(report), _report_lines(report))
+
+
+@commands.command(epilog=EXPORT_EXAMPLES)
+def export(
+    model: BaseModel,
+    adapter: Annotated[Path, typer.Option(help="The adapter's folder.")],
+    out: Out,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write one 16-bit model folder with the adapter inside.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Write an adapter as engines take it, or merged into its base."""
+    from rag.tuning.export import export_adapter, export_merged
+
+    console = Console(json_output=json_output)
+    console.step("merging" if merge else "copying")
+    report = export_merged(model, adapter, out) if merge else export_adapter(adapter, out, base_model=model)
+    for finding in report.findings:
+        console.say(f"vLLM: {finding}")
+    console.result(asdict(report), [f"{report.kind} in {report.out} ({report.bytes_written / 1e6:,.1f} MB)"])
+
+
+@commands.command(epilog="Example: coalesce quantize --model Qwen/Qwen3-8B --out models/qwen3-8b-nf4")
+def quantize(
+    model: BaseModel,
+    out: Out,
+    quantization: Annotated[Literal["nf4", "int8"], typer.Option(help="How to hold the weights.")] = "nf4",
+    json_output: Json = False,
+) -> None:
+    """Write a model with its weights quantized: it then loads in a fraction of the time."""
+    from rag.tuning.export import quantize_model
+
+    console = Console(json_output=json_output)
+    console.step(f"quantizing {model}")
+    report = quantize_model(model, out, quantization)
+    before = f"{report.before_bytes / 1e6:,.1f} MB -> " if report.before_bytes else ""
+    console.result(asdict(report), [f"{report.out}: {before}{report.after_bytes / 1e6:,.1f} MB"])
+
+
+@contextmanager
+def stopping_gently(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM sets a stop flag, read with the yielded function; the second interrupts."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        say("stopping after this step; press Ctrl-C again to stop at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(console: Console, now: TuneProgress) -> None:
+    """Moves the bar, and says the losses ten times in a run."""
+    if now.loss is not None and now.step % max(now.total_steps // 10, 1) == 0:
+        validation = f", validation {now.eval_loss:.3f}" if now.eval_loss is not None else ""
+        console.say(
+            f"step {now.step} of {now.total_steps}: loss {now.loss:.3f}{validation}, {now.tokens_per_s:,.0f} tokens/s"
+        )
+    console.step("training", now.step, now.total_steps)
+
+
+def _report_lines(report: TuneReport) -> list[str]:
+    validation = f", validation {report.eval_loss:.3f}" if report.eval_loss is not None else ""
+    left_out = f"; {report.dropped_rows} rows were too long" if report.dropped_rows else ""
+    return [
+        f"adapter in {report.adapter} (loss curve: {report.adapter}/loss.svg)",
+        f"{report.steps} steps over {report.train_rows} rows, {report.validation_rows} kept by {report.split_by} "
+        f"for validation{left_out}",
+        f"training loss {report.train_loss:.3f}{validation}; {report.tokens_per_s:,.0f} tokens/s; "
+        f"{report.seconds:.0f} s; {report.peak_memory_bytes / 2**30:.2f} GiB at most",
+        f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
+    ]
+
+
+DATASET_EXAMPLES = """Example: coalesce dataset --from-bank --split tune --format sharegpt --out data
+
+From your own books: coalesce dataset books/ --generator local --model Qwen/Qwen3-8B --out data
+
+The folder can be given to `coalesce tune --data`, or to LLaMA-Factory as its dataset_dir."""
+
+
+@commands.command(epilog=DATASET_EXAMPLES)
+def dataset(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder to write into; its dataset_info.json is extended.")],
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Books to make questions from.")] = None,
+    from_bank: Annotated[bool, typer.Option("--from-bank", help="Take the bundled question bank.")] = False,
+    split: Annotated[Literal["tune", "dev", "test"], typer.Option(help="Which questions of the bank.")] = "tune",
+    file_format: Annotated[
+        Literal["alpaca", "sharegpt", "messages"], typer.Option("--format", help="How a row is laid out.")
+    ] = "messages",
+    allow_test: Annotated[
+        bool, typer.Option("--allow-test", help="Allow test questions in the training data.")
+    ] = False,
+    pairs: Annotated[int, typer.Option(min=1, max=10, help="Questions to ask for each passage.")] = 3,
+    passages: Annotated[
+        int, typer.Option(min=0, max=10, help="Passages shown in each row's prompt; 0 trains closed book.")
+    ] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many passages, spread over the books.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
+    generator: GeneratorName = None,
+    model: Model = None,
+    quantization: Quantization = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    json_output: Json = False,
+) -> None:
+    """Make training data that `coalesce tune` and other trainers read.
+
+    From books, a model writes the questions; each is checked, and rejected ones are counted. Run the same command again
+    to continue a stopped run.
+    """
+    from indexes.errors import InvalidInput
+
+    if from_bank and not paths:
+        _write_bank(out, split, file_format, allow_test=allow_test, json_output=json_output)
+        return
+    if from_bank or not paths:
+        raise InvalidInput(
+            "give either --from-bank or the paths of books",
+            hint="Run `coalesce dataset --from-bank --out FOLDER`, or `coalesce dataset PATH… --out FOLDER`.",
+        )
+    from rag.tuning.synthesis import SynthesisSettings
+
+    invocation: Invocation = context.obj
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    wanted = SynthesisSettings(pairs=pairs, shown_passages=passages, verify=verify, limit=limit, seed=seed)
+    _write_questions(paths, out, settings, wanted, file_format, json_output=json_output)
+
+
+def _write_questions(
+    paths: list[Path],
+    out: Path,
+    settings: CoalesceSettings,
+    wanted: SynthesisSettings,
+    file_format: Format,
+    *,
+    json_output: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from indexes.errors import Cancelled
+    from indexes.readers import find_books, read_book
+    from rag.assemble import build_language_model
+    from rag.tuning.synthesis import cut_passages, synthesize
+
+    console = Console(json_output=json_output)
+    console.step("reading books")
+    books = [read_book(book) for path in paths for book in find_books(path)]
+    cut = [passage for book in books for passage in cut_passages(book)]
+    console.step("loading the model")
+    writer = build_language_model(settings.rag.generator)
+    try:
+        with stopping_gently(console.say) as stopped:
+            report = synthesize(
+                cut,
+                writer,
+                out,
+                wanted,
+                file_format=file_format,
+                progress=lambda done, total, _rows: console.step("writing questions", done, total),
+                cancelled=stopped,
+            )
+    except Cancelled as cancelled:
+        console.say(f"{cancelled.message} The same command goes on where it stopped.")
+        raise typer.Exit(130) from cancelled
+    finally:
+        writer.close()
+    thrown = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in report.thrown_away.items())
+    lines = [
+        f"{report.rows} rows from {report.passages} passages of {len(books)} books in {report.data_file}",
+        f"{report.written} pairs were written; thrown away: {thrown or 'none'}",
+    ]
+    console.result(asdict(report), lines)
+
+
+def _write_bank(
+    out: Path,
+    split: Literal["tune", "dev", "test"],
+    file_format: Literal["alpaca", "sharegpt", "messages"],
+    *,
+    allow_test: bool,
+    json_output: bool,
+) -> None:
+    from evals.export import export_bank
+
+    written = export_bank(out, split=split, file_format=file_format, allow_test=allow_test)
+    document = {
+        "data_file": str(written.data_file),
+        "info_file": str(written.info_file),
+        "format": file_format,
+        "split": split,
+        "questions": written.questions,
+        "rows": written.rows,
+    }
+    line = f"{written.rows} rows from {written.questions} questions in {written.data_file}"
+    Console(json_output=json_output).result(document, [line])
+
+
+MEMORY_EXAMPLES = """Example: coalesce memory --model Qwen/Qwen3-8B --context 8192
+
+For tuning: coalesce memory --model models/qwen3-8b/config.json --train --rank 16 --context 2048 --json"""
+
+
+@commands.command(epilog=MEMORY_EXAMPLES)
+def memory(
+    model: Annotated[str, typer.Option("--model", help="A model folder, a config.json, or a hub name on this disk.")],
+    quantization: Annotated[Literal["none", "int8", "nf4"], typer.Option(help="How the weights are held.")] = "nf4",
+    context: Annotated[int, typer.Option(min=1, help="Tokens of prompt and answer, or of a training row.")] = 4096,
+    batch: Annotated[int, typer.Option(min=1, help="Answers at once, or rows per training pass.")] = 1,
+    train: Annotated[bool, typer.Option("--train", help="For tuning an adapter instead of serving.")] = False,
+    rank: Annotated[int | None, typer.Option(min=1, help="LoRA rank: 16 for tuning, no adapter for serving.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Estimate the memory of serving or tuning a model. Activations are an upper estimate; the rest is counted."""
+    from rag.models.folder import load_config
+    from rag.models.memory import estimate_memory
+
+    estimate = estimate_memory(
+        load_config(model), quantization=quantization, context_tokens=context, batch=batch, train=train, rank=rank
+    )
+    document = asdict(estimate)
+    rows = [
+        [name.removesuffix("_bytes").replace("_", " "), _size(value)]
+        for name, value in document.items()
+        if name.endswith("_bytes")
+    ]
+    counted = f"{estimate.num_parameters / 1e6:,.1f} million parameters"
+    if estimate.trainable_parameters:
+        counted += f", {estimate.trainable_parameters / 1e6:.1f} million of them in the adapter"
+    Console(json_output=json_output).result(document, [*table(rows), "", counted])
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:8.2f} GiB" if count >= 2**30 / 10 or not count else f"{count / 2**20:8.2f} MiB"

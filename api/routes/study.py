@@ -1,0 +1,183 @@
+"""`/v1/questions`, `/v1/exams`, `/v1/cards`, `/v1/progress` and `/v1/reports`."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Query, Response, UploadFile
+from fastapi.responses import HTMLResponse
+
+from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep
+from api.schemas.base import Id, error_responses, listed
+from api.schemas.study import (
+    AnswersIn,
+    CardOut,
+    CardsOut,
+    ExamIn,
+    ExamOut,
+    ExamsOut,
+    ProgressOut,
+    QuestionFileOut,
+    QuestionFilesOut,
+    QuestionKind,
+    QuestionOut,
+    QuestionsOut,
+    ReportsOut,
+    ReportSummaryOut,
+    ResultOut,
+    ReviewIn,
+    card_out,
+)
+from api.uploads import file_name
+from evals.anki import anki_deck, cards_csv
+from evals.questions import chapter_titles
+from indexes.errors import InvalidInput
+from indexes.types import Document
+from rag.question import whole_number
+
+router = APIRouter(prefix="/v1", tags=["study"])
+MAX_LIMIT = 5000
+
+
+@router.get("/questions", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
+def list_questions(
+    services: ServicesDep,
+    document_id: Annotated[Id | None, Query()] = None,
+    chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+    with_answers: bool = False,
+    question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
+) -> Response:
+    """Questions in chapter order. The bank is over the bundled book: another book's id gives none."""
+    document: Document | None = services.library.document(document_id) if document_id is not None else None
+    if document is not None and not document.sample and question_file is None:
+        return listed(QuestionsOut(questions=[]))
+    chosen = [
+        question
+        for question in services.question_files.load(question_file)
+        if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
+    ]
+    found = [QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]]
+    return listed(QuestionsOut(questions=found))
+
+
+@router.get("/questions/files", responses=error_responses(503))
+def list_question_files(services: ServicesDep) -> QuestionFilesOut:
+    """Question files in the home, for `question_file` of an exam."""
+    return QuestionFilesOut(files=list(services.question_files.names()))
+
+
+@router.post("/questions/files", status_code=201, responses=error_responses(400, 409, 413, 422, 503))
+def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep) -> QuestionFileOut:
+    """Keeps a question file (one JSON object per line). A broken line is a 422 that names it, and nothing is kept."""
+    name = file_name(file.filename or "")
+    return QuestionFileOut(name=name, questions=len(services.question_files.add(name, file.file.read())))
+
+
+@router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 422, 503))
+def start_exam(body: ExamIn, services: ServicesDep, caller: CallerDep) -> ExamOut:
+    """Draws an exam. The same seed gives the same questions in the same order under a new id."""
+    unreadable = [chapter for chapter in body.weights or {} if whole_number(chapter) is None]
+    if unreadable:
+        raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="Name chapters by their numbers.")
+    plan = body.plan(secrets.randbelow(2**31))
+    learner = caller.learner_for(body.learner)
+    questions = services.question_files.load(body.question_file)
+    return ExamOut.model_validate(services.study.start_exam(plan, learner, questions))
+
+
+@router.get("/exams", responses=error_responses(400, 403, 422, 503))
+def list_exams(
+    services: ServicesDep, learner: LearnerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100
+) -> ExamsOut:
+    """The newest exams of a learner, newest first, each with its marks once it was handed in."""
+    return ExamsOut(exams=[ExamOut.model_validate(exam) for exam in services.study.exams(learner, limit)])
+
+
+@router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
+def get_exam(exam_id: str, services: ServicesDep, owner: OwnerDep) -> ExamOut:
+    """An exam as it was set, with its marks once it was handed in."""
+    return ExamOut.model_validate(services.study.exam(exam_id, owner))
+
+
+@router.put("/exams/{exam_id}/draft", status_code=204, responses=error_responses(400, 403, 404, 409, 422, 503))
+def keep_draft(exam_id: str, body: AnswersIn, services: ServicesDep, caller: CallerDep) -> None:
+    """Keeps the answers given so far, in place of those kept before; they count when the time runs out."""
+    services.study.keep_draft(exam_id, body.answers, caller.owner_for(body.learner))
+
+
+@router.post("/exams/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))
+def hand_in(exam_id: str, body: AnswersIn, services: ServicesDep, caller: CallerDep) -> ResultOut:
+    """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
+    return ResultOut.model_validate(services.study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))
+
+
+@router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
+def due_cards(
+    services: ServicesDep,
+    learner: LearnerDep,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+) -> Response:
+    """Cards that are due, the longest overdue first."""
+    cards = CardsOut(cards=[card_out(card) for card in services.study.due_cards(learner, limit)])
+    return listed(cards)
+
+
+@router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))
+def review_card(card_id: str, body: ReviewIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+    """Rates a card: 1 again, 2 hard, 3 good, 4 easy; gives it with its next due time."""
+    at = body.reviewed_at
+    if at is not None and at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return card_out(services.study.review_card(card_id, body.rating, caller.owner_for(body.learner), at))
+
+
+@router.get("/progress", responses=error_responses(400, 403, 422, 503))
+def progress(services: ServicesDep, learner: LearnerDep) -> ProgressOut:
+    """What was seen, what was right, what is due and what is coming, by chapter."""
+    return ProgressOut.of(services.study.progress(learner), chapter_titles())
+
+
+@router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))
+def export_anki(services: ServicesDep, learner: LearnerDep) -> Response:
+    """The learner's cards as an Anki deck; importing a newer one keeps Anki's own history."""
+    questions = [card.question for card in services.study.cards(learner)]
+    return _file(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
+
+
+@router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 403, 422, 503))
+def export_csv(services: ServicesDep, learner: LearnerDep) -> Response:
+    """The learner's cards as CSV."""
+    questions = [card.question for card in services.study.cards(learner)]
+    return _file(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")
+
+
+def _file(content: bytes, media_type: str, name: str) -> Response:
+    return Response(content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+
+@router.get("/reports", responses=error_responses(503))
+def get_reports(services: ServicesDep) -> ReportsOut:
+    """Comparisons that were run with `coalesce eval`, newest first."""
+    from evals.report import list_reports
+
+    return ReportsOut(reports=[ReportSummaryOut(**report) for report in list_reports(services.settings.reports_folder)])
+
+
+@router.get("/reports/{report_id}", responses=error_responses(404, 503))
+def get_report(report_id: str, services: ServicesDep) -> dict[str, Any]:
+    """One report, all its numbers."""
+    from evals.report import read_report
+
+    return read_report(services.settings.reports_folder, report_id)
+
+
+@router.get("/reports/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
+def get_report_page(report_id: str, services: ServicesDep) -> HTMLResponse:
+    """One report as a page."""
+    from evals.report import report_page
+
+    return HTMLResponse(report_page(services.settings.reports_folder, report_id))

@@ -1,0 +1,122 @@
+"""The index of words: BM25 by SQLite's FTS5. Only the catalog uses it; a row has its node's rowid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    DDL,
+    ColumnElement,
+    Connection,
+    Integer,
+    MetaData,
+    Select,
+    bindparam,
+    column,
+    delete,
+    event,
+    insert,
+    literal_column,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.schema import ExecutableDDLElement
+
+from indexes.words import index_terms
+
+HEADING_WEIGHT = 2.0
+"""How much more a term counts in a node's heading path than in its text (BM25 column weight)."""
+SCORED_AT_LEAST = 20_000
+SCORED_SHARE = 0.1
+"""Scoring a row takes a microsecond, and in a large library half of the rows hold one of a question's terms. So only
+rows are scored that hold one of its rarer terms: as many terms as occur in `SCORED_AT_LEAST` rows or this share of the
+library. Their scores count all terms. `docs/benchmarks.md` says how often the first ten are the same."""
+
+LEXICAL = table("lexical", column("rowid", Integer), column("heading"), column("body"))
+# Terms are separated by spaces; bytes above 127 are letters to this tokenizer.
+_CREATE = """CREATE VIRTUAL TABLE lexical USING fts5(heading, body, tokenize = "ascii tokenchars '_.'")"""
+_SCORE: ColumnElement[float] = literal_column(f"bm25(lexical, {HEADING_WEIGHT}, 1.0)").label("score")
+_RANKING = (
+    select(LEXICAL.c.rowid, _SCORE).where(text("lexical MATCH :query")).order_by(_SCORE).limit(bindparam("top_k"))
+)
+# The plus keeps SQLite from running the whole query again for each of these rows.
+_RARE_RANKING = _RANKING.where(text("+rowid IN (SELECT rowid FROM lexical WHERE lexical MATCH :rare)"))
+_COUNT = text("SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH :term LIMIT :most)")
+
+
+def create_with(tables: MetaData) -> None:
+    """Create the index whenever these tables are created."""
+    create: ExecutableDDLElement = DDL(_CREATE)  # type: ignore[no-untyped-call]  # typed in its stubs only in part
+    event.listen(tables, "after_create", create.execute_if(dialect="sqlite"))
+
+
+def add(connection: Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]]) -> None:
+    """Index nodes: rowid, heading path and text of each."""
+    headings: dict[tuple[str, ...], str] = {}
+    rows = []
+    for rowid, path, body in nodes:
+        if path not in headings:
+            headings[path] = " ".join(index_terms(" \n ".join(path)))
+        rows.append({"rowid": rowid, "heading": headings[path], "body": " ".join(index_terms(body))})
+    if rows:
+        connection.execute(insert(LEXICAL), rows)
+
+
+def remove(connection: Connection, first: int, last: int) -> None:
+    """Forget the nodes with these rowids, both ends included."""
+    connection.execute(delete(LEXICAL).where(LEXICAL.c.rowid.between(first, last)))
+
+
+def ranking(
+    connection: Connection, query: Sequence[str], top_k: int, num_nodes: int, scored_at_least: int | None = None
+) -> list[tuple[int, float]]:
+    """Rowids and BM25 scores of the nodes that hold any of the terms, best first.
+
+    Args:
+        num_nodes: nodes in the library, on which the number of scored rows depends.
+        scored_at_least: None takes `SCORED_AT_LEAST`.
+    """
+    terms = _quoted(query)
+    most = max(SCORED_AT_LEAST if scored_at_least is None else scored_at_least, int(SCORED_SHARE * num_nodes))
+    rare = _rare_terms(connection, terms, most) if num_nodes > most else terms
+    if len(rare) == len(terms):
+        return _ranked(connection, _RANKING, terms, top_k)
+    return _ranked(connection, _RARE_RANKING, terms, top_k, rare=" OR ".join(rare))
+
+
+def ranking_among(
+    connection: Connection, query: Sequence[str], top_k: int, conditions: Sequence[ColumnElement[bool]]
+) -> list[tuple[int, float]]:
+    """As `ranking`, of the rows that meet all conditions; each of them is scored."""
+    return _ranked(connection, _RANKING.where(*conditions), _quoted(query), top_k)
+
+
+def _ranked(
+    connection: Connection, statement: Select[Any], terms: Sequence[str], top_k: int, **values: str
+) -> list[tuple[int, float]]:
+    if not terms or top_k < 1:
+        return []
+    found = connection.execute(statement, {"query": " OR ".join(terms), "top_k": top_k} | values)
+    # SQLite's bm25() is smaller for better rows.
+    return [(rowid, -score) for rowid, score in found]
+
+
+def _quoted(query: Sequence[str]) -> list[str]:
+    return [f'"{term}"' for term in query if '"' not in term]
+
+
+def _rare_terms(connection: Connection, terms: Sequence[str], most: int) -> Sequence[str]:
+    """The rarest of the terms, at least one, that together occur in at most `most` rows."""
+    occurs = {term: connection.scalars(_COUNT, {"term": term, "most": most + 1}).one() for term in terms}
+    # A term that occurs nowhere narrows nothing.
+    ordered = sorted((term for term in terms if occurs[term]), key=lambda term: occurs[term])
+    kept: list[str] = []
+    total = 0
+    for term in ordered:
+        total += occurs[term]
+        if kept and total > most:
+            break
+        kept.append(term)
+    return kept if len(kept) < len(ordered) else terms

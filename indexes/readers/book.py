@@ -1,0 +1,264 @@
+"""What is a book, which reader reads it, and how its headings and blocks become a `Book`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from indexes.errors import Cancelled, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.readers.elements import Parsed
+from indexes.readers.folder import files_below, natural_key, reading_order
+from indexes.readers.outline import chapters_in_file, file_as_chapter, name_as_title, title_of
+from indexes.types import Book, BookHealth, Section
+
+CancelCheck = Callable[[], bool]
+ReadListener = Callable[[int, int], None]
+"""Called with `(done, total)`: pages of a PDF, files of a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A format's name, its reader as `module:function` (imported when first used), and the options it takes."""
+
+    name: str
+    reader: str
+    options: tuple[str, ...] = ()
+
+
+_MARKDOWN = _Format("markdown", "markdown:read_markdown", ("root",))
+_RST = _Format("rst", "rst:read_rst", ("root",))
+_TEXT = _Format("text", "text:read_text_file")
+_HTML = _Format("html", "html:read_html")
+_CODE = _Format("code", "text:read_code")
+
+TEXT_FORMATS: dict[str, _Format] = {
+    ".md": _MARKDOWN,
+    ".markdown": _MARKDOWN,
+    ".qmd": _MARKDOWN,
+    ".rst": _RST,
+    ".txt": _TEXT,
+    ".html": _HTML,
+    ".htm": _HTML,
+    ".xhtml": _HTML,
+    ".ipynb": _Format("ipynb", "notebook:read_notebook"),
+    **dict.fromkeys((".cu", ".cuh", ".hip", ".cl", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".py"), _CODE),
+}
+"""Files that are chapters when they lie in a folder."""
+WHOLE_BOOKS: dict[str, _Format] = {
+    ".pdf": _Format("pdf", "pdf.document:read_pdf", ("cancelled", "progress", "ocr")),
+    ".epub": _Format("epub", "epub:read_epub", ("cancelled", "progress")),
+    ".docx": _Format("docx", "office:read_word", ("cancelled", "progress")),
+    ".pptx": _Format("pptx", "office:read_slides", ("cancelled", "progress")),
+}
+"""Files that are books of their own wherever they lie."""
+
+_ZIPPED = frozenset({"epub", "docx", "pptx"})
+_OPENERS = frozenset({"index", "readme", "_index"})
+_MAGIC = {
+    b"%PDF-": "a PDF", b"PK\x03\x04": "a zip archive", b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image", b"\x7fELF": "a program", b"\x1f\x8b": "gzip data", b"{\\rtf": "an RTF document",
+    b"MZ\x90": "a program", b"\xd0\xcf\x11\xe0": "an old Office document", b"SQLite format 3": "a database",
+}  # fmt: skip
+
+
+def find_books(path: Path, also: Collection[str] = ()) -> list[Path]:
+    """Find the books at a path: the file itself; or the folder, if it holds text files, and each whole book below.
+
+    Args:
+        also: endings of whole books that readers outside this folder read.
+
+    Raises:
+        UnreadableBook: the path does not exist.
+        UnsupportedFormat: no reader reads the file, or the folder holds no book.
+    """
+    if path.is_file():
+        if path.suffix.casefold() not in also:
+            _format_of(path.name)
+        return [path]
+    if not path.is_dir():
+        raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
+    books = [path] if files_below(path, TEXT_FORMATS) else []
+    whole = files_below(path, {*WHOLE_BOOKS, *also} - TEXT_FORMATS.keys())
+    books.extend(sorted(whole, key=lambda book: natural_key(str(book.relative_to(path)))))
+    if not books:
+        raise UnsupportedFormat(f"The folder '{path}' holds no book.", hint=f"formats read: {readable_endings()}")
+    return books
+
+
+def readable_endings(also: Collection[str] = ()) -> str:
+    """List the endings that are read, for messages; `also` as for `find_books`."""
+    return " ".join(sorted({*TEXT_FORMATS, *WHOLE_BOOKS, *also}))
+
+
+def book_files(path: Path) -> list[Path]:
+    """List the files of the book at `path` in reading order; a book of one file is that file."""
+    return reading_order(path, files_below(path, TEXT_FORMATS)) if path.is_dir() else [path]
+
+
+def document_id_of(source: str) -> str:
+    """Make a document's id from its resolved path, or from the digest of an upload's content."""
+    return hashlib.sha256(source.encode("utf-8", errors="surrogateescape")).hexdigest()[:16]
+
+
+def content_digest(path: Path, cancelled: CancelCheck | None = None) -> str:
+    """Return the SHA-256 of a file, or of a folder's book files and their names.
+
+    Raises:
+        UnreadableBook: a file is missing or may not be read.
+        Cancelled: `cancelled` returned True.
+    """
+    try:
+        if not path.is_dir():
+            return _file_digest(path)
+        whole = hashlib.sha256()
+        for file in book_files(path):
+            if cancelled is not None and cancelled():
+                raise Cancelled(f"Adding '{path.name}' was cancelled.")
+            name = file.relative_to(path).as_posix()
+            whole.update(f"{name}\0{_file_digest(file)}\n".encode("utf-8", errors="surrogateescape"))
+        return whole.hexdigest()
+    except OSError as error:
+        raise UnreadableBook(
+            f"'{error.filename or path}' cannot be read: {error.strerror}.", hint="check the path and its permissions"
+        ) from error
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_book(
+    path: Path,
+    *,
+    cancelled: CancelCheck | None = None,
+    progress: ReadListener | None = None,
+    name: str | None = None,
+    ocr: bool = False,
+) -> Book:
+    """Read a file, or a folder of text files, as one book.
+
+    Args:
+        path: the file or folder.
+        cancelled: asked between pages and files.
+        progress: called with how many pages or files are done, and of how many.
+        name: the file's own name, if `path` is a temporary one.
+        ocr: recognise the text of PDF pages that are pictures.
+
+    Raises:
+        UnsupportedFormat: no reader reads this ending.
+        UnreadableBook: broken, encrypted, without text, or not what its ending says.
+        TooLarge: larger than a reader's limit.
+        InvalidInput: `ocr` without the extra `ocr`.
+        Cancelled: `cancelled` returned True.
+    """
+    if path.is_dir():
+        return _read_folder(path, cancelled, progress)
+    if not path.exists():
+        raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
+    name = name or path.name
+    form, parsed = _read_file(path, name, root=path.parent, cancelled=cancelled, progress=progress, ocr=ocr)
+    title, elements = title_of(parsed)
+    title = title or name_as_title(Path(name).stem)
+    sections = chapters_in_file(elements, title)
+    _require_text(sections, name)
+    return Book(title, form.name, sections, parsed.pages, parsed.page_labels, parsed.health)
+
+
+def _read_folder(root: Path, cancelled: CancelCheck | None, progress: ReadListener | None) -> Book:
+    files = book_files(root)
+    if not files:
+        raise UnsupportedFormat(f"The folder '{root}' holds no text files.", hint=f"formats read: {readable_endings()}")
+    sections: list[Section] = []
+    healths: list[BookHealth] = []
+    book_title: str | None = None
+    chapter = 0
+    for path, parsed in _read_chapters(root, files, cancelled, progress):
+        healths.append(parsed.health)
+        title, elements = title_of(parsed)
+        opener = path.stem.casefold() in _OPENERS
+        if opener and path.parent == root and book_title is None:
+            book_title = title
+        own_name = path.parent.resolve().name if opener else path.stem
+        found = file_as_chapter(elements, chapter + 1, title or name_as_title(own_name))
+        if found:
+            chapter += 1
+            sections.extend(found)
+    _require_text(sections, root.name)
+    health = _merged(healths)
+    return Book(book_title or name_as_title(root.resolve().name), "folder", tuple(sections), health=health)
+
+
+def _read_chapters(
+    root: Path, files: list[Path], cancelled: CancelCheck | None, progress: ReadListener | None
+) -> Iterator[tuple[Path, Parsed]]:
+    """Read a folder's files in order; a file that cannot be read is empty, and its health says so."""
+    for number, path in enumerate(files, 1):
+        if cancelled is not None and cancelled():
+            raise Cancelled(f"Reading '{root.name}' was cancelled.")
+        relative = path.relative_to(root).as_posix()
+        try:
+            _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
+        except (UnreadableBook, UnsupportedFormat, TooLarge) as error:
+            parsed = Parsed((), health=BookHealth(skipped_files=(relative,), notes=(error.message,)))
+        yield path, parsed
+        if progress is not None:
+            progress(number, len(files))
+
+
+def _read_file(path: Path, name: str, **options: Any) -> tuple[_Format, Parsed]:
+    form = _format_of(name)
+    _check_content(path, name, form)
+    module, function = form.reader.split(":")
+    reader = getattr(import_module(f"indexes.readers.{module}"), function)
+    try:
+        parsed: Parsed = reader(path, **{option: options.get(option) for option in form.options})
+    except RecursionError as error:
+        raise UnreadableBook(f"'{path.name}' is nested too deeply to be read.") from error
+    except MemoryError as error:
+        raise TooLarge(f"'{path.name}' does not fit in memory.") from error
+    return form, parsed
+
+
+def _format_of(name: str) -> _Format:
+    suffix = Path(name).suffix.casefold()
+    form = TEXT_FORMATS.get(suffix) or WHOLE_BOOKS.get(suffix)
+    if form is None:
+        what = f"files ending in '{suffix}'" if suffix else "files without an ending"
+        raise UnsupportedFormat(f"'{name}': {what} are not read.", hint=f"formats read: {readable_endings()}")
+    return form
+
+
+def _check_content(path: Path, name: str, form: _Format) -> None:
+    """Refuse a file whose first bytes contradict its ending."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1024)
+    except OSError as error:
+        raise UnreadableBook(f"'{name}' cannot be read: {error.strerror or error}.") from error
+    if not head:
+        raise UnreadableBook(f"'{name}' is empty.")
+    if form.name == "pdf":
+        if b"%PDF-" not in head:
+            raise UnreadableBook(f"'{name}' ends in .pdf but is not a PDF.", hint="give the file its right ending")
+        return
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if kind is not None and not (form.name in _ZIPPED and kind == "a zip archive"):
+        raise UnreadableBook(
+            f"'{name}' is {kind}, not what its ending says.", hint="give the file its right ending, or another file"
+        )
+
+
+def _require_text(sections: Sequence[Section], name: str) -> None:
+    if not any(character.isalnum() for section in sections for character in section.text):
+        raise UnreadableBook(f"'{name}' holds no text.", hint="a scanned book needs OCR before it can be added")
+
+
+def _merged(parts: Sequence[BookHealth]) -> BookHealth:
+    """Join the reports of a book's files."""
+    names = [field.name for field in fields(BookHealth)]
+    return BookHealth(**{name: tuple(entry for part in parts for entry in getattr(part, name)) for name in names})

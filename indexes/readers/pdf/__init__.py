@@ -1,0 +1,1 @@
+"""PDFs: letters to lines, headings, and blocks with their pages."""

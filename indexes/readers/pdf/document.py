@@ -1,0 +1,251 @@
+"""Reads a PDF: opens the file, takes its pages through layout, headings and paragraphs, reports what was lost."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from indexes.errors import Cancelled, UnreadableBook
+from indexes.readers.elements import Block, Element, Heading, Parsed
+from indexes.readers.outline import real_title
+from indexes.readers.pdf.headings import FoundHeading, OutlineEntry, find_headings, read_outline
+from indexes.readers.pdf.layout import Layout, TextPage, find_layout, page_labels
+from indexes.readers.pdf.ocr import Recogniser, render
+from indexes.readers.pdf.page import PageLines, read_page
+from indexes.readers.pdf.paragraphs import Paragraph, block_of, joined, paragraphs_of, vocabulary_of
+from indexes.types import BookHealth
+
+# PDFium is not thread-safe: one call at a time in the whole process.
+_pdfium_lock = threading.Lock()
+
+MIN_DUPLICATE_CHARS = 200
+"""Shorter pages may be alike without being the same page twice."""
+MAX_NAMED_PAGES = 10
+"""Pages that a note names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Extracted:
+    """Everything taken from PDFium: lines, declared labels, outline, title; pages recognised, and notes on losses."""
+
+    pages: list[PageLines]
+    declared: list[str]
+    outline: list[OutlineEntry]
+    title: str | None
+    recognised: list[int]
+    notes: list[str]
+
+
+def read_pdf(
+    path: Path,
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    ocr: bool = False,
+) -> Parsed:
+    """Read a PDF that has a text layer; with `ocr` also pages that are pictures of text.
+
+    Args:
+        path: the file.
+        cancelled: asked before each page.
+        progress: called with the pages read and the number of pages.
+        ocr: recognise the text of pages that have none.
+
+    Raises:
+        UnreadableBook: encrypted, damaged, or without any text (scanned).
+        InvalidInput: `ocr` without the extra `ocr`.
+        Cancelled: `cancelled` returned true.
+    """
+    recogniser = Recogniser() if ocr else None
+    if recogniser is not None:
+        recogniser.load()
+    found = _extract(path, cancelled, progress, recogniser)
+    if not any(page.lines for page in found.pages):
+        raise UnreadableBook(
+            f"'{path.name}' has {len(found.pages)} pages but no text: it is scanned.",
+            hint="scan it in a finer resolution"
+            if ocr
+            else "coalesce add --ocr PATH, or run OCR over it first (ocrmypdf)",
+        )
+    layout = find_layout(found.pages)
+    headings = find_headings(found.outline, layout.pages, layout.body_size)
+    elements = _elements(layout, headings)
+    labels = page_labels(layout.page_numbers, found.declared, len(found.pages))
+    return Parsed(elements, found.title, len(found.pages), labels, _health(found, layout.pages, elements))
+
+
+def _extract(
+    path: Path,
+    cancelled: Callable[[], bool] | None,
+    progress: Callable[[int, int], None] | None,
+    recogniser: Recogniser | None,
+) -> _Extracted:
+    with _opened(path) as (document, count):
+        pages: list[PageLines] = []
+        damaged: list[str] = []
+        recognised: list[int] = []
+        for number in range(1, count + 1):
+            if cancelled is not None and cancelled():
+                raise Cancelled(f"Reading '{path.name}' was cancelled at page {number} of {count}.")
+            page, error = _page(document, number)
+            damaged.extend([f"page {number} is damaged: {error}"] if error else [])
+            if recogniser is not None and page.has_content and page.width and not page.lines:
+                page = _recognised(document, page, recogniser)
+                recognised.extend([number] if page.lines else [])
+            pages.append(page)
+            if progress is not None:
+                progress(number, count)
+        if len(damaged) == count:
+            raise UnreadableBook(f"'{path.name}' is damaged: none of its pages can be read.", hint="get another copy")
+        with _pdfium_lock:
+            declared = [document.get_page_label(index) for index in range(count)]
+            outline = read_outline(document, count)
+            title = real_title(document.get_metadata_value("Title"))
+    roots = [entry.title for entry in outline if entry.level == 1]
+    if title is None and len(roots) == 1 and len(outline) > 1:
+        title = roots[0]
+    notes = [*damaged, *_lost_letters(pages)]
+    return _Extracted(pages, declared if any(declared) else [], outline, title, recognised, notes)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, int]]:
+    """An open PDFium document and its number of pages."""
+    import pypdfium2
+
+    with _pdfium_lock:
+        try:
+            document = pypdfium2.PdfDocument(path)
+            count = len(document)
+        except pypdfium2.PdfiumError as error:
+            raise _cannot_open(path, error) from error
+    try:
+        yield document, count
+    finally:
+        with _pdfium_lock:
+            document.close()
+
+
+def _page(document: Any, number: int) -> tuple[PageLines, str]:
+    """A page's lines, and why it cannot be read, if it cannot."""
+    import pypdfium2
+
+    with _pdfium_lock:
+        try:
+            return read_page(document, number), ""
+        except pypdfium2.PdfiumError as error:
+            return PageLines(number, 0.0, 0.0, (), True), str(error)
+
+
+def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageLines:
+    with _pdfium_lock:
+        opened = document[page.page - 1]
+        try:
+            picture = render(opened)
+        finally:
+            opened.close()
+    return recogniser.lines(picture, page)
+
+
+def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
+    if "password" in str(error).lower():
+        return UnreadableBook(
+            f"'{path.name}' is encrypted.", hint="remove its password (qpdf --decrypt) and add it again"
+        )
+    return UnreadableBook(
+        f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy of the file"
+    )
+
+
+def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[Element, ...]:
+    """Headings and blocks of the whole book in reading order."""
+    heading_of = {id(line): heading for heading in headings for line in heading.lines}
+    vocabulary = vocabulary_of(layout.pages)
+    elements: list[Element] = []
+    done: set[int] = set()
+    for item in _joined_between_headings(_flow(layout.pages, headings, heading_of), layout.body_size):
+        heading = item if isinstance(item, FoundHeading) else heading_of.get(id(item.lines[0]))
+        if isinstance(item, Paragraph) and heading is None:
+            elements.append(block_of(item, vocabulary))
+        elif heading is not None and id(heading) not in done:
+            done.add(id(heading))
+            elements.append(Heading(heading.level, heading.title, heading.page))
+    return tuple(elements)
+
+
+def _flow(
+    pages: Sequence[TextPage], headings: Sequence[FoundHeading], heading_of: dict[int, FoundHeading]
+) -> Iterator[Paragraph | FoundHeading]:
+    """The paragraphs of all pages, with the headings that are not printed in their places between."""
+    unprinted: dict[int, list[FoundHeading]] = {}
+    for heading in headings:
+        if not heading.lines:
+            unprinted.setdefault(heading.page, []).append(heading)
+    for page in pages:
+        page_top = max((line.top for line in page.lines), default=0.0)
+        waiting = sorted(unprinted.get(page.page, []), key=lambda heading: -(heading.top or page_top))
+        for paragraph in paragraphs_of(page, [line for line in page.lines if id(line) in heading_of]):
+            while waiting and (waiting[0].top is None or paragraph.lines[0].bottom <= waiting[0].top):
+                yield waiting.pop(0)
+            yield paragraph
+        yield from waiting
+
+
+def _joined_between_headings(
+    flow: Iterator[Paragraph | FoundHeading], body_size: float
+) -> Iterator[Paragraph | FoundHeading]:
+    """The flow with paragraphs that pages or columns split made whole, but never across an unprinted heading."""
+    run: list[Paragraph] = []
+    for item in flow:
+        if isinstance(item, FoundHeading):
+            yield from joined(run, body_size)
+            yield item
+            run = []
+        else:
+            run.append(item)
+    yield from joined(run, body_size)
+
+
+def _health(found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Element]) -> BookHealth:
+    seen: Counter[str] = Counter()
+    duplicates: list[int] = []
+    for page in pages:
+        text = " ".join(line.text for line in page.lines)
+        digest = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
+        seen[digest] += 1
+        if len(text) >= MIN_DUPLICATE_CHARS and seen[digest] > 1:
+            duplicates.append(page.page)
+    return BookHealth(
+        pages_without_text=tuple(page.page for page in found.pages if page.has_content and not page.lines),
+        recognised_pages=tuple(found.recognised),
+        duplicate_pages=tuple(duplicates),
+        suspected_columns=tuple(page.page for page in pages if page.doubtful),
+        broken_listings=tuple(note for block in elements if isinstance(block, Block) and (note := _broken(block))),
+        notes=tuple(found.notes),
+    )
+
+
+def _lost_letters(pages: Sequence[PageLines]) -> list[str]:
+    """A note about letters that could not be read, if there are any."""
+    lost = [page for page in pages if page.lost_letters]
+    if not lost:
+        return []
+    named = ", ".join(str(page.page) for page in lost[:MAX_NAMED_PAGES])
+    more = ", …" if len(lost) > MAX_NAMED_PAGES else ""
+    count = sum(page.lost_letters for page in lost)
+    return [f"{count} letters left out, their fonts do not say which characters they are: pages {named}{more}"]
+
+
+def _broken(block: Block) -> str:
+    """Why a listing looks broken; empty for whole listings and other blocks."""
+    if not block.text.startswith("```"):
+        return ""
+    opened, closed = block.text.count("{"), block.text.count("}")
+    page = block.page_marks[0][1] if block.page_marks else 0
+    return f"page {page}: {opened} opening and {closed} closing braces" if opened != closed else ""

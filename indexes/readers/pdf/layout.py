@@ -1,0 +1,432 @@
+"""Finds the text of each page and its order: drops headers, footers and printed contents, reads column by column."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from indexes.readers.pdf.page import NARROW_GAP, Line, PageLines, make_line
+from indexes.readers.pdf.words import same_row
+
+EDGE_SHARE = 0.16
+"""Share of the printed height, above and below, that holds headers and footers; the paper may be larger."""
+EDGE_LINES = 3
+"""Lines per edge that may be headers or footers."""
+OUTLYING = 0.1
+"""Share of pages that may print higher or lower than the others: covers and plates."""
+MIN_HEADERS, HEADER_SHARE, MIN_TEXT_LINES = 5, 0.6, 4
+"""Least pages, and share of pages, whose first row is set apart at one height; least lines of text below it."""
+LARGER = 1.12
+"""A line this many times larger than the text is a heading, not a header."""
+NEAR_PAGES = 8
+"""Pages within which headers must recur and page numbers count on."""
+MIN_NUMBERED = 0.25
+"""Least share of pages with a printed number for these numbers to replace the file's own page labels."""
+MIN_COLUMN_LINES = 6
+"""Least lines of a text column; fewer may be a table, a caption or chance."""
+MIN_COLUMN_CHARS = 14
+"""Least average letters per line of a text column; tables have fewer."""
+MIN_CONTENTS_ENTRIES = 3
+"""Least entries on a page of a table of contents; a single line may end in a number by chance."""
+
+_ROMAN = re.compile(r"^(?=[ivxlcdm])m*(cm|cd|d?c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})$", re.IGNORECASE)
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
+_PAGE_NUMBER = re.compile(
+    r"^(?:page|p\.|seite|[-–—|\[(~· ])*\s*(\d{1,4}|[ivxlcdm]{1,8})\s*(?:[-–—|\])~· ]|(?:of|/)\s*\d+)*$", re.IGNORECASE
+)
+_LEADERS = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
+_CONTENTS_TITLE = re.compile(r"^(?:table of )?contents$|^list of (?:figures|tables|listings)$|^目\s*录$", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"^(?:\d{1,4}|[ivxlc]{1,7})$", re.IGNORECASE)
+
+_At = tuple[int, int]
+"""A line's file page, from 1, and its index in `PageLines.lines`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPage:
+    """A page's text lines in reading order; `columns` is 1 or 2, `doubtful` when the order is a guess."""
+
+    page: int
+    lines: tuple[Line, ...]
+    columns: int
+    doubtful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The pages' text, the printed number of each page that has one, and the text's type size in points."""
+
+    pages: tuple[TextPage, ...]
+    page_numbers: dict[int, str]
+    body_size: float
+
+
+@dataclass(frozen=True, slots=True)
+class _PageNumber:
+    """A page number as printed; `roman` tells `iv` from `4`."""
+
+    text: str
+    value: int
+    roman: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Lines near a page's upper and lower edge with their indexes in `PageLines.lines`, outermost first."""
+
+    upper: tuple[tuple[int, Line], ...]
+    lower: tuple[tuple[int, Line], ...]
+
+    @property
+    def all(self) -> tuple[tuple[int, Line], ...]:
+        """Both edges' lines."""
+        return self.upper + self.lower
+
+
+def find_layout(pages: Sequence[PageLines]) -> Layout:
+    """Text lines of all pages in reading order, without headers, footers, page numbers and printed contents."""
+    body_size = _body_size(pages)
+    dropped, numbers = _headers_and_footers(pages, body_size)
+    text = tuple(_without_contents(_in_reading_order(page, dropped)) for page in pages)
+    return Layout(text, {page: number.text for page, number in numbers.items()}, body_size)
+
+
+def page_labels(printed: dict[int, str], declared: Sequence[str], num_pages: int) -> tuple[str | None, ...]:
+    """The label of each page: what the file declares, unless the printed page numbers contradict it.
+
+    Printed numbers on few pages are chance and never win. A declared list that merely counts from 1 is what many
+    programs write by default, and one that most printed numbers contradict is wrong: then the printed numbers win,
+    and a page without one has no label.
+    """
+    if declared and len(printed) < MIN_NUMBERED * num_pages:
+        printed = {}
+    counted = all(label in ("", str(page)) for page, label in enumerate(declared, 1))
+    agreeing = sum(declared[page - 1].casefold() == text.casefold() for page, text in printed.items() if declared)
+    if printed and (not declared or counted or 2 * agreeing < len(printed)):
+        return tuple(printed.get(page) for page in range(1, num_pages + 1))
+    return tuple(label or None for label in declared) or (None,) * num_pages
+
+
+def _body_size(pages: Sequence[PageLines]) -> float:
+    """The size in which most of the book's letters are set, listings aside."""
+    sizes: Counter[float] = Counter()
+    for page in pages:
+        for line in page.lines:
+            if not line.mono:
+                sizes[line.size] += sum(len(word.text) for word in line.words)
+    return sizes.most_common(1)[0][0] if sizes else 10.0
+
+
+# --- headers, footers and page numbers
+
+
+def _headers_and_footers(pages: Sequence[PageLines], body_size: float) -> tuple[set[_At], dict[int, _PageNumber]]:
+    """Lines at the pages' edges that recur or count on, and the number printed on each page."""
+    low, high = _edge_heights(pages)
+    edges = {page.page: _edge_lines(page, body_size, low, high) for page in pages}
+    numbers = _agreeing_numbers(edges)
+    recurring = _recurring(edges)
+
+    def certain(page: int, index: int, line: Line) -> bool:
+        number = _number_of(line.text)
+        return (page, index) in recurring or (number is not None and numbers.get(page) == number)
+
+    found = {at for page in pages for at in _from_the_edges(page, edges[page.page], certain, body_size)}
+    places = Counter(_place(line) for page, edge in edges.items() for index, line in edge.all if (page, index) in found)
+    changing = _changing_headers(pages, body_size, high)
+
+    def likely(page: int, index: int, line: Line) -> bool:
+        if certain(page, index, line) or (page, index) in changing:
+            return True
+        # The header of a short chapter does not recur, but it is where headers are, and not set as the text.
+        beside = [other for _, other in edges[page].all if abs(other.bottom - line.bottom) < 3]
+        numbered = page in numbers and any(numbers[page].text in re.findall(r"\w+", other.text) for other in beside)
+        return places[_place(line)] >= 3 and (numbered or abs(line.size - body_size) > 0.4)
+
+    found |= {at for page in pages for at in _from_the_edges(page, edges[page.page], likely, body_size)}
+    return found, numbers
+
+
+def _edge_heights(pages: Sequence[PageLines]) -> tuple[float, float]:
+    """Where footers end and headers begin, as shares of the page's height."""
+    full = [page for page in pages if page.lines and page.height > 0]
+    if not full:
+        return 0.0, 1.0
+    bottoms = sorted(min(line.bottom for line in page.lines) / page.height for page in full)
+    tops = sorted(max(line.top for line in page.lines) / page.height for page in full)
+    lowest, highest = bottoms[int(OUTLYING * len(full))], tops[-1 - int(OUTLYING * len(full))]
+    edge = EDGE_SHARE * (highest - lowest)
+    return lowest + edge, highest - edge
+
+
+def _edge_lines(page: PageLines, body_size: float, low_share: float, high_share: float) -> _Edges:
+    low, high = page.height * low_share, page.height * high_share
+    small = [(index, line) for index, line in enumerate(page.lines) if line.size <= LARGER * body_size]
+    upper = sorted((at for at in small if at[1].bottom > high), key=lambda at: -at[1].top)
+    lower = sorted((at for at in small if at[1].top < low), key=lambda at: at[1].bottom)
+    return _Edges(tuple(upper[:EDGE_LINES]), tuple(lower[:EDGE_LINES]))
+
+
+def _from_the_edges(
+    page: PageLines, edges: _Edges, is_header: Callable[[int, int, Line], bool], body_size: float
+) -> set[_At]:
+    """Headers and footers of a page: from its edges inwards up to the first line that is neither."""
+    taken: set[int] = set()
+    for edge in (edges.upper, edges.lower):
+        for index, line in edge:
+            if not is_header(page.page, index, line):
+                break
+            taken.add(index)
+    rest = [line for index, line in enumerate(page.lines) if index not in taken]
+    return {(page.page, index) for index in taken if _is_apart(page.lines[index], rest, body_size)}
+
+
+def _is_apart(line: Line, rest: Sequence[Line], body_size: float) -> bool:
+    """False for a line that is set as the text and as near to it as the text's own lines."""
+    if _number_of(line.text) is not None:
+        return True
+    if not rest:
+        return False  # the page's only text
+    gap = min(max(line.bottom - other.top, other.bottom - line.top) for other in rest)
+    return gap > 0.5 * line.height or abs(line.size - body_size) > 0.4
+
+
+def _recurring(edges: dict[int, _Edges]) -> set[_At]:
+    """Lines with the same words, numbers aside, at the same height of at least three pages close together."""
+    seen: dict[tuple[str, int], list[_At]] = defaultdict(list)
+    for page, edge in edges.items():
+        for index, line in edge.all:
+            for height in {round((line.bottom - 2) / 6), round((line.bottom + 2) / 6)}:
+                seen[_without_numbers(line.text), height].append((page, index))
+    found: set[_At] = set()
+    for (words, _), places in seen.items():
+        pages = {page for page, _ in places}
+        for page, index in places:
+            near = sum(1 for other in pages if other != page and abs(other - page) <= NEAR_PAGES)
+            if words and near >= 2:
+                found.add((page, index))
+    return found
+
+
+def _without_numbers(text: str) -> str:
+    words = text.casefold().split()
+    return " ".join(word for word in words if not re.fullmatch(r"[\W\d]+", word) and not _ROMAN.match(word))
+
+
+def _changing_headers(pages: Sequence[PageLines], body_size: float, high: float) -> set[_At]:
+    """First rows of pages, where most pages with a row at that height have it set apart from the text.
+
+    Headers with section titles change too often to recur, and many are set as the text is.
+    """
+    apart: dict[int, list[_At]] = defaultdict(list)
+    apart_pages: Counter[int] = Counter()
+    all_pages: Counter[int] = Counter()
+    for page in pages:
+        order = sorted(range(len(page.lines)), key=lambda index: -page.lines[index].top)
+        if not order or page.lines[order[0]].bottom < page.height * high:
+            continue
+        first = page.lines[order[0]]
+        row = [index for index in order if abs(page.lines[index].bottom - first.bottom) < 2]
+        below = [page.lines[index] for index in order if index not in row]
+        if len(below) < MIN_TEXT_LINES or first.size > LARGER * body_size or first.mono:
+            continue
+        height = round(first.bottom / 3)
+        all_pages[height] += 1
+        usual_gap = max(median(above.bottom - line.top for above, line in pairwise(below)), 0.0)
+        if first.bottom - max(line.top for line in below) > 2 * usual_gap + 0.8 * first.height:
+            apart[height].extend((page.page, index) for index in row)
+            apart_pages[height] += 1
+    return {
+        at
+        for height, found in apart.items()
+        if apart_pages[height] >= max(MIN_HEADERS, HEADER_SHARE * all_pages[height])
+        for at in found
+    }
+
+
+def _agreeing_numbers(edges: dict[int, _Edges]) -> dict[int, _PageNumber]:
+    """The numbers at the pages' edges that count on from page to page; else numbers alone at the same place."""
+    candidates = {page: _number_candidates(edge.all) for page, edge in edges.items()}
+    by_offset: dict[tuple[bool, int], list[int]] = defaultdict(list)
+    for page, numbers in candidates.items():
+        for number in numbers:
+            by_offset[number.roman, page - number.value].append(page)
+    found = _numbers_by_place(edges)
+    for page, numbers in candidates.items():
+        most = 0
+        for number in numbers:
+            others = by_offset[number.roman, page - number.value]
+            votes = len({other for other in others if 0 < abs(other - page) <= NEAR_PAGES})
+            if votes > most:
+                found[page], most = number, votes
+    return found
+
+
+def _numbers_by_place(edges: dict[int, _Edges]) -> dict[int, _PageNumber]:
+    """Numbers alone on their lines at a place where other pages have one: a lone page between two unnumbered ones."""
+    alone: dict[tuple[int, int], dict[int, _PageNumber]] = defaultdict(dict)
+    for page, edge in edges.items():
+        for _, line in edge.all:
+            number = _number_of(line.text)
+            if number is not None:
+                alone[_place(line)].setdefault(page, number)
+    return {page: number for pages in alone.values() if len(pages) > 1 for page, number in pages.items()}
+
+
+def _number_candidates(lines: Sequence[tuple[int, Line]]) -> list[_PageNumber]:
+    found: list[_PageNumber] = []
+    for _, line in lines:
+        words = line.text.split()
+        for text in (line.text,) if _PAGE_NUMBER.match(line.text.strip()) else (words[0], words[-1]):
+            number = _number_of(text)
+            if number is not None and number not in found:
+                found.append(number)
+    return found
+
+
+def _number_of(text: str) -> _PageNumber | None:
+    """The page number that a text consists of, if it is one."""
+    whole = _PAGE_NUMBER.match(text.strip())
+    if whole is None:
+        return None
+    word = whole[1]
+    if word.isdigit():
+        return _PageNumber(word, int(word), False)
+    if not _ROMAN.match(word):
+        return None
+    values = [_ROMAN_VALUES[letter] for letter in word.lower()]
+    value = sum(-this if this < following else this for this, following in pairwise([*values, 0]))
+    return _PageNumber(word, value, True)
+
+
+def _place(line: Line) -> tuple[int, int]:
+    return round(line.bottom / 4), round(line.size * 2)
+
+
+# --- reading order
+
+
+def _in_reading_order(page: PageLines, dropped: set[_At]) -> TextPage:
+    """The page's lines without the dropped ones, column by column where there are two."""
+    lines = [line for index, line in enumerate(page.lines) if (page.page, index) not in dropped]
+    gutter = _gutter(lines, page.width)
+    if gutter is None:
+        return TextPage(page.page, tuple(_joined_rows(lines)), 1, _is_doubtful(lines))
+    ordered: list[Line] = []
+    left: list[Line] = []
+    right: list[Line] = []
+    for line in sorted(lines, key=lambda one: -one.top):
+        if line.x0 < gutter < line.x1 and _spans(line, lines, gutter):
+            # A line across both columns separates what is above it from what is below.
+            ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right)), line))
+            left, right = [], []
+        elif line.x0 + line.x1 < 2 * gutter or line.x0 < gutter - line.size:
+            left.append(line)
+        else:
+            right.append(line)
+    ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right))))
+    return TextPage(page.page, tuple(ordered), 2, False)
+
+
+def _in_rows(lines: Sequence[Line]) -> list[Line]:
+    """One column's lines from top to bottom, those of a row from left to right."""
+    rows: list[list[Line]] = []
+    for line in lines:
+        if rows and same_row(rows[-1][0], line):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [line for row in rows for line in sorted(row, key=lambda one: one.x0)]
+
+
+def _spans(line: Line, lines: Sequence[Line], gutter: float) -> bool:
+    """True for a line that belongs to both columns, and not to the left one with code that reaches out of it."""
+    if min(gutter - line.x0, line.x1 - gutter) <= line.size:
+        return False
+    beside = any(other is not line and other.x0 > gutter and same_row(line, other) for other in lines)
+    return not beside and (not line.mono or line.x1 - gutter > 0.5 * (gutter - line.x0))
+
+
+def _gutter(lines: Sequence[Line], width: float) -> float | None:
+    """The middle of the white strip between two columns of text, if there are two."""
+    if len(lines) < 2 * MIN_COLUMN_LINES:
+        return None
+    left_edge, right_edge = min(line.x0 for line in lines), max(line.x1 for line in lines)
+    margin = 0.3 * (right_edge - left_edge)
+    best: tuple[int, float] | None = None
+    for number in range(120):
+        x = number * width / 120
+        if not left_edge + margin < x < right_edge - margin:
+            continue
+        left = [line for line in lines if line.x1 <= x]
+        right = [line for line in lines if line.x0 >= x]
+        crossing = len(lines) - len(left) - len(right)
+        if not _is_column(left) or not _is_column(right) or crossing > 0.4 * len(lines):
+            continue
+        if _side_by_side(left, right) and (best is None or crossing < best[0]):
+            best = (crossing, x)
+    if best is None:
+        return None
+    ends = max(line.x1 for line in lines if line.x1 <= best[1])
+    starts = min(line.x0 for line in lines if line.x0 >= best[1])
+    return (ends + starts) / 2
+
+
+def _is_column(lines: Sequence[Line]) -> bool:
+    if len(lines) < MIN_COLUMN_LINES:
+        return False
+    return sum(len(line.text) for line in lines) >= MIN_COLUMN_CHARS * len(lines)
+
+
+def _side_by_side(left: Sequence[Line], right: Sequence[Line]) -> bool:
+    """True when two columns are at the same heights, rather than one below the other."""
+    top = min(max(line.top for line in left), max(line.top for line in right))
+    bottom = max(min(line.bottom for line in left), min(line.bottom for line in right))
+    within = sum(1 for line in (*left, *right) if bottom - 1 <= line.bottom and line.top <= top + 1)
+    return within >= 0.5 * (len(left) + len(right))
+
+
+def _joined_rows(lines: Sequence[Line]) -> list[Line]:
+    """Lines that follow each other on one baseline (cells of a table) as one line."""
+    joined: list[Line] = []
+    for line in lines:
+        last = joined[-1] if joined else None
+        if last is not None and same_row(last, line) and line.x0 >= last.x1 - 1:
+            joined[-1] = make_line((*last.words, *line.words), line.page)
+        else:
+            joined.append(line)
+    return joined
+
+
+def _is_doubtful(lines: Sequence[Line]) -> bool:
+    """True when the content order jumps up the page often, as in columns that were not recognised."""
+    jumps = sum(1 for above, below in pairwise(lines) if below.bottom > above.top + 2 * above.height)
+    return jumps >= 3
+
+
+# --- the printed table of contents
+
+
+def _without_contents(page: TextPage) -> TextPage:
+    """The page without its table of contents, which only repeats the headings.
+
+    Lines with leaders to a page number always go; lines that merely end in one go where there are several.
+    """
+    leaders = [line for line in page.lines if _LEADERS.search(line.text)]
+    ending = [line for line in page.lines if _ends_in_page_number(line)]
+    titled = any(_CONTENTS_TITLE.match(line.text.strip()) for line in page.lines)
+    dropped = {id(line) for line in leaders}
+    if len(leaders) + (len(ending) if titled else 0) >= MIN_CONTENTS_ENTRIES:
+        dropped |= {id(line) for line in ending}
+    return replace(page, lines=tuple(line for line in page.lines if id(line) not in dropped))
+
+
+def _ends_in_page_number(line: Line) -> bool:
+    """True when a number at the line's end is set off by a gap as wide as between columns."""
+    if line.mono or len(line.words) < 2 or not _LAST_NUMBER.match(line.words[-1].text):
+        return False
+    return line.words[-1].x0 - line.words[-2].x1 > NARROW_GAP * line.size

@@ -1,0 +1,231 @@
+"""The one module of words: tokens, identifiers and their parts, stems, stop words, Chinese words.
+
+The lexical index, the search, the choice of sentences and the checks on citations all read texts through it, so that
+they agree on what "the same word" is. An identifier is kept whole and by part, so `cudaMemcpyAsync` is found by its
+name, by `memcpy` and by `async`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+CJK = r"\u3400-\u9fff\uf900-\ufaff"
+"""Chinese characters, for a character class of a regular expression."""
+
+_CJK = re.compile(f"[{CJK}]")
+_LATIN_WORD = re.compile(r"[A-Za-z]{2,}")
+_TOKEN = re.compile(
+    r"(?P<number>0[xX][0-9a-fA-F]+|\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?:x\d+)*)"
+    r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:(?:::|\.|->)[A-Za-z_][A-Za-z0-9_]*)*(?:\(\))?)"
+    rf"|(?P<cjk>[{CJK}]+)"
+    rf"|(?P<other>(?:(?![{CJK}A-Za-z])[^\W\d_])+)"
+)
+_CAMEL = re.compile(r"[a-z0-9][A-Z]")
+_DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
+_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_SEPARATORS = re.compile(r"::|->|\.|_+")
+# Lower-case names that are written as one word but made of words a reader would ask for.
+_COMPOUND = re.compile(
+    r"(sync|mem|grid|block|thread|warp|lane|launch|device|host|shared|atomic|stream|event|texture|cache|local|global)"
+    r"(threads?|warps?|cpy|set|copy|alloc|dim|idx|id|size|group|bounds|memory|add|sub|max|min|cas|exch|wait|record)"
+)
+_SPOKEN = {
+    "cpy": "copy",
+    "idx": "index",
+    "dim": "dimension",
+    "mem": "memory",
+    "sync": "synchronize",
+    "alloc": "allocate",
+}
+_SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
+
+# Words of the trade that a general dictionary would tear apart.
+_CHINESE_TERMS = """
+线程束 线程块 线程格 共享内存 全局内存 常量内存 纹理内存 本地内存 统一内存 显存 寄存器 合并访问 占用率 核函数 内核函数
+流多处理器 流式多处理器 主机端 设备端 原子操作 归约 前缀和 扫描 直方图 卷积 分块 平铺 延迟隐藏 带宽 吞吐量 屏障同步
+存储体冲突 分支发散 线程束分歧 张量核心 异步拷贝 页锁定内存 固定内存 计算能力 算术强度 屋顶线 量化 低秩 键值缓存
+"""
+_STOP_WORDS = """
+a about above after again all also although am an and any are as at be because been before being below between both
+but by can cannot could did do does doing done down during e.g each either else ever every few for from further get
+gets give given gives had has have having he her here hers him his how however i i.e if in into is it its itself just
+let like made make makes many may me might more most much must my neither no nor not now of off often on once one only
+onto or other our ours out over own per quite rather s said same say see shall she should since so some such t than
+that the their theirs them then there therefore these they this those though through thus to too under until up upon
+us use used uses using very via want was way we well were what whatever when where whether which while who whom whose
+why will with within without would yet you your yours
+explain describe mean means called name named tell please happen happens difference example following kind reason
+thing things
+一 的 了 和 是 在 有 就 不 也 都 而 及 与 或 它 我 你 他 们 这 那 吗 呢 吧 啊 么 什么 怎么 如何 为什么 哪些 哪个
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""Words that carry no evidence; `difference`, `example` and the like are question words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a text says, as pieces that can be compared.
+
+    Attributes:
+        stems: content words and parts of identifiers, stemmed, lower case; Chinese words.
+        identifiers: names as written (`cudaMemcpyAsync`, `blockIdx.x`, `gfx90a`), lower case, without `()`.
+        numbers: as text, thousands separators removed.
+    """
+
+    stems: frozenset[str]
+    identifiers: frozenset[str]
+    numbers: frozenset[str]
+
+    @property
+    def pieces(self) -> frozenset[str]:
+        """Everything that can be matched."""
+        return self.stems | self.identifiers | self.numbers
+
+
+@lru_cache(maxsize=16384)
+def terms_of(text: str) -> Terms:
+    """The terms of `text`; kept for recent texts."""
+    stems: set[str] = set()
+    identifiers: set[str] = set()
+    numbers: set[str] = set()
+    for kind, token in _tokens(text):
+        if kind == "number":
+            numbers.add(token)
+        elif kind == "identifier":
+            identifiers.add(token.lower())
+            stems.update(identifier_parts(token))
+        else:
+            stems.update(_word_terms(kind, token))
+    return Terms(frozenset(stems), frozenset(identifiers), frozenset(numbers))
+
+
+def index_terms(text: str) -> list[str]:
+    """Terms of a text in order, for the lexical index: stems, identifiers whole and by part, Chinese words, numbers."""
+    found: list[str] = []
+    for kind, token in _tokens(text):
+        if kind == "number":
+            found.append(token)
+            found.extend(token.split("x")[1:] if "x" in token[2:] else ())
+        elif kind == "identifier":
+            found.extend(dict.fromkeys((re.sub(r"::|->|\.", "_", token.lower()), *identifier_parts(token))))
+        else:
+            found.extend(_word_terms(kind, token))
+    return found
+
+
+def query_terms(text: str) -> list[str]:
+    """Different terms of a question, in order, without stop words (unless it has nothing else)."""
+    found = dict.fromkeys(index_terms(text)) or dict.fromkeys(stem(token.lower()) for _, token in _tokens(text))
+    return list(found)
+
+
+def count_words(text: str) -> int:
+    """Words of a text; two Chinese characters count as one."""
+    return len(text.split()) + len(_CJK.findall(text)) // 2
+
+
+def is_chinese(text: str) -> bool:
+    """Whether `text` reads as Chinese; English terms inside a Chinese question do not make it English.
+
+    A Chinese word has about two characters, so pairs of characters are weighed against Latin words.
+    """
+    characters = len(_CJK.findall(text))
+    return characters >= 2 and characters / 2 >= 0.25 * len(_LATIN_WORD.findall(text))
+
+
+def is_identifier(token: str) -> bool:
+    """Whether a token is a name from code: underscores, inner capitals, `::`, `->`, an inner dot, digits, or `()`."""
+    bare = token.removesuffix("()")
+    if bare != token or "::" in bare or "->" in bare or "_" in bare.strip("_") or bare.startswith("__"):
+        return True
+    if "." in bare:
+        return not bare[0].isupper()
+    return bool(_CAMEL.search(bare) or _DESIGNATION.match(bare))
+
+
+@lru_cache(maxsize=50_000)
+def identifier_parts(name: str) -> tuple[str, ...]:
+    """What an identifier is made of: its segments, then the words inside them, stemmed."""
+    segments = [segment for segment in _SEPARATORS.split(name) if segment]
+    found = [segment.lower() for segment in segments if len(segments) == 1 and segment != name]
+    for segment in segments:
+        if len(segments) > 1 and not segment.isdigit():
+            found.append(stem(segment.lower()))
+        parts = _PARTS.findall(segment)
+        for part in parts if len(parts) > 1 or _COMPOUND.fullmatch(segment.lower()) else ():
+            found.extend(_subwords(part.lower()))
+    return tuple(dict.fromkeys(part for part in found if len(part) > 1 and part not in STOP_WORDS))
+
+
+@lru_cache(maxsize=100_000)
+def stem(word: str) -> str:
+    """A light English stem: the longest common suffix off, as long as three letters stay."""
+    if len(word) <= 3 or not word.isalpha() or not word.isascii():
+        return word
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
+            root = word[: -len(suffix)]
+            if suffix in ("ies", "ied"):
+                return root + "i"
+            if suffix == "s" and root.endswith("s"):
+                return word
+            if len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz":
+                root = root[:-1]
+            return root[:-1] + "i" if root.endswith("y") and len(root) > 3 else root.rstrip("e") or root
+    return word[:-1] + "i" if word.endswith("y") and len(word) > 3 else word
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Kind and text of each token: `number`, `identifier` (without `()`), `word`, `cjk` or `other`."""
+    for match in _TOKEN.finditer(text):
+        kind, token = str(match.lastgroup), match.group()
+        if kind == "number":
+            yield kind, re.sub(r",(?=\d{3}(?!\d))", "", token).lower()
+        elif kind == "word" and token.lower() not in STOP_WORDS and is_identifier(token):
+            yield "identifier", token.removesuffix("()")
+        elif kind == "word":
+            yield from (("word", part) for part in token.removesuffix("()").split(".") if part)
+        else:
+            yield kind, token
+
+
+def _word_terms(kind: str, token: str) -> Iterator[str]:
+    if kind == "cjk":
+        yield from (word for word in _segmenter()(token) if word not in STOP_WORDS and word.strip())
+        return
+    word = token.lower()
+    if word in STOP_WORDS:
+        return
+    if _COMPOUND.fullmatch(word):
+        yield from dict.fromkeys((word, *_subwords(word)))
+    else:
+        yield stem(word)
+
+
+def _subwords(part: str) -> Iterator[str]:
+    """A word inside an identifier: whole and, where it is a compound, by half; abbreviations as they are spoken."""
+    compound = _COMPOUND.fullmatch(part)
+    if compound:
+        yield part
+    for piece in (compound[1], compound[2]) if compound else (part,):
+        if piece.isdigit() and compound is None:
+            continue
+        yield stem(piece)
+        if piece in _SPOKEN:
+            yield stem(_SPOKEN[piece])
+
+
+@lru_cache(maxsize=1)
+def _segmenter():  # type: ignore[no-untyped-def]  # jieba carries no types
+    import logging
+
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    jieba.initialize()
+    for word in _CHINESE_TERMS.split():
+        jieba.add_word(word)
+    return jieba.cut_for_search

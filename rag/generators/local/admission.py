@@ -1,0 +1,104 @@
+"""Checks before work starts: does the prompt fit the context, and its keys and values the memory?
+
+A request that is too large loses its lowest passages, then its oldest turns; one that can never fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rag.errors import DoesNotFitInMemory, PromptTooLong
+from rag.generators.chat_prompt import ever_smaller
+from rag.generators.protocol import GenerationRequest
+from rag.models.capabilities import Capabilities
+
+_LEAST_ANSWER_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that can run.
+
+    Attributes:
+        request: with the passages and turns that fit.
+        prompt: its tokens.
+        max_new_tokens: longest answer.
+        kv_bytes: keys and values of prompt and longest answer.
+    """
+
+    request: GenerationRequest
+    prompt: list[int]
+    max_new_tokens: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The limits of one model on one machine.
+
+    Attributes:
+        tokenize: gives a request's prompt as tokens.
+        budget_bytes: for keys and values, of the running answer and kept prefixes together.
+        default_max_tokens: longest answer when the request names none.
+    """
+
+    capabilities: Capabilities
+    tokenize: Callable[[GenerationRequest], list[int]]
+    model_name: str
+    budget_bytes: int
+    dtype_bytes: int
+    default_max_tokens: int
+
+    def admit(self, request: GenerationRequest) -> Admitted:
+        """The request as it can run: smaller where it has to be.
+
+        Raises:
+            PromptTooLong: the question alone leaves no room for an answer in the context.
+            DoesNotFitInMemory: the question alone needs more bytes than the budget.
+        """
+        refusal: PromptTooLong | DoesNotFitInMemory | None = None
+        for smaller in ever_smaller(request):
+            prompt = self.tokenize(smaller)
+            refusal = self._refusal(len(prompt), smaller.max_tokens)
+            if refusal is None:
+                new = self._max_new_tokens(len(prompt), smaller.max_tokens)
+                return Admitted(smaller, prompt, new, self._bytes(len(prompt) + new))
+        raise refusal or ValueError("a request has at least one form")
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises as `admit` does, for the question alone: before anything is retrieved."""
+        refusal = self._refusal(len(self.tokenize(replace(request, passages=(), turns=()))), request.max_tokens)
+        if refusal is not None:
+            raise refusal
+
+    def _max_new_tokens(self, prompt_tokens: int, wanted: int | None) -> int:
+        """Longest answer: the wanted length, as far as the context reaches."""
+        return max(min(wanted or self.default_max_tokens, self.capabilities.context_tokens - prompt_tokens), 1)
+
+    def _refusal(self, prompt_tokens: int, wanted: int | None) -> PromptTooLong | DoesNotFitInMemory | None:
+        context = self.capabilities.context_tokens
+        room = min(wanted or self.default_max_tokens, max(context // 4, _LEAST_ANSWER_TOKENS))
+        if prompt_tokens + room > context:
+            return PromptTooLong(
+                f"The question makes a prompt of {prompt_tokens:,} tokens; {self.model_name} reads {context:,}, "
+                f"of which {room:,} are kept for the answer.",
+                hint="Ask a shorter question, or serve a model with a longer context.",
+            )
+        tokens = prompt_tokens + self._max_new_tokens(prompt_tokens, wanted)
+        needed = self._bytes(tokens)
+        if needed > self.budget_bytes:
+            return DoesNotFitInMemory(
+                f"{prompt_tokens:,} prompt tokens and {tokens - prompt_tokens:,} for the answer need "
+                f"{_mib(needed)} of keys and values ({_mib(self._bytes(1000))} for 1,000 tokens); "
+                f"the budget is {_mib(self.budget_bytes)}.",
+                hint="Ask for fewer max_tokens, or raise the budget (kv_budget_bytes).",
+            )
+        return None
+
+    def _bytes(self, tokens: int) -> int:
+        return self.capabilities.kv_bytes(tokens, self.dtype_bytes)
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,258 @@
+"""The decoding loop, with sampling, prompt lookup and the scoring of options: token ids in, token ids out.
+
+Before a step the cache holds exactly the tokens before those that are fed. `torch.inference_mode` belongs to a thread
+and a generator may be resumed on another one, so it is never held across a `yield`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rag.generators.local.cache import SlabCache
+from rag.generators.prompts import CHOICE_LETTERS
+from rag.models.memory import PREFILL_CHUNK_TOKENS
+
+_LONGEST_NGRAM = 4
+_SHORTEST_NGRAM = 2
+
+
+def new_cache(model: Any, capacity_tokens: int, *, cuttable: bool) -> Any:
+    """A slab for models that keep every token, else the library's own cache for the model's layers."""
+    if cuttable:
+        return SlabCache(model.config.get_text_config(decoder=True).num_hidden_layers, capacity_tokens)
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
+
+
+def prefill(
+    model: Any,
+    prompt: Sequence[int],
+    cache: Any,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+) -> Any:
+    """Feeds the rest of the prompt that the cache does not hold; gives the logits after its last token, (1, vocab).
+
+    The prompt is read in pieces, so that its activations stay small and a cancelled request stops early.
+
+    Returns:
+        None when it was cancelled.
+    """
+    import torch
+
+    done = cache.get_seq_length()
+    if not 0 <= done < len(prompt):
+        raise ValueError(f"a cache of {done} tokens cannot precede a prompt of {len(prompt)}")
+    logits = None
+    while done < len(prompt):
+        if cancelled():
+            return None
+        piece = list(prompt[done : done + chunk_tokens])
+        with torch.inference_mode():
+            logits = _step(model, piece, cache, keep=1)
+        done += len(piece)
+    return logits
+
+
+def decode(
+    model: Any,
+    prompt: Sequence[int],
+    cache: Any,
+    *,
+    max_new_tokens: int,
+    stop_tokens: frozenset[int] = frozenset(),
+    sampler: Sampler | None = None,
+    lookup_tokens: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+) -> Iterator[int]:
+    """Yields tokens until a stop token (yielded too), `max_new_tokens`, or cancellation.
+
+    Args:
+        model: a transformers decoder.
+        prompt: the whole prompt, also the part that the cache holds.
+        cache: as `new_cache` made it; may already hold the beginning of the prompt.
+        lookup_tokens: longest guess of prompt lookup (0: none; needs a cache that can be cut).
+    """
+    import torch
+
+    sampler = sampler or Sampler()
+    lookup = PromptLookup(list(prompt) if lookup_tokens else [], lookup_tokens)
+    logits = prefill(model, prompt, cache, cancelled=cancelled, chunk_tokens=chunk_tokens)
+    if logits is None:
+        return
+    held = len(prompt)  # tokens that are final: the cache holds all of them but the last written one
+    guess: list[int] = []
+    written_tokens = 0
+    while written_tokens < max_new_tokens and not cancelled():
+        written = sampler.accept(logits, guess)[: max_new_tokens - written_tokens]
+        lookup.accepted(len(written) - 1, len(guess))
+        for place, token in enumerate(written):
+            if place and cancelled():
+                return
+            yield token
+            if token in stop_tokens:
+                return
+        written_tokens += len(written)
+        if written_tokens >= max_new_tokens:
+            return
+        held += len(written)
+        if guess:
+            cache.cut(held - 1)  # takes back the guessed tokens that were not written
+        lookup.extend(written)
+        guess = lookup.guess(max_new_tokens - written_tokens - 1) if lookup_tokens else []
+        with torch.inference_mode():
+            logits = _step(model, [written[-1], *guess], cache, keep=len(guess) + 1)
+
+
+def _step(model: Any, tokens: list[int], cache: Any, *, keep: int) -> Any:
+    """Feeds tokens behind the cache; logits of the last `keep` of them, (keep, vocab), in the model's own dtype."""
+    import torch
+
+    ids = torch.tensor([tokens], device=model.device)
+    output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=keep)
+    return output.logits[0]
+
+
+class Sampler:
+    """Picks tokens from logits: greedily, or by temperature and nucleus with a seed.
+
+    One random number is drawn for each written token and none for a rejected guess, so the same seed gives the same
+    text with and without prompt lookup.
+
+    Args:
+        temperature: 0 takes the most likely token; above, logits are divided by it.
+        top_p: the smallest set of tokens whose probabilities reach this sum is kept (1 keeps all).
+        seed: None takes one from the system's randomness.
+    """
+
+    def __init__(self, temperature: float = 0.0, top_p: float = 1.0, seed: int | None = None) -> None:
+        self._temperature = temperature
+        self._top_p = top_p
+        self._random: Any = None
+        if temperature > 0:
+            import torch
+
+            self._random = torch.Generator()
+            if seed is None:
+                self._random.seed()
+            else:
+                self._random.manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
+
+    def accept(self, logits: Any, guess: list[int]) -> list[int]:
+        """Tokens to write: the guess up to the first token that differs from the one drawn, then the drawn one.
+
+        Args:
+            logits: (len(guess) + 1, vocab), row i the distribution after the first i guessed tokens.
+        """
+        if self._random is None:
+            picks: list[int] = logits.argmax(dim=-1).tolist()
+            agreed = 0
+            while agreed < len(guess) and picks[agreed] == guess[agreed]:
+                agreed += 1
+            return picks[: agreed + 1]
+        written: list[int] = []
+        for row in range(len(guess) + 1):
+            written.append(self._draw(logits[row]))
+            if row < len(guess) and written[-1] != guess[row]:
+                break
+        return written
+
+    def _draw(self, logits: Any) -> int:
+        import torch
+
+        probabilities = torch.softmax(logits.float().cpu() / self._temperature, dim=-1)
+        ordered, tokens = probabilities.sort(descending=True, stable=True)
+        cumulative = ordered.cumsum(0)
+        kept = int((cumulative - ordered < self._top_p).sum())  # the most likely token always stays
+        point = torch.rand((), generator=self._random) * cumulative[kept - 1]
+        place = int(torch.searchsorted(cumulative[:kept], point, right=True))
+        return int(tokens[min(place, kept - 1)])
+
+
+class PromptLookup:
+    """Guesses the next tokens: those after the latest earlier occurrence of the last n tokens, longest n first.
+
+    An answer that quotes its passages repeats runs of the prompt; a step verifies a whole run (prompt lookup decoding,
+    A. Saxena, 2023). The guess grows and shrinks with what was accepted lately, so that text without repetition costs
+    almost nothing.
+
+    Args:
+        tokens: the prompt.
+        most_tokens: longest guess; 0 never guesses.
+    """
+
+    def __init__(self, tokens: list[int], most_tokens: int) -> None:
+        self._tokens: list[int] = []
+        self._most = most_tokens
+        self._allowed = most_tokens
+        # n-gram -> position after its last and last-but-one occurrence: the last one is the tail itself
+        self._after: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.extend(tokens)
+
+    def extend(self, tokens: list[int]) -> None:
+        """Adds tokens that were written."""
+        if not self._most:
+            return
+        for token in tokens:
+            self._tokens.append(token)
+            end = len(self._tokens)
+            for n in range(_SHORTEST_NGRAM, min(_LONGEST_NGRAM, end) + 1):
+                ngram = tuple(self._tokens[end - n : end])
+                last, _ = self._after.get(ngram, (0, 0))
+                self._after[ngram] = (end, last)
+
+    def guess(self, room_tokens: int) -> list[int]:
+        """Likely next tokens, at most `room_tokens` and what earlier acceptance allows; empty without a match."""
+        most = min(self._allowed, room_tokens)
+        if most <= 0:
+            return []
+        end = len(self._tokens)
+        for n in range(min(_LONGEST_NGRAM, end), _SHORTEST_NGRAM - 1, -1):
+            _, before = self._after[tuple(self._tokens[end - n : end])]
+            if before:
+                return self._tokens[before : before + most]
+        return []
+
+    def accepted(self, accepted_tokens: int, guessed_tokens: int) -> None:
+        """Adapts to a verified guess: full acceptance doubles the next one, none halves it (never below 1)."""
+        if guessed_tokens and accepted_tokens == guessed_tokens:
+            self._allowed = min(self._most, max(2, 2 * self._allowed))
+        elif guessed_tokens:
+            self._allowed = max(1, min(self._allowed, 2 * accepted_tokens) if accepted_tokens else self._allowed // 2)
+
+
+def option_log_probability(model: Any, logits: Any, option: Sequence[int], cache: Any) -> float:
+    """log P(option | prompt): the sum over the option's tokens (lm-evaluation-harness `acc`).
+
+    Args:
+        logits: (1, vocab) after the prompt.
+        cache: holds the prompt; afterwards also the option.
+    """
+    import torch
+
+    with torch.inference_mode():
+        total = float(logits[-1].float().log_softmax(-1)[option[0]])
+        if len(option) > 1:
+            fed = torch.tensor([list(option[:-1])], device=model.device)
+            output = model(input_ids=fed, past_key_values=cache, use_cache=True, logits_to_keep=len(option) - 1)
+            rows = output.logits[0].float().log_softmax(-1)
+            wanted = torch.tensor(list(option[1:]), device=rows.device)
+            total += float(rows.gather(1, wanted[:, None]).sum())
+    return total
+
+
+def letter_log_probabilities(model: Any, tokenizer: Any, prompt: Sequence[int], cache: Any, count: int) -> list[float]:
+    """log P of each option's letter as the answer's first token, with and without a space before it, the larger."""
+    logits = prefill(model, prompt, cache)
+    if logits is None:
+        raise ValueError("a prompt without `cancelled` is read to its end")
+    row = logits[-1].float().log_softmax(-1)
+    scores = []
+    for letter in CHOICE_LETTERS[:count]:
+        tokens = {tokenizer.encode(text, add_special_tokens=False)[-1] for text in (letter, f" {letter}")}
+        scores.append(max(float(row[token]) for token in tokens))
+    return scores

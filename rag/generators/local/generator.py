@@ -1,0 +1,257 @@
+"""The `local` generator: a transformers model in this process, with LoRA adapters by name and reused prefixes.
+
+A request is admitted (`admission`), waits for the model's thread (`thread`), continues from a kept prefix (`cache`),
+is decoded (`decode`) and turned into text (`stream_text`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from indexes.errors import Cancelled
+from rag.errors import ArmUnavailable
+from rag.generators.chat_prompt import ChatPrompt
+from rag.generators.local.admission import Admission, Admitted
+from rag.generators.local.cache import CacheKey, PrefixCache
+from rag.generators.local.decode import (
+    Sampler,
+    decode,
+    letter_log_probabilities,
+    new_cache,
+    option_log_probability,
+    prefill,
+)
+from rag.generators.local.thread import ModelThread
+from rag.generators.prompts import render_choices, says_unknown
+from rag.generators.protocol import (
+    ChoiceScores,
+    GenerationDone,
+    GenerationRequest,
+    TextPiece,
+    adapter_of,
+    arms_with,
+)
+from rag.generators.stream_text import AnswerText, TextStream
+from rag.models.adapters import AdapterSet, load_adapters
+from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
+from rag.models.loading import LoadedModel, load_model
+from rag.settings import GeneratorSettings
+from rag.types import RETRIEVING_ARMS, Arm, Usage
+
+_FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
+_MOST_CPU_KV_BUDGET_BYTES = 4 << 30
+
+
+class LocalGenerator:
+    """Writes answers with one model in memory. `load_local_generator` makes it."""
+
+    def __init__(self, loaded: LoadedModel, adapters: AdapterSet, settings: GeneratorSettings) -> None:
+        self._loaded = loaded
+        self._model = loaded.model
+        self._adapters = adapters
+        self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
+        self._chat = ChatPrompt(loaded.tokenizer, loaded.name)
+        self._stop_tokens = _stop_tokens(loaded)
+        budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
+        reuses = settings.prefix_cache and loaded.capabilities.keeps_every_token
+        self._prefixes = PrefixCache(budget if reuses else 0)
+        self._admission = Admission(
+            loaded.capabilities, self._chat.tokens, loaded.name, budget, loaded.dtype_bytes, settings.max_tokens
+        )
+        self._thread = ModelThread(settings.max_queue, settings.queue_timeout_s, self._free_memory)
+
+    @property
+    def name(self) -> str:
+        """`local`."""
+        return "local"
+
+    @property
+    def model_name(self) -> str:
+        """The model's path or hub name."""
+        return self._loaded.name
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model in memory, for reports."""
+        return self._loaded
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """All four with an adapter, `base` and `rag` without."""
+        return arms_with(self.adapters)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded adapters."""
+        return self._adapters.names
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuses before retrieval what can never run, or not now.
+
+        Raises:
+            ArmUnavailable: a tuned arm without its adapter.
+            PromptTooLong, DoesNotFitInMemory: the question alone is too large.
+            Busy: too many answers wait for the model.
+        """
+        adapter_of(request, self.adapters)
+        self._admission.check(request)
+        self._thread.check_room()
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        """As `Generator.stream`.
+
+        Raises:
+            ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
+        """
+        adapter = adapter_of(request, self.adapters)
+        admitted = self._admission.admit(request)
+        yield from self._thread.iterate(lambda stop: self._answer(admitted, adapter, stop), request.cancelled)
+
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        """Scores options by likelihood: `scores` per byte, `extra` holds `sum_logprob`, `per_byte` and `letters`."""
+        adapter = adapter_of(request, self.adapters)
+        longest = max(len(self._chat.text_tokens(choice)) for choice in choices)
+        admitted = self._admission.admit(replace(request, max_tokens=longest))
+        listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
+        lettered = self._admission.admit(listed)
+        return self._thread.call(lambda: self._score(admitted, lettered, adapter, choices))
+
+    def close(self) -> None:
+        """Stops the thread and drops all kept prefixes."""
+        self._thread.close()
+        self._prefixes.clear()
+
+    def _answer(
+        self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]
+    ) -> Iterator[TextPiece | GenerationDone]:
+        """Runs on the model's thread."""
+        reset_peak_memory(self._loaded.device)
+        request, prompt = admitted.request, admitted.prompt
+        cache, key, reused = self._open(admitted, adapter)
+        text = TextStream(self._loaded.tokenizer)
+        answer = AnswerText(request.stop, inside_reasoning=self._chat.opens_reasoning(prompt))
+        written: list[int] = []
+        first_at = last_at = time.perf_counter()
+        tokens = decode(
+            self._model,
+            prompt,
+            cache,
+            max_new_tokens=admitted.max_new_tokens,
+            stop_tokens=self._stop_tokens,
+            sampler=Sampler(request.temperature, request.sampling_top_p, request.seed),
+            lookup_tokens=self._lookup_tokens,
+            cancelled=lambda: stop() or request.cancelled(),
+        )
+        for token in tokens:
+            last_at = time.perf_counter()
+            first_at = last_at if not written else first_at
+            written.append(token)
+            if token not in self._stop_tokens and (piece := answer.push(text.push(token))):
+                yield TextPiece(piece)
+            if answer.stopped:
+                break
+        if rest := answer.push(text.finish()) + answer.finish():
+            yield TextPiece(rest)
+        if stop() or request.cancelled():
+            self._keep(key, prompt, written, cache)
+            raise Cancelled("The answer was stopped.")
+        seconds = last_at - first_at
+        yield GenerationDone(
+            usage=Usage(len(prompt), reused, len(written)),
+            tokens_per_s=(len(written) - 1) / seconds if seconds > 0 else 0.0,
+            peak_memory_bytes=peak_memory_bytes(self._loaded.device),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(answer.shown),
+            passages_used=len(request.passages),
+        )
+        self._keep(key, prompt, written, cache)  # after the last item, so that its consumer need not wait for the copy
+
+    def _score(
+        self, admitted: Admitted, lettered: Admitted, adapter: str | None, choices: tuple[str, ...]
+    ) -> ChoiceScores:
+        """Runs on the model's thread."""
+        sums: list[float] = []
+        first_reused = 0
+        for choice in choices:
+            cache, key, reused = self._open(admitted, adapter)  # reuses all but one token after the first option
+            first_reused = first_reused if sums else reused
+            logits = prefill(self._model, admitted.prompt, cache)
+            self._keep(key, admitted.prompt, [], cache)
+            sums.append(option_log_probability(self._model, logits, self._chat.text_tokens(choice), cache))
+        cache, key, _ = self._open(lettered, adapter)
+        letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(choices))
+        self._keep(key, lettered.prompt, [], cache)
+        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
+        usage = Usage(len(admitted.prompt) + len(lettered.prompt), first_reused, 0)
+        extra = {"sum_logprob": tuple(sums), "per_byte": per_byte, "letters": tuple(letters)}
+        read = min(len(admitted.request.passages), len(lettered.request.passages))
+        return ChoiceScores(per_byte, usage, extra, passages_used=read)
+
+    def _open(self, admitted: Admitted, adapter: str | None) -> tuple[Any, CacheKey, int]:
+        """Switches the adapter and opens a cache that begins with the longest kept prefix: (cache, key, its tokens)."""
+        self._adapters.activate(adapter)
+        key = CacheKey(
+            self._adapters.fingerprint,
+            self._adapters.revision(adapter),
+            self._loaded.quantization,
+            self._loaded.dtype,
+        )
+        known = self._prefixes.find(key, admitted.prompt[:-1])  # at least one token must be read for its logits
+        self._prefixes.shrink_to(self._admission.budget_bytes - admitted.kv_bytes)
+        capacity = len(admitted.prompt) + admitted.max_new_tokens
+        cache = new_cache(self._model, capacity, cuttable=self._loaded.capabilities.keeps_every_token)
+        reused = 0
+        for segment, tokens in known:
+            cache.append(segment, tokens)
+            reused += tokens
+        return cache, key, reused
+
+    def _keep(self, key: CacheKey, prompt: list[int], written: list[int], cache: Any) -> None:
+        """Keeps what was read and written; the last written token was never fed, guesses beyond it do not count."""
+        if self._prefixes.capacity_bytes <= 0:
+            return
+        tokens = (prompt + written[:-1])[: cache.get_seq_length()]
+        self._prefixes.keep(key, tokens, cache.copy_out)
+
+    def _free_memory(self) -> None:
+        self._prefixes.clear()
+        if self._loaded.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def load_local_generator(settings: GeneratorSettings) -> LocalGenerator:
+    """Loads model and adapters (seconds to minutes).
+
+    Raises:
+        ArmUnavailable: no model is named.
+        ModelCannotLoad, AdapterMismatch, DoesNotFitInMemory: see `load_model` and `load_adapters`.
+    """
+    if not settings.model:
+        raise ArmUnavailable(
+            "The local generator needs a model.", hint="Name one with --model PATH_OR_NAME, e.g. Qwen/Qwen3-0.6B."
+        )
+    loaded = load_model(
+        settings.model,
+        quantization=settings.quantization,
+        device=settings.device,
+        dtype=settings.dtype,
+        context_cap_tokens=settings.context_tokens,
+    )
+    return LocalGenerator(loaded, load_adapters(loaded, settings.adapters), settings)
+
+
+def default_kv_budget_bytes(device: str) -> int:
+    """Half of the memory left free by the weights; on a CPU, whose memory others need too, at most 4 GiB."""
+    share = int(free_memory_bytes(device) * _FREE_SHARE)
+    return share if device.startswith("cuda") else min(share, _MOST_CPU_KV_BUDGET_BYTES)
+
+
+def _stop_tokens(loaded: LoadedModel) -> frozenset[int]:
+    """Tokens that end an answer, by the model's generation settings and its tokenizer."""
+    found = getattr(loaded.model.generation_config, "eos_token_id", None)
+    listed = found if isinstance(found, list) else [found]
+    return frozenset(token for token in (*listed, loaded.tokenizer.eos_token_id) if token is not None)

@@ -1,0 +1,93 @@
+"""Chinese terms of GPU programming in English, for embedded models that read English only.
+
+`glossary.tsv` holds one entry per line: Chinese forms separated by `|`, a tab, the English words that an English book
+would use: the best rendering first, after ` / ` other words that books use too. A question is covered with entries so
+that as few characters as possible stay uncovered, then by the fewest entries: 共享内存 is `shared memory`, not 共享 and
+内存 apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from indexes.words import CJK
+
+_PIECE = re.compile(rf"[{CJK}]+|[A-Za-z_][\w.:<>+#-]*(?:\(\))?|\d[\d.,]*(?:\s?[A-Za-z%]+)?")
+_CJK = re.compile(f"[{CJK}]")
+
+SYNONYMS = " / "
+NOTHING = "-"
+"""The English of words that say nothing in a search (的, 了, 请问)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """English for a Chinese term: `best` reads as part of a sentence, `others` are further words to look for."""
+
+    best: str
+    others: str = ""
+
+
+@cache
+def load_glossary() -> Mapping[str, Rendering]:
+    """Chinese form -> English.
+
+    Raises:
+        ValueError: a line without a tab, or a form given twice; the line is named by its number.
+    """
+    entries: dict[str, Rendering] = {}
+    text = files("rag").joinpath("glossary.tsv").read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        forms, _, english = line.partition("\t")
+        if not english.strip():
+            raise ValueError(f"glossary.tsv:{number}: no tab between Chinese and English: {line!r}")
+        best, _, others = english.strip().partition(SYNONYMS)
+        for form in forms.split("|"):
+            if form in entries:
+                raise ValueError(f"glossary.tsv:{number}: {form!r} is given twice")
+            entries[form] = Rendering("" if best == NOTHING else best, others)
+    return entries
+
+
+def translate_terms(text: str, *, synonyms: bool = False) -> str:
+    """The English words for the Chinese terms of `text`, its own Latin words and numbers kept, in its order.
+
+    Args:
+        synonyms: also the other words that books use, for a lexical search.
+    """
+    words: list[str] = []
+    for piece in _PIECE.findall(text):
+        if not _CJK.match(piece):
+            words.append(piece.rstrip(".,:"))
+            continue
+        for rendering in cover(piece):
+            words.extend((rendering.best, rendering.others) if synonyms else (rendering.best,))
+    return " ".join(word for word in words if word)
+
+
+def cover(run: str) -> tuple[Rendering, ...]:
+    """Renderings for a run of Chinese characters; characters that no entry covers are left out."""
+    glossary = load_glossary()
+    longest = _longest_form()
+    best: list[tuple[int, int, tuple[Rendering, ...]]] = [(0, 0, ())]
+    for end in range(1, len(run) + 1):
+        missed, parts, found = best[end - 1]
+        options = [(missed + 1, parts, found)]
+        for start in range(max(0, end - longest), end):
+            rendering = glossary.get(run[start:end])
+            if rendering is not None:
+                missed, parts, found = best[start]
+                options.append((missed, parts + 1, (*found, rendering)))
+        best.append(min(options, key=lambda option: option[:2]))
+    return best[-1][2]
+
+
+@cache
+def _longest_form() -> int:
+    return max(map(len, load_glossary()), default=1)

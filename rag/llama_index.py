@@ -1,0 +1,230 @@
+"""llama-index, both ways: our retriever and generators as its parts, and its LLMs as our generator.
+
+The product imports this file only for `generator = llama_index`. Examples that the tests run: `docs/llama-index.md`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+)
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.llms import LLM, CustomLLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from indexes.errors import Cancelled, InvalidInput
+from indexes.llama_index import load_part, to_text_node
+from indexes.types import Filters
+from rag.errors import ArmUnavailable, GenerationFailed
+from rag.generators.prompts import render_messages, says_unknown
+from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.stream_text import ReasoningFilter
+from rag.models.devices import peak_memory_bytes
+from rag.retrieval import HybridRetriever
+from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Turn, Usage
+
+# --- our parts for llama-index
+
+
+class PassageRetriever(BaseRetriever):
+    """Our search by meaning and by words as a llama-index retriever.
+
+    Args:
+        retriever: such as `HybridRetriever(library, RetrievalSettings())`.
+        top_k: most nodes given.
+        filters: books, chapters and pages to search in.
+    """
+
+    def __init__(self, retriever: HybridRetriever, top_k: int = 5, filters: Filters | None = None) -> None:
+        super().__init__()
+        self._retriever = retriever
+        self._top_k = top_k
+        self._filters = filters or Filters()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        found = self._retriever.search(query_bundle.query_str, self._filters)
+        return [NodeWithScore(node=to_text_node(hit.node), score=hit.score) for hit in found.hits[: self._top_k]]
+
+
+class GeneratorLLM(CustomLLM):
+    """A `Generator` as a llama-index LLM: prompts go to the bare model (`base`), or through an adapter (`tuned`).
+
+    A chat's last user message is the question and earlier exchanges are its turns. System messages are left out: the
+    generator has its own.
+    """
+
+    context_window: int = Field(default=4096, description="Tokens of prompt and answer together.")
+    max_tokens: int = Field(default=512, description="Longest answer.")
+    temperature: float = Field(default=0.0, description="0 is greedy.")
+    adapter: str | None = Field(default=None, description="Name of the LoRA adapter, None for the bare model.")
+    _generator: Generator = PrivateAttr()
+
+    def __init__(self, generator: Generator, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._generator = generator
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """What llama-index plans prompts with."""
+        return LLMMetadata(
+            context_window=self.context_window,
+            num_output=self.max_tokens,
+            is_chat_model=True,
+            model_name=self._generator.model_name,
+        )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """llama-index's name of the class."""
+        return "CoalesceGenerator"
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """The whole answer to a prompt; raises what the generator raises."""
+        return CompletionResponse(text="".join(self._pieces(self._request(prompt, (), kwargs))))
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """The answer as it is written."""
+
+        def responses() -> CompletionResponseGen:
+            text = ""
+            for piece in self._pieces(self._request(prompt, (), kwargs)):
+                text += piece
+                yield CompletionResponse(text=text, delta=piece)
+
+        return responses()
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """The whole answer to a chat's last message."""
+        text = "".join(self._pieces(self._chat_request(messages, kwargs)))
+        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text))
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """The answer to a chat's last message as it is written."""
+
+        def responses() -> ChatResponseGen:
+            text = ""
+            for piece in self._pieces(self._chat_request(messages, kwargs)):
+                text += piece
+                yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=piece)
+
+        return responses()
+
+    def _pieces(self, request: GenerationRequest) -> Iterator[str]:
+        return (piece.text for piece in self._generator.stream(request) if isinstance(piece, TextPiece))
+
+    def _chat_request(self, messages: Sequence[ChatMessage], kwargs: dict[str, Any]) -> GenerationRequest:
+        turns: list[Turn] = []
+        question: str | None = None
+        for message in messages:
+            if message.role == MessageRole.USER:
+                question = message.content or ""
+            elif message.role == MessageRole.ASSISTANT and question is not None:
+                turns.append(Turn(question, message.content or ""))
+                question = None
+        if not question:
+            raise InvalidInput("The chat does not end with a question.", hint="Let the last message be the user's.")
+        return self._request(question, tuple(turns), kwargs)
+
+    def _request(self, question: str, turns: tuple[Turn, ...], kwargs: dict[str, Any]) -> GenerationRequest:
+        arm: Arm = "tuned" if self.adapter else "base"
+        return GenerationRequest(
+            question,
+            arm,
+            turns=turns,
+            adapter=self.adapter,
+            max_tokens=kwargs.get("max_tokens", self.max_tokens),
+            temperature=kwargs.get("temperature", self.temperature),
+        )
+
+
+# --- llama-index's parts for us
+
+
+def load_llm(spec: str) -> LlamaIndexGenerator:
+    """The generator over the LLM that the setting `model` names. Raises InvalidInput."""
+    return LlamaIndexGenerator(load_part(spec, LLM), spec)  # type: ignore[type-abstract]
+
+
+class LlamaIndexGenerator:
+    """A llama-index LLM as our `Generator`, for the arms `base` and `rag`.
+
+    How long an answer gets and how it is sampled are the LLM's own settings, given where it is named. Token counts are
+    0 where the LLM reports none.
+    """
+
+    name = "llama_index"
+    arms: tuple[Arm, ...] = ("base", "rag")
+    adapters: tuple[str, ...] = ()
+
+    def __init__(self, llm: LLM, spec: str) -> None:
+        self._llm = llm
+        self.model_name = llm.metadata.model_name or spec.partition("?")[0]
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises ArmUnavailable for the tuned arms."""
+        if request.arm in TUNED_ARMS:
+            raise ArmUnavailable(
+                f"The arm {request.arm} needs a LoRA adapter; a llama-index LLM has none.",
+                hint="Use --generator local or remote with --adapter.",
+            )
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        """As `Generator.stream`. Raises GenerationFailed with what the LLM raised, Cancelled."""
+        self.check(request)
+        messages = [ChatMessage(role=one["role"], content=one["content"]) for one in render_messages(request)]
+        reasoning, written, usage = ReasoningFilter(), "", Usage()
+        started = time.perf_counter()
+        for response in self._responses(messages):
+            if request.cancelled():
+                raise Cancelled("The answer was stopped.")
+            usage = _usage(response, usage)
+            if text := reasoning.push(response.delta or ""):
+                written += text
+                yield TextPiece(text)
+        if text := reasoning.finish():
+            written += text
+            yield TextPiece(text)
+        seconds = time.perf_counter() - started
+        yield GenerationDone(
+            usage=usage,
+            tokens_per_s=usage.completion_tokens / seconds if seconds > 0 else 0.0,
+            peak_memory_bytes=peak_memory_bytes("cpu"),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(written),
+            passages_used=len(request.passages),
+        )
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _responses(self, messages: list[ChatMessage]) -> Iterator[ChatResponse]:
+        try:
+            yield from self._llm.stream_chat(messages)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise GenerationFailed(
+                f"The LLM {self.model_name} failed: {reason}", hint="See that its engine runs."
+            ) from error
+
+
+def _usage(response: ChatResponse, before: Usage) -> Usage:
+    """The counts of a response, as OpenAI's and most others give them; those of the response before without any."""
+    counts = response.additional_kwargs
+    if "completion_tokens" not in counts:
+        return before
+    return Usage(int(counts.get("prompt_tokens") or 0), 0, int(counts["completion_tokens"] or 0))

@@ -1,0 +1,300 @@
+"""LoRA adapters: what a folder holds, whether it belongs to a base model, and switching several over one base.
+
+A base is identified by a fingerprint that survives quantization: its shape, and the bytes of its norms and embeddings,
+which quantizing leaves alone, rounded to bfloat16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rag.errors import AdapterMismatch, ModelCannotLoad, first_line
+from rag.models.folder import tensor_shapes
+from rag.models.loading import LoadedModel
+from rag.models.memory import linear_layers
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+RECORD_FILE = "coalesce_adapter.json"
+
+_EMBEDDING_ROWS = 256
+_NOT_IDENTITY = frozenset(
+    {
+        "quantization_config", "dtype", "torch_dtype", "use_cache", "transformers_version", "_name_or_path",
+        "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRecord:
+    """How an adapter came to be.
+
+    Attributes:
+        base_model: the base as it was named; base_fingerprint: see the function of that name.
+        quantization: of the base while training.
+        data_sha256: of the training rows in their order; num_rows: how many.
+        with_passages: whether the training prompts held passages.
+        settings: of the training; metrics: what it reached; versions: of the libraries.
+    """
+
+    base_model: str
+    base_fingerprint: str
+    quantization: str
+    data_sha256: str
+    num_rows: int
+    with_passages: bool
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
+    versions: dict[str, str] = field(default_factory=dict)
+    created_at: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Writes the record into an adapter folder."""
+        (folder / RECORD_FILE).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class LoraLayer:
+    """One adapted linear layer: its name in the base model and its shape."""
+
+    module: str
+    in_features: int
+    out_features: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolder:
+    """A LoRA adapter.
+
+    Attributes:
+        config: content of `adapter_config.json`.
+        layers: what it adapts; other_tensors: names of tensors that belong to no LoRA pair.
+        revision: hash of the weights, part of the prefix cache's key.
+        record: ours, None for an adapter made elsewhere.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    layers: tuple[LoraLayer, ...]
+    other_tensors: tuple[str, ...]
+    revision: str
+    record: AdapterRecord | None
+
+
+def read_adapter(path: Path) -> AdapterFolder:
+    """Reads an adapter folder.
+
+    Raises:
+        ModelCannotLoad: it is missing, incomplete or damaged.
+        AdapterMismatch: it is of another kind than LoRA, or its tensors contradict its config.
+    """
+    again = "Give the folder that `coalesce tune --out` wrote."
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (path / name).is_file():
+            raise ModelCannotLoad(f"{path} is not an adapter: it holds no {name}.", hint=again)
+    try:
+        config = json.loads((path / CONFIG_FILE).read_text("utf-8"))
+        record = _read_record(path / RECORD_FILE)
+        shapes = tensor_shapes(path / WEIGHTS_FILE)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelCannotLoad(f"The adapter {path} is damaged: {error}", hint=again) from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else None
+        raise AdapterMismatch(f"The adapter {path} is of kind {kind}, not LoRA.", hint="Only LoRA adapters are served.")
+    layers, others = _pair(path, shapes)
+    _check_ranks(path, config, layers)
+    digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes())
+    digest.update(json.dumps(config, sort_keys=True).encode())
+    return AdapterFolder(path, config, layers, others, digest.hexdigest()[:16], record)
+
+
+def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
+    """Checks that an adapter belongs to the loaded `model`, called `base_model` in messages.
+
+    Raises:
+        AdapterMismatch: its record names another base, a layer is missing or has another width, or only some of the
+            base's layers of one kind are adapted.
+    """
+    retrain = "Serve it on the base it was trained on, or train one for this base with `coalesce tune`."
+    name, record = adapter.path.name, adapter.record
+    if record is not None and record.base_fingerprint != (fingerprint := base_fingerprint(model)):
+        raise AdapterMismatch(
+            f"The adapter {name} was trained on {record.base_model} ({record.base_fingerprint}); "
+            f"{base_model} is {fingerprint}.",
+            hint=f"Serve it with --model {record.base_model}, or train one for this base with `coalesce tune`.",
+        )
+    shapes = {layer: (module.in_features, module.out_features) for layer, module in linear_layers(model)}
+    for layer in adapter.layers:
+        shape = shapes.get(layer.module)
+        if shape is None:
+            raise AdapterMismatch(
+                f"The adapter {name} adapts {layer.module}, which {base_model} does not have.", hint=retrain
+            )
+        if shape != (layer.in_features, layer.out_features):
+            raise AdapterMismatch(
+                f"The adapter {name} expects {layer.module} to be {layer.in_features} → {layer.out_features}; "
+                f"in {base_model} it is {shape[0]} → {shape[1]}.",
+                hint=retrain,
+            )
+    adapted = {layer.module for layer in adapter.layers}
+    kinds = {module.rpartition(".")[2] for module in adapted}
+    restricted = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
+    left_out = [module for module in shapes if module.rpartition(".")[2] in kinds and module not in adapted]
+    if left_out and not restricted:
+        raise AdapterMismatch(
+            f"The adapter {name} adapts {len(adapted)} layers; {base_model} has {len(adapted) + len(left_out)} of "
+            "these kinds, so it was trained on another base.",
+            hint=retrain,
+        )
+
+
+def base_fingerprint(model: Any) -> str:
+    """16 hexadecimal digits for a loaded `transformers` model, the same in every quantization."""
+    import torch
+
+    config = model.config.to_dict()
+    shape = {name: value for name, value in config.items() if name not in _NOT_IDENTITY and not name.startswith("_")}
+    digest = hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode())
+    rows = model.get_input_embeddings().weight.detach()[:_EMBEDDING_ROWS]
+    norms = [p.detach() for name, p in model.named_parameters() if name.endswith("norm.weight") and p.dim() == 1]
+    for tensor in (rows, *norms):
+        numbers = tensor.to(device="cpu", dtype=torch.bfloat16).contiguous()
+        digest.update(numbers.view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _pair(path: Path, shapes: dict[str, list[int]]) -> tuple[tuple[LoraLayer, ...], tuple[str, ...]]:
+    """LoRA pairs by layer, and the names of all other tensors."""
+    layers, others = [], []
+    for name, shape in sorted(shapes.items()):
+        if name.endswith(".lora_A.weight") and len(shape) == 2:
+            partner = shapes.get(name.replace(".lora_A.", ".lora_B."))
+            module = name.removesuffix(".lora_A.weight").removeprefix("base_model.model.")
+            if partner is None or partner[1] != shape[0]:
+                raise AdapterMismatch(
+                    f"The adapter {path.name} has ranks {shape[0]} and {partner and partner[1]} in {module}.",
+                    hint="Its weights are mixed from two adapters: train it again.",
+                )
+            layers.append(LoraLayer(module, shape[1], partner[0], shape[0]))
+        elif not name.endswith(".lora_B.weight"):
+            others.append(name)
+    return tuple(layers), tuple(others)
+
+
+def _check_ranks(path: Path, config: dict[str, Any], layers: tuple[LoraLayer, ...]) -> None:
+    """The config's rank must be the tensors' (a `rank_pattern` may name exceptions)."""
+    if not layers:
+        raise AdapterMismatch(f"The adapter {path.name} holds no LoRA layers.", hint="Train it again.")
+    if config.get("rank_pattern"):
+        return
+    wrong = next((layer for layer in layers if layer.rank != config.get("r")), None)
+    if wrong is not None:
+        raise AdapterMismatch(
+            f"The adapter {path.name} says rank {config.get('r')} but {wrong.module} has rank {wrong.rank}.",
+            hint="Its config and its weights belong to different adapters: train it again.",
+        )
+
+
+def _read_record(file: Path) -> AdapterRecord | None:
+    if not file.is_file():
+        return None
+    content = json.loads(file.read_text("utf-8"))
+    known = AdapterRecord.__dataclass_fields__
+    return AdapterRecord(**{name: value for name, value in content.items() if name in known})
+
+
+class AdapterSet:
+    """The adapters over one loaded model; `load_adapters` makes it.
+
+    Args:
+        peft_model: the `peft.PeftModel` around the base; None without adapters.
+        folders: adapters by name.
+        fingerprint: of the base model.
+    """
+
+    def __init__(self, peft_model: Any, folders: Mapping[str, AdapterFolder], fingerprint: str) -> None:
+        self._peft_model = peft_model
+        self._folders = dict(folders)
+        self._peft_names = {name: _peft_name(number) for number, name in enumerate(self._folders)}
+        self.fingerprint = fingerprint
+        self._active: str | None = None
+        self._switch(None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Adapters that can be activated."""
+        return tuple(self._folders)
+
+    def revision(self, name: str | None) -> str | None:
+        """Hash of an adapter's weights; None for the bare base."""
+        return None if name is None else f"{name}@{self._folders[name].revision}"
+
+    def activate(self, name: str | None) -> None:
+        """Switches the model to adapter `name`, or to the bare base. Only the thread that owns the model may."""
+        if name != self._active:
+            self._switch(name)
+
+    def _switch(self, name: str | None) -> None:
+        if self._peft_model is not None:
+            if name is None:
+                self._peft_model.base_model.disable_adapter_layers()
+            else:
+                self._peft_model.base_model.enable_adapter_layers()
+                self._peft_model.set_adapter(self._peft_names[name], inference_mode=True)
+            self._peft_model.requires_grad_(False)  # switching layers on marks them trainable
+        self._active = name
+
+
+def load_adapters(loaded: LoadedModel, adapters: Mapping[str, str]) -> AdapterSet:
+    """Loads every adapter into the one base model.
+
+    Args:
+        adapters: folder by name.
+
+    Raises:
+        ModelCannotLoad: a folder is missing or damaged.
+        AdapterMismatch: it was trained on another base, or has other shapes.
+    """
+    fingerprint = base_fingerprint(loaded.model)  # before peft renames the model's layers
+    folders = {name: read_adapter(Path(path).expanduser()) for name, path in adapters.items()}
+    for folder in folders.values():
+        check_adapter(folder, loaded.model, loaded.name)
+    peft_model = None
+    for number, (name, folder) in enumerate(folders.items()):
+        try:
+            peft_model = _attach(loaded, peft_model, _peft_name(number), folder.path)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise AdapterMismatch(
+                f"The adapter {name} ({folder.path}) cannot be put on {loaded.name}: {first_line(error)}",
+                hint="Train one for this base with `coalesce tune`.",
+            ) from error
+    return AdapterSet(peft_model, folders, fingerprint)
+
+
+def _peft_name(number: int) -> str:
+    """The adapter's name in peft: a user's name (`train`, `v1.2`) could be an attribute or a path of modules."""
+    return f"coalesce{number}"
+
+
+def _attach(loaded: LoadedModel, peft_model: Any, name: str, path: Path) -> Any:
+    """Adds one adapter, in the model's own number format: training computed in it too (autocast)."""
+    import torch
+    from peft import PeftModel
+
+    options = {"adapter_name": name, "autocast_adapter_dtype": False, "torch_device": loaded.device}
+    if peft_model is None:
+        peft_model = PeftModel.from_pretrained(loaded.model, str(path), **options)
+    else:
+        peft_model.load_adapter(str(path), **options)
+    for parameter_name, parameter in peft_model.named_parameters():
+        if "lora_" in parameter_name and f".{name}." in parameter_name:
+            parameter.data = parameter.data.to(getattr(torch, loaded.dtype))
+    peft_model.eval()
+    return peft_model

@@ -1,0 +1,336 @@
+"""From a question to ranked nodes: its inline filters and language, two searches, one order.
+
+`#cuda-guide what is a warp` looks in books whose title, source name or id holds "cuda guide"; `@3` and `@"memory
+model"` look in chapter 3, or in chapters whose title holds those words. A tag that matches no book or chapter stays in
+the question: `#pragma unroll` and `@cuda.jit` are code.
+
+A node's score adds its reciprocal rank in the dense and the lexical search, how near each other the question's terms
+are in it, and its length: a node of a few words rarely answers (`docs/decisions.md`). A reranker, where one
+is configured, orders the best nodes once more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from indexes.types import Chapter, Document, Filters, Hit, StoredNode
+from indexes.words import count_words, is_chinese, terms_of
+from rag.errors import ModelCannotLoad
+from rag.glossary import translate_terms
+from rag.question import whole_number
+from rag.settings import RetrievalSettings
+from rag.types import SearchableLibrary, Turn
+
+RRF_CONSTANT = 10.0
+"""The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009, who use 60). A small one lets the first
+few of each ranking count for more; measured in `docs/decisions.md`."""
+RESCORED = 30
+"""Nodes of the fused order whose text is read."""
+PROXIMITY_WEIGHT = 2.0
+"""As much as first places in both searches."""
+LENGTH_WEIGHT = 0.5
+FULL_LENGTH_WORDS = 180
+WINDOW_CHARACTERS = 160
+"""About one sentence; 160, 260 and 400 rank alike."""
+
+_TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
+_NOT_A_LETTER = re.compile(r"[\W_]+")
+_POINTS_BACK = re.compile(
+    r"\b(it|its|they|them|their|this|that|these|those|he|she|same|such|former|latter|above|previous|one|ones)\b"
+    r"|^(and|but|so|or|then|also|why|how so|what about|how about|what if|any|more|another|else)\b"
+    r"|它|他们|它们|这|那|该|上述|前者|后者|刚才|为什么呢|还有|呢[？?]?$",
+    re.IGNORECASE,
+)
+_FEW_STEMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is searched for.
+
+    Attributes:
+        text: the question's own words without inline filters.
+        standalone: the same, after the earlier question where it refers to that one.
+        dense: text for the embedder.
+        lexical: text for the lexical index.
+        english: the question in English words, for comparing with English sentences; else `standalone`.
+    """
+
+    text: str
+    standalone: str
+    dense: str
+    lexical: str
+    english: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """What one question found.
+
+    Attributes:
+        hits: the final order, best first.
+        dense, lexical: the two rankings that it was made of, with their own scores.
+    """
+
+    query: Query
+    filters: Filters
+    hits: tuple[Hit, ...]
+    dense: tuple[Hit, ...]
+    lexical: tuple[Hit, ...]
+
+
+class HybridRetriever:
+    """Searches a library by meaning and by terms, and makes one ranking of both.
+
+    Args:
+        multilingual: whether the library's embedder reads Chinese itself.
+    """
+
+    def __init__(
+        self,
+        library: SearchableLibrary,
+        settings: RetrievalSettings,
+        *,
+        reranker: CrossEncoderReranker | None = None,
+        multilingual: bool = False,
+    ) -> None:
+        self._library = library
+        self._candidates = settings.candidates
+        self._reranker = reranker
+        self._multilingual = multilingual
+
+    def search(self, question: str, filters: Filters, turns: Sequence[Turn] = ()) -> Retrieval:
+        """Ranked nodes for a question; inline filters in it are taken out and applied.
+
+        Args:
+            turns: earlier exchanges, oldest first; used when the question refers to them.
+        """
+        text, filters = split_inline_filters(question, filters, self._library)
+        query = prepare_query(text, turns, multilingual=self._multilingual)
+        dense = self._library.dense(query.dense, self._candidates, filters)
+        lexical = self._library.lexical(query.lexical, self._candidates, filters)
+        hits = rescore(query.english, fuse(lexical, dense))
+        if self._reranker is not None:
+            hits = self._reranker.rerank(query.english, hits)
+        return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
+
+
+def prepare_query(text: str, turns: Sequence[Turn] = (), *, multilingual: bool = False) -> Query:
+    """The searches for a question, after the earlier question where it refers to that one.
+
+    Args:
+        turns: earlier exchanges of the conversation, oldest first.
+        multilingual: whether the embedder reads Chinese itself.
+    """
+    standalone = f"{turns[-1].question} {text}" if turns and refers_to_earlier(text) else text
+    if not is_chinese(standalone):
+        return Query(text, standalone, standalone, standalone, standalone)
+    english = translate_terms(standalone)
+    return Query(
+        text,
+        standalone,
+        dense=standalone if multilingual or not english else english,
+        lexical=f"{standalone} {translate_terms(standalone, synonyms=True)}",
+        english=english or standalone,
+    )
+
+
+def refers_to_earlier(text: str) -> bool:
+    """Whether a follow-up question is too short, or points back too much, to be searched for alone."""
+    stems = len(terms_of(translate_terms(text) if is_chinese(text) else text).pieces)
+    return stems < 2 or (stems <= _FEW_STEMS and bool(_POINTS_BACK.search(text)))
+
+
+def split_inline_filters(question: str, filters: Filters, library: SearchableLibrary) -> tuple[str, Filters]:
+    """The question without its inline filters, and `filters` narrowed by them."""
+    if "#" not in question and "@" not in question:
+        return question, filters
+    documents = library.documents()
+    book_ids: list[str] = []
+    chapter_tags: list[str] = []
+    kept: list[str] = []
+    position = 0
+    for match in _TAG.finditer(question):
+        wanted = next(group for group in match.groups()[1:] if group).rstrip(".:")
+        if match.group(1) == "#":
+            found = [d.document_id for d in documents if _names_book(wanted, d)]
+            book_ids.extend(found)
+        else:
+            found = [wanted] if any(_chapters(wanted, library.chapters(d.document_id)) for d in documents) else []
+            chapter_tags.extend(found)
+        if found:
+            kept.append(question[position : match.start()])
+            position = match.end()
+    kept.append(question[position:])
+    rest = " ".join("".join(kept).split())
+    if book_ids:
+        named = tuple(dict.fromkeys(book_ids))
+        both = tuple(i for i in named if i in filters.document_ids)
+        filters = replace(filters, document_ids=both or named)
+    if chapter_tags:
+        filters = replace(filters, chapters=filters.chapters + _titles(chapter_tags, filters, documents, library))
+    return rest or question, filters
+
+
+def _names_book(wanted: str, document: Document) -> bool:
+    plain = _plain(wanted)
+    names = (document.title, PurePath(document.source).stem, PurePath(document.source).name, document.document_id)
+    return bool(plain) and any(plain in _plain(name) for name in names)
+
+
+def _chapters(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
+    number = whole_number(wanted)
+    if number is not None:
+        return [chapter for chapter in chapters if chapter.ordinal == number]
+    plain = _plain(wanted)
+    return [chapter for chapter in chapters if plain and plain in _plain(chapter.title)]
+
+
+def _titles(
+    tags: list[str], filters: Filters, documents: Sequence[Document], library: SearchableLibrary
+) -> tuple[int | str, ...]:
+    found: list[int | str] = []
+    for tag in tags:
+        number = whole_number(tag)
+        if number is not None:
+            found.append(number)
+            continue
+        for document in documents:
+            if not filters.document_ids or document.document_id in filters.document_ids:
+                found.extend(chapter.title for chapter in _chapters(tag, library.chapters(document.document_id)))
+    return tuple(dict.fromkeys(found))
+
+
+def _plain(name: str) -> str:
+    return _NOT_A_LETTER.sub(" ", name).casefold().strip()
+
+
+def fuse(*rankings: Sequence[Hit]) -> list[Hit]:
+    """Nodes by reciprocal ranks: the sum of `1 / (RRF_CONSTANT + rank)`, ranks from 1, scaled to at most 1.
+
+    The node that is first in every ranking scores 1. Ties keep the order of the first ranking that holds the node.
+    """
+    scores: dict[str, float] = {}
+    nodes: dict[str, StoredNode] = {}
+    for ranking in rankings:
+        for rank, hit in enumerate(ranking, 1):
+            nodes.setdefault(hit.node.node_id, hit.node)
+            scores[hit.node.node_id] = scores.get(hit.node.node_id, 0.0) + 1 / (RRF_CONSTANT + rank)
+    scale = (RRF_CONSTANT + 1) / len(rankings)
+    return [Hit(nodes[node_id], scale * scores[node_id]) for node_id in sorted(scores, key=lambda key: -scores[key])]
+
+
+def rescore(question: str, hits: Sequence[Hit]) -> list[Hit]:
+    """`hits` of two fused searches, the first `RESCORED` of them ranked by proximity and length too; scores 0 to 1."""
+    head, tail = hits[:RESCORED], hits[RESCORED:]
+    total = 2 + PROXIMITY_WEIGHT + LENGTH_WEIGHT
+    scored = [
+        Hit(hit.node, (2 * hit.score + PROXIMITY_WEIGHT * share + LENGTH_WEIGHT * _length(hit)) / total)
+        for hit, share in zip(head, proximity(question, [hit.node.text for hit in head]), strict=True)
+    ]
+    scored.sort(key=lambda hit: -hit.score)
+    least = scored[-1].score if scored else 0.0
+    return [*scored, *(Hit(hit.node, min(least, 2 * hit.score / total)) for hit in tail)]
+
+
+def _length(hit: Hit) -> float:
+    return min(count_words(hit.node.text) / FULL_LENGTH_WORDS, 1.0)
+
+
+def proximity(question: str, texts: Sequence[str]) -> list[float]:
+    """For each text the share, 0 to 1, of the question's terms within its best stretch of `WINDOW_CHARACTERS`.
+
+    Terms weigh by their inverse frequency among `texts`; those that no text holds are left out. They are searched for
+    as beginnings of words with one regular expression, so that thirty texts cost a few milliseconds.
+    """
+    pieces = sorted(terms_of(question).pieces, key=len, reverse=True)
+    if not pieces:
+        return [0.0] * len(texts)
+    pattern = re.compile("|".join(map(_as_beginning, pieces)), re.IGNORECASE)
+    found = [[(match.start(), match.group().lower()) for match in pattern.finditer(text)] for text in texts]
+    frequency = Counter(piece for matches in found for piece in {piece for _, piece in matches})
+    weight = {piece: math.log(1 + len(texts) / (0.5 + count)) for piece, count in frequency.items()}
+    total = sum(weight.values()) or 1.0
+    return [_best_window(matches, weight) / total for matches in found]
+
+
+def _as_beginning(piece: str) -> str:
+    ascii_start = piece[0].isascii() and (piece[0].isalnum() or piece[0] == "_")
+    return ("(?<![A-Za-z0-9])" if ascii_start else "") + re.escape(piece)
+
+
+def _best_window(matches: Sequence[tuple[int, str]], weight: Mapping[str, float]) -> float:
+    """Greatest weight of different terms within one window."""
+    best = 0.0
+    first = 0
+    for last, (position, _) in enumerate(matches):
+        while position - matches[first][0] > WINDOW_CHARACTERS:
+            first += 1
+        inside = {piece for _, piece in matches[first : last + 1]}
+        best = max(best, sum(weight[piece] for piece in inside))
+    return best
+
+
+class CrossEncoderReranker:
+    """Orders the first `depth` nodes by a cross-encoder, which reads question and node together.
+
+    Light to make; the model loads when first used.
+
+    Args:
+        model: path or hub name for `sentence_transformers.CrossEncoder`.
+        depth: how many of the best nodes are read; the others keep their order behind them.
+    """
+
+    def __init__(self, model: str, *, depth: int = 30) -> None:
+        self._model = model
+        self._depth = depth
+        self._encoder: Any = None
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Loads the model.
+
+        Raises:
+            ModelCannotLoad: no such model on disk.
+        """
+        with self._lock:
+            if self._encoder is None:
+                from sentence_transformers import CrossEncoder
+
+                try:
+                    self._encoder = CrossEncoder(self._model)
+                except (OSError, ValueError, RuntimeError) as error:
+                    raise ModelCannotLoad(
+                        f"the reranker {self._model!r} cannot be loaded: {error}",
+                        hint="give a folder with a cross-encoder, or remove the `reranker` setting",
+                    ) from error
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        """Relevance of each text, a probability; higher is better."""
+        self.load()
+        with self._lock:
+            raw = self._encoder.predict([(query, text) for text in texts], show_progress_bar=False)
+        values = [float(value) for value in raw]
+        # Some models give probabilities, some give logits; a mixture would not keep the order.
+        return values if all(0.0 <= value <= 1.0 for value in values) else [_sigmoid(value) for value in values]
+
+    def rerank(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        """`hits` with the first `depth` in the cross-encoder's order and with its scores."""
+        head, tail = hits[: self._depth], hits[self._depth :]
+        if not head:
+            return []
+        texts = [f"{' > '.join(hit.node.heading_path)}\n{hit.node.text}" for hit in head]
+        read = [Hit(hit.node, score) for hit, score in zip(head, self.scores(query, texts), strict=True)]
+        read.sort(key=lambda hit: -hit.score)
+        return [*read, *(Hit(hit.node, read[-1].score - 1e-6 * place) for place, hit in enumerate(tail, 1))]
+
+
+def _sigmoid(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(min(value, 60.0), -60.0)))

@@ -1,1 +1,0 @@
-"""From a question to ranked nodes: the query's language and filters, two retrievers, fusion, an optional reranker."""

@@ -1,0 +1,424 @@
+"""Training data: rows, the three file formats that the ecosystem reads, files and folders, the validation split.
+
+`columns` and `tags` have the meaning and defaults of LLaMA-Factory's `dataset_info.json`. Two columns are ours and are
+ignored elsewhere: `section` (for the split) and `passages` (objects with title, section, text).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from indexes.disk import disk_errors, make_folder
+from indexes.jsonl import parse_jsonl, read_text, to_jsonl
+from rag.errors import MalformedTrainingData
+from rag.generators.prompts import Message, render_messages
+from rag.generators.protocol import GenerationRequest
+from rag.types import Arm, Passage, Turn
+
+INFO_FILE = "dataset_info.json"
+_SUFFIXES = (".json", ".jsonl")
+
+Format: TypeAlias = Literal["alpaca", "sharegpt", "messages"]
+FORMATS: tuple[Format, ...] = ("alpaca", "sharegpt", "messages")
+
+_ALPACA_COLUMNS = {
+    "prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history",
+}  # fmt: skip
+_CHAT_COLUMNS = {"messages": "conversations", "system": "system"}
+_SHAREGPT_TAGS = {
+    "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt", "system_tag": "system",
+}  # fmt: skip
+_MESSAGES_TAGS = {
+    "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
+    "system_tag": "system",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RowPassage:
+    """A passage shown with a training question."""
+
+    title: str
+    section: tuple[str, ...]
+    text: str
+
+    def as_passage(self) -> Passage:
+        """The passage as prompts show it."""
+        return Passage("", "", self.title, self.section, None, None, None, self.text, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """A question with the answer to learn.
+
+    Attributes:
+        history: earlier exchanges (question, answer), oldest first.
+        system: replaces the system text that serving uses; None keeps that.
+        passages: shown in the prompt (an adapter for the `rag+tuned` arm); empty trains closed book.
+        section: the topic; rows of one section stay on one side of the validation split.
+    """
+
+    question: str
+    answer: str
+    history: tuple[tuple[str, str], ...] = ()
+    system: str | None = None
+    passages: tuple[RowPassage, ...] = ()
+    section: str | None = None
+
+    def request(self) -> GenerationRequest:
+        """The request that serving would answer with this row's answer."""
+        arm: Arm = "rag" if self.passages else "base"
+        passages = tuple(passage.as_passage() for passage in self.passages)
+        turns = tuple(Turn(question, answer) for question, answer in self.history)
+        return GenerationRequest(self.question, arm, passages, turns)
+
+    def messages(self, request: GenerationRequest | None = None) -> list[Message]:
+        """The chat to train on, ending with the answer; its prompt is the one that serving renders.
+
+        Args:
+            request: `self.request()`, possibly made smaller.
+        """
+        messages = render_messages(request or self.request())
+        if self.system is not None:
+            messages[0] = {"role": "system", "content": self.system}
+            messages[-1] = {"role": "user", "content": self.question}
+        return [*messages, {"role": "assistant", "content": self.answer}]
+
+    def exchanges(self) -> list[TrainingRow]:
+        """One row per answer in the conversation, so that each is learnt behind the prompt it is served with."""
+        said = (*self.history, (self.question, self.answer))
+        return [replace(self, question=q, answer=a, history=said[:place]) for place, (q, a) in enumerate(said)]
+
+
+def rows_sha256(rows: Iterable[TrainingRow]) -> str:
+    """Hash of the rows in their order; identifies the data in an adapter's record."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(asdict(row), ensure_ascii=False, sort_keys=True).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+class BadRow(ValueError):
+    """A record cannot be read as a training row; the reader adds file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The layout of one file's records."""
+
+    kind: Literal["alpaca", "chat"]
+    columns: Mapping[str, str]
+    tags: Mapping[str, str]
+
+    def read(self, record: object) -> TrainingRow:
+        """One record as a row.
+
+        Raises:
+            BadRow: a field is missing, empty or of the wrong type.
+        """
+        if not isinstance(record, dict):
+            raise BadRow(f"expected an object, found {type(record).__name__}")
+        return _read_alpaca(record, self.columns) if self.kind == "alpaca" else self._read_chat(record)
+
+    def _read_chat(self, record: dict[str, Any]) -> TrainingRow:
+        column = self.columns["messages"]
+        turns = record.get(column)
+        if not isinstance(turns, list) or not turns:
+            raise BadRow(f"`{column}` is not a list of messages")
+        system = _text(record, self.columns.get("system", "system"), needed=False) or None
+        exchanges: list[tuple[str, str]] = []
+        question: str | None = None
+        for turn in turns:
+            if not isinstance(turn, dict):
+                raise BadRow(f"a message of `{column}` is not an object")
+            role, content = turn.get(self.tags["role_tag"]), _text(turn, self.tags["content_tag"])
+            if role == self.tags["system_tag"] and not exchanges and question is None:
+                system = content
+            elif role == self.tags["user_tag"] and question is None:
+                question = content
+            elif role == self.tags["assistant_tag"] and question is not None:
+                exchanges.append((question, content))
+                question = None
+            else:
+                raise BadRow(f"role {role!r} is out of turn in `{column}`")
+        if question is not None or not exchanges:
+            raise BadRow(f"`{column}` does not end with an answer")
+        *history, (last, answer) = exchanges
+        return TrainingRow(last, answer, tuple(history), system, _passages(record), _section(record))
+
+
+def _format_named(name: str) -> RowFormat:
+    """The standard layout of a format."""
+    if name == "alpaca":
+        return RowFormat("alpaca", _ALPACA_COLUMNS, {})
+    if name == "sharegpt":
+        return RowFormat("chat", _CHAT_COLUMNS, _SHAREGPT_TAGS)
+    return RowFormat("chat", _CHAT_COLUMNS | {"messages": "messages"}, _MESSAGES_TAGS)
+
+
+def _format_of_record(record: object) -> RowFormat:
+    """The layout of a record, known by its keys.
+
+    Raises:
+        BadRow: it fits none of the three formats.
+    """
+    keys = set(record) if isinstance(record, dict) else set()
+    if "messages" in keys:
+        return _format_named("messages")
+    if "conversations" in keys:
+        return _format_named("sharegpt")
+    if "instruction" in keys:
+        return _format_named("alpaca")
+    raise BadRow("expected the key `instruction` (Alpaca), `conversations` (ShareGPT) or `messages`")
+
+
+def _write_record(row: TrainingRow, name: Format) -> dict[str, Any]:
+    """One row as a record of the standard layout."""
+    if name == "alpaca":
+        record: dict[str, Any] = {"instruction": row.question, "input": "", "output": row.answer}
+        if row.history:
+            record["history"] = [list(exchange) for exchange in row.history]
+        if row.system is not None:
+            record["system"] = row.system
+    else:
+        tags = _SHAREGPT_TAGS if name == "sharegpt" else _MESSAGES_TAGS
+        said = [(tags["system_tag"], row.system)] if row.system is not None and name == "messages" else []
+        for question, answer in (*row.history, (row.question, row.answer)):
+            said += [(tags["user_tag"], question), (tags["assistant_tag"], answer)]
+        turns = [{tags["role_tag"]: role, tags["content_tag"]: content} for role, content in said]
+        record = {"conversations" if name == "sharegpt" else "messages": turns}
+        if row.system is not None and name == "sharegpt":
+            record["system"] = row.system
+    if row.passages:
+        record["passages"] = [{"title": p.title, "section": list(p.section), "text": p.text} for p in row.passages]
+    if row.section is not None:
+        record["section"] = row.section
+    return record
+
+
+def _describe(name: Format, file_name: str) -> dict[str, Any]:
+    """The entry of `dataset_info.json` for a file in a standard layout, as LLaMA-Factory reads it."""
+    if name == "alpaca":
+        return {"file_name": file_name, "columns": _ALPACA_COLUMNS}
+    columns = {"messages": "conversations", "system": "system"} if name == "sharegpt" else {"messages": "messages"}
+    tags = _SHAREGPT_TAGS if name == "sharegpt" else _MESSAGES_TAGS
+    return {"file_name": file_name, "formatting": "sharegpt", "columns": columns, "tags": tags}
+
+
+def _read_alpaca(record: dict[str, Any], columns: Mapping[str, str]) -> TrainingRow:
+    question = _text(record, columns["prompt"])
+    if extra := _text(record, columns.get("query", "input"), needed=False):
+        question = f"{question}\n{extra}"
+    history = record.get(columns.get("history", "history")) or []
+    if not isinstance(history, list) or not all(_is_exchange(exchange) for exchange in history):
+        raise BadRow("`history` is not a list of [question, answer]")
+    return TrainingRow(
+        question,
+        _text(record, columns["response"]),
+        tuple((first, second) for first, second in history),
+        _text(record, columns.get("system", "system"), needed=False) or None,
+        _passages(record),
+        _section(record),
+    )
+
+
+def _is_exchange(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
+
+
+def _text(record: Mapping[str, Any], key: str, *, needed: bool = True) -> str:
+    value = record.get(key)
+    if value is None and not needed:
+        return ""
+    if not isinstance(value, str):
+        raise BadRow(f"`{key}` is missing" if value is None else f"`{key}` must be text, not {type(value).__name__}")
+    if needed and not value.strip():
+        raise BadRow(f"`{key}` is empty")
+    return value
+
+
+def _passages(record: Mapping[str, Any]) -> tuple[RowPassage, ...]:
+    found = record.get("passages") or []
+    if not isinstance(found, list):
+        raise BadRow("`passages` is not a list")
+    return tuple(_passage(passage) for passage in found)
+
+
+def _passage(value: object) -> RowPassage:
+    if isinstance(value, str) and value.strip():
+        return RowPassage("", (), value)
+    if not isinstance(value, dict):
+        raise BadRow("a passage is neither text nor an object with `text`")
+    section = value.get("section") or []
+    if not isinstance(section, list) or not all(isinstance(part, str) for part in section):
+        raise BadRow("a passage's `section` is not a list of headings")
+    return RowPassage(_text(value, "title", needed=False), tuple(section), _text(value, "text"))
+
+
+def _section(record: Mapping[str, Any]) -> str | None:
+    return _text(record, "section", needed=False) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows to train on and rows to validate with, split `by` `section` or `row`."""
+
+    train: tuple[TrainingRow, ...]
+    validation: tuple[TrainingRow, ...]
+    by: str
+
+
+def read_dataset(path: Path) -> list[TrainingRow]:
+    """Rows of a file (.json, .jsonl), or of a folder: what its `dataset_info.json` names, else all such files in it.
+
+    Raises:
+        MalformedTrainingData: there is no data, or a line is broken; file and line are named.
+    """
+    if path.is_dir():
+        rows = [row for file, layout in _files_of(path) for row in _read_file(file, layout)]
+    elif path.is_file():
+        rows = list(_read_file(path, _layout_beside(path)))
+    else:
+        raise MalformedTrainingData(
+            f"There is no training data at {path}.", hint="Make some with `coalesce dataset PATH… --out FOLDER`."
+        )
+    if not rows:
+        raise MalformedTrainingData(
+            f"{path} holds no training rows.", hint="Give a .jsonl file or a folder with dataset_info.json."
+        )
+    return rows
+
+
+def write_dataset(
+    rows: Sequence[TrainingRow], folder: Path, *, name: str = "coalesce", file_format: Format = "messages"
+) -> Path:
+    """Writes `NAME.jsonl` (Alpaca: `NAME.json`) and its entry in `dataset_info.json`; returns the data file.
+
+    Raises:
+        MalformedTrainingData: no rows, or a `dataset_info.json` in the folder that cannot be read.
+    """
+    if file_format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {file_format!r}")
+    if not rows:
+        raise MalformedTrainingData("There are no rows to write.", hint="Choose a split that has questions.")
+    make_folder(folder)
+    info_file = folder / INFO_FILE
+    info = _read_info(info_file) if info_file.is_file() else {}
+    records = [_write_record(row, file_format) for row in rows]
+    if file_format == "alpaca":
+        file = folder / f"{name}.json"
+        content = json.dumps(records, ensure_ascii=False, indent=1) + "\n"
+    else:
+        file = folder / f"{name}.jsonl"
+        content = to_jsonl(records)
+    info[name] = _describe(file_format, file.name)
+    with disk_errors(file):
+        file.write_text(content, "utf-8")
+        info_file.write_text(json.dumps(info, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    return file
+
+
+def split_rows(rows: Sequence[TrainingRow], validation_share: float, seed: int = 0) -> Split:
+    """Splits by section where every row names one and there are two or more, else by row.
+
+    The side of a section depends on its name and the seed only, so that added rows do not move others.
+
+    Raises:
+        MalformedTrainingData: one side would be empty.
+    """
+    if not 0 <= validation_share < 1:
+        raise ValueError(f"validation_share must be at least 0 and below 1, not {validation_share}")
+    if validation_share == 0:
+        return Split(tuple(rows), (), "row")
+    by_section = all(row.section for row in rows) and len({row.section for row in rows}) > 1
+    groups = [row.section if by_section else f"{number}:{row.question}" for number, row in enumerate(rows)]
+    ordered = sorted(set(groups), key=lambda group: hashlib.sha256(f"{seed}:{group}".encode()).digest())
+    wanted = validation_share * len(rows)
+    chosen: set[str | None] = set()
+    for group in ordered[:-1]:  # at least one group stays for training
+        if chosen and sum(other in chosen for other in groups) >= wanted:
+            break
+        chosen.add(group)
+    train = tuple(row for row, group in zip(rows, groups, strict=True) if group not in chosen)
+    validation = tuple(row for row, group in zip(rows, groups, strict=True) if group in chosen)
+    if not train or not validation:
+        raise MalformedTrainingData(
+            f"{len(rows)} row(s) leave an empty split: {len(train)} to train on, {len(validation)} to validate with.",
+            hint="Add rows, or train without validation (--validation-share 0).",
+        )
+    return Split(train, validation, "section" if by_section else "row")
+
+
+def _files_of(folder: Path) -> list[tuple[Path, RowFormat | None]]:
+    info_file = folder / INFO_FILE
+    if not info_file.is_file():
+        return [(file, None) for file in sorted(folder.iterdir()) if file.suffix in _SUFFIXES]
+    files: list[tuple[Path, RowFormat | None]] = []
+    for name, entry in _read_info(info_file).items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
+            raise MalformedTrainingData(
+                f"{info_file}: the entry {name!r} has no file_name.", hint="Only local files are read."
+            )
+        file = folder / entry["file_name"]
+        if not file.is_file():
+            raise MalformedTrainingData(
+                f"{info_file}: {name!r} names {entry['file_name']}, which does not exist.", hint="Correct the entry."
+            )
+        files.append((file, _layout(entry)))
+    return files
+
+
+def _layout_beside(file: Path) -> RowFormat | None:
+    """The layout that a `dataset_info.json` in the file's folder gives it; None when none does."""
+    info_file = file.parent / INFO_FILE
+    if not info_file.is_file():
+        return None
+    entries = _read_info(info_file).values()
+    return next((_layout(e) for e in entries if isinstance(e, dict) and e.get("file_name") == file.name), None)
+
+
+def _layout(entry: dict[str, Any]) -> RowFormat:
+    columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
+    if entry.get("formatting", "alpaca") == "alpaca":
+        return RowFormat("alpaca", _ALPACA_COLUMNS | columns, {})
+    return RowFormat("chat", _CHAT_COLUMNS | columns, _SHAREGPT_TAGS | tags)
+
+
+def _read_info(file: Path) -> dict[str, Any]:
+    try:
+        info = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise MalformedTrainingData(f"{file} cannot be read: {error}", hint="Correct its JSON.") from error
+    if not isinstance(info, dict):
+        raise MalformedTrainingData(f"{file} is not a JSON object.", hint="Write it as LLaMA-Factory documents it.")
+    return info
+
+
+def _read_file(file: Path, layout: RowFormat | None) -> Iterator[TrainingRow]:
+    for where, record in _records(file):
+        try:
+            layout = layout or _format_of_record(record)
+            yield layout.read(record)
+        except BadRow as error:
+            raise MalformedTrainingData(f"{where}: {error}.", hint="Correct or remove this row.") from error
+
+
+def _records(file: Path) -> Iterator[tuple[str, Any]]:
+    """(where, record) of every record: a JSON array, or one object per line."""
+    text = read_text(file, MalformedTrainingData)
+    if not text.lstrip().startswith("["):
+        yield from parse_jsonl(text, file.name, MalformedTrainingData)
+        return
+    try:
+        records = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedTrainingData(
+            f"{file.name}:{getattr(error, 'lineno', 1)}: not JSON ({error})", hint="Correct the JSON on this line."
+        ) from error
+    yield from ((f"{file.name}, row {number}", record) for number, record in enumerate(records, 1))

@@ -1,0 +1,64 @@
+"""`coalesce eval`: one JSON document and a report folder; what cannot run is said before a model loads."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import HashEncoder
+
+from api.cli import run
+from indexes.library import Library, open_library
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
+
+
+def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("evals.experiment.open_library", partial(open_library, embedder=HashEncoder()))
+    out, export = tmp_path / "report", tmp_path / "export"
+    command = ["eval", "--arms", "base,rag", "--questions", "bank:dev", "--limit", "4", "--top-k", "3", "--seed", "2"]
+    assert run([*command, "--out", str(out), "--export", str(export), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads((out / "report.json").read_text("utf-8"))
+    assert list(document["arms"]) == ["base", "rag"]
+    assert (document["run"]["seed"], document["run"]["top_k"]) == (2, 3)
+    interval = document["arms"]["rag"]["metrics"]["accuracy"]
+    assert interval["low"] <= interval["value"] <= interval["high"]
+    assert {path.name for path in out.iterdir()} >= {"report.html", "report.md", "records.jsonl"}
+    assert (export / "runs" / "rag.trec").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--arms", "tuned", "--generator", "remote", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"],
+            "--adapter",
+        ),
+        (["--generator", "local", "--arms", "rag"], "--model"),
+        (["--arms", "tuned@raft"], "'raft'"),
+        (["--arms", "nonsense"], "'nonsense'"),
+        (["--questions", "bank:train"], "'train'"),
+        (["--questions", "gone.jsonl"], "gone.jsonl"),
+        (["--language", "fr"], "'fr'"),
+        (["--judge-labels", "labels.jsonl"], "--judge-url"),
+    ],
+)
+def test_what_cannot_run_is_reported_before_a_model_loads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    def loaded(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(Library, "load", loaded)
+    monkeypatch.setattr("evals.arms.tune_encoder", loaded)
+    assert run(["eval", *arguments]) == 1
+    assert said in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""What all tests share: how many examples hypothesis draws, what a test without a mark may not do, and models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: how long an example takes says more about the machine than about the product.
+settings.register_profile("quick", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=1500)
+settings.load_profile("quick")
+
+MARKS = ("integration", "browser", "gpu", "slow")
+HEAVY = {"torch", "transformers", "sentence_transformers", "peft", "bitsandbytes", "openvino", "onnxruntime"}
+START = subprocess.Popen.__init__
+LOADED = pytest.StashKey[set[str]]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Notes which heavy libraries are loaded before the test and its fixtures."""
+    item.stash[LOADED] = _loaded()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test without a mark loads no model and starts no process: `make check` runs all of them."""
+    if any(item.get_closest_marker(mark) for mark in MARKS):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", _start_no_python)
+        result = yield
+    if loaded := _loaded() - item.stash[LOADED]:
+        pytest.fail(f"it loads {', '.join(sorted(loaded))}: mark it `integration`")
+    return result
+
+
+def _loaded() -> set[str]:
+    return {name for name in HEAVY if sys.modules.get(name)}
+
+
+def _start_no_python(self: Any, command: Any, *arguments: Any, **options: Any) -> None:
+    if sys.executable in command:
+        self.returncode = 0  # its destructor asks
+        pytest.fail("it starts a process: mark it `integration`")
+    START(self, command, *arguments, **options)
+
+
+@pytest.fixture(scope="session")
+def sample_home(pytestconfig: pytest.Config) -> Path:
+    """A home that holds the sample book, to be copied and never written to; see `sample_home.py`."""
+    from sample_home import open_sample_home
+
+    return open_sample_home(pytestconfig.cache.mkdir("sample-home"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float32 model with grouped-query attention."""
+    from tiny_models import build_model
+
+    return build_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_adapter(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """A random LoRA adapter for `tiny_model`."""
+    from tiny_models import build_adapter
+
+    return build_adapter(tmp_path_factory.mktemp("adapters") / "qa", tiny_model)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny models on one torch thread: on a busy machine two threads wait for each other at every product."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

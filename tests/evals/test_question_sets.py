@@ -1,0 +1,59 @@
+"""The question sets over open texts: readable, consistent with their evidence, and no book in both halves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evals.questions import load_questions
+from evals.text_match import fact_met
+from indexes.sample import SAMPLE_PATH
+
+SETS = Path(__file__).resolve().parents[2] / "evals" / "question_sets"
+FILES = sorted(SETS.glob("*/*.jsonl"))
+KINDS = {"define", "number", "why", "how", "compare", "list", "code", "yes_no", "fact", "unanswerable", "off_topic"}
+STYLES = {"plain", "chatty", "typo", "terse", "own_words"}
+
+
+def test_no_book_is_both_fitted_and_judged():
+    fit, judged = ({path.name for path in FILES if path.parent.name == half} for half in ("fit", "judged"))
+    assert fit and judged
+    assert not fit & judged
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_key_fact_is_in_the_evidence(path: Path):
+    for question in load_questions(path):
+        evidence = "\n".join(gold.evidence for gold in question.gold)
+        missing = [fact for fact in question.key_facts if not fact_met(fact, evidence)]
+        assert not missing, (question.id, missing)
+        assert question.answerable == bool(question.gold), question.id
+        assert question.question_zh, question.id
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_kinds_and_styles_are_known(path: Path):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        assert record["kind"] in KINDS, record["id"]
+        assert record["style"] in STYLES, record["id"]
+        assert record["answerable"] == (record["kind"] not in ("unanswerable", "off_topic")), record["id"]
+
+
+def test_evidence_about_the_bundled_book_is_verbatim():
+    for question in load_questions(SETS / "fit" / "sample-book.jsonl"):
+        for gold in question.gold:
+            assert gold.evidence in (SAMPLE_PATH / gold.file).read_text(encoding="utf-8"), question.id
+
+
+def test_the_readme_counts_them():
+    text = (SETS / "README.md").read_text(encoding="utf-8")
+    total = 0
+    for path in FILES:
+        questions = load_questions(path)
+        total += len(questions)
+        unanswerable = sum(not question.answerable for question in questions)
+        assert f"| `{path.parent.name}/{path.name}` | {len(questions)} | {unanswerable} |" in text
+    assert text.split("\n")[2].startswith(f"{total:,} questions")

@@ -1,0 +1,278 @@
+"""The database module: transactions are kept whole or not at all, versions are respected, errors name the file."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, MetaData, Table, Text, event, func, insert, inspect, select
+
+from api.job_store import JOBS
+from evals.study_store import STUDY
+from indexes import database
+from indexes.catalog import CATALOG
+from indexes.database import MIGRATIONS, Database, Schema
+from indexes.errors import Busy, HomeNotWritable, IndexCorrupt, StorageFull
+from rag.conversations import CONVERSATIONS
+
+OLD_HOME = Path(__file__).parents[1] / "fixtures" / "home-0.1"
+STORES = {"library": CATALOG, "conversations": CONVERSATIONS, "study": STUDY, "jobs": JOBS}
+
+_TABLES = MetaData()
+_things = Table("things", _TABLES, Column("name", Text, nullable=False))
+THINGS = Schema("things_1", _TABLES)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new" / "s.sqlite3"
+
+
+@pytest.fixture
+def things(path: Path) -> Iterator[Database]:
+    things = Database(path, THINGS, busy_timeout_s=0.2)
+    yield things
+    things.close()
+
+
+def add(things: Database, name: str) -> None:
+    with things.writing() as connection:
+        connection.execute(insert(_things), {"name": name})
+
+
+def names(things: Database) -> list[str]:
+    with things.reading() as connection:
+        return list(connection.scalars(select(_things.c.name)))
+
+
+# --- transactions
+
+
+def test_what_raises_keeps_nothing_and_what_ends_is_there_after_closing(things: Database) -> None:
+    add(things, "kept")
+    with pytest.raises(ZeroDivisionError), things.writing() as connection:
+        connection.execute(insert(_things), {"name": "lost"})
+        raise ZeroDivisionError
+    things.close()
+    assert names(things) == ["kept"]
+
+
+def test_a_reader_sees_one_moment_and_never_waits_for_a_writer(things: Database) -> None:
+    add(things, "first")
+    counted = select(func.count()).select_from(_things)
+    with things.reading() as reader:
+        assert reader.scalar(counted) == 1
+        with things.writing() as writer:
+            writer.execute(insert(_things), {"name": "second"})
+            assert names(things) == ["first"]
+        assert reader.scalar(counted) == 1
+    assert names(things) == ["first", "second"]
+
+
+def test_a_writing_transaction_holds_the_lock_from_its_beginning(path: Path, things: Database) -> None:
+    locked = pytest.raises(sqlite3.OperationalError, match="locked")
+    with things.writing(), closing(sqlite3.connect(path, timeout=0)) as other, locked:
+        other.execute("BEGIN IMMEDIATE")
+
+
+def test_many_threads_write_and_lose_nothing(things: Database) -> None:
+    threads = [threading.Thread(target=add, args=(things, str(number))) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(names(things), key=int) == [str(number) for number in range(30)]
+
+
+# --- errors
+
+
+def test_a_full_disk_is_named_and_nothing_is_kept(things: Database) -> None:
+    add(things, "first")
+    event.listen(things._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 9"))
+    things.close()
+    with pytest.raises(StorageFull, match="is full"):
+        add(things, "x" * 100_000)
+    assert names(things) == ["first"]
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(HomeNotWritable, match="file"):
+        names(Database(tmp_path / "file" / "s.sqlite3", THINGS))
+
+
+def test_a_file_that_another_process_writes_to_is_busy(path: Path, things: Database) -> None:
+    add(things, "first")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Busy, match=r"s\.sqlite3"):
+            add(things, "second")
+    add(things, "third")
+    assert names(things) == ["first", "third"]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.sqlite3"
+    path.write_bytes(b"not a database at all, but text " * 200)
+    with (
+        pytest.raises(IndexCorrupt, match=f"{name}.sqlite3' is damaged") as caught,
+        Database(path, STORES[name]).reading(),
+    ):
+        pass
+    assert "move the file away" in caught.value.hint
+
+
+def test_damage_in_the_middle_of_a_file_is_named(path: Path, things: Database) -> None:
+    for number in range(50):
+        add(things, f"{number}" * 1000)
+    things.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    content[4096 * 3 :] = b"\xff" * (len(content) - 4096 * 3)
+    path.write_bytes(content)
+    with pytest.raises(IndexCorrupt, match="damaged"):
+        names(things)
+
+
+# --- versions
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.sqlite3"
+    Database(path, STORES[name]).open()
+    later = f"{STORES[name].prefix}99"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (later,))
+    with pytest.raises(IndexCorrupt, match=f"version '{later}'") as caught:
+        Database(path, STORES[name]).open()
+    assert "newer program" in caught.value.hint
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(later,)]
+
+
+def test_version_0_1_refuses_a_library_of_today(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.sqlite3", tmp_path / "new.sqlite3"
+    old.write_bytes((OLD_HOME / "library.sqlite3").read_bytes())
+    for path in (old, new):
+        Database(path, CATALOG).open()
+        with closing(sqlite3.connect(path)) as connection:
+            # It refuses what is above its own 1.
+            assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_another_programs_file_is_left_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.sqlite3"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(IndexCorrupt, match="another program"):
+        Database(path, STORES[name]).open()
+
+
+def layout(path: Path) -> dict[str, object]:
+    """Tables, columns, keys and indexes, without how SQLite spells types of the same affinity."""
+    affinity = {"BOOLEAN": "INTEGER", "VARCHAR(32)": "TEXT"}
+    found: dict[str, object] = {}
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in set(tables) - {"sqlite_sequence"}:
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            indexes = connection.execute(f"PRAGMA index_list({table})").fetchall()
+            found[table] = (
+                [
+                    (name, affinity.get(kind, kind), bool(required or key), key)
+                    for _, name, kind, required, _, key in columns
+                ],
+                sorted((key[2], key[3], key[6]) for key in connection.execute(f"PRAGMA foreign_key_list({table})")),
+                sorted(
+                    (bool(unique), origin, [row[2] for row in connection.execute(f"PRAGMA index_info({name})")])
+                    for _, name, unique, origin, _ in indexes
+                ),
+            )
+    return found
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_migrated_file_has_the_tables_of_a_new_one(tmp_path: Path, name: str) -> None:
+    old, new = tmp_path / "old.sqlite3", tmp_path / "new.sqlite3"
+    old.write_bytes((OLD_HOME / f"{name}.sqlite3").read_bytes())
+    for path in (old, new):
+        Database(path, STORES[name]).open()
+    assert layout(old) == layout(new)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "study.sqlite3"
+    path.write_bytes((OLD_HOME / "study.sqlite3").read_bytes())
+    before = layout(path)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(database._VERSIONS, "create", lambda *_, **__: 1 / 0)  # after the steps, before the commit
+        Database(path, STUDY).open()
+    assert layout(path) == before
+    Database(path, STUDY).open()
+    assert "drafts" in layout(path)
+
+
+def test_an_old_file_that_many_open_at_once_is_migrated_once(tmp_path: Path) -> None:
+    path = tmp_path / "study.sqlite3"
+    path.write_bytes((OLD_HOME / "study.sqlite3").read_bytes())
+    with ThreadPoolExecutor(6) as threads:
+        for opened in [threads.submit(Database(path, STUDY).open) for _ in range(6)]:
+            opened.result()
+    assert "drafts" in layout(path)
+
+
+def test_old_files_of_several_stores_are_migrated_at_once(tmp_path: Path) -> None:
+    for number in range(5):
+        home = Path(shutil.copytree(OLD_HOME, tmp_path / str(number)))
+        with ThreadPoolExecutor(len(STORES)) as threads:
+            files = [Database(home / f"{name}.sqlite3", schema) for name, schema in STORES.items()]
+            for opened in [threads.submit(file.open) for file in files]:
+                opened.result()
+        assert "drafts" in layout(home / "study.sqlite3")
+        assert "drafts" not in layout(home / "conversations.sqlite3")
+
+
+def test_every_store_names_the_newest_migration() -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])
+    assert set(scripts.get_heads()) == {schema.version for schema in STORES.values()}
+
+
+def test_stores_can_share_a_database(path: Path) -> None:
+    for schema in STORES.values():
+        Database(path, schema).open()
+    with Database(path, CATALOG).reading() as connection:
+        assert set(inspect(connection).get_table_names()) >= {"documents", "conversations", "exams", "jobs"}
+        versions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+    assert set(versions) == {schema.version for schema in STORES.values()}
+
+
+@pytest.mark.integration
+def test_alembic_is_imported_only_to_migrate(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from indexes.catalog import open_catalog\n"
+        "for path in sys.argv[1:]:\n"
+        "    for _ in range(2):\n"
+        "        open_catalog(Path(path), create=True).close()\n"
+        "    print('alembic' in sys.modules)\n"
+    )
+    old = tmp_path / "old.sqlite3"
+    old.write_bytes((OLD_HOME / "library.sqlite3").read_bytes())
+    command = [sys.executable, "-c", code, str(tmp_path / "new.sqlite3"), str(old)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -1,0 +1,118 @@
+"""Laws of cutting technical prose into units."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexes.sentences import fence_after, split_spans
+
+
+def split_sentences(text: str) -> tuple[str, ...]:
+    return tuple(text[s.start : s.end] for s in split_spans(text) if s.kind in ("sentence", "item"))
+
+
+def kinds(text: str) -> list[str]:
+    return [span.kind for span in split_spans(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A warp has 32 threads. It is small.", 2),
+        ("See e.g. Volta and Fig. 3 for this. Done.", 2),
+        ("Bandwidth is 1.5 TB/s on v11.8 of it. Then more.", 2),
+        ("Call `a.b(). C` first. Then stop.", 2),
+        ("Is it fast? Yes! It is.", 3),
+        ("Use registers, caches, etc. They help.", 2),
+        ("It returns at once. cudaMemcpyAsync does too.", 2),
+        ("The value is approx. five of them.", 1),
+        ("A copy takes 62 ms. The kernel takes 3 s. Both are fast.", 3),
+        ("Ask Ms. Hopper for it. Then go.", 2),
+        ("共享内存很快。寄存器更快！", 2),
+        ("He used matrix A. Then B was added.", 2),
+    ],
+)
+def test_sentences_end_where_a_reader_would_end_them(text: str, expected: int) -> None:
+    assert len(split_sentences(text)) == expected
+
+
+def test_a_listing_is_one_unit_with_its_fences() -> None:
+    text = "Look:\n\n```cuda\nint a = 1;\n\nint b = 2; // done. Really.\n```\n\nThat was it."
+    spans = split_spans(text)
+    assert [span.kind for span in spans] == ["sentence", "code", "sentence"]
+    assert text[spans[1].start : spans[1].end].startswith("```cuda")
+    assert text[spans[1].start : spans[1].end].endswith("```")
+
+
+def test_tables_headings_and_items_are_distinguished() -> None:
+    text = "# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one thing\n- another. With two sentences."
+    assert kinds(text) == ["heading", "table", "item", "item", "item"]
+
+
+def test_an_unclosed_listing_reaches_to_the_end() -> None:
+    assert kinds("Text here.\n```\nint a;\n\nint b;") == ["sentence", "code"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fence"),
+    [
+        ("a\n```c\nb", "```"),
+        ("a\n```c\nb\n```\nc", ""),
+        ("````\n```\n~~~", "````"),
+        ("~~~\n```\n~~~~ ", ""),
+        ("`a` and ```b``` in a line", ""),
+    ],
+)
+def test_a_fence_is_closed_by_as_many_of_its_characters(text: str, fence: str) -> None:
+    assert fence_after(text) == fence
+    assert fence_after(text, "`````") == "`````"
+
+
+def test_a_displayed_formula_is_one_unit() -> None:
+    text = "The bandwidth is:\n\n$$\nB = n. X\n$$\n\nHere $$a. B$$ is in a line.\n$$ c. D $$.\nDone."
+    assert kinds(text) == ["sentence", "formula", "sentence", "formula", "sentence"]
+
+
+def test_sentences_end_at_full_stops_but_not_at_abbreviations() -> None:
+    text = "Use e.g. the call. It moves 3.5 TB/s. See Fig. 3 for more! Is it `fast()`? Yes."
+    assert split_sentences(text) == (
+        "Use e.g. the call.",
+        "It moves 3.5 TB/s.",
+        "See Fig. 3 for more!",
+        "Is it `fast()`?",
+        "Yes.",
+    )
+
+
+def test_chinese_sentences_need_no_space() -> None:
+    assert split_sentences("线程束是32个线程。它们一起执行！对吗？") == (
+        "线程束是32个线程。",
+        "它们一起执行！",
+        "对吗？",
+    )
+
+
+def test_soft_line_breaks_do_not_end_a_sentence() -> None:
+    assert split_sentences("A warp is a\ngroup of threads.") == ("A warp is a\ngroup of threads.",)
+
+
+@given(st.text(alphabet=st.sampled_from("ab. \n`|#-?!。1[]A:"), max_size=120))
+def test_units_are_ordered_disjoint_and_lose_no_letter(text: str) -> None:
+    spans = split_spans(text)
+    position = 0
+    for span in spans:
+        assert position <= span.start < span.end <= len(text)
+        assert text[span.start : span.end].strip() == text[span.start : span.end]
+        lost = text[position : span.start]
+        assert not any(character == "A" for character in lost)
+        position = span.end
+    assert "A" not in text[position:]
+
+
+def test_dots_within_braces_end_no_sentence() -> None:
+    assert split_sentences('The source is wrapped in extern "C" { ... } to keep its names. Next.') == (
+        'The source is wrapped in extern "C" { ... } to keep its names.',
+        "Next.",
+    )

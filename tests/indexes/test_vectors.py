@@ -1,0 +1,252 @@
+"""One suite for whatever searches a library's vectors, against brute force; then what FAISS alone must do."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import HashEncoder
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+
+from indexes import milvus
+from indexes.embedder import Matrix
+from indexes.errors import IndexCorrupt, InvalidInput
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
+from indexes.types import Filters, StoredNode
+from indexes.vectors import VectorIndex, build_inverted, load_index
+
+DIMENSION = 16
+
+
+def unit(rng: np.random.Generator, count: int) -> np.ndarray:
+    vectors = rng.standard_normal((count, DIMENSION)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class ScatteredEncoder(HashEncoder):
+    """Random unit vectors, one for each text: no two scores are equal, so every ranking has one right order."""
+
+    def __init__(self) -> None:
+        super().__init__("scattered/1")
+        self.dimension = DIMENSION
+
+    def encode(self, texts: Sequence[str], **_: object) -> Matrix:
+        return self.encode_queries(texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> Matrix:
+        seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") for text in texts]
+        return np.concatenate(
+            [np.zeros((0, DIMENSION), np.float32), *(unit(np.random.default_rng(s), 1) for s in seeds)]
+        )
+
+
+@pytest.fixture(
+    params=[
+        "faiss",
+        "fake milvus",
+        pytest.param(
+            "milvus",
+            marks=[
+                pytest.mark.integration,
+                pytest.mark.filterwarnings("ignore"),
+                pytest.mark.skipif(find_spec("pymilvus") is None, reason="the extra `milvus` is not installed"),
+            ],
+        ),
+    ]
+)
+def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """Libraries over each vector store; the fake Milvus is llama-index's own store in its place."""
+    if request.param == "fake milvus":
+        store = SimpleVectorStore()
+        monkeypatch.setattr(milvus, "_connect", lambda *_: store)
+    vector_store = request.param.removeprefix("fake ")
+    opened = open_library(IndexSettings(tmp_path / "home", vector_store=vector_store), embedder=ScatteredEncoder())
+    opened.load()
+    yield opened
+    opened.close()
+
+
+def write_book(folder: Path, name: str, edition: int = 0) -> Path:
+    """A book of three chapters with five nodes each."""
+    chapters = [
+        f"# Chapter {chapter}\n\n"
+        + "\n\n".join(f"## Part {part}\n\nText {name} {edition} {chapter} {part}." for part in range(5))
+        for chapter in range(1, 4)
+    ]
+    path = folder / f"{name}.md"
+    path.write_text("\n\n".join(chapters))
+    return path
+
+
+def brute_force(library: Library, query: np.ndarray, top_k: int, filters: Filters | None = None) -> list[str]:
+    """The oracle: every vector of the catalog compared, filters applied in plain Python."""
+    filters = filters or Filters()
+    found: list[tuple[float, str]] = []
+    for document in library.documents():
+        vectors = library.vectors_of(document.document_id)
+        for node, vector in zip(library.nodes_of(document.document_id), vectors, strict=True):
+            if passes(node, filters):
+                found.append((-float(vector @ query), node.node_id))
+    return [node_id for _, node_id in sorted(found)[:top_k]]
+
+
+def passes(node: StoredNode, filters: Filters) -> bool:
+    chapters = filters.chapters
+    return (not filters.document_ids or node.document_id in filters.document_ids) and (
+        not chapters or node.chapter in chapters or f"Chapter {node.chapter}" in chapters
+    )
+
+
+def found(library: Library, query: np.ndarray, top_k: int, filters: Filters | None = None) -> list[str]:
+    return [hit.node.node_id for hit in library.dense_by_vector(query, top_k, filters)]
+
+
+QUERIES = unit(np.random.default_rng(99), 10)
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 1000])
+def test_what_brute_force_finds_is_found(library: Library, top_k: int, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        library.add(write_book(tmp_path, name))
+    assert all(found(library, query, top_k) == brute_force(library, query, top_k) for query in QUERIES)
+
+
+def test_scores_are_cosines_and_fall(library: Library, tmp_path: Path) -> None:
+    document = library.add(write_book(tmp_path, "a")).document.document_id
+    vectors = dict(zip((n.node_id for n in library.nodes_of(document)), library.vectors_of(document), strict=True))
+    hits = library.dense_by_vector(QUERIES[0], 50)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert np.allclose([hit.score for hit in hits], [vectors[hit.node.node_id] @ QUERIES[0] for hit in hits], atol=1e-5)
+
+
+def test_an_empty_library_finds_nothing(library: Library) -> None:
+    assert found(library, QUERIES[0], 5) == []
+
+
+def test_removed_and_changed_books_are_never_found(library: Library, tmp_path: Path) -> None:
+    paths = [write_book(tmp_path, name) for name in ("a", "b", "c")]
+    books = [library.add(path).document.document_id for path in paths]
+    library.remove(books[1])
+    assert all(found(library, query, 60) == brute_force(library, query, 60) for query in QUERIES)
+    library.add(write_book(tmp_path, "a", edition=1))
+    assert all(found(library, query, 60) == brute_force(library, query, 60) for query in QUERIES)
+    assert len(found(library, QUERIES[0], 60)) == 30
+
+
+def test_filters_are_applied_before_ranking(library: Library, tmp_path: Path) -> None:
+    books = [library.add(write_book(tmp_path, name)).document.document_id for name in ("a", "b", "c")]
+    for filters in (
+        Filters(document_ids=(books[1],)),
+        Filters(document_ids=(books[0], books[2])),
+        Filters(chapters=(2,)),
+        Filters(chapters=("Chapter 3", 1)),
+        Filters(document_ids=(books[2],), chapters=(1,)),
+    ):
+        right = brute_force(library, QUERIES[0], 4, filters)
+        assert len(right) == 4
+        assert found(library, QUERIES[0], 4, filters) == right
+
+
+def test_random_changes_never_part_the_store_from_the_oracle(library: Library, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for step in range(20):
+        held = [document.document_id for document in library.documents()]
+        if rng.random() < 0.6 or not held:
+            library.add(write_book(tmp_path, rng.choice("abcd"), edition=step))
+        else:
+            library.remove(rng.choice(held))
+        query = QUERIES[step % len(QUERIES)]
+        assert found(library, query, 15) == brute_force(library, query, 15)
+
+
+# --- above the limit of exact search
+
+
+def clustered(count: int) -> np.ndarray:
+    """Vectors in clusters, as those of texts are; random ones defeat every approximate index."""
+    rng = np.random.default_rng(4)
+    centres = unit(rng, 60)
+    vectors = centres[rng.integers(0, 60, count)] + 0.15 * rng.standard_normal((count, DIMENSION)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_inverted_lists_find_what_the_exact_index_finds() -> None:
+    vectors = clustered(8_000)
+    ids_ = np.arange(8_000, dtype=np.int64) * 3 + 7
+    flat, lists = VectorIndex(DIMENSION), build_inverted(ids_, vectors)
+    flat.add(ids_, vectors)
+    assert (flat.kind, lists.kind, len(lists)) == ("flat", "ivf", 8_000)
+    probes = clustered(100)[::-1] + 0.05
+    recall = [np.isin(flat.search(one, 10)[0], lists.search(one, 10)[0]).mean() for one in probes]
+    assert np.mean(recall) >= 0.95
+
+
+def test_inverted_lists_can_be_changed_filtered_and_saved(tmp_path: Path) -> None:
+    vectors = clustered(4_000)
+    index = build_inverted(np.arange(4_000), vectors)
+    assert index.remove_range(0, 999) == 1_000
+    index.add(np.arange(9_000, 9_010), vectors[:10])
+    assert index.search(vectors[3], 1)[0].tolist() == [9_003]
+    allowed = np.array([1_500, 2_500, 3_500])
+    assert sorted(index.search(vectors[3], 10, allowed)[0].tolist()) == allowed.tolist()
+    index.save(tmp_path / "v.faiss")
+    again = load_index(tmp_path / "v.faiss", DIMENSION)
+    assert (again.kind, len(again)) == ("ivf", 3_010)
+    assert again.search(vectors[3], 5)[0].tolist() == index.search(vectors[3], 5)[0].tolist()
+
+
+# --- what FAISS does not check
+
+
+def index_of(count: int = 20) -> VectorIndex:
+    index = VectorIndex(DIMENSION)
+    index.add(np.arange(count), unit(np.random.default_rng(1), count))
+    return index
+
+
+@pytest.mark.parametrize("shape", [(DIMENSION + 1,), (DIMENSION - 1,), (0,)])
+def test_a_query_of_another_dimension_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match="dimension"):
+        index_of().search(np.ones(shape, np.float32), 3)
+    with pytest.raises(InvalidInput, match="dimension"):
+        index_of().add(np.arange(1), np.ones((1, *shape), np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_are_refused(value: float) -> None:
+    query = np.ones(DIMENSION, np.float32)
+    query[3] = value
+    with pytest.raises(InvalidInput, match="NaN"):
+        index_of().search(query, 3)
+
+
+def test_asking_for_more_than_there_is_gives_what_there_is() -> None:
+    found, scores = index_of(5).search(np.ones(DIMENSION), 100)
+    assert sorted(found.tolist()) == [0, 1, 2, 3, 4]
+    assert len(scores) == 5
+    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([], dtype=np.int64))[0].tolist() == []
+    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([77, 2]))[0].tolist() == [2]
+
+
+def test_a_file_cut_short_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "v.faiss"
+    index_of().save(path)
+    assert len(load_index(path, DIMENSION)) == 20
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(IndexCorrupt):
+        load_index(path, DIMENSION)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(IndexCorrupt):
+        load_index(path, DIMENSION)
+
+
+def test_a_file_of_another_dimension_is_a_clear_error(tmp_path: Path) -> None:
+    index_of().save(tmp_path / "v.faiss")
+    with pytest.raises(IndexCorrupt):
+        load_index(tmp_path / "v.faiss", DIMENSION * 2)

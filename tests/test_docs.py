@@ -1,0 +1,216 @@
+"""What the documents show is true: commands parse and run, links and paths lead somewhere, snippets work."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from api_fakes import running
+
+from api.cli import run
+from api.cli.app import app
+from api.settings import CoalesceSettings, load_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = (
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "evals" / "question_bank" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+SOURCES = tuple(
+    path for floor in ("indexes", "rag", "evals", "api", "tests") for path in sorted((ROOT / floor).rglob("*.py"))
+)
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(coalesce|make) ([^`\n]+)`")
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+PATH = re.compile(r"`((?:api|evals|rag|indexes|tests|docs)/[\w./-]+)`")
+VARIABLE = re.compile(r"COALESCE_[A-Z]\w+")
+DOCUMENT_NAME = re.compile(r"docs/[\w-]+\.md")
+
+RUN = ("ask", "search", "list", "add", "remove", "doctor", "quiz", "dataset", "memory")
+"""Commands of the README that are quick enough to be run; the others are parsed."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A `coalesce` or `make` command of a document's block, as words, and the output shown below it."""
+
+    words: tuple[str, ...]
+    output: tuple[str, ...] = ()
+
+
+def shown_in(document: Path) -> Iterator[Shown]:
+    """The commands of `console` blocks, behind `$ `, and of blocks without a language."""
+    for language, block in FENCE.findall(document.read_text("utf-8")):
+        lines = block.replace("\\\n", " ").splitlines()
+        if language == "console":
+            starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+            for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+                yield from commands_of(lines[start].removeprefix("$ "), lines[start + 1 : end])
+        elif not language:
+            for line in lines:
+                yield from commands_of(line)
+
+
+def commands_of(line: str, output: Sequence[str] = ()) -> Iterator[Shown]:
+    """The line's command, if it is one of ours; variables before it and launchers are left out."""
+    words = shlex.split(line, comments=True)
+    if "api.cli" in words:
+        words = ["coalesce", *words[words.index("api.cli") + 1 :]]
+    while words and VARIABLE.match(words[0]):
+        words.pop(0)
+    if words and words[0] in ("coalesce", "make"):
+        yield Shown(tuple(words), tuple(output))
+
+
+def all_shown() -> list[Any]:
+    return [
+        pytest.param(shown.words, id=f"{document.name}: {' '.join(shown.words)}"[:90])
+        for document in DOCUMENTS
+        for shown in shown_in(document)
+    ]
+
+
+def parser() -> Any:
+    """The command line with every command's body taken out."""
+    root = typer.main.get_command(app)
+    for command in leaves(root).values():
+        command.callback = lambda **_: None
+    return root
+
+
+def leaves(command: Any, name: str = "") -> dict[str, Any]:
+    """Commands by their full names."""
+    if not hasattr(command, "commands"):
+        return {name: command}
+    found: dict[str, Any] = {}
+    for part, below in command.commands.items():
+        found |= leaves(below, f"{name} {part}".strip())
+    return found
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("words", all_shown())
+def test_every_command_shown_is_one_that_the_command_line_takes(words: tuple[str, ...]) -> None:
+    program, *arguments = words
+    if program == "make":
+        assert {argument for argument in arguments if "=" not in argument} <= make_targets()
+        return
+    status = parser().main(arguments, "coalesce", standalone_mode=False)
+    assert not status
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_named_in_a_sentence_exists_with_its_options(document: Path) -> None:
+    commands = leaves(typer.main.get_command(app))
+    for program, rest in INLINE.findall(document.read_text("utf-8")):
+        words = rest.split()
+        if program == "make":
+            assert words[0] in make_targets(), rest
+            continue
+        name = next((name for name in commands if f"{rest} ".startswith(f"{name} ")), None)
+        groups = {known.split()[0] for known in commands}
+        assert name is not None or words[0] in groups, rest
+        if name is not None:
+            taken = {
+                option for parameter in commands[name].params for option in (*parameter.opts, *parameter.secondary_opts)
+            }
+            assert {word.split("=")[0] for word in words if word.startswith("--")} <= taken, rest
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_and_path_of_a_document_leads_to_a_file(document: Path) -> None:
+    text = document.read_text("utf-8")
+    assert [link for link in LINK.findall(text) if not (document.parent / link).exists()] == []
+    assert [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+def test_every_document_named_in_the_code_exists() -> None:
+    named = {(name, path.name) for path in SOURCES for name in DOCUMENT_NAME.findall(path.read_text("utf-8"))}
+    assert {(name, where) for name, where in named if not (ROOT / name).exists()} == set()
+
+
+def test_every_variable_named_is_a_setting() -> None:
+    settings = {f"COALESCE_{name.upper()}" for name in CoalesceSettings.model_fields}
+    product = [path for path in SOURCES if not path.is_relative_to(ROOT / "tests")]
+    for path in (*DOCUMENTS, *product):
+        assert set(VARIABLE.findall(path.read_text("utf-8"))) <= settings, path
+
+
+def readme_block(language: str) -> str:
+    return next(block for kind, block in FENCE.findall(README.read_text("utf-8")) if kind == language)
+
+
+def test_the_openai_example_prints_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(load_settings({"home": tmp_path / "home"})) as live:
+        code = readme_block("python").replace("http://127.0.0.1:8000", live.address)
+        exec(compile(code, "README.md", "exec"), {})
+    assert "32 threads" in capsys.readouterr().out
+
+
+def test_the_curl_examples_are_calls_that_the_server_takes(tmp_path: Path) -> None:
+    lines = [line for _, block in FENCE.findall(README.read_text("utf-8")) for line in block.splitlines()]
+    calls = [shlex.split(line) for line in lines if line.startswith("curl ")]
+    assert calls
+    with running(load_settings({"home": tmp_path / "home"})) as live:
+        for words in calls:
+            path = next(word for word in words if word.startswith("localhost:8000")).removeprefix("localhost:8000")
+            if "-d" in words:
+                reply = live.client.post(path, json=json.loads(words[words.index("-d") + 1]))
+            else:
+                field, _, name = words[words.index("-F") + 1].partition("=@")
+                reply = live.client.post(path, files={field: (name, b"%PDF-1.7 tiles")})
+            assert reply.status_code in (httpx.codes.OK, httpx.codes.ACCEPTED), reply.text
+
+
+@pytest.mark.integration
+def test_the_light_commands_of_the_readme_print_what_it_shows(
+    sample_home: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(sample_home, tmp_path / "home")
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "tiles.md").write_text("# Tiles\n\nTiles are loaded into shared memory by all threads.\n")
+    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    placeholders = {"MODEL": str(tiny_model)}
+    ran = set()
+    for shown in shown_in(README):
+        if shown.words[:1] != ("coalesce",) or shown.words[1] not in RUN:
+            continue
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        status = run([placeholders.get(word, word) for word in shown.words[1:]])
+        printed = capsys.readouterr()
+        assert status == 0, f"{shown.words}\n{printed.err}"
+        for line in shown.output:
+            assert plain(line.partition("…")[0]) in plain(printed.out), shown.words
+        if shown.words[1] == "add":
+            placeholders["ID"] = printed.out.split()[-1]
+        ran.add(shown.words[1])
+    assert ran == set(RUN)
+
+
+def plain(text: str) -> str:
+    """The text with its line breaks and indents as single spaces, and ids, which are made of paths, as ID."""
+    return re.sub(r"\b[0-9a-f]{16}\b", "ID", " ".join(text.split()))
