@@ -73,7 +73,7 @@ class Mark:
 
     @property
     def share(self) -> float:
-        """The score as a share of the most there is, 0.0 to 1.0."""
+        """The score as a share of `max_score`, 0.0 to 1.0."""
         return self.score / self.max_score
 
     @property
@@ -95,7 +95,7 @@ class Result:
 
     @property
     def max_score(self) -> float:
-        """Points there are."""
+        """Most points that can be earned."""
         return sum(mark.max_score for mark in self.marks)
 
 

@@ -37,7 +37,7 @@ CACHE_FOLDER = "cache"
 QUICK_QUESTIONS = 48
 QUICK_STEPS = 12
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a step, and how much of it is done of how much (0 of 0 where it is not counted)."""
+"""Called with a step's name, the units done and the units in all (0, 0 where they are not counted)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ LEARNER_NAME_HINT = f"use 1 to {MAX_LEARNER_CHARACTERS} printable characters"
 
 
 def is_learner_name(name: str) -> bool:
-    """Whether `name`, white space around it aside, can be a learner's."""
+    """Whether `name`, without white space around it, can be a learner's."""
     return 0 < len(name.strip()) <= MAX_LEARNER_CHARACTERS and name.strip().isprintable()
 
 

@@ -230,7 +230,7 @@ class QuestionFolder:
 
 def _checked_name(name: str) -> str:
     if not _FILE_NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r:.80} is not a name of a question file", hint="name it like my-questions.jsonl")
+        raise InvalidInput(f"{name!r:.80} is not the name of a question file", hint="name it like my-questions.jsonl")
     return name
 
 

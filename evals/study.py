@@ -89,7 +89,7 @@ class Study:
         """Draws and keeps an exam, from the bank or from the questions given.
 
         Raises:
-            InvalidInput: a plan that cannot be met, or a name that is none.
+            InvalidInput: a plan that cannot be met, or an invalid learner name.
         """
         learner = checked_learner(learner)
         drawn = draw_exam(self._questions() if questions is None else questions, plan)

@@ -99,7 +99,7 @@ STUDY = Schema("study_1", _TABLES)
 _PASSAGE_FIELDS = (
     "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",
 )  # fmt: skip
-"""Of a passage, what is kept with a mark."""
+"""Fields of a passage that are kept with a mark."""
 
 
 @dataclass(frozen=True, slots=True)

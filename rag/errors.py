@@ -41,7 +41,7 @@ class GenerationFailed(CoalesceError):
 
 
 class EngineUnreachable(CoalesceError):
-    """The remote engine does not answer, or answers nonsense."""
+    """The remote engine does not answer, or not in the OpenAI format."""
 
 
 class MalformedTrainingData(CoalesceError):

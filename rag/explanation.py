@@ -12,7 +12,7 @@ from rag.retrieval import Retrieval
 from rag.types import SearchableLibrary
 
 MOST_NODES = 100
-"""Nodes looked at on one page."""
+"""Most nodes listed for one page."""
 
 
 @dataclass(frozen=True, slots=True)

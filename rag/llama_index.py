@@ -223,7 +223,7 @@ class LlamaIndexGenerator:
 
 
 def _usage(response: ChatResponse, before: Usage) -> Usage:
-    """The counts of a response, as OpenAI's and most others give them; those of the response before without any."""
+    """Token counts of a response in OpenAI's form, which most LLMs use; `before` if it has none."""
     counts = response.additional_kwargs
     if "completion_tokens" not in counts:
         return before

@@ -40,16 +40,14 @@ def evaluate(
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Arms, by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+            help="Arms, separated by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
         ),
     ] = None,
     questions: Annotated[str, typer.Option(help="bank:test, bank:dev, or a question file (JSONL).")] = "bank:test",
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with a seed of its own.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with its own seed.")] = 1,
     language: Annotated[str, typer.Option(help="Language of the questions: en or zh.")] = "en",
     top_k: Annotated[int, typer.Option(min=1, max=50, help="Passages per question.")] = 5,
     out: Annotated[

@@ -51,10 +51,10 @@ def tune(
         Literal["none", "nf4"], typer.Option(help="nf4 is QLoRA: a 4-bit base. none is LoRA over 16 bits.")
     ] = "nf4",
     rank: Annotated[int, typer.Option(min=1, max=512, help="LoRA rank.")] = 16,
-    alpha: Annotated[int | None, typer.Option(min=1, help="LoRA alpha; twice the rank when not given.")] = None,
+    alpha: Annotated[int | None, typer.Option(min=1, help="LoRA alpha; by default twice the rank.")] = None,
     dropout: Annotated[float, typer.Option(min=0, max=0.9, help="LoRA dropout.")] = 0.05,
     epochs: Annotated[float, typer.Option(min=0.01, help="Passes over all rows.")] = 3.0,
-    max_steps: Annotated[int, typer.Option(min=0, help="Stop after this many steps; 0 does not.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=0, help="Stop after this many steps; 0 sets no limit.")] = 0,
     learning_rate: Annotated[float | None, typer.Option(min=0, help="2e-4 up to 5B parameters, else 1e-4.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per pass and device.")] = 2,
     accumulation: Annotated[int, typer.Option(min=1, help="Passes per update.")] = 4,

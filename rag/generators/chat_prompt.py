@@ -1,4 +1,4 @@
-"""A request as the model's tokens, by the chat template of its tokenizer, and ever smaller until it fits."""
+"""Turns a request into the model's tokens with its chat template, and into smaller ones until it fits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ever_smaller(request: GenerationRequest, *, fewest_passages: int = 0) -> Ite
 
 
 class ChatPrompt:
-    """Tokenizes chats. Safe from any thread: tokenizers are not, so one lock guards it."""
+    """Tokenizes chats. Threads may share it: a lock guards the tokenizer, which is not thread-safe."""
 
     def __init__(self, tokenizer: Any, model_name: str) -> None:
         self._tokenizer = tokenizer
@@ -44,7 +44,9 @@ class ChatPrompt:
                 return self._apply(messages, answer_follows)
             except Exception as first:  # noqa: BLE001 - templates raise errors of jinja's classes
                 try:
-                    return self._apply(_without_system(messages), answer_follows)  # several know no system role
+                    return self._apply(
+                        _without_system(messages), answer_follows
+                    )  # some chat templates have no system role
                 except Exception:  # noqa: BLE001 - the first error is the one to show
                     raise ModelCannotLoad(
                         f"The chat template of {self._model_name} fails: {first}",

@@ -1,7 +1,7 @@
 """A client of OpenAI-compatible engines: retries what is worth retrying, streams, and can be cancelled while it waits.
 
-A request is tried again only before its first byte arrived: when no connection came about, and on 429, 500, 502, 503
-and 504, after a pause that doubles or that the engine asks for. Why not the `openai` package: docs/decisions.md.
+A request is retried only before its first byte arrives: when connecting fails, and on 429, 500, 502, 503 and 504,
+after a pause that doubles or that the engine asks for. Why not the `openai` package: docs/decisions.md.
 """
 
 from __future__ import annotations

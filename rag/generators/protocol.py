@@ -115,7 +115,7 @@ class Generator(Protocol):
         ...
 
     def check(self, request: GenerationRequest) -> None:
-        """Refuses before retrieval what can never run.
+        """Refuses, before retrieval, a request that can never run.
 
         Raises:
             ArmUnavailable: no model or adapter for the arm, with what to do.

@@ -1,7 +1,7 @@
 """The `remote` generator: any OpenAI-compatible engine (vLLM, SGLang, LMDeploy, llama.cpp, Ollama), adapters by name.
 
 The engine applies the chat template and keeps prefixes; messages come in the order that lets it (system text and
-passages first, question last). Nothing is asked of it until the first request.
+passages first, question last). It is not contacted before the first request.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RemoteGenerator:
         return tuple(self._settings.adapters)
 
     def check(self, request: GenerationRequest) -> None:
-        """Refuses what can never run, as far as it can be known without the engine's tokenizer.
+        """Refuses a request that can never run, as far as that shows without the engine's tokenizer.
 
         Raises:
             ArmUnavailable: a tuned arm without its adapter.

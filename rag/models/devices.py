@@ -59,7 +59,7 @@ def free_memory_bytes(device: str) -> int:
 
 
 def reset_peak_memory(device: str) -> None:
-    """Starts `peak_memory_bytes` afresh on a CUDA device; a process cannot forget its own peak."""
+    """Resets `peak_memory_bytes` on a CUDA device; the peak of a process cannot be reset."""
     if device.startswith("cuda"):
         import torch
 

@@ -90,7 +90,7 @@ class TrainingRow:
         return [*messages, {"role": "assistant", "content": self.answer}]
 
     def exchanges(self) -> list[TrainingRow]:
-        """One row per answer in the conversation, so that each is learnt behind the prompt it is served with."""
+        """One row per answer in the conversation, so that each is trained with the prompt it would be served with."""
         said = (*self.history, (self.question, self.answer))
         return [replace(self, question=q, answer=a, history=said[:place]) for place, (q, a) in enumerate(said)]
 

@@ -223,7 +223,7 @@ def _tokens(tokenizer: Any, chat: ChatPrompt, messages: list[Message]) -> tuple[
     prompt = chat.message_tokens(messages[:-1])
     whole = chat.message_tokens(messages, answer_follows=False)
     if whole[: len(prompt)] != prompt or len(whole) == len(prompt):
-        # templates that rewrite how the prompt ended: the answer and the end of turn behind the serving prompt
+        # the template rewrites the prompt's end: take the serving prompt, then the answer and the end of the turn
         whole = [*prompt, *chat.text_tokens(messages[-1]["content"]), tokenizer.eos_token_id]
     return whole, len(prompt)
 

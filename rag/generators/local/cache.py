@@ -1,6 +1,6 @@
-"""Keys and values: the cache of one answer, and the kept beginnings of earlier prompts (a tree over token ids).
+"""KV caches: one answer's, and the prefixes kept from earlier prompts (a tree over token ids).
 
-The answer's cache writes in place into memory taken once; the library's own copies everything it holds for each token.
+The answer's cache writes in place into memory allocated once; transformers' own copies all it holds for each token.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SlabCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes taken, room not yet written included."""
+        """Bytes allocated, including room that is not written yet."""
         return sum(tensor.nbytes for tensor in (*self._keys, *self._values) if tensor is not None)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

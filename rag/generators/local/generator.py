@@ -89,7 +89,7 @@ class LocalGenerator:
         return self._adapters.names
 
     def check(self, request: GenerationRequest) -> None:
-        """Refuses before retrieval what can never run, or not now.
+        """Refuses, before retrieval, a request that can never run, or not now.
 
         Raises:
             ArmUnavailable: a tuned arm without its adapter.

@@ -20,7 +20,7 @@ from rag.generators.stream_text import Relay
 from rag.models.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)
-_FIRST_GUESS_S = 5.0  # how long an answer takes, until one was measured
+_FIRST_GUESS_S = 5.0  # assumed time of an answer until one has been measured
 
 Item = TypeVar("Item")
 Work = Callable[[Callable[[], bool]], Iterator[Item]]
@@ -145,7 +145,7 @@ class ModelThread:
             self._usual_s += 0.3 * (time.monotonic() - begun - self._usual_s)
 
     def _work(self, job: _Job[Any]) -> BaseException | None:
-        """Runs a job to its end; gives the error that its consumer shall see."""
+        """Runs a job to its end; returns the error to raise in its consumer, if any."""
         try:
             for item in job.work(job.stop.is_set):
                 job.relay.put(item)
