@@ -22,14 +22,16 @@ def _caller(request: Request) -> Caller:
 
 def _learner(
     request: Request,
-    learner: Annotated[Learner | None, Query(description="whose; with a learner's own key it may be left out")] = None,
+    learner: Annotated[Learner | None, Query(description="the learner; by default the one whose key it is")] = None,
 ) -> str:
     return caller_of(request.scope).learner_for(learner)
 
 
 def _owner(
     request: Request,
-    learner: Annotated[Learner | None, Query(description="whose; an id finds its own when left out")] = None,
+    learner: Annotated[
+        Learner | None, Query(description="the learner; by default the one to whom the id belongs")
+    ] = None,
 ) -> str | None:
     return caller_of(request.scope).owner_for(learner)
 

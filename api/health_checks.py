@@ -22,7 +22,7 @@ PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-ind
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at."""
+    """A check and its verdict."""
 
     name: str
     ok: bool
@@ -31,7 +31,7 @@ class Check:
 
 
 def run_checks(settings: CoalesceSettings) -> list[Check]:
-    """Every check; one that breaks is a failed check, never an end of the others."""
+    """Runs every check; one that raises counts as failed, and the others still run."""
     checks: list[Check] = []
     for check in (_python, _packages, _faiss, _embedder, _home, _disk, _library, _generator):
         checks.extend(_guarded(check, settings))

@@ -236,7 +236,7 @@ class JobQueue:
         try:
             self._store.save(job)
         except CoalesceError:
-            logger.exception("the end of job %s could not be kept; it is known until the server stops", job.id)
+            logger.exception("the result of job %s could not be stored; it is lost when the server stops", job.id)
             return
         with self._lock:
             del self._live[job.id]

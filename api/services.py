@@ -40,24 +40,24 @@ READY_RETRY_S = 1.0
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
 
-Tell = Callable[[str], None]
+OnStep = Callable[[str], None]
 Progress = Callable[["AddProgress"], None]
 
 
-def load_engine(settings: CoalesceSettings, tell: Tell) -> tuple[Library, AnswerEngine]:
+def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, AnswerEngine]:
     """Opens the home's library and builds the engine over it, models loaded.
 
     Args:
-        tell: called with the name of each step.
+        on_step: called with the name of each step.
     """
     from indexes.library import open_library
     from rag.assemble import build_engine
 
-    tell("opening the library and loading the embedder")
+    on_step("opening the library and loading the embedder")
     library = open_library(settings.index, create=True)
     try:
         library.load()
-        tell("loading the generator")
+        on_step("loading the generator")
         engine = build_engine(settings.rag, library)
         engine.load()
     except BaseException:
@@ -85,8 +85,8 @@ class Preparation:
     seconds: float = 0.0
     listener: Callable[[Preparation], None] = field(default=lambda _: None)
 
-    def tell(self, step: str, done: int = 0, total: int = 0) -> None:
-        """Moves on and calls the listener."""
+    def report(self, step: str, done: int = 0, total: int = 0) -> None:
+        """Sets the current step and calls the listener."""
         self.step, self.done, self.total = step, done, total
         self.listener(self)
 
@@ -123,7 +123,7 @@ class Services:
         settings: CoalesceSettings,
         *,
         listener: Callable[[Preparation], None] = lambda _: None,
-        load: Callable[[CoalesceSettings, Tell], tuple[Library, AnswerEngine]] = load_engine,
+        load: Callable[[CoalesceSettings, OnStep], tuple[Library, AnswerEngine]] = load_engine,
         add_sample: Callable[[Library, Progress], None] = add_sample_book,
     ) -> None:
         self.settings = settings
@@ -280,19 +280,19 @@ class Services:
         preparation = self.preparation
         try:
             if self._first is not None:
-                preparation.tell("loading the page")
+                preparation.report("loading the page")
                 self._first()
             # Before the sample book: a model that cannot load must say so at once, not after a minute of indexing.
-            self._library, self._engine = self._load(self.settings, preparation.tell)
+            self._library, self._engine = self._load(self.settings, preparation.report)
             self._add_sample_once(self._library)
         except Exception as error:  # noqa: BLE001  every caller hears of it, and the server ends
             preparation.error = error
-            preparation.tell("failed")
+            preparation.report("failed")
             return
         preparation.seconds = time.perf_counter() - started
         preparation.ready = True
         self.books.renew_outdated()
-        preparation.tell("ready")
+        preparation.report("ready")
 
     def _add_sample_once(self, library: Library) -> None:
         marker = self.settings.home / SAMPLE_MARKER
@@ -300,9 +300,9 @@ class Services:
             return
 
         def tell(progress: AddProgress) -> None:
-            self.preparation.tell(f"adding the sample book: {progress.stage}", progress.done, progress.total)
+            self.preparation.report(f"adding the sample book: {progress.stage}", progress.done, progress.total)
 
-        self.preparation.tell("adding the sample book")
+        self.preparation.report("adding the sample book")
         self._add_sample(library, tell)
         marker.touch()
 

@@ -1,7 +1,7 @@
 """The catalog: which books, nodes and vectors there are. Everything else is derived from it.
 
-A book is written in one transaction. The index of words is part of the file (`lexical.py`); the index of vectors is
-built from it (`vectors.py`).
+A book is written in one transaction. The lexical index is part of the file (`lexical.py`); the vector index is built
+from it (`vectors.py`).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _vectors = Table(
 _nodes = Table(
     "nodes",
     _TABLES,
-    Column("rowid", Integer, primary_key=True, autoincrement=False),  # never used twice: FAISS knows nodes by it
+    Column("rowid", Integer, primary_key=True, autoincrement=False),  # never reused: FAISS knows nodes by it
     Column("node_id", Text, nullable=False),
     _of_document(nullable=False),
     Column("ordinal", Integer, nullable=False),
@@ -650,7 +650,7 @@ def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
 
 
 def _lexical_conditions(connection: Connection, filters: Filters) -> list[ColumnElement[bool]]:
-    """Conditions on the rows of the index of words; a range of rowids lets FTS5 read that stretch only."""
+    """Conditions on the rows of the lexical index; a range of rowids lets FTS5 read that stretch only."""
     rowid = lexical.LEXICAL.c.rowid
     conditions = [_nodes.c.rowid == rowid, *_conditions(filters)]
     if filters.document_ids:

@@ -22,7 +22,7 @@ TokenStarts = Callable[[Sequence[str]], list[list[int]]]
 Cut = tuple[int, int]
 """Start and end offset in code points, end exclusive."""
 CutText = Callable[[str, Sequence[int], int, int], list[Cut]]
-"""A way of cutting a section: as `chunk_text`."""
+"""Cuts the text of a section, as `chunk_text` does."""
 
 HEADING_SHARE = 0.3
 """Largest part of a node's tokens that its heading path may take."""

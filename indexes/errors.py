@@ -17,8 +17,8 @@
     ├── StorageFull                the disk is full                                                (503)
     └── VectorStoreUnavailable     the outside vector engine does not answer                       (503)
 
-`rag/errors.py` and `evals/errors.py` add the branches of their floors. The numbers are those of `api/errors.py`,
-the one place that holds them; they stand here for the reader only.
+`rag/errors.py` and `evals/errors.py` add the branches of their floors. The numbers are HTTP statuses, set in
+`api/errors.py` only and repeated here for the reader.
 """
 
 from __future__ import annotations

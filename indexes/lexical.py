@@ -1,4 +1,4 @@
-"""The index of words: BM25 by SQLite's FTS5. Only the catalog uses it; a row has its node's rowid."""
+"""The lexical index: BM25 by SQLite's FTS5. Only the catalog uses it; a row has its node's rowid."""
 
 from __future__ import annotations
 

@@ -403,7 +403,7 @@ def read_with(spec: str, path: Path, name: str) -> Book:
 
 
 def load_cutter(spec: str) -> CutText:
-    """The way of cutting a section that a llama-index node parser has.
+    """A `CutText` that cuts sections with a llama-index node parser.
 
     A node that is too long is cut further by our own rules, because an embedder ignores what does not fit. Raises
     InvalidInput when the setting does not name a node parser, and later when that one changes the text.

@@ -135,8 +135,8 @@ class FakeBuilder:
         self.gate.set()
         self.samples_added = 0
 
-    def load(self, settings: CoalesceSettings, tell: Callable[[str], None]) -> Any:
-        tell("opening the library and loading the embedder")
+    def load(self, settings: CoalesceSettings, on_step: Callable[[str], None]) -> Any:
+        on_step("opening the library and loading the embedder")
         self.gate.wait(10)
         return self.shelf, self.engine(settings, self.shelf)
 

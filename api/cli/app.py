@@ -58,7 +58,7 @@ for group in (service, books, ask, study, compare, tuning):
 
 def main() -> None:
     """Runs the command line and exits with its status."""
-    # Model libraries warn about much that concerns nobody here; their errors still show.
+    # Hides the warnings of model libraries; their errors still show.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("coalesce").setLevel(logging.WARNING)
     if not sys.warnoptions:

@@ -112,7 +112,7 @@ def remove(
 
 
 class _Adding:
-    """Adds books one after the other and remembers what came of each."""
+    """Adds books one after the other and remembers each result."""
 
     def __init__(self, library: Library, console: Console, title: str | None) -> None:
         self._library = library
@@ -147,7 +147,7 @@ class _Adding:
                     raise
 
     def report(self) -> None:
-        """Prints what was not printed as it came: in JSON everything, once."""
+        """Prints the results that were not printed as they came; as JSON all of them at once."""
         if self._console.json_output:
             self._console.result({"documents": self.results, "failed": self.failures}, ())
 

@@ -40,7 +40,7 @@ def evaluate(
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Arms, separated by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+            help="Arms by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
         ),
     ] = None,
     questions: Annotated[str, typer.Option(help="bank:test, bank:dev, or a question file (JSONL).")] = "bank:test",

@@ -74,10 +74,12 @@ def mcp(
 @commands.command(epilog="Example: coalesce doctor --book 1f0c3a9be2d4c5f6")
 def doctor(
     context: typer.Context,
-    book: Annotated[str | None, typer.Option("--book", metavar="ID", help="What reading this book lost.")] = None,
+    book: Annotated[
+        str | None, typer.Option("--book", metavar="ID", help="Show what reading this book lost, by its id.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
-    """Check the environment, the home, the library, or what reading a book lost."""
+    """Check the environment, the home and the library, or show what reading a book lost."""
     invocation: Invocation = context.obj
     settings = invocation.settings()
     from api.health_checks import book_report, run_checks

@@ -32,10 +32,12 @@ WIDTH = 100
 @commands.command(epilog="Example: coalesce quiz --chapters 5,6 --types choice --count 5")
 def quiz(
     context: typer.Context,
-    chapters: Annotated[str | None, typer.Option(help="Chapters by number, by commas; all if left out.")] = None,
-    types: Annotated[str | None, typer.Option(help="choice, short, why, code; by commas.")] = None,
+    chapters: Annotated[str | None, typer.Option(help="Chapter numbers, separated by commas; by default all.")] = None,
+    types: Annotated[
+        str | None, typer.Option(help="Kinds of questions, separated by commas: choice,short,why,code.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=500, help="How many questions.")] = 5,
-    weights: Annotated[str | None, typer.Option(help="Share of each chapter, by commas: 5=2,6=1.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weights of chapters, separated by commas: 5=2,6=1.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
     questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL).")] = None,
     learner: Annotated[str | None, typer.Option(help="Whose progress this is.")] = None,
@@ -142,7 +144,7 @@ def _read_answer(question: BankQuestion, line: str) -> int | str | None:
         if question.type != "choice":
             raise
         raise InvalidInput(
-            f"{line!r:.40} is none of the options",
+            f"{line!r:.40} is not one of the options",
             hint=f"Answer {', '.join(letters)}, or an empty line to leave it out.",
         ) from None
 
@@ -180,7 +182,7 @@ def _proof(passage: Passage, question: BankQuestion) -> list[str]:
 @bank.command(epilog="Example: coalesce questions check --chapters 5,6")
 def check(
     chapters: Annotated[
-        str | None, typer.Option(help="Chapter numbers by commas; without it the whole bank and its totals.")
+        str | None, typer.Option(help="Chapter numbers, separated by commas; by default the whole bank and its totals.")
     ] = None,
     embed: Annotated[bool, typer.Option(help="Also the checks that need the embedder (about a minute).")] = True,
     json_output: Json = False,
@@ -206,7 +208,7 @@ def _chapter_numbers(text: str, known: set[int]) -> set[int]:
     if not numbers or len(numbers) != len(text.split(",")) or numbers - known:
         raise InvalidInput(
             f"--chapters {text!r} does not name chapters of the bank",
-            hint=f"Give numbers from {min(known)} to {max(known)}, by commas.",
+            hint=f"Give numbers from {min(known)} to {max(known)}, separated by commas.",
         )
     return numbers
 

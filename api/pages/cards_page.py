@@ -30,7 +30,7 @@ def cards(request: Request) -> None:
 
 
 class _Review:
-    """One tab's round through the due cards."""
+    """One tab's review of the due cards."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit

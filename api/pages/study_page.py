@@ -33,7 +33,7 @@ FILE_EXAMPLE = (
 
 @ui.page("/study")
 def study(request: Request, chapter: str = "", file: str = "") -> None:
-    open_view(request, "study", lambda visit: _ExamDesk(visit, whole_number(chapter) or 0, file).build())
+    open_view(request, "study", lambda visit: _ExamView(visit, whole_number(chapter) or 0, file).build())
 
 
 def study_head(visit: Visit, current: str) -> None:
@@ -70,8 +70,8 @@ def _shown_name(visit: Visit) -> str:
     return visit.t("study.default_learner") if visit.learner == DEFAULT_LEARNER else visit.learner
 
 
-class _ExamDesk:
-    """What an exam is made of, and the exams there were."""
+class _ExamView:
+    """The form for a new exam, and the list of earlier ones."""
 
     def __init__(self, visit: Visit, chapter: int, file: str) -> None:
         self._visit = visit

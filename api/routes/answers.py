@@ -89,7 +89,7 @@ async def search(body: SearchIn, request: Request, services: ServicesDep) -> Pas
 
 @router.post("/compare", response_model=AnswersOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def compare(body: CompareIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Answers with every arm asked for, or with all that can run; one that cannot run refuses the whole."""
+    """Answers with every arm named, or with all that can run; if a named arm cannot run, none is asked."""
     question = Question(
         body.question,
         adapter=body.adapter,
@@ -120,7 +120,7 @@ def vote(body: VoteIn, services: ServicesDep, caller: CallerDep) -> VoteOut:
 
 @router.get("/compare/votes.jsonl", response_class=Response, responses=error_responses(403, 503))
 def export_votes(services: ServicesDep, caller: CallerDep) -> Response:
-    """All votes with the answers they were between. An open key only: they are everyone's."""
+    """All votes with the answers they were between. Needs an open key: they are everyone's."""
     caller.need_open_key("read everyone's votes")
     votes = [
         {

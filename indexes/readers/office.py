@@ -88,7 +88,7 @@ def read_word(
 
 
 class _Word:
-    """Tells what paragraphs are. Looks each style up once: python-docx searches all of them each time."""
+    """Classifies paragraphs. Looks each style up once: python-docx searches all of them each time."""
 
     def __init__(self) -> None:
         self._styles: dict[str | None, tuple[str, int]] = {}

@@ -279,7 +279,7 @@ def load_adapters(loaded: LoadedModel, adapters: Mapping[str, str]) -> AdapterSe
 
 
 def _peft_name(number: int) -> str:
-    """The adapter's name in peft, where a user's own (`train`, `v1.2`) could clash with an attribute or a module path."""
+    """The adapter's name in peft, where a user's own (`train`, `v1.2`) may clash with an attribute or a module path."""
     return f"coalesce{number}"
 
 

@@ -203,7 +203,7 @@ def test_the_panel_shows_the_rank_of_an_expected_page(open_page: Open) -> None:
     page.get_by_text("Expected another page?").click()
     page.get_by_label("Page of the file").fill("3")
     page.get_by_role("button", name="Show its ranks").click()
-    expect(page.locator(".explain-verdict")).to_contain_text("in place 1")
+    expect(page.locator(".explain-verdict")).to_contain_text("at rank 1")
     page.get_by_label("Page of the file").fill("8")
     page.get_by_role("button", name="Show its ranks").click()
     expect(page.locator(".explain-result .problem")).to_contain_text("Page 8 is not in the book")
