@@ -167,6 +167,13 @@ class AnswerRun:
         """The passages found, empty until then."""
         return next((event.passages for event in self._events if isinstance(event, PassagesFound)), ())
 
+    @property
+    def note(self) -> str | None:
+        """What is known of the answer's note so far."""
+        if self.done is not None:
+            return self.done.note
+        return next((event.note for event in self._events if isinstance(event, PassagesFound)), None)
+
     def stop(self) -> None:
         """Stops the generator; what is written stays."""
         self.stopped = not self.ended

@@ -39,13 +39,14 @@ def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study, learner: 
         )
 
     @server.tool()
-    def ask(question: str, top_k: int = 5) -> dict[str, Any]:
-        """Answers from the books; every quote is verbatim on the page named, or the question is refused."""
-        return _reply(
-            lambda: AnswerOut.model_validate(engine().ask(Question(question, top_k=top_k), keep=False)).model_dump(
-                mode="json"
-            )
-        )
+    def ask(question: str, top_k: int = 5, answer_anyway: bool = False) -> dict[str, Any]:
+        """Answers from the books; every quote is verbatim on the page named, or the question is refused.
+
+        `note` is what a reader should know beside the answer. `answer_anyway` answers from the nearest passages where
+        the question would be refused.
+        """
+        asked = Question(question, top_k=top_k, answer_anyway=answer_anyway)
+        return _reply(lambda: AnswerOut.model_validate(engine().ask(asked, keep=False)).model_dump(mode="json"))
 
     @server.tool()
     def quiz(count: int = 5, chapters: list[int] | None = None, types: list[str] | None = None) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import GeneratorType
 
 from indexes.errors import Cancelled, InvalidInput
 from indexes.types import Filters
+from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
@@ -37,6 +38,7 @@ from rag.types import (
     AnswerDone,
     Arm,
     Event,
+    Evidence,
     Passage,
     PassagesFound,
     Question,
@@ -49,6 +51,30 @@ from rag.types import (
 )
 
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
+_UNCITED = "The answer names no passage of the books; check it before you rely on it."
+_UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A question ready to be written about.
+
+    Attributes:
+        refusal: what to say instead of answering; None when the generator is asked.
+        notes: sentences beside the answer, in the order in which they are read.
+        doubt: the one of them that says that the books may not answer; a refusal says so itself.
+    """
+
+    request: GenerationRequest
+    evidence: Evidence | None = None
+    refusal: str | None = None
+    notes: list[str] = field(default_factory=list)
+    doubt: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """The notes as one text."""
+        return " ".join(self.notes) or None
 
 
 class _Written:
@@ -134,17 +160,12 @@ class AnswerEngine:
         """
         started = time.perf_counter()
         question, request = self._admit(question, cancelled or (lambda: False))
-        refusal = None
-        if passages is not None:
-            query = prepare_query(question.text, request.turns)
-            request = replace(request, passages=tuple(passages), standalone_question=query.english)
-        elif question.arm in RETRIEVING_ARMS:
-            request, refusal = self._search(question, request)
-        found = request.passages
+        prepared = self._prepare(question, request, passages)
+        request, refusal, found = prepared.request, prepared.refusal, prepared.request.passages
         retrieved = time.perf_counter()
         if request.cancelled():
             raise Cancelled("the question was withdrawn")
-        yield PassagesFound(found)
+        yield PassagesFound(found, prepared.evidence, prepared.note)
 
         written = _Written()
         for piece in self._write(request) if refusal is None else (TextPiece(refusal), _REFUSED):
@@ -156,6 +177,11 @@ class AnswerEngine:
         ended = time.perf_counter()
         if done.passages_used is not None and refusal is None:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
+        citations = () if done.refused else resolve(written.text, found, written.quoted)
+        if done.refused and prepared.doubt:
+            prepared.notes.remove(prepared.doubt)
+        elif found and not citations and not done.refused:
+            prepared.notes.append(_UNCITED_ZH if is_chinese(question.text) else _UNCITED)
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),
@@ -166,12 +192,14 @@ class AnswerEngine:
             generator=self.generator.name,
             model=self.generator.model_name,
             adapter=question.adapter,
-            citations=() if done.refused else resolve(written.text, found, written.quoted),
+            citations=citations,
             passages=found,
             timings=Timings(retrieved - started, (written.first_at or ended) - started, ended - started),
             usage=done.usage,
             tokens_per_s=done.tokens_per_s,
             peak_memory_bytes=done.peak_memory_bytes,
+            evidence=prepared.evidence,
+            note=prepared.note,
         )
         if keep:
             self.conversations.append(answer)
@@ -281,12 +309,19 @@ class AnswerEngine:
         retrieval = self._retriever.search(text, filters, turns)
         return retrieval, select_passages(retrieval.hits, self.library, top_k, self._budget)
 
-    def _search(self, question: Question, request: GenerationRequest) -> tuple[GenerationRequest, str | None]:
-        """The request with passages, and what to say instead of answering; None when the evidence suffices."""
+    def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
+        """The request with its passages, and what the search is worth. All notes known before writing are made here."""
+        if passages is not None:
+            query = prepare_query(question.text, request.turns)
+            return _Prepared(replace(request, passages=tuple(passages), standalone_question=query.english))
+        if question.arm not in RETRIEVING_ARMS:
+            return _Prepared(request)
         retrieval, found = self._find(question.text, question.top_k, question.filters, request.turns)
         query = retrieval.query
+        judged = self._judge.judge(retrieval, self.library, answer_anyway=question.answer_anyway)
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
-        return request, self._judge.refusal(retrieval, found, self.library)
+        notes = [*query.notes, *filter(None, [judged.note])]
+        return _Prepared(request, judged.evidence, judged.refusal, notes, judged.note)
 
     def _write(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
         """The generator's text without markers that name no passage, then its figures; an empty text is refused."""
@@ -312,7 +347,7 @@ class AnswerEngine:
             yield TextPiece(text)
         if empty:
             done = replace(done, refused=True)
-            yield TextPiece(not_found(request.question))
+            yield TextPiece(not_found(request.question, request.passages))
         yield done
 
     def _conversation_id(self, question: Question, keep: bool) -> str:

@@ -1,8 +1,9 @@
-"""Whether the passages found can answer the question, and what is said instead where they cannot.
+"""How sure it is that the library answers a question, and what is said where it is not.
 
-Evidence scores from 0 to 1, by a logistic function of a few signals; below a threshold the question is refused.
-`evidence_calibration.json` has weights and threshold for each embedder, since cosines of two embedders cannot be
-compared; an embedder it does not list is judged by terms alone.
+Evidence scores from 0 to 1, by a logistic function of a few signals; two thresholds part `strong`, `weak` and `none`.
+`evidence_calibration.json` has weights and thresholds for each embedder, since cosines of two embedders cannot be
+compared; an embedder it does not list is judged by terms alone. The passages judged are always as many and as long
+(`JUDGED_PASSAGES`), whatever a generator can read.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from functools import cache
 from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
+from rag.passages import PassageBudget, select_passages
 from rag.retrieval import Retrieval
-from rag.types import Passage, SearchableLibrary
+from rag.types import Evidence, Passage, SearchableLibrary
 
+JUDGED_PASSAGES = 5
+JUDGED_BUDGET = PassageBudget()
+NAMED_SECTIONS = 3
+"""Sections that a refusal names."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
@@ -30,11 +36,14 @@ _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("
 FALLBACK = "*"
 """The calibration for embedders that are not listed."""
 
-_NOT_FOUND = (
-    "The library does not answer this question. The nearest passages are shown; "
-    "they may help you to put it differently."
-)
-_NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。下面列出最接近的段落，也许能帮助您换一种问法。"
+_NOT_FOUND = "The library does not answer this question."
+_NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。"
+_NEAREST = "{said} The nearest sections: {sections}."
+_NEAREST_ZH = "{said}最接近的章节：{sections}。"
+_WEAK = "The books may not say this; check the sources."
+_WEAK_ZH = "书中可能没有说到这一点，请核对出处。"
+_ANYWAY = "The library does not seem to answer this question; the answer comes from the nearest passages."
+_ANYWAY_ZH = "书库中似乎没有这个问题的答案，以下内容来自最接近的段落。"
 _NOTHING_THERE = "Nothing in the library matches these filters, so there is nothing to answer from."
 _NOTHING_THERE_ZH = "书库中没有符合这些筛选条件的内容，因此无法回答。"
 _EMPTY = "The library is empty, so there is nothing to answer from. Add a book first: coalesce add PATH"
@@ -43,14 +52,17 @@ _EMPTY_ZH = "书库是空的，因此无法回答。请先添加一本书：coal
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Weights by signal name, the intercept, the least score that is answered, and the least cosine.
+    """Weights by signal name and the intercept.
 
-    The floor under the cosine is for questions of one everyday word ('hi', 'help'), which any book says somewhere.
+    Attributes:
+        threshold: least score that is answered; strong: least score of strong evidence.
+        least_cosine: a floor for questions of one everyday word ('hi', 'help'), which any book says somewhere.
     """
 
     weights: dict[str, float]
     intercept: float
     threshold: float
+    strong: float
     least_cosine: float = -1.0
 
     def score(self, signals: dict[str, float]) -> float:
@@ -63,10 +75,7 @@ class Calibration:
 def load_calibrations() -> dict[str, Calibration]:
     """Calibrations by embedder name; `FALLBACK` is always among them."""
     data = json.loads(files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8"))
-    return {
-        name: Calibration(entry["weights"], entry["intercept"], entry["threshold"], entry.get("least_cosine", -1.0))
-        for name, entry in data["calibrations"].items()
-    }
+    return {name: Calibration(**entry) for name, entry in data["calibrations"].items()}
 
 
 def calibration_for(embedder: str) -> Calibration:
@@ -75,40 +84,79 @@ def calibration_for(embedder: str) -> Calibration:
     return known.get(embedder, known[FALLBACK])
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the search is worth.
+
+    Attributes:
+        refusal: what to say instead of answering; None when the question is answered.
+        note: what to say beside the answer.
+    """
+
+    evidence: Evidence
+    refusal: str | None = None
+    note: str | None = None
+
+
 class EvidenceJudge:
-    """Says whether evidence suffices, by the calibration of one embedder.
+    """Says how sure the search is, by the calibration of one embedder.
 
     Args:
         embedder: name of the embedder that made the cosines.
-        threshold: overrides the calibrated one; 0 answers everything, 1 nothing.
+        threshold: the least score that is answered, instead of the calibrated one; 0 answers everything, more than 1
+            nothing.
     """
 
     def __init__(self, embedder: str, threshold: float | None = None) -> None:
         self._calibration = calibration_for(embedder)
         self.threshold = self._calibration.threshold if threshold is None else threshold
 
+    def judge(self, retrieval: Retrieval, library: SearchableLibrary, *, answer_anyway: bool = False) -> Judgement:
+        """How sure the search is, and what to say about it in the question's language.
+
+        Args:
+            answer_anyway: refuse only where nothing at all was found.
+        """
+        passages = select_passages(retrieval.hits, library, JUDGED_PASSAGES, JUDGED_BUDGET)
+        question = retrieval.query.text
+        chinese = is_chinese(question)
+        if not passages and library.documents():
+            return Judgement("none", _NOTHING_THERE_ZH if chinese else _NOTHING_THERE)
+        if not passages:
+            return Judgement("none", _EMPTY_ZH if chinese else _EMPTY)
+        evidence = self.evidence(self.score(retrieval, passages))
+        if evidence == "strong":
+            return Judgement(evidence)
+        if evidence == "weak":
+            return Judgement(evidence, note=_WEAK_ZH if chinese else _WEAK)
+        if answer_anyway:
+            return Judgement(evidence, note=_ANYWAY_ZH if chinese else _ANYWAY)
+        return Judgement(evidence, not_found(question, passages))
+
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; 0 where even the nearest node is far from the question."""
         signals = evidence_signals(retrieval, passages)
         return self._calibration.score(signals) if signals["cosine"] >= self._calibration.least_cosine else 0.0
 
-    def suffices(self, retrieval: Retrieval, passages: Sequence[Passage]) -> bool:
-        """Whether to answer."""
-        return self.score(retrieval, passages) >= self.threshold
-
-    def refusal(self, retrieval: Retrieval, passages: Sequence[Passage], library: SearchableLibrary) -> str | None:
-        """What to say instead of answering, in the question's language; None when the evidence suffices."""
-        question = retrieval.query.text
-        if passages:
-            return None if self.suffices(retrieval, passages) else not_found(question)
-        if library.documents():
-            return _NOTHING_THERE_ZH if is_chinese(question) else _NOTHING_THERE
-        return _EMPTY_ZH if is_chinese(question) else _EMPTY
+    def evidence(self, score: float) -> Evidence:
+        """The step that a score belongs to."""
+        if score < self.threshold:
+            return "none"
+        return "strong" if score >= self._calibration.strong else "weak"
 
 
-def not_found(question: str) -> str:
-    """What is said when the passages do not answer the question, in its language."""
-    return _NOT_FOUND_ZH if is_chinese(question) else _NOT_FOUND
+def not_found(question: str, passages: Sequence[Passage]) -> str:
+    """What is said when the passages do not answer the question, in its language; names the nearest sections."""
+    chinese = is_chinese(question)
+    said, nearest, comma = (_NOT_FOUND_ZH, _NEAREST_ZH, "、") if chinese else (_NOT_FOUND, _NEAREST, ", ")
+    named = comma.join(f"“{section}”" for section in nearest_sections(passages))
+    return nearest.format(said=said, sections=named) if named else said
+
+
+def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
+    """The sections of the first passages, at most `NAMED_SECTIONS`, each by its last two headings."""
+    named = (" › ".join(passage.section[-2:]) or passage.title for passage in passages)
+    return tuple(dict.fromkeys(named))[:NAMED_SECTIONS]
 
 
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:

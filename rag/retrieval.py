@@ -61,6 +61,7 @@ class Query:
         dense: text for the embedder.
         lexical: text for the lexical index.
         english: the question in English words, for comparing with English sentences; else `standalone`.
+        notes: what a reader should know about how the question was understood; they go into `Answer.note`.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Query:
     dense: str
     lexical: str
     english: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ RETRIEVING_ARMS: frozenset[str] = frozenset({"rag", "rag+tuned"})
 TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 
 Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
+Evidence: TypeAlias = Literal["strong", "weak", "none"]
+"""How sure the search is that the passages answer the question."""
 
 
 class SearchableLibrary(Protocol):
@@ -83,6 +85,7 @@ class Question:
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
         owner: whose conversations it may continue, and who owns a new one; None continues anyone's.
         answer_id: the id its answer gets; None makes a new one.
+        answer_anyway: answer from the nearest passages even where the evidence is `none`.
     """
 
     text: str
@@ -99,6 +102,7 @@ class Question:
     turns: tuple[tuple[str, str], ...] = ()
     owner: str | None = None
     answer_id: str | None = None
+    answer_anyway: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer. Field names are those of the wire form (`api/schemas.py`)."""
+    """A finished answer. Field names are those of the wire form (`api/schemas/answers.py`).
+
+    Attributes:
+        evidence: None where nothing was searched.
+        note: what a reader should know beside the answer, never part of it; None when there is nothing.
+    """
 
     id: str
     conversation_id: str
@@ -228,13 +237,22 @@ class Answer:
     usage: Usage
     tokens_per_s: float
     peak_memory_bytes: int
+    evidence: Evidence | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassagesFound:
-    """First event: the passages that the answer may cite (empty for arms without retrieval)."""
+    """First event: the passages that the answer may cite (empty for arms without retrieval).
+
+    Attributes:
+        evidence: as in `Answer`.
+        note: what is known of `Answer.note` before the answer is written.
+    """
 
     passages: tuple[Passage, ...]
+    evidence: Evidence | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class FakeBuilder:
     def __init__(self, generator: ScriptedGenerator | None = None) -> None:
         self.shelf = ShelfLibrary()
         self.generator = generator or ScriptedGenerator(["A warp has ", "32 threads [1]."])
+        self.judge = EvidenceJudge("hash", 0.0)
         self.gate = threading.Event()
         self.gate.set()
         self.samples_added = 0
@@ -145,7 +146,7 @@ class FakeBuilder:
         progress(AddProgress("embedding", 1, 1))
         self.shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
 
-    def engine(self, settings: CoalesceSettings, library: Any, judge: EvidenceJudge | None = None) -> Any:
+    def engine(self, settings: CoalesceSettings, library: Any) -> Any:
         retrieval = RetrievalSettings()
         return AnswerEngine(
             library,
@@ -153,7 +154,7 @@ class FakeBuilder:
             self.generator,
             ConversationStore(settings.rag.conversations_path),
             chooser=self.generator,
-            judge=judge or EvidenceJudge("hash", 0.0),
+            judge=self.judge,
         )
 
 

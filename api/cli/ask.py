@@ -54,6 +54,9 @@ def ask(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    answer_anyway: Annotated[
+        bool, typer.Option("--answer-anyway", help="Answer from the nearest passages where nothing fits.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Ask a question; the answer names its sources."""
@@ -64,7 +67,9 @@ def ask(
 
     filters = _filters(book, chapter, pages)
     console = Console(json_output=json_output)
-    asked = Question(question, arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens)
+    asked = Question(
+        question, arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens, answer_anyway=answer_anyway
+    )
     with _engine(settings, console, asked) as engine:
         answer = _stream(engine, asked, console)
     lines = [] if json_output else _sources(answer)
@@ -117,11 +122,22 @@ def _engine(settings: CoalesceSettings, console: Console, question: Question) ->
 
 
 def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
-    from rag.types import TextDelta
+    from rag.types import AnswerDone, PassagesFound, TextDelta
+
+    noted: str | None = None
 
     def listen(event: Event) -> None:
-        if isinstance(event, TextDelta) and not console.json_output:
-            console.text(event.text)
+        nonlocal noted
+        if console.json_output:
+            return
+        match event:
+            case PassagesFound(note=note) if note:
+                noted = note
+                console.text(f"{note}\n\n")
+            case TextDelta(text):
+                console.text(text)
+            case AnswerDone(answer) if answer.note and answer.note != noted:
+                console.text(f"\n\n{answer.note}")
 
     return engine.ask(question, listen=listen)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from api.pages.texts import Texts
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from indexes.words import stem
+from rag.evidence import nearest_sections
 from rag.explanation import Explanation, NodeRanks
 from rag.question import whole_number
 from rag.types import Answer, Citation, Passage
@@ -45,6 +46,8 @@ class MarkedAnswer:
         self._source = source
         self.citations: Sequence[Citation] = ()
         self.passages: Sequence[Passage] = ()
+        self._note = tag("p", "", "note", role="note")
+        self._note.set_visibility(False)
         self._body = ui.html(html, sanitize=False).classes("answer")
         self._body.on("click", lambda event: self.open(*event.args), js_handler=_OPEN_CITATION)
 
@@ -52,6 +55,11 @@ class MarkedAnswer:
         """Shows the text so far."""
         markers = Markers(self.citations, len(self.passages), self._t("ask.open_source"))
         self._body.set_content(answer_html(text, markers))
+
+    def set_note(self, note: str | None) -> None:
+        """Shows what a reader should know beside the answer, above it."""
+        self._note.set_text(note or "")
+        self._note.set_visibility(note is not None)
 
     def set_html(self, html: str) -> None:
         """Shows something else in the answer's place."""
@@ -69,10 +77,19 @@ QUOTING = "extractive"
 """The generator that only quotes: its tokens per second mean nothing."""
 
 
-class AnswerCard:
-    """A turn of a conversation. `show` draws a kept answer; `begin`, `write`, `finish` one that is being written."""
+Ask = Callable[..., Awaitable[None]]
+"""Asks a question; with `answer_anyway=True` it is answered from the nearest passages."""
 
-    def __init__(self, visit: Visit, source: SourcePanel) -> None:
+
+class AnswerCard:
+    """A turn of a conversation. `show` draws a kept answer; `begin`, `write`, `finish` one that is being written.
+
+    Args:
+        ask: what a refusal's buttons do.
+    """
+
+    def __init__(self, visit: Visit, source: SourcePanel, ask: Ask) -> None:
+        self._ask = ask
         self._visit = visit
         self._t = visit.t
         self._source = source
@@ -101,6 +118,7 @@ class AnswerCard:
         drawn = ""
         async for _ in run.follow():
             self._text.passages = run.passages
+            self._text.set_note(run.note)
             if run.text != drawn and run.done is None:
                 drawn = run.text
                 self._text.draw(drawn)
@@ -112,8 +130,10 @@ class AnswerCard:
         """Draws the whole answer with its sources, figures and buttons."""
         self._text.citations, self._text.passages = answer.citations, answer.passages
         self._text.draw(answer.answer)
+        self._text.set_note(answer.note)
         with self._notes:
-            if answer.refused:
+            if answer.refused and answer.passages:
+                self._instead(answer)
                 self._nearest(answer.passages)
             self._sources(answer)
             self._tools(answer, rating)
@@ -135,9 +155,17 @@ class AnswerCard:
                             tag("span", self._t(f"verdict.{citation.verdict}"), f"verdict {citation.verdict}")
                     self._opens(opener, index, marker)
 
+    def _instead(self, answer: Answer) -> None:
+        """What to ask instead: the nearest sections, and the same question again."""
+        with tag("ul", "", "examples", aria_label=self._t("ask.instead")):
+            for section in nearest_sections(answer.passages):
+                text = section if section.endswith(("?", "？")) else self._t("ask.section", section=section)
+                with tag("li"):
+                    button(text, partial(self._ask, text), kind="example")
+        if answer.evidence == "none":
+            button(self._t("ask.anyway"), partial(self._ask, answer.question, answer_anyway=True))
+
     def _nearest(self, passages: Sequence[Passage]) -> None:
-        if not passages:
-            return
         tag("h3", self._t("ask.nearest"), "small-heading")
         with tag("ol", "", "sources"):
             for number, passage in enumerate(passages, 1):

@@ -63,7 +63,7 @@ class AskView:
                 self._welcome()
             ratings = self._store.ratings(self._conversation_id) if self._conversation_id else {}
             for answer in answers:
-                AnswerCard(self._visit, self._source).show(answer, ratings.get(answer.id))
+                AnswerCard(self._visit, self._source, self._ask).show(answer, ratings.get(answer.id))
             if len(answers) > 1:
                 ui.run_javascript("coalesce.showLastTurn()")
         answering = self._visit.services.answering
@@ -116,7 +116,7 @@ class AskView:
                 self._stop.set_visibility(False)
         form.on("submit.prevent", js_handler="() => {}")
 
-    async def _ask(self, text: str) -> None:
+    async def _ask(self, text: str, *, answer_anyway: bool = False) -> None:
         text = text.strip()
         if self._asking:
             _restore(text)
@@ -125,11 +125,11 @@ class AskView:
         self._asking = True
         try:
             with self._visit.client:  # what was clicked may go with the greeting
-                await self._begin(text)
+                await self._begin(text, answer_anyway=answer_anyway)
         finally:
             self._asking = False
 
-    async def _begin(self, text: str) -> None:
+    async def _begin(self, text: str, *, answer_anyway: bool) -> None:
         made = None
         try:
             question = check_question(
@@ -139,6 +139,7 @@ class AskView:
                     adapter=self._filters.adapter,
                     filters=self._filters.value(),
                     owner=self._visit.owner,
+                    answer_anyway=answer_anyway,
                 )
             )
             if self._conversation_id is None:
@@ -167,7 +168,7 @@ class AskView:
         self._status.set_text(self._t("ask.writing"))
         try:
             with self._thread:
-                card = AnswerCard(self._visit, self._source)
+                card = AnswerCard(self._visit, self._source, self._ask)
                 card.begin(run.question.text)
             await card.write(run)
             self._finish(run, card)

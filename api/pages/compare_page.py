@@ -217,6 +217,7 @@ class ArmAnswer:
         self._text.set_html(THINKING)
         async for _ in run.follow():
             self._text.passages = run.passages
+            self._text.set_note(run.note)
             if run.text:
                 self._text.draw(run.text)
                 await asyncio.sleep(REDRAW_S)
@@ -226,6 +227,7 @@ class ArmAnswer:
         self._answer = run.done
         self._text.citations, self._text.passages = run.done.citations, run.done.passages
         self._text.draw(run.done.answer)
+        self._text.set_note(run.done.note)
         return run.done
 
     def reveal(self) -> None:

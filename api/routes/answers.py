@@ -26,6 +26,7 @@ from api.schemas.answers import (
     ExplanationOut,
     FeedbackIn,
     FeedbackOut,
+    PassagesEventOut,
     PassagesOut,
     RenameIn,
     SearchIn,
@@ -62,6 +63,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
         temperature=body.temperature,
         seed=body.seed,
         owner=caller.learner,
+        answer_anyway=body.answer_anyway,
     )
     run = services.answering.start(question, client_of(request))
     if body.stream:
@@ -212,8 +214,8 @@ async def _encoded(first: Event | None, events: AsyncGenerator[Event]) -> AsyncG
 
 def _encode(event: Event) -> ServerSentEvent:
     match event:
-        case PassagesFound(passages):
-            return sse(PassagesOut.model_validate({"passages": passages}).model_dump(mode="json"), "passages")
+        case PassagesFound():
+            return sse(PassagesEventOut.model_validate(event).model_dump(mode="json"), "passages")
         case TextDelta(text):
             return sse({"text": text}, "delta")
         case AnswerDone(answer):

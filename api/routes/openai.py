@@ -106,6 +106,7 @@ def question_of(body: ChatIn) -> Question:
         sampling_top_p=1.0 if body.top_p is None else body.top_p,
         seed=body.seed,
         stop=tuple(body.stop or ()),
+        answer_anyway=body.answer_anyway,
     )
 
 
@@ -202,7 +203,7 @@ async def _chunks(
                 elif isinstance(event, AnswerDone):
                     whole = _completion(event.answer, model, max_tokens)
                     finish = whole.choices[0].finish_reason
-                    parts = {"citations", "passages", "refused"}
+                    parts = {"citations", "passages", "refused", "evidence", "note"}
                     message = whole.choices[0].message.model_dump(mode="json", include=parts)
                     usage = whole.usage.model_dump(mode="json")
                     # Clients that read `choices[0]` of every chunk break on one with usage alone: only when asked for.

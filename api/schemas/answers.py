@@ -76,6 +76,7 @@ class AskIn(WireIn):
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
     seed: Seed | None = None
     stream: bool = False
+    answer_anyway: bool = Field(default=False, description="answer from the nearest passages where nothing fits")
 
 
 class PassageOut(WireOut):
@@ -96,6 +97,13 @@ class PassagesOut(WireOut):
     """Result of a search."""
 
     passages: list[PassageOut]
+
+
+class PassagesEventOut(PassagesOut):
+    """The first event of a streamed answer; `note` is what is known of the answer's before it is written."""
+
+    evidence: rag_types.Evidence | None
+    note: str | None
 
 
 class CitationOut(WireOut):
@@ -132,13 +140,18 @@ class UsageOut(WireOut):
 
 
 class AnswerOut(WireOut):
-    """A finished answer."""
+    """A finished answer.
+
+    `evidence` is null where nothing was searched; `note` is what a reader should know beside the answer.
+    """
 
     id: str
     conversation_id: str
     question: str
     answer: str
     refused: bool
+    evidence: rag_types.Evidence | None
+    note: str | None
     arm: rag_types.Arm
     generator: str
     model: str

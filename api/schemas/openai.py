@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from api.schemas.answers import CitationOut, FiltersIn, MaxTokens, PassageOut, TopK
 from api.schemas.base import Id, Seed, WireOut
+from rag.types import Evidence
 
 MAX_MESSAGES = 1000
 MAX_STOP_STRINGS = 16
@@ -49,7 +50,7 @@ class StreamOptions(OpenAIIn):
 
 
 class ChatIn(OpenAIIn):
-    """Body of `POST /v1/chat/completions`; `adapter`, `top_k` and `filters` are ours."""
+    """Body of `POST /v1/chat/completions`; `adapter`, `top_k`, `filters` and `answer_anyway` are ours."""
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -66,6 +67,7 @@ class ChatIn(OpenAIIn):
     adapter: Id | None = None
     top_k: TopK | None = None
     filters: FiltersIn | None = None
+    answer_anyway: bool = False
 
 
 class ModelOut(WireOut):
@@ -98,7 +100,7 @@ class ChatUsage(WireOut):
 
 
 class ChatMessageOut(WireOut):
-    """The answer, with its citations and passages."""
+    """The answer, with its citations and passages, and what `AnswerOut` says beside it."""
 
     role: Literal["assistant"] = "assistant"
     content: Annotated[str, Field(validation_alias="answer")]
@@ -106,6 +108,8 @@ class ChatMessageOut(WireOut):
     citations: list[CitationOut]
     passages: list[PassageOut]
     refused: bool
+    evidence: Evidence | None
+    note: str | None
 
 
 class ChatChoice(WireOut):

@@ -11,9 +11,11 @@ from api_fakes import SAMPLE_ID, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator
 
 from rag.errors import GenerationFailed
+from rag.evidence import EvidenceJudge
 
 ANSWER_FIELDS = {
-    "id", "conversation_id", "question", "answer", "refused", "arm", "generator", "model", "adapter", "citations",
+    "id", "conversation_id", "question", "answer", "refused", "evidence", "note", "arm", "generator", "model",
+    "adapter", "citations",
     "passages", "timings", "usage", "tokens_per_s", "peak_memory_bytes",
 }  # fmt: skip
 PASSAGE_FIELDS = {
@@ -216,3 +218,24 @@ def test_a_refusal_has_no_citations_and_says_so(settings):
     assert answer["refused"] is True
     assert answer["citations"] == []
     assert answer["answer"]
+
+
+def test_the_first_event_says_what_the_search_is_worth(live: Live):
+    reply = live.client.post("/v1/ask", json={"question": QUESTION, "stream": True})
+    events = events_of(reply)
+    first, done = events[0][1], events[-1][1]
+    assert (first["evidence"], first["note"]) == (done["evidence"], done["note"])
+    assert done["evidence"] in ("strong", "weak", "none")
+
+
+def test_a_question_that_would_be_refused_is_answered_anyway_when_asked_so(settings):
+    builder = FakeBuilder()
+    builder.judge = EvidenceJudge("hash", 1.1)
+    with running(settings, builder) as live:
+        refused = live.client.post("/v1/ask", json={"question": QUESTION}).json()
+        answered = live.client.post("/v1/ask", json={"question": QUESTION, "answer_anyway": True}).json()
+    assert (refused["refused"], refused["evidence"], refused["note"], refused["citations"]) == (True, "none", None, [])
+    assert "Chapter › Section" in refused["answer"]
+    assert (answered["refused"], answered["evidence"]) == (False, "none")
+    assert answered["citations"] and "does not seem to answer" in answered["note"]
+    assert answered["note"] not in answered["answer"]

@@ -199,15 +199,32 @@ def test_an_empty_library_says_how_to_fill_it_before_models_load(command, monkey
 
 def test_a_refusal_names_the_nearest_passages(monkeypatch, capsys, home):
     builder = FakeBuilder()
-    builder.shelf.put("sample", WARP, source="Sample", sample=True, pages=True)
-    engine = builder.engine(load_settings({"home": home}), builder.shelf, judge=EvidenceJudge("hash", 1.1))
-    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: builder.shelf)
-    monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)
+    _answer_by(builder, monkeypatch, home)
     assert run(["ask", "What does a warp cost?"]) == 0
-    answer, place = capsys.readouterr().out.strip().splitlines()
+    answer, place = filter(None, capsys.readouterr().out.splitlines())
     assert "does not answer" in answer
     assert "Sample" in place
     assert "page iii" in place
+
+
+def test_a_note_stands_above_the_answer_and_is_no_part_of_it(monkeypatch, capsys, home):
+    builder = FakeBuilder()
+    _answer_by(builder, monkeypatch, home)
+    assert run(["ask", "What does a warp cost?", "--answer-anyway"]) == 0
+    note, answer, *_ = filter(None, capsys.readouterr().out.splitlines())
+    assert "does not seem to answer" in note
+    assert answer.startswith("A warp has 32 threads")
+    assert run(["ask", "What does a warp cost?", "--answer-anyway", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["note"] == note
+
+
+def _answer_by(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Lets the command line answer by an engine that finds no evidence for anything."""
+    builder.shelf.put("sample", WARP, source="Sample", sample=True, pages=True)
+    builder.judge = EvidenceJudge("hash", 1.1)
+    engine = builder.engine(load_settings({"home": home}), builder.shelf)
+    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: builder.shelf)
+    monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)
 
 
 def _refuse_to_load(monkeypatch: pytest.MonkeyPatch, library: ShelfLibrary) -> None:

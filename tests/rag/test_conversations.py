@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from contextlib import closing
@@ -48,6 +49,13 @@ def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
     assert reopened.answers(answer.conversation_id) == (answer,)
     assert reopened.answer("a1") == answer
     assert answer_from_json(answer_to_json(answer)) == answer
+
+
+def test_an_answer_kept_before_evidence_was_known_still_loads() -> None:
+    answer = make_answer("c")
+    kept = json.loads(answer_to_json(replace(answer, evidence="weak", note="Check it.")))
+    assert (kept.pop("evidence"), kept.pop("note")) == ("weak", "Check it.")
+    assert answer_from_json(json.dumps(kept)) == answer
 
 
 def test_answers_keep_their_order_and_name_the_conversation(store: ConversationStore) -> None:

@@ -15,6 +15,7 @@ from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
+from rag.passages import PassageBudget
 from rag.retrieval import HybridRetriever
 from rag.sentence_reader import FiveSignalsReader
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
@@ -70,6 +71,64 @@ def test_a_refusal_cites_nothing_in_the_questions_language(tmp_path: Path) -> No
     assert english.citations == chinese.citations == ()
     assert "does not answer" in english.answer and "没有" in chinese.answer
     assert english.passages
+
+
+def test_a_refusal_names_the_nearest_sections_and_has_no_note(tmp_path: Path) -> None:
+    answer = make_engine(tmp_path, threshold=1.1).ask(Question("What is occupancy of resident warps?"))
+    assert answer.refused and answer.evidence == "none" and answer.note is None
+    assert "“Chapter › Occupancy”" in answer.answer
+
+
+def test_a_refused_question_is_answered_anyway_with_a_note(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]), threshold=1.1)
+    found, *_, done = engine.stream(Question("What is a warp?", answer_anyway=True))
+    assert isinstance(found, PassagesFound) and isinstance(done, AnswerDone)
+    answer = done.answer
+    assert not answer.refused and answer.evidence == "none" and answer.citations
+    assert answer.note == found.note and "does not seem to answer" in answer.note
+    assert answer.note not in answer.answer
+
+
+def test_weak_evidence_is_answered_with_a_note_and_strong_without(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]))
+    strong = engine.ask(Question("What is a warp of threads in lockstep?"))
+    weak = engine.ask(Question("Who won the football cup of 1966?"))
+    chinese = engine.ask(Question("谁赢得了足球世界杯？"))
+    assert (strong.evidence, strong.note) == ("strong", None)
+    assert weak.evidence == "weak" and "may not say" in weak.note and not weak.refused
+    assert chinese.evidence == "weak" and "可能没有" in chinese.note
+
+
+def test_a_generators_own_refusal_needs_no_doubt_beside_it(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["The books do not say."], refused=True))
+    answer = engine.ask(Question("Who won the football cup of 1966?"))
+    assert answer.refused and answer.evidence == "weak" and answer.note is None
+
+
+def test_an_answer_that_names_no_passage_has_a_note(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep."]))
+    answer = engine.ask(Question("What is a warp of threads in lockstep?"))
+    assert not answer.refused and "names no passage" in answer.note
+    alone = engine.ask(Question("What is a warp of threads in lockstep?", arm="base"))
+    assert (alone.evidence, alone.note) == (None, None)
+
+
+def test_evidence_does_not_depend_on_how_much_the_generator_reads(tmp_path: Path) -> None:
+    library = FakeLibrary(NODES)
+    verdicts = set()
+    for words, top_k in ((3, 1), (1500, 5)):
+        engine = AnswerEngine(
+            library,
+            HybridRetriever(library, RetrievalSettings()),
+            ScriptedGenerator(),
+            ConversationStore(tmp_path / f"{words}.sqlite3"),
+            chooser=ScriptedGenerator(),
+            judge=EvidenceJudge("hash"),
+            budget=PassageBudget(words, words),
+        )
+        answer = engine.ask(Question("Is a stream of commands resident in lockstep warps?", top_k=top_k))
+        verdicts.add(answer.evidence)
+    assert len(verdicts) == 1
 
 
 def test_an_empty_library_says_to_add_a_book(tmp_path: Path) -> None:

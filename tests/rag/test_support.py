@@ -126,7 +126,7 @@ def test_every_calibration_names_signals_that_exist() -> None:
     assert FALLBACK in calibrations
     for calibration in calibrations.values():
         assert set(calibration.weights) <= set(signals)
-        assert 0.0 < calibration.threshold < 1.0
+        assert 0.0 < calibration.threshold < calibration.strong < 1.0
 
 
 def test_an_unknown_embedder_is_judged_without_its_cosines() -> None:
@@ -210,4 +210,4 @@ def test_a_word_that_every_book_holds_is_not_evidence_far_from_the_question() ->
     far = replace(retrieval, dense=tuple(replace(hit, score=0.2) for hit in retrieval.dense))
     near = replace(retrieval, dense=tuple(replace(hit, score=0.6) for hit in retrieval.dense))
     assert judge.score(far, [passage]) == 0.0
-    assert judge.suffices(near, [passage])
+    assert judge.score(near, [passage]) >= judge.threshold
