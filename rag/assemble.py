@@ -11,7 +11,6 @@ from pathlib import Path
 from indexes.embedder import bundled_model_folder
 from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
-from indexes.settings import EMBEDDED_MODEL
 from indexes.types import Filters
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
@@ -38,7 +37,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     retrieval = settings.retrieval
     embedder = library.embedder_name
     reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
-    retriever = HybridRetriever(library, retrieval, reranker=reranker, multilingual=embedder != EMBEDDED_MODEL)
+    retriever = HybridRetriever(library, retrieval, reranker=reranker)
     generator = build_generator(settings.generator, library)
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
 

@@ -1,9 +1,9 @@
-"""Chinese terms of GPU programming in English, for embedded models that read English only.
+"""Chinese questions in English words, for books and embedding models that read English.
 
 `glossary.tsv` holds one entry per line: Chinese forms separated by `|`, a tab, the English words that an English book
-would use: the best rendering first, after ` / ` other words that books use too. A question is covered with entries so
-that as few characters as possible stay uncovered, then by the fewest entries: 共享内存 is `shared memory`, not 共享 and
-内存 apart.
+would use: the best rendering first, after ` / ` other words that books use too. Sections begin with `#`; those whose
+name begins with `Everyday words` hold no terms of the subject. A question is covered with entries so that as few
+characters as possible stay uncovered, then by the fewest entries: 共享内存 is `shared memory`, not 共享 and 内存 apart.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ _CJK = re.compile(f"[{CJK}]")
 SYNONYMS = " / "
 NOTHING = "-"
 """The English of words that say nothing in a search (的, 了, 请问)."""
+EVERYDAY = "# Everyday words"
+KEY_TERMS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """English for a Chinese term: `best` reads as part of a sentence, `others` are further words to look for."""
+    """English for a Chinese term.
 
+    Attributes:
+        chinese: the form as the question has it.
+        best: reads as part of a sentence; empty for words that say nothing.
+        others: further words to look for.
+        technical: whether it is a term of the subject, not an everyday word.
+    """
+
+    chinese: str
     best: str
-    others: str = ""
+    others: str
+    technical: bool
 
 
 @cache
@@ -40,9 +51,11 @@ def load_glossary() -> Mapping[str, Rendering]:
         ValueError: a line without a tab, or a form given twice; the line is named by its number.
     """
     entries: dict[str, Rendering] = {}
+    technical = True
     text = files("rag").joinpath("glossary.tsv").read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
+            technical = not line.startswith(EVERYDAY)
             continue
         forms, _, english = line.partition("\t")
         if not english.strip():
@@ -51,7 +64,7 @@ def load_glossary() -> Mapping[str, Rendering]:
         for form in forms.split("|"):
             if form in entries:
                 raise ValueError(f"glossary.tsv:{number}: {form!r} is given twice")
-            entries[form] = Rendering("" if best == NOTHING else best, others)
+            entries[form] = Rendering(form, "" if best == NOTHING else best, others, technical)
     return entries
 
 
@@ -69,6 +82,21 @@ def translate_terms(text: str, *, synonyms: bool = False) -> str:
         for rendering in cover(piece):
             words.extend((rendering.best, rendering.others) if synonyms else (rendering.best,))
     return " ".join(word for word in words if word)
+
+
+def key_terms(text: str) -> list[tuple[str, str]]:
+    """Terms of the subject in a Chinese text with their English, at most `KEY_TERMS`, the longest, in its order."""
+    found = {
+        rendering.chinese: rendering.best
+        for piece in _PIECE.findall(text)
+        if _CJK.match(piece)
+        for rendering in cover(piece)
+        if rendering.technical and rendering.best
+    }
+    # A lone character is often part of a word that the glossary lacks.
+    terms = [term for term in found if len(term) > 1] or list(found)
+    longest = sorted(terms, key=lambda term: -len(term))[:KEY_TERMS]
+    return [(term, found[term]) for term in terms if term in longest]
 
 
 def cover(run: str) -> tuple[Rendering, ...]:

@@ -89,11 +89,7 @@ class Retrieval:
 
 
 class HybridRetriever:
-    """Searches a library by meaning and by terms, and makes one ranking of both.
-
-    Args:
-        multilingual: whether the library's embedder reads Chinese itself.
-    """
+    """Searches a library by meaning and by terms, and makes one ranking of both."""
 
     def __init__(
         self,
@@ -101,12 +97,10 @@ class HybridRetriever:
         settings: RetrievalSettings,
         *,
         reranker: CrossEncoderReranker | None = None,
-        multilingual: bool = False,
     ) -> None:
         self._library = library
         self._candidates = settings.candidates
         self._reranker = reranker
-        self._multilingual = multilingual
 
     def search(self, question: str, filters: Filters, turns: Sequence[Turn] = ()) -> Retrieval:
         """Ranked nodes for a question; inline filters in it are taken out and applied.
@@ -115,7 +109,7 @@ class HybridRetriever:
             turns: earlier exchanges, oldest first; used when the question refers to them.
         """
         text, filters = split_inline_filters(question, filters, self._library)
-        query = prepare_query(text, turns, multilingual=self._multilingual)
+        query = prepare_query(text, turns)
         dense = self._library.dense(query.dense, self._candidates, filters)
         lexical = self._library.lexical(query.lexical, self._candidates, filters)
         hits = rescore(query.english, fuse(lexical, dense))
@@ -124,12 +118,11 @@ class HybridRetriever:
         return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
 
 
-def prepare_query(text: str, turns: Sequence[Turn] = (), *, multilingual: bool = False) -> Query:
+def prepare_query(text: str, turns: Sequence[Turn] = ()) -> Query:
     """The searches for a question, after the earlier question where it refers to that one.
 
     Args:
         turns: earlier exchanges of the conversation, oldest first.
-        multilingual: whether the embedder reads Chinese itself.
     """
     standalone = f"{turns[-1].question} {text}" if turns and refers_to_earlier(text) else text
     if not is_chinese(standalone):
@@ -138,7 +131,7 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, multilingual: bool =
     return Query(
         text,
         standalone,
-        dense=standalone if multilingual or not english else english,
+        dense=english or standalone,
         lexical=f"{standalone} {translate_terms(standalone, synonyms=True)}",
         english=english or standalone,
     )

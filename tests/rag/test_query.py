@@ -8,7 +8,6 @@ from fakes import FakeLibrary, make_node
 from indexes.types import Filters
 from indexes.words import is_chinese
 from rag.generators.protocol import Turn
-from rag.glossary import cover, load_glossary, translate_terms
 from rag.retrieval import prepare_query, refers_to_earlier, split_inline_filters
 
 
@@ -26,39 +25,18 @@ def test_the_script_decides_the_language(text: str, chinese: bool) -> None:
     assert is_chinese(text) is chinese
 
 
-def test_the_glossary_holds_at_least_400_terms() -> None:
-    assert sum(1 for rendering in load_glossary().values() if rendering.best) >= 400
-
-
-@pytest.mark.parametrize(
-    ("chinese", "english"),
-    [
-        ("线程束", "warp"),
-        ("合并访问", "coalesced memory access"),
-        ("占用率", "occupancy"),
-        ("共享内存", "shared memory"),
-        ("存储体冲突", "bank conflict"),
-    ],
-)
-def test_terms_of_the_subject_are_rendered_as_books_have_them(chinese: str, english: str) -> None:
-    assert translate_terms(chinese) == english
-
-
-def test_the_longest_terms_cover_a_run() -> None:
-    assert [rendering.best for rendering in cover("共享内存的存储体冲突")] == ["shared memory", "", "bank conflict"]
-
-
-def test_identifiers_and_numbers_stay_and_unknown_characters_go() -> None:
-    assert translate_terms("cudaMalloc 分配 1024 字节魑魅") == "cudaMalloc allocate 1024 byte"
-
-
 def test_synonyms_are_for_the_lexical_search_only() -> None:
     query = prepare_query("如何避免分支分化？")
     assert "prevent" in query.lexical and "prevent" not in query.dense
 
 
-def test_a_multilingual_embedder_reads_the_question_itself() -> None:
-    assert prepare_query("什么是线程束？", multilingual=True).dense == "什么是线程束？"
+def test_every_embedder_is_asked_in_english() -> None:
+    query = prepare_query("什么是线程束？")
+    assert "warp" in query.dense and not is_chinese(query.dense)
+
+
+def test_a_question_without_known_words_is_searched_for_as_it_stands() -> None:
+    assert prepare_query("魑魅魍魉").dense == "魑魅魍魉"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Laws of the glossary: what it holds, how it cuts a question, and which terms it names."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from indexes.words import CJK, index_terms
+from rag.glossary import KEY_TERMS, cover, key_terms, load_glossary, translate_terms
+
+ROOT = Path(__file__).parents[2]
+FIT_SETS = ROOT / "evals" / "question_sets" / "fit"
+SAMPLE_BOOK = ROOT / "indexes" / "sample_book"
+
+
+def test_it_holds_at_least_1500_terms_of_the_subject() -> None:
+    assert len({rendering.best for rendering in load_glossary().values() if rendering.technical}) >= 1500
+
+
+def test_every_form_is_chinese_and_every_rendering_is_not() -> None:
+    for form, rendering in load_glossary().items():
+        assert re.search(f"[{CJK}]", form), form
+        assert not re.search(f"[{CJK}]", rendering.best + rendering.others), form
+
+
+def test_most_terms_of_the_subject_are_in_words_of_the_bundled_book() -> None:
+    book = {term for path in SAMPLE_BOOK.glob("*.md") for term in index_terms(path.read_text(encoding="utf-8"))}
+    terms = {rendering.best for rendering in load_glossary().values() if rendering.technical and rendering.best}
+    assert sum(book.issuperset(index_terms(term)) for term in terms) / len(terms) >= 0.7
+
+
+def test_next_to_nothing_of_students_questions_is_left_out() -> None:
+    """At most 2 % of their characters, words of other subjects included."""
+    runs = [
+        run
+        for path in FIT_SETS.glob("*.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        for run in re.findall(f"[{CJK}]+", json.loads(line)["question_zh"])
+    ]
+    covered = sum(len(rendering.chinese) for run in runs for rendering in cover(run))
+    assert covered / sum(map(len, runs)) >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("chinese", "english"),
+    [
+        ("线程束", "warp"),
+        ("合并访问", "coalesced memory access"),
+        ("占用率", "occupancy"),
+        ("共享内存", "shared memory"),
+        ("存储体冲突", "bank conflict"),
+        ("快表", "TLB"),
+        ("工作窃取", "work stealing"),
+        ("尾部效应", "tail effect"),
+        ("简述归约的优缺点", "summarize reduction advantages and disadvantages"),
+        ("请列举三种内存", "list three memory"),
+    ],
+)
+def test_words_are_rendered_as_books_have_them(chinese: str, english: str) -> None:
+    assert translate_terms(chinese) == english
+
+
+def test_the_longest_terms_cover_a_run() -> None:
+    assert [rendering.best for rendering in cover("共享内存的存储体冲突")] == ["shared memory", "", "bank conflict"]
+
+
+def test_identifiers_and_numbers_stay_and_unknown_characters_go() -> None:
+    assert translate_terms("cudaMalloc 分配 1024 字节魑魅") == "cudaMalloc allocate 1024 byte"
+
+
+def test_key_terms_are_those_of_the_subject_in_the_questions_order() -> None:
+    assert key_terms("为什么占用率会受到寄存器的影响？") == [("占用率", "occupancy"), ("寄存器", "register")]
+    assert key_terms("共享内存里的存储体冲突怎么避免？") == [
+        ("共享内存", "shared memory"),
+        ("存储体冲突", "bank conflict"),
+    ]
+
+
+def test_the_most_specific_key_terms_are_named() -> None:
+    named = key_terms("线程束调度器、存储体冲突、寄存器溢出、合并访问和指针哪个重要？")
+    assert len(named) == KEY_TERMS and ("指针", "pointer") not in named
+
+
+@pytest.mark.parametrize("text", ["What is a warp?", "为什么会这样？", "cudaMalloc 是什么？", ""])
+def test_everyday_words_and_latin_names_are_no_key_terms(text: str) -> None:
+    assert key_terms(text) == []
