@@ -21,6 +21,7 @@ from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.glossary import note_on_english
 from rag.passages import PassageBudget, select_passages
 from rag.question import (
     admit,
@@ -320,7 +321,8 @@ class AnswerEngine:
         query = retrieval.query
         judged = self._judge.judge(retrieval, self.library, answer_anyway=question.answer_anyway)
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
-        notes = [*query.notes, *filter(None, [judged.note])]
+        english = note_on_english(query.standalone, [passage.text for passage in found])
+        notes = [*query.notes, *filter(None, [english, judged.note])]
         return _Prepared(request, judged.evidence, judged.refusal, notes, judged.note)
 
     def _write(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:

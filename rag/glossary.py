@@ -9,12 +9,12 @@ characters as possible stay uncovered, then by the fewest entries: 共享内存 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from indexes.words import CJK
+from indexes.words import CJK, is_chinese
 
 _PIECE = re.compile(rf"[{CJK}]+|[A-Za-z_][\w.:<>+#-]*(?:\(\))?|\d[\d.,]*(?:\s?[A-Za-z%]+)?")
 _CJK = re.compile(f"[{CJK}]")
@@ -97,6 +97,14 @@ def key_terms(text: str) -> list[tuple[str, str]]:
     terms = [term for term in found if len(term) > 1] or list(found)
     longest = sorted(terms, key=lambda term: -len(term))[:KEY_TERMS]
     return [(term, found[term]) for term in terms if term in longest]
+
+
+def note_on_english(question: str, texts: Collection[str]) -> str | None:
+    """Tells who asks in Chinese that all the texts found are English, with the question's key terms; else None."""
+    if not texts or not is_chinese(question) or any(map(is_chinese, texts)):
+        return None
+    terms = "，".join(f"{chinese} = {english}" for chinese, english in key_terms(question))
+    return f"书是英文的；关键词：{terms}。" if terms else "书是英文的。"
 
 
 def cover(run: str) -> tuple[Rendering, ...]:

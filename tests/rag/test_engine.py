@@ -273,6 +273,7 @@ def test_a_chinese_question_is_answered_with_english_quotes(tmp_path: Path, give
     passages = [make_passage(node.text)] if given else None
     answer = engine.ask(Question("共享内存有多少个存储体？", max_tokens=12), passages=passages)
     assert answer.answer == "Shared memory is divided into 32 banks. [1]"
+    assert given or "共享内存 = shared memory，存储体 = bank" in answer.note
 
 
 def test_an_answer_that_is_not_kept_leaves_no_trace(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from indexes.words import CJK, index_terms
-from rag.glossary import KEY_TERMS, cover, key_terms, load_glossary, translate_terms
+from rag.glossary import KEY_TERMS, cover, key_terms, load_glossary, note_on_english, translate_terms
 
 ROOT = Path(__file__).parents[2]
 FIT_SETS = ROOT / "evals" / "question_sets" / "fit"
@@ -87,3 +87,14 @@ def test_the_most_specific_key_terms_are_named() -> None:
 @pytest.mark.parametrize("text", ["What is a warp?", "为什么会这样？", "cudaMalloc 是什么？", ""])
 def test_everyday_words_and_latin_names_are_no_key_terms(text: str) -> None:
     assert key_terms(text) == []
+
+
+def test_who_asks_in_chinese_is_told_that_the_books_are_english() -> None:
+    asked = "为什么占用率会受到寄存器的影响？"
+    assert note_on_english(asked, ["Registers limit it."]) == (
+        "书是英文的；关键词：占用率 = occupancy，寄存器 = register。"
+    )
+    assert note_on_english("为什么会这样？", ["Registers limit it."]) == "书是英文的。"
+    assert note_on_english(asked, ["Registers limit it.", "寄存器限制占用率。"]) is None
+    assert note_on_english("What limits occupancy?", ["Registers limit it."]) is None
+    assert note_on_english(asked, []) is None
