@@ -63,7 +63,7 @@ def test_a_wrong_key_says_so_in_the_readers_language(browser: Browser, address: 
         page.goto(address)
         page.get_by_label("API 密钥").fill("wrong")
         page.get_by_role("button", name="进入").click()
-        expect(page.get_by_role("alert")).to_have_text("无此密钥。")
+        expect(page.get_by_role("alert")).to_have_text("密钥无效。")
 
 
 def test_a_learner_sees_their_own_things_and_no_others(page: Page, address: str) -> None:
