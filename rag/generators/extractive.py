@@ -7,34 +7,59 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from indexes.errors import Cancelled
-from indexes.words import count_words
+from indexes.words import count_words, terms_of
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
+from rag.question_kind import LONGEST_READ, QuestionKind, defines, kind_of, subject_of
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
-WORDS = 116
-"""Longest answer in words when the request names no `max_tokens`."""
 WORDS_PER_TOKEN = 0.75
-REPEAT_WEIGHT = 0.15
-"""How much similarity to what was chosen costs (maximal marginal relevance)."""
+LEAST_SHARE = 0.7
+"""A sentence scoring under this share of the best one is left out."""
+OTHER_SIDE_SHARE = 0.35
+"""The same for the first sentence about a side of a comparison that has not been spoken of."""
+DEFINITION_SHARE = 0.4
+"""What a sentence that defines the name asked about gains, as a share of the best score."""
 REPEATED = 0.93
 """A sentence this similar to a chosen one says it again."""
-LEAST_SHARE = 0.4
-"""A sentence scoring under this share of the best one is left out."""
 LISTING_WORDS = 400
 """Longest listing given when code is asked for, and longest table: a whole one is worth more than its half."""
-MARKER_WORDS = 1
-"""What the marker behind a sentence counts."""
+LIST_WORDS = 120
+"""Longest list given whole when a list is asked for."""
+ANNOUNCED_WORDS = 60
+"""Longest list, table, listing or formula that is brought along with the sentence that announces it."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
-LIST_WORDS = 40
-"""Most words of a list, table, listing or formula that is brought along with the sentence that announces it."""
+MARKER_WORDS = 1
+"""What the marker behind a sentence counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most words and most thoughts (a sentence with what it needs) of an answer."""
+
+    words: int
+    thoughts: int
+
+
+BUDGETS: dict[QuestionKind, Budget] = {
+    "define": Budget(60, 2),
+    "number": Budget(50, 2),
+    "fact": Budget(60, 3),
+    "yes_no": Budget(60, 3),
+    "why": Budget(100, 4),
+    "how": Budget(100, 4),
+    "compare": Budget(100, 4),
+    "list": Budget(100, 4),
+    "code": Budget(40, 1),
+}
+"""What each kind of question needs; a listing is not counted."""
 
 MARKDOWN_FORMATS = frozenset({"markdown", "ipynb", "folder"})
 """Books written in Markdown: what reads as markup is meant as markup."""
@@ -53,19 +78,51 @@ _MARKUP = re.compile(
     r"|\\(?=[!-/:-@\[-`{-~])|<(?=[A-Za-z/!?])|\](?=[(\[])|~(?=~)|&(?=#?\w+;))"
 )
 
-_ASKS_FOR_CODE = re.compile(
-    r"\b(code|snippet|listing|implement(ed|ation)?|syntax|write|source)\b|代码|程序|写出|实现|语法", re.IGNORECASE
-)
 _REFERS_BACK = re.compile(
     r"^(?:[*_`\"'(]*)(?:this|these|that|those|it|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
     r"however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
-    r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely)\b"
+    r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely|"
+    r"where)\b"
     r"|^(?:这|那|它|该|此|因此|所以|但|然而|否则)",
     re.IGNORECASE,
 )
 
+_ANNOUNCES = re.compile(
+    r"^(?:the (?:following|next)|here (?:is|are)|below (?:is|are))\b.{0,40}\b"
+    r"(?:examples?|code|programs?|listings?|kernels?|snippets?|figures?|tables?|functions?|commands?)\b",
+    re.IGNORECASE,
+)
+_SAYS_NOTHING = re.compile(
+    r"^\W*(?:(?:figure|fig|table|listing|image|photo|source|credit)\b\.?\s*(?:\d|:)|[图表]\s*\d|!\[)"
+    r"|^\W*(?:please )?(?:see|refer to|consult|read)\b|^\W*(?:参见|详见|请参阅)"
+    r"|^\W*for (?:more|further|details|an? (?:example|overview))\b.{0,60}\b(?:see|refer|read)\b"
+    r"|^\W*(?:in this|this|the (?:next|following)) "
+    r"(?:chapters?|sections?|lessons?|tutorials?|pages?|exercises?|episodes?|courses?|parts? of)\b",
+    re.IGNORECASE,
+)
+"""Captions, pointers elsewhere, and what a chapter says about itself."""
+_GOALS = re.compile(
+    r"^\W*(?:\d+[.\d]*\s+)?(?:outline|agenda|questions|(?:learning )?(?:goals|objectives|outcomes))\W*$", re.I
+)
+"""Headings over what will be learnt."""
+_CLOSING = "\"'”’)]}*_` \n"
+"""What may stand behind the mark that ends a sentence."""
+_QUOTED_CODE = re.compile(r"(`+).+?\1|\$+[^$]+\$+", re.DOTALL)
+_EMPHASIS = re.compile(r"^\W*(\*\*|__)[^*_]+\1\W*$")
+_CODE_LINE = re.compile(r"[;{}]\s*(?:\n|$)|^\s*#(?:include|pragma)\b")
+_CODE_MARK = re.compile(r"\w\(|\s[+*/-]?=\s|[;{}]")
+CODE_MARKS_A_WORD = 0.25
+"""Prose with as many marks of code outside backticks is code that has lost its lines."""
+_COMPARED = re.compile(
+    r"\b(?:between|compare)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
+    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike|(?:differs?|different|compared)\s+(?:from|to|with))\s+(.+)",
+    re.IGNORECASE,
+)
+
+_PROSE = frozenset({"sentence", "item"})
 _BLOCKS = frozenset({"code", "table", "formula"})
 _ANNOUNCED = _BLOCKS | {"item"}
+_LEANT_ON = _PROSE | {"formula"}
 
 Place = tuple[int, int]
 """A unit's passage, and its place in it."""
@@ -107,15 +164,12 @@ class ExtractiveGenerator:
         refuse_without_model(request.arm)
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        """Yields one piece per sentence, listing or table, in reading order, then the figures."""
+        """Yields one piece per sentence, listing or table, the best one first, then the figures."""
         self.check(request)
         started = time.perf_counter()
-        units = self.choose(
-            request.standalone_question or request.question,
-            request.passages,
-            request.max_tokens,
-            code=asks_for_code(request.question),
-        )
+        kind = kind_of(request.question)
+        question = request.standalone_question or request.question
+        units = self.choose(question, request.passages, request.max_tokens, kind=kind)
         pieces = _pieces(units, request)
         written = 0
         for piece in _until_stop(pieces, request.stop) if request.stop else pieces:
@@ -132,23 +186,26 @@ class ExtractiveGenerator:
         )
 
     def choose(
-        self, question: str, passages: Sequence[Passage], max_tokens: int | None = None, *, code: bool = False
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        max_tokens: int | None = None,
+        *,
+        kind: QuestionKind | None = None,
     ) -> list[Unit]:
-        """The chosen sentences, listings and tables, in reading order.
+        """The chosen sentences, listings and tables, the best one first.
 
         Args:
             question: in the language of the passages.
-            max_tokens: longest answer; None is about `WORDS` words.
-            code: whether a listing is asked for.
+            max_tokens: longest answer, where that is shorter than what the kind of question needs.
+            kind: of the question in the user's words, where those are other than `question`.
         """
-        scored = self._reader.read(question, passages)
-        words = WORDS if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
         book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
-        places: set[Place] = set()
-        if code and (listing := _best_listing(scored, words if max_tokens is not None else LISTING_WORDS)):
-            places.add((listing.passage, listing.place))
-        places = _choose_places(scored, book, words, places)
-        return [book[place] for place in sorted(places) if book[place].kind != "heading"]
+        kind = kind or kind_of(question)
+        bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
+        choice = _Choice(book, kind, bound)
+        choice.fill(_with_definitions(self._reader.read(question, passages), subject_of(question)), question)
+        return [book[place] for run in choice.runs for place in run]
 
     def close(self) -> None:
         """Nothing to free: the embedder belongs to the library."""
@@ -166,11 +223,6 @@ def refuse_without_model(arm: Arm) -> None:
     )
 
 
-def asks_for_code(question: str) -> bool:
-    """Whether a listing would be the answer."""
-    return bool(_ASKS_FOR_CODE.search(question))
-
-
 def count_tokens(text: str) -> int:
     """Tokens by the rule of thumb of `WORDS_PER_TOKEN`; this generator has no tokenizer of its own."""
     return round(count_words(text) / WORDS_PER_TOKEN)
@@ -182,41 +234,140 @@ def peak_process_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _choose_places(scored: Sequence[ScoredUnit], book: dict[Place, Unit], words: int, taken: set[Place]) -> set[Place]:
-    """Greedy maximal marginal relevance within `words`, each choice with the neighbours it needs.
+class _Choice:
+    """What has been chosen so far, as runs of neighbouring units in the order in which they are said.
 
     Args:
-        taken: places that are already chosen.
+        bound: most words, where the request names them.
     """
-    waiting = [item for item in scored if item.score > 0 and _is_statement(item.unit)]
-    if not waiting:
-        return taken
-    least = LEAST_SHARE * max(item.score for item in waiting)
-    chosen = set(taken)
-    picked: list[Unit] = []
-    left = words
-    while waiting and left > 0:
-        repeated = [max((_similarity(item.unit, other) for other in picked), default=0.0) for item in waiting]
-        best = max(range(len(waiting)), key=lambda i: waiting[i].score - REPEAT_WEIGHT * repeated[i])
-        item = waiting.pop(best)
-        unit = item.unit
-        if item.score < least or repeated[best] > REPEATED or (unit.passage, unit.place) in chosen:
-            continue
-        thought = [place for place in _whole_thought(unit, book) if place not in chosen]
-        cost = sum(count_words(book[place].text) + MARKER_WORDS for place in thought)
-        if cost > left and picked:
-            continue
-        picked.append(unit)
-        chosen.update(thought)
-        left -= cost
-    return chosen
+
+    def __init__(self, book: dict[Place, Unit], kind: QuestionKind, bound: int | None) -> None:
+        budget = BUDGETS[kind]
+        self._book = book
+        self._kind = kind
+        self._left = budget.words if bound is None else min(budget.words, bound)
+        self._listing_words = LISTING_WORDS if bound is None else bound
+        self._thoughts = budget.thoughts
+        self._picked: list[Unit] = []
+        self.runs: list[list[Place]] = []
+
+    def fill(self, scored: Sequence[ScoredUnit], question: str) -> None:
+        """Chooses among scored units, best first."""
+        listing = self._best_listing(scored) if self._kind == "code" else None
+        if listing is not None:
+            self._take_listing(listing)
+        waiting = [item for item in scored if item.score > 0 and _says_something(item.unit)]
+        best = waiting[0].score if waiting else 0.0
+        sides = _sides(question) if self._kind == "compare" else ()
+        for item in waiting:
+            if item.score < LEAST_SHARE * best:
+                break
+            self._take(item.unit)
+        for side in sides:
+            if self.runs and not any(side & unit.pieces for unit in self._picked):
+                about = (
+                    item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best and side & item.unit.pieces
+                )
+                next(filter(self._take, about), None)
+        if not self.runs and scored:
+            self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
+
+    def _best_listing(self, scored: Sequence[ScoredUnit]) -> Unit | None:
+        listings = (item.unit for item in scored if item.unit.kind == "code")
+        return next((unit for unit in listings if count_words(unit.text) <= self._listing_words), None)
+
+    def _take_listing(self, listing: Unit) -> None:
+        """A listing with the sentence before it, which announces it or says what it does."""
+        place = (listing.passage, listing.place)
+        before = self._book.get((listing.passage, listing.place - 1))
+        self.runs.append([place])
+        if before is not None and before.kind in ("sentence", "item") and not _is_aside(before):
+            self.runs[0].insert(0, (before.passage, before.place))
+            self._thoughts -= 1
+
+    def _take(self, unit: Unit) -> bool:
+        """Whether the unit was chosen, with the neighbours that it needs."""
+        said = {place for run in self.runs for place in run}
+        if self._thoughts <= 0 or (unit.passage, unit.place) in said:
+            return False
+        if any(_similarity(unit, other) > REPEATED for other in self._picked):
+            return False
+        thought = [place for place in _whole_thought(unit, self._book, self._kind) if place not in said]
+        cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
+        if not thought or (cost > self._left and self.runs):
+            return False
+        self._picked.append(unit)
+        self._left -= cost
+        self._thoughts -= 1
+        self._join(thought)
+        return True
+
+    def _join(self, thought: list[Place]) -> None:
+        """Says a thought behind the run that it follows in the book, or as a run of its own."""
+        passage, first = thought[0]
+        home = next((run for run in self.runs if run[-1] == (passage, first - 1)), None)
+        if home is None:
+            self.runs.append(thought)
+        else:
+            home.extend(thought)
 
 
-def _is_statement(unit: Unit) -> bool:
+def _with_definitions(scored: Sequence[ScoredUnit], subject: str) -> list[ScoredUnit]:
+    """The units, best first, where those that define `subject` count for more."""
+    if not subject or not scored:
+        return list(scored)
+    gain = DEFINITION_SHARE * max(scored[0].score, 0.0)
+    raised = [
+        replace(item, score=item.score + gain)
+        if item.unit.kind in _PROSE and defines(subject, item.unit.text)
+        else item
+        for item in scored
+    ]
+    return sorted(raised, key=lambda item: -item.score)
+
+
+def _says_something(unit: Unit) -> bool:
     """Whether a unit can be chosen for itself; listings and formulas come with the sentence that announces them."""
     if unit.kind == "table":
         return count_words(unit.text) <= LISTING_WORDS
-    return unit.kind in ("sentence", "item")
+    if unit.kind not in _PROSE or _is_aside(unit):
+        return False
+    if unit.section and _GOALS.match(unit.section[-1]):
+        return False
+    if _EMPHASIS.match(unit.text) or (_is_label(unit) and not _is_signature(unit)):
+        return False
+    return not _is_code(unit)
+
+
+def _is_aside(unit: Unit) -> bool:
+    """Whether a unit is a question of the book, a caption, a pointer elsewhere or an announcement of a chapter."""
+    return unit.text.rstrip(_CLOSING).endswith(("?", "？")) or bool(_SAYS_NOTHING.search(unit.text))
+
+
+def _is_code(unit: Unit) -> bool:
+    """Whether a sentence is code outside backticks."""
+    rest = _QUOTED_CODE.sub("", unit.text)
+    return bool(_CODE_LINE.search(rest)) or len(_CODE_MARK.findall(rest)) > CODE_MARKS_A_WORD * count_words(rest)
+
+
+def _is_label(unit: Unit) -> bool:
+    """Whether a unit is code and at most a word beside it: `name(argument)`, 'Demo: `name`'."""
+    rest = _QUOTED_CODE.sub("", unit.text)
+    return rest != unit.text and count_words(rest) < 2
+
+
+def _is_signature(unit: Unit) -> bool:
+    """Whether a unit is code alone: a name over its description."""
+    return not re.search(r"\w", _QUOTED_CODE.sub("", unit.text))
+
+
+def _sides(question: str) -> tuple[frozenset[str], ...]:
+    """The terms of each side of a comparison that the other side lacks; empty where the question names no two."""
+    match = _COMPARED.search(question[:LONGEST_READ])
+    if match is None:
+        return ()
+    one, other = (terms_of(next(filter(None, sides))).pieces for sides in (match.groups()[::2], match.groups()[1::2]))
+    return tuple(filter(None, (one - other, other - one)))
 
 
 def _similarity(one: Unit, other: Unit) -> float:
@@ -225,43 +376,85 @@ def _similarity(one: Unit, other: Unit) -> float:
     return len(one.pieces & other.pieces) / either if either else 1.0
 
 
-def _whole_thought(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
-    """The sentence plus the neighbours needed to read it alone.
+def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> list[Place]:
+    """The unit plus the neighbours needed to read it alone; empty where those cannot come along.
 
-    These are the sentence that 'this' refers to, a short one that goes on, and the list, listing or formula after its
-    colon.
+    These are the sentence that 'this' refers to, a short one that goes on, the list, listing or formula that it
+    announces, and the rest of a list that was asked for.
     """
     first = last = unit.place
     for _ in range(2):
-        before = book.get((unit.passage, first - 1))
-        refers = _REFERS_BACK.match(book[unit.passage, first].text)
-        if before is None or before.kind not in ("sentence", "item") or not refers:
+        if not _REFERS_BACK.match(book[unit.passage, first].text):
             break
+        before = book.get((unit.passage, first - 1))
+        if before is None or before.kind not in _LEANT_ON or _is_aside(before):
+            return []
         first -= 1
+    above = book.get((unit.passage, first - 1))
+    if above is not None and above.kind in _PROSE and _is_signature(above) and not _is_signature(unit):
+        first -= 1
+    if kind == "list" and unit.kind == "item":
+        return _whole_list(unit, book) or [(unit.passage, place) for place in range(first, last + 1)]
     following = book.get((unit.passage, last + 1))
+    if _is_signature(unit):
+        if following is None or following.kind not in _PROSE or _is_label(following):
+            return []
+        return [(unit.passage, first), (unit.passage, first + 1)]
+    if following is not None and following.kind == "code" and kind not in ("code", "how", "fact", "list"):
+        return [] if _announces(unit, following) else [(unit.passage, place) for place in range(first, last + 1)]
+    if following is not None and _announces(unit, following):
+        last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
+        return [(unit.passage, place) for place in range(first, last + 1)] if last > unit.place else []
+    if _ends_open(unit):
+        return []
     if following is not None and _goes_on(unit, following):
         last += 1
-    if unit.text.endswith((":", "：")):
-        left = LIST_WORDS
-        while (after := book.get((unit.passage, last + 1))) is not None and after.kind in _ANNOUNCED:
-            left -= count_words(after.text)
-            if left < 0:
-                break
-            last += 1
-            if after.kind in ("code", "formula"):
-                break
     return [(unit.passage, place) for place in range(first, last + 1)]
+
+
+def _announces(unit: Unit, following: Unit) -> bool:
+    """Whether a sentence is whole only with the block or list behind it."""
+    if following.kind == "formula" and following.paragraph == unit.paragraph + 1:
+        return not unit.text.endswith((".", "!", "。"))
+    return following.kind in _ANNOUNCED and (_ends_open(unit) or bool(_ANNOUNCES.match(unit.text)))
+
+
+def _ends_open(unit: Unit) -> bool:
+    return unit.text.rstrip(_CLOSING).endswith((":", "："))
+
+
+def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
+    """The place of the last unit that a sentence announces; its own place where that is longer than `words`."""
+    last = unit.place
+    while (after := book.get((unit.passage, last + 1))) is not None and after.kind in _ANNOUNCED:
+        if last > unit.place and after.kind != "item":
+            break
+        words -= count_words(after.text)
+        if words < 0:
+            return unit.place
+        last += 1
+        if after.kind != "item":
+            break
+    return last
+
+
+def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
+    """The list that an item belongs to, with the sentence that announces it; empty where it is too long."""
+    first = last = unit.place
+    while (before := book.get((unit.passage, first - 1))) is not None and before.kind == "item":
+        first -= 1
+    while (after := book.get((unit.passage, last + 1))) is not None and after.kind == "item":
+        last += 1
+    if before is not None and before.kind == "sentence" and _ends_open(before):
+        first -= 1
+    places = [(unit.passage, place) for place in range(first, last + 1)]
+    return places if sum(count_words(book[place].text) for place in places) <= LIST_WORDS else []
 
 
 def _goes_on(unit: Unit, following: Unit) -> bool:
     """Whether a short sentence of the same paragraph says more of what the unit says."""
-    same = following.paragraph == unit.paragraph and following.kind in ("sentence", "item")
+    same = following.paragraph == unit.paragraph and following.kind in _PROSE
     return same and bool(_REFERS_BACK.match(following.text)) and count_words(following.text) <= FOLLOWING_WORDS
-
-
-def _best_listing(scored: Sequence[ScoredUnit], words: int) -> Unit | None:
-    listings = (item.unit for item in scored if item.unit.kind == "code" and count_words(item.unit.text) <= words)
-    return next(listings, None)
 
 
 def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:

@@ -1,0 +1,85 @@
+"""Laws of seeing what kind of answer a question asks for, and of knowing a definition."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rag.question_kind import defines, kind_of, subject_of
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("What is a warp?", "define"),
+        ("what are warps", "define"),
+        ("explain thread divergence", "define"),
+        ("warp divergence", "define"),
+        ("什么是线程束？", "define"),
+        ("线程束是什么？", "define"),
+        ("How many threads does a warp hold?", "number"),
+        ("一个线程束有多少线程？", "number"),
+        ("Why do bank conflicts slow a kernel down?", "why"),
+        ("为什么要合并访存？", "why"),
+        ("How do I avoid bank conflicts?", "how"),
+        ("What is occupancy and what limits it?", "how"),
+        ("如何避免 bank 冲突？", "how"),
+        ("What is the difference between a block and a warp?", "compare"),
+        ("hipMalloc vs hipMallocManaged", "compare"),
+        ("What are the memory spaces of a GPU?", "list"),
+        ("GPU 有哪些内存？", "list"),
+        ("Show a kernel that adds two vectors", "code"),
+        ("How do I declare shared memory?", "code"),
+        ("Is unified memory always slower?", "yes_no"),
+        ("统一内存总是更慢吗？", "yes_no"),
+        ("Which flag selects the architecture?", "fact"),
+    ],
+)
+def test_a_questions_words_tell_its_kind(question: str, kind: str) -> None:
+    assert kind_of(question) == kind
+
+
+@pytest.mark.parametrize(
+    ("question", "subject"),
+    [
+        ("What is a warp?", "warp"),
+        ("so what's a warp exactly?", "warp"),
+        ("explain like I'm five: what is a GPU", "GPU"),
+        ("What is a kernel in CUDA?", "kernel"),
+        ("what does SPMD stand for", "SPMD"),
+        ("What is the largest size of a block?", ""),
+        ("what is it?", ""),
+        ("show the code", ""),
+    ],
+)
+def test_the_name_to_be_defined_is_found(question: str, subject: str) -> None:
+    assert subject_of(question) == subject
+
+
+@pytest.mark.parametrize(
+    ("subject", "sentence", "defined"),
+    [
+        ("warp", "A *warp* is a group of 32 threads.", True),
+        ("warps", "Threads come in units of 32, called warps, that run in lockstep.", True),
+        ("warp", "**Warp**: 32 threads that run in lockstep.", True),
+        ("occupancy", "The occupancy (of an SM) is the share of resident warps.", True),
+        ("default stream", "The default stream, also called null stream, is a stream of its own.", True),
+        ("race condition", "Such an error is known as a race condition.", True),
+        ("warp", "With a stride of two floats the warp touches 8 sectors.", False),
+        ("warp", "The warp is executed by one scheduler.", False),
+        ("warp", "A warp is not a block.", False),
+        ("CUDA", "CUDA graphs are a way to launch many kernels.", False),
+        ("warp", "Warp divergence is a cost.", False),
+    ],
+)
+def test_a_definition_is_known_by_its_form(subject: str, sentence: str, defined: bool) -> None:
+    assert defines(subject, sentence) is defined
+
+
+@pytest.mark.parametrize("hostile", ["what is a " * 2000, "what is " + "a" * 19_000, "?" * 20_000, "a or " * 4000])
+def test_the_longest_question_is_read_in_no_time(hostile: str) -> None:
+    started = time.process_time()
+    kind_of(hostile)
+    defines("warp", hostile)
+    assert time.process_time() - started < 0.5
