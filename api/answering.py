@@ -21,7 +21,7 @@ from api.errors import RateLimited, describe
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from indexes.errors import Busy, Cancelled, NotFound
-from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta
+from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta, Thinking
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
@@ -161,6 +161,11 @@ class AnswerRun:
     def text(self) -> str:
         """The answer so far."""
         return "".join(event.text for event in self._events if isinstance(event, TextDelta))
+
+    @property
+    def thinking(self) -> bool:
+        """The model thinks, and has not begun its answer."""
+        return isinstance(self._events[-1] if self._events else None, Thinking)
 
     @property
     def passages(self) -> tuple[Passage, ...]:

@@ -84,6 +84,7 @@ ERROR_TABLE: dict[type[CoalesceError], tuple[int, str]] = {
     rag_errors.PromptTooLong: (413, "prompt_too_long"),
     rag_errors.DoesNotFitInMemory: (413, "does_not_fit_in_memory"),
     rag_errors.GenerationFailed: (503, "generation_failed"),
+    rag_errors.EngineRefuses: (503, "generation_failed"),
     rag_errors.EngineUnreachable: (503, "engine_unreachable"),
     rag_errors.MalformedTrainingData: (422, "malformed_training_data"),
     evals_errors.MalformedQuestions: (422, "malformed_questions"),

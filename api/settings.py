@@ -135,6 +135,12 @@ class CoalesceSettings(BaseSettings):
         None, ge=64, description="The longest context in tokens; by default the model's own."
     )
     max_tokens: int = Field(512, ge=1, description="The longest answer in tokens when a question does not say.")
+    reasoning_tokens: int = Field(
+        4096,
+        ge=0,
+        description="The most tokens that a model may think before it answers. A local model's reasoning is then "
+        "closed; for an engine that thinks longer, the answer is an error.",
+    )
     kv_budget_bytes: int | None = Field(
         None,
         ge=0,
@@ -269,6 +275,7 @@ class CoalesceSettings(BaseSettings):
             dtype=self.dtype,
             context_tokens=self.context_tokens,
             max_tokens=self.max_tokens,
+            reasoning_tokens=self.reasoning_tokens,
             kv_budget_bytes=self.kv_budget_bytes,
             prefix_cache=self.prefix_cache,
             prompt_lookup_tokens=self.prompt_lookup_tokens,

@@ -58,6 +58,8 @@ class Record:
     total_s: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    finish: str = "stop"
     tokens_per_s: float = 0.0
     peak_memory_bytes: int = 0
     error: str = ""

@@ -209,6 +209,8 @@ class Runner:
             total_s=answer.timings.total_s,
             prompt_tokens=answer.usage.prompt_tokens,
             completion_tokens=answer.usage.completion_tokens,
+            reasoning_tokens=answer.usage.reasoning_tokens,
+            finish=answer.usage.finish,
             tokens_per_s=answer.tokens_per_s,
             peak_memory_bytes=answer.peak_memory_bytes,
         )

@@ -20,7 +20,15 @@ from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge, not_found
 from rag.explanation import Explanation, explain
-from rag.generators.protocol import ChoiceScorer, ChoiceScores, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import (
+    ChoiceScorer,
+    ChoiceScores,
+    GenerationDone,
+    GenerationRequest,
+    Generator,
+    Item,
+    TextPiece,
+)
 from rag.glossary import note_on_english
 from rag.passages import PassageBudget, select_passages
 from rag.question import (
@@ -46,6 +54,7 @@ from rag.types import (
     Quoted,
     SearchableLibrary,
     TextDelta,
+    Thinking,
     Timings,
     Turn,
     Usage,
@@ -173,6 +182,8 @@ class AnswerEngine:
             if isinstance(piece, TextPiece):
                 written.add(piece)
                 yield TextDelta(piece.text)
+            elif isinstance(piece, Thinking):
+                yield piece
             else:
                 done = piece
         ended = time.perf_counter()
@@ -325,7 +336,7 @@ class AnswerEngine:
         notes = [*query.notes, *filter(None, [english, judged.note])]
         return _Prepared(request, judged.evidence, judged.refusal, notes, judged.note)
 
-    def _write(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+    def _write(self, request: GenerationRequest) -> Iterator[Item]:
         """The generator's text without markers that name no passage, then its figures; an empty text is refused."""
         markers = MarkerFilter(len(request.passages))
         done: GenerationDone | None = None
@@ -336,7 +347,9 @@ class AnswerEngine:
                 if isinstance(piece, GenerationDone):
                     done = piece
                     break
-                if text := markers.feed(piece.text):
+                if isinstance(piece, Thinking):
+                    yield piece
+                elif text := markers.feed(piece.text):
                     empty = False
                     yield replace(piece, text=text)
         finally:

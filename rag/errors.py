@@ -7,6 +7,7 @@ CoalesceError
 ├── PromptTooLong          the question does not fit the generator's context                   (413)
 ├── DoesNotFitInMemory     more bytes needed than the budget holds, with the arithmetic        (413)
 ├── GenerationFailed       the generator failed in the middle of an answer                     (503)
+│   └── EngineRefuses      the remote engine refuses the request as it stands                   (503)
 ├── EngineUnreachable      the remote engine does not answer                                   (503)
 └── MalformedTrainingData  a training file with a broken line, named by number                 (422)
 """
@@ -38,6 +39,10 @@ class DoesNotFitInMemory(CoalesceError):
 
 class GenerationFailed(CoalesceError):
     """The generator failed in the middle of an answer."""
+
+
+class EngineRefuses(GenerationFailed):
+    """The remote engine refuses the request as it stands (400, 422)."""
 
 
 class EngineUnreachable(CoalesceError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -29,11 +30,11 @@ from indexes.llama_index import load_part, to_text_node
 from indexes.types import Filters
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.prompts import render_messages, says_unknown
-from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, Item, TextPiece, only_thought
 from rag.generators.stream_text import ReasoningFilter
 from rag.models.devices import peak_memory_bytes
 from rag.retrieval import HybridRetriever
-from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Turn, Usage
+from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Thinking, Turn, Usage
 
 # --- our parts for llama-index
 
@@ -184,11 +185,11 @@ class LlamaIndexGenerator:
                 hint="Use --generator local or remote with --adapter.",
             )
 
-    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """As `Generator.stream`. Raises GenerationFailed with what the LLM raised, Cancelled."""
         self.check(request)
         messages = [ChatMessage(role=one["role"], content=one["content"]) for one in render_messages(request)]
-        reasoning, written, usage = ReasoningFilter(), "", Usage()
+        reasoning, written, usage, thinking = ReasoningFilter(), "", Usage(), False
         started = time.perf_counter()
         for response in self._responses(messages):
             if request.cancelled():
@@ -197,9 +198,14 @@ class LlamaIndexGenerator:
             if text := reasoning.push(response.delta or ""):
                 written += text
                 yield TextPiece(text)
+            if reasoning.inside and not thinking:
+                thinking = True
+                yield Thinking()
         if text := reasoning.finish():
             written += text
             yield TextPiece(text)
+        if reasoning.block is not None and not written.strip():
+            raise only_thought(self.model_name, replace(usage, reasoning_tokens=usage.completion_tokens))
         seconds = time.perf_counter() - started
         yield GenerationDone(
             usage=usage,

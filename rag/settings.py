@@ -40,6 +40,7 @@ class GeneratorSettings:
         adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
         base_url: the remote engine's `/v1` address.
         context_tokens: cap on the context; None takes the model's own.
+        max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.
         kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
         max_queue: answers that may wait; queue_timeout_s: how long one waits before it is refused as busy.
     """
@@ -54,6 +55,7 @@ class GeneratorSettings:
     dtype: str = "auto"
     context_tokens: int | None = None
     max_tokens: int = 512
+    reasoning_tokens: int = 4096
     kv_budget_bytes: int | None = None
     prefix_cache: bool = True
     prompt_lookup_tokens: int = 8

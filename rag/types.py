@@ -20,6 +20,7 @@ TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
 Evidence: TypeAlias = Literal["strong", "weak", "none"]
 """How sure the search is that the passages answer the question."""
+Finish: TypeAlias = Literal["stop", "length"]
 
 
 class SearchableLibrary(Protocol):
@@ -206,11 +207,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens: read in all, of those taken from a cache, and written."""
+    """Tokens: read in all, of those taken from a cache, and written, of those thought and not shown.
+
+    Attributes:
+        finish: `length` when the answer was cut off at its longest length.
+    """
 
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    finish: Finish = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +263,11 @@ class PassagesFound:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """The model thinks before it answers; what it thinks is not shown. Comes once at most, before the first text."""
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """A piece of the answer; joined, the pieces are `Answer.answer`."""
 
@@ -269,4 +281,4 @@ class AnswerDone:
     answer: Answer
 
 
-Event: TypeAlias = PassagesFound | TextDelta | AnswerDone
+Event: TypeAlias = PassagesFound | Thinking | TextDelta | AnswerDone

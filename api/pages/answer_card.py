@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from html import escape
 from typing import Any
 
 from nicegui import ui
@@ -119,6 +120,8 @@ class AnswerCard:
         async for _ in run.follow():
             self._text.passages = run.passages
             self._text.set_note(run.note)
+            if run.thinking:
+                self._text.set_html(f'{THINKING}<p class="note" role="status">{escape(self._t("ask.thinking"))}</p>')
             if run.text != drawn and run.done is None:
                 drawn = run.text
                 self._text.draw(drawn)

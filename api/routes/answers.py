@@ -40,7 +40,7 @@ from api.streaming import event_stream, sse, unless_gone
 from evals.export import feedback_cases
 from indexes.jsonl import to_jsonl
 from rag.question import reject_control_characters
-from rag.types import Answer, AnswerDone, Event, PassagesFound, Question, TextDelta
+from rag.types import Answer, AnswerDone, Event, PassagesFound, Question, TextDelta, Thinking
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 ANSWER_ID = "X-Answer-Id"
@@ -216,6 +216,8 @@ def _encode(event: Event) -> ServerSentEvent:
     match event:
         case PassagesFound():
             return sse(PassagesEventOut.model_validate(event).model_dump(mode="json"), "passages")
+        case Thinking():
+            return sse({}, "thinking")
         case TextDelta(text):
             return sse({"text": text}, "delta")
         case AnswerDone(answer):

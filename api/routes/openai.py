@@ -118,6 +118,7 @@ def usage_of(answer: Answer) -> ChatUsage:
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details={"cached_tokens": usage.cached_prompt_tokens},
+        completion_tokens_details={"reasoning_tokens": usage.reasoning_tokens},
     )
 
 
@@ -149,7 +150,8 @@ def _text(message: ChatMessageIn) -> str:
 
 def finish_reason(answer: Answer, max_tokens: int) -> Literal["stop", "length"]:
     """`length` when the answer was cut off at the client's or the server's limit."""
-    return "length" if answer.usage.completion_tokens >= max_tokens else "stop"
+    usage = answer.usage
+    return "length" if usage.completion_tokens - usage.reasoning_tokens >= max_tokens else usage.finish
 
 
 def _model(services: Services, arm: str) -> ModelOut:

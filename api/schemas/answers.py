@@ -132,11 +132,13 @@ class TimingsOut(WireOut):
 
 
 class UsageOut(WireOut):
-    """Tokens."""
+    """Tokens; `completion_tokens` counts reasoning too. `finish` is `length` when the answer was cut off."""
 
     prompt_tokens: int
     cached_prompt_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
+    finish: rag_types.Finish
 
 
 class AnswerOut(WireOut):

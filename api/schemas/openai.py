@@ -97,6 +97,7 @@ class ChatUsage(WireOut):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
 
 
 class ChatMessageOut(WireOut):

@@ -10,6 +10,7 @@ from typing import Any
 from rag.errors import ModelCannotLoad
 from rag.generators.prompts import Message, render_messages
 from rag.generators.protocol import GenerationRequest
+from rag.generators.stream_text import REASONING_BLOCKS, REASONING_MARKS, ReasoningBlock
 
 
 def ever_smaller(request: GenerationRequest, *, fewest_passages: int = 0) -> Iterator[GenerationRequest]:
@@ -58,11 +59,26 @@ class ChatPrompt:
         with self._lock:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def opens_reasoning(self, prompt: list[int]) -> bool:
-        """Whether the prompt ends inside a `<think>` block that the template opened."""
+    def open_block(self, prompt: list[int]) -> ReasoningBlock | None:
+        """The block of reasoning that the template opened at the prompt's end."""
         with self._lock:
             tail: str = self._tokenizer.decode(prompt[-8:])
-        return tail.rstrip().endswith("<think>")
+        return next((block for block in REASONING_BLOCKS if tail.rstrip().endswith(block.opening)), None)
+
+    def close_tokens(self, block: ReasoningBlock) -> list[int]:
+        """Tokens that end a block of reasoning."""
+        return self.text_tokens(block.close)
+
+    def reasoning_marks(self) -> dict[int, str]:
+        """Special tokens that mark reasoning, which decoding would leave out, with their text."""
+        special = set(self._tokenizer.all_special_ids)
+        with self._lock:
+            found = {self._tokenizer.convert_tokens_to_ids(mark): mark for mark in REASONING_MARKS}
+            return {
+                token: mark
+                for token, mark in found.items()
+                if token in special and self._tokenizer.convert_ids_to_tokens(token) == mark
+            }
 
     def _apply(self, messages: list[Message], answer_follows: bool) -> list[int]:
         return list(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from indexes.errors import Busy, CoalesceError
-from rag.errors import EngineUnreachable, GenerationFailed, PromptTooLong
+from rag.errors import EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.stream_text import Relay
 
 _RETRIES = 3
@@ -63,7 +63,7 @@ class OpenAIClient:
             EngineUnreachable: no connection, no answer in time, or not an answer in the OpenAI format.
             Busy: the engine stays overloaded.
             PromptTooLong: the prompt exceeds the engine's context.
-            GenerationFailed: the engine refuses the request.
+            EngineRefuses: the engine does not take the request as it stands.
             Cancelled: `cancelled` became true.
         """
         return next(self._run(self._fetch("POST", path, body), cancelled))
@@ -187,7 +187,7 @@ class OpenAIClient:
                 f"The engine at {self.base_url} does not know this path or model (404): {message}",
                 hint=f"Check --base-url and --model; `curl {self.base_url}/models` lists what it serves.",
             )
-        kind = EngineUnreachable if status >= 500 else GenerationFailed
+        kind = EngineUnreachable if status >= 500 else EngineRefuses
         return kind(f"The engine at {self.base_url} answered {status}: {message}", hint="Its log says more.")
 
     def _broken(self, error: BaseException) -> EngineUnreachable:

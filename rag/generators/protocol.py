@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
-from rag.errors import ArmUnavailable
-from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Turn, Usage
+from rag.errors import ArmUnavailable, GenerationFailed
+from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,10 @@ class GenerationDone:
     passages_used: int | None = None
 
 
+Item: TypeAlias = TextPiece | Thinking | GenerationDone
+"""What a generator yields."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceScores:
     """How a generator scores the options of a choice question: higher is better, one number per option.
@@ -123,8 +127,14 @@ class Generator(Protocol):
         """
         ...
 
-    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        """Yields pieces of text, then one `GenerationDone`; closing the iterator stops the model."""
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """Yields pieces of text, then one `GenerationDone`; closing the iterator stops the model.
+
+        A model that thinks first yields one `Thinking` before its text; its reasoning is never a piece.
+
+        Raises:
+            GenerationFailed: the model thought and wrote no answer, or failed.
+        """
         ...
 
     def close(self) -> None:
@@ -149,6 +159,15 @@ class ChoiceScorer(Protocol):
 def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of a language model with these adapters: the tuned ones need one."""
     return ("base", "tuned", "rag", "rag+tuned") if adapters else ("base", "rag")
+
+
+def only_thought(model: str, usage: Usage) -> GenerationFailed:
+    """The error for an answer that was all reasoning."""
+    how = "was still thinking" if usage.finish == "length" else "stopped thinking"
+    return GenerationFailed(
+        f"{model} {how} after {usage.reasoning_tokens:,} tokens and wrote no answer.",
+        hint="Raise COALESCE_REASONING_TOKENS, turn reasoning off in the engine, or use a model that does not reason.",
+    )
 
 
 def adapter_of(request: GenerationRequest, loaded: Sequence[str]) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Iterator
 from collections.abc import Generator as Yields
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
 
-from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
+from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.chat_prompt import ever_smaller
 from rag.generators.openai_client import OpenAIClient
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages, says_unknown
@@ -23,18 +23,25 @@ from rag.generators.protocol import (
     ChoiceScores,
     GenerationDone,
     GenerationRequest,
+    Item,
     TextPiece,
     adapter_of,
     arms_with,
+    only_thought,
 )
-from rag.generators.stream_text import AnswerText
+from rag.generators.stream_text import THINK, AnswerText, ReasoningBlock
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 
+_CHAT = "chat/completions"
 _TOP_LOGPROBS = 20
 _LETTER_TOKENS = 4
 _CHARS_PER_TOKEN = 4  # of English; a Chinese character is about one token
 _LETTER = re.compile(r"^\W*(?:option|answer|the answer is|选项|答案是?)?\W*([A-J])(?![A-Za-z])", re.IGNORECASE)
+
+
+class _ThinksFirst(Exception):
+    """The engine began to reason in an answer that had no room for it."""
 
 
 class RemoteGenerator:
@@ -49,6 +56,9 @@ class RemoteGenerator:
         self._settings = settings
         self._model = settings.model
         self._client = OpenAIClient(settings.base_url, settings.api_key, settings.request_timeout_s)
+        self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
+        self._thinks = False
+        self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight
         self._context_tokens = settings.context_tokens
         self._asked_context = settings.context_tokens is not None
 
@@ -87,22 +97,28 @@ class RemoteGenerator:
                 hint="Ask a shorter question, or serve a model with a longer context.",
             )
 
-    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """As `Generator.stream`; when the engine finds the prompt too long the lowest passages, then turns, go.
+
+        Engines count reasoning among the answer's tokens. One that begins to reason is asked anew, once and for all
+        later answers, with room for both.
 
         Raises:
             ArmUnavailable, PromptTooLong, EngineUnreachable, Busy, GenerationFailed, Cancelled.
         """
-        model = self._served_model(request)
         refusal: PromptTooLong | None = None
         for smaller in ever_smaller(request):
             try:
-                with closing(self._attempt(smaller, model)) as attempt:
+                with closing(self._attempt(smaller)) as attempt:
+                    yield from attempt
+            except _ThinksFirst:
+                self._thinks = True
+                with closing(self._attempt(smaller)) as attempt:
                     yield from attempt
             except PromptTooLong as error:
                 refusal = error
-            else:
-                return
+                continue
+            return
         raise refusal or ValueError("a request has at least one form")
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
@@ -123,13 +139,13 @@ class RemoteGenerator:
 
     def _score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         listed = replace(request, question=render_choices(request.question, choices), temperature=0.0)
-        body = self._body(replace(listed, max_tokens=_LETTER_TOKENS), self._served_model(request))
+        body = self._body(replace(listed, max_tokens=_LETTER_TOKENS))
         body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
         try:
-            answer = self._client.post("chat/completions", body, request.cancelled)
-        except GenerationFailed:  # engines that know no logprobs refuse them
+            answer = self._post(body, request.cancelled)
+        except EngineRefuses:  # engines that know no logprobs
             plain = {key: value for key, value in body.items() if "logprobs" not in key}
-            answer = self._client.post("chat/completions", plain, request.cancelled)
+            answer = self._post(plain, request.cancelled)
         choice = _first_choice(answer)
         usage = _usage(answer.get("usage"), _LETTER_TOKENS)
         letters = CHOICE_LETTERS[: len(choices)]
@@ -149,36 +165,61 @@ class RemoteGenerator:
         """Closes the connections."""
         self._client.close()
 
-    def _attempt(self, request: GenerationRequest, model: str) -> Yields[TextPiece | GenerationDone, None, None]:
-        body = self._body(request, model) | {"stream": True, "stream_options": {"include_usage": True}}
-        answer = AnswerText(request.stop)
+    def _attempt(self, request: GenerationRequest) -> Yields[Item, None, None]:
+        """One answer.
+
+        Raises:
+            _ThinksFirst: the engine reasons, and had no room for it.
+        """
+        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
+        most = int(body["max_tokens"])
+        if self._thinks:
+            body["max_tokens"] = most + self._settings.reasoning_tokens
+        answer = AnswerText(request.stop, self._block)
         usage: Any = None
-        pieces = 0
-        finished = False
+        pieces = reasoning = 0
+        finish: Finish | None = None
         first_at = last_at = 0.0
-        with closing(self._client.stream("chat/completions", body, request.cancelled)) as events:
+        with closing(self._events(body, request.cancelled)) as events:
             for event in events:
                 usage = event.get("usage") or usage
                 if not event.get("choices"):
                     continue
                 choice = _first_choice(event)
-                finished = finished or choice.get("finish_reason") is not None
-                text = (choice.get("delta") or {}).get("content")
-                if not text:
+                if (reason := choice.get("finish_reason")) is not None:
+                    finish = "length" if reason == "length" else "stop"
+                delta = choice.get("delta") or {}
+                text = str(delta.get("content") or "")
+                thought = bool(delta.get("reasoning_content") or delta.get("reasoning"))
+                if not text and not thought:
                     continue
                 last_at = time.perf_counter()
                 first_at = first_at or last_at
                 pieces += 1
-                if piece := answer.push(str(text)):
+                piece = answer.push(text)
+                if answer.thought_unseen:
+                    raise self._thought_aloud()
+                if thought or answer.thinking or (answer.thought and not reasoning):
+                    if not self._thinks:
+                        raise _ThinksFirst
+                    if not reasoning:
+                        yield Thinking()
+                    reasoning += 1
+                if piece:
                     yield TextPiece(piece)
                 if answer.stopped:  # an engine that ignores `stop`
-                    finished = True
+                    finish = "stop"
                     break
-        if not finished:
+                if self._thinks and pieces - reasoning >= most:  # the room for reasoning is not the answer's
+                    finish = "length"
+                    break
+        if finish is None:
             raise GenerationFailed("The connection ended before the answer did.", hint="The engine's log says more.")
         if rest := answer.finish():
             yield TextPiece(rest)
-        counted = _usage(usage, pieces)
+        counted = _usage(usage, pieces, reasoning, finish)
+        if reasoning and not answer.shown.strip():
+            raise only_thought(self._model, counted)
         seconds = last_at - first_at
         yield GenerationDone(
             usage=counted,
@@ -188,9 +229,43 @@ class RemoteGenerator:
             passages_used=len(request.passages),
         )
 
-    def _body(self, request: GenerationRequest, model: str) -> dict[str, Any]:
+    def _events(self, body: dict[str, Any], cancelled: Callable[[], bool]) -> Yields[dict[str, Any], None, None]:
+        """The events of an answer; the template's options go, once and for all, where the engine refuses them."""
+        if self._template_options:
+            try:
+                with closing(self._client.stream(_CHAT, body | self._template_options, cancelled)) as events:
+                    yield from events
+            except EngineRefuses:
+                pass
+            else:
+                return
+        with closing(self._client.stream(_CHAT, body, cancelled)) as events:
+            for event in events:
+                self._template_options = {}
+                yield event
+
+    def _post(self, body: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
+        """The whole answer, with the template's options as in `_events`."""
+        if self._template_options:
+            try:
+                return self._client.post(_CHAT, body | self._template_options, cancelled)
+            except EngineRefuses:
+                pass
+        answer = self._client.post(_CHAT, body, cancelled)
+        self._template_options = {}
+        return answer
+
+    def _thought_aloud(self) -> GenerationFailed:
+        """The error for reasoning that came as an answer; later answers begin inside the block."""
+        self._block, self._thinks = THINK, True
+        return GenerationFailed(
+            f"{self._model} thinks before it answers, and its engine sent that as the answer.",
+            hint="Ask again: from now on it is left out. An engine started with a reasoning parser marks it.",
+        )
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "model": model,
+            "model": self._served_model(request),
             "messages": render_messages(request),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
@@ -239,13 +314,22 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _usage(found: Any, written: int) -> Usage:
-    """The engine's count; where it gives none, the number of pieces."""
+def _usage(found: Any, written: int, reasoning: int = 0, finish: Finish = "stop") -> Usage:
+    """The engine's counts; where it gives none, the numbers of pieces."""
     if not isinstance(found, dict):
-        return Usage(completion_tokens=written)
-    details = found.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return Usage(int(found.get("prompt_tokens") or 0), int(cached or 0), int(found.get("completion_tokens") or written))
+        return Usage(completion_tokens=written, reasoning_tokens=reasoning, finish=finish)
+    return Usage(
+        int(found.get("prompt_tokens") or 0),
+        _detail(found, "prompt_tokens_details", "cached_tokens"),
+        int(found.get("completion_tokens") or written),
+        _detail(found, "completion_tokens_details", "reasoning_tokens") or reasoning,
+        finish,
+    )
+
+
+def _detail(found: dict[str, Any], group: str, name: str) -> int:
+    details = found.get(group)
+    return int(details.get(name) or 0) if isinstance(details, dict) else 0
 
 
 def _letter_scores(logprobs: Any, letters: str) -> tuple[float, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,6 @@ from indexes.errors import Cancelled
 
 _POLL_S = 0.05
 _UNFINISHED = "\ufffd"
-_OPEN, _CLOSE = "<think>", "</think>"
 
 Item = TypeVar("Item")
 
@@ -68,16 +67,22 @@ class TextStream:
 
     A character may take several tokens, and a token's text may depend on the one before it, so a short tail is
     decoded again with every token and given out once it is stable.
+
+    Args:
+        spoken: special tokens that are text all the same, by id: the marks of reasoning.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, spoken: Mapping[int, str] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._spoken = spoken or {}
         self._tokens: list[int] = []
         self._settled = 0
         self._shown = 0
 
     def push(self, token: int) -> str:
         """The text that `token` completes; often a word, sometimes nothing yet."""
+        if (mark := self._spoken.get(token)) is not None:
+            return self.flush() + mark
         self._tokens.append(token)
         before = self._decode(self._settled, self._shown)
         now = self._decode(self._settled, len(self._tokens))
@@ -92,20 +97,56 @@ class TextStream:
         now = self._decode(self._settled, len(self._tokens))
         return now[len(before) :].rstrip(_UNFINISHED)
 
+    def flush(self) -> str:
+        """The rest; the next token begins a text of its own."""
+        rest = self.finish()
+        self._tokens, self._settled, self._shown = [], 0, 0
+        return rest
+
     def _decode(self, start: int, stop: int) -> str:
         text: str = self._tokenizer.decode(self._tokens[start:stop], skip_special_tokens=True)
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningBlock:
+    """How a family of models marks its reasoning.
+
+    Attributes:
+        opening, closing: what stands before and after it.
+        close: what is written for a model that must end its reasoning.
+    """
+
+    opening: str
+    closing: str
+    close: str
+
+
+THINK = ReasoningBlock("<think>", "</think>", "\n</think>\n\n")
+REASONING_BLOCKS = (
+    THINK,  # DeepSeek R1, Qwen, and most others
+    ReasoningBlock("[THINK]", "[/THINK]", "[/THINK]"),  # Magistral
+    ReasoningBlock("<seed:think>", "</seed:think>", "</seed:think>"),  # Seed-OSS
+    ReasoningBlock(  # harmony (gpt-oss): every channel but the final one
+        "<|channel|>", "<|channel|>final<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+    ),
+)
+REASONING_MARKS = ("<|message|>", *(mark for block in REASONING_BLOCKS for mark in (block.opening, block.closing)))
+"""Marks that a tokenizer may hold as special tokens, which decoding leaves out."""
+
+
 class AnswerText:
     """The part of a model's text that the reader sees: no leading reasoning, nothing from a stop string on.
+
+    Args:
+        inside: the block of reasoning that the prompt already opened.
 
     Attributes:
         shown: all text given out so far.
     """
 
-    def __init__(self, stop: Sequence[str], *, inside_reasoning: bool = False) -> None:
-        self._reasoning = ReasoningFilter(inside=inside_reasoning)
+    def __init__(self, stop: Sequence[str], inside: ReasoningBlock | None = None) -> None:
+        self._reasoning = ReasoningFilter(inside)
         self._stop = StopStrings(stop)
         self.shown = ""
 
@@ -113,6 +154,21 @@ class AnswerText:
     def stopped(self) -> bool:
         """A stop string was found; whatever the model still writes is dropped."""
         return self._stop.hit
+
+    @property
+    def thinking(self) -> ReasoningBlock | None:
+        """The block of reasoning that is open now."""
+        return self._reasoning.block if self._reasoning.inside else None
+
+    @property
+    def thought(self) -> bool:
+        """A block of reasoning was found, open or closed."""
+        return self._reasoning.block is not None
+
+    @property
+    def thought_unseen(self) -> bool:
+        """Text of the answer was reasoning: it closed a block that the engine's prompt had opened."""
+        return not self.thought and THINK.closing in self.shown
 
     def push(self, text: str) -> str:
         """The text that can be shown once the model has written `text`; may be empty."""
@@ -128,46 +184,48 @@ class AnswerText:
 
 
 class ReasoningFilter:
-    """Leaves out a leading `<think> … </think>` block of models that reason aloud.
+    """Leaves out the leading reasoning of models that think aloud, in any of `REASONING_BLOCKS`.
 
     Args:
-        inside: the prompt already opened the block.
+        inside: the block that the prompt already opened.
+
+    Attributes:
+        block: the block that was found, None without any; inside: it is still open.
     """
 
-    def __init__(self, *, inside: bool = False) -> None:
-        self._inside = inside
-        self._decided = inside
+    def __init__(self, inside: ReasoningBlock | None = None) -> None:
+        self.block = inside
+        self.inside = inside is not None
+        self._answering = False
         self._held = ""
 
     def push(self, text: str) -> str:
         """The part of `text` that belongs to the answer."""
-        if self._decided and not self._inside:
+        if self._answering:
             return text
         self._held += text
-        if not self._decided:
+        if not self.inside:
             start = self._held.lstrip()
-            if not start.startswith(_OPEN):
-                if _OPEN.startswith(start):
-                    return ""
-                return self._release()
-            self._decided = self._inside = True
-        _, closed, after = self._held.partition(_CLOSE)
+            found = next((block for block in REASONING_BLOCKS if start.startswith(block.opening)), None)
+            if found is None:
+                undecided = any(block.opening.startswith(start) for block in REASONING_BLOCKS)
+                return "" if undecided else self._release()
+            self.block, self.inside = found, True
+        closing = self.block.closing if self.block else ""
+        _, closed, after = self._held.partition(closing)
         if not closed:
+            self._held = self._held[1 - len(closing) :]
             return ""
-        self._held = after.lstrip()
-        self._inside = False
-        if not self._held:
-            self._decided = True
-            return ""
-        return self._release()
+        self.inside, self._held = False, ""
+        return self.push(after)
 
     def finish(self) -> str:
-        """The text held back because it might have begun the block."""
-        return "" if self._inside else self._release()
+        """The text held back because it might have begun a block."""
+        return "" if self.inside else self._release()
 
     def _release(self) -> str:
-        self._decided, text, self._held = True, self._held, ""
-        return text
+        self._answering, text, self._held = True, self._held, ""
+        return text.lstrip() if self.block else text
 
 
 class StopStrings:

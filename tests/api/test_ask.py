@@ -44,7 +44,9 @@ def test_an_answer_has_exactly_the_contracts_fields(shared: Live):
     assert set(answer["passages"][0]) == PASSAGE_FIELDS
     assert set(answer["citations"][0]) == CITATION_FIELDS
     assert set(answer["timings"]) == {"retrieve_s", "ttft_s", "total_s"}
-    assert set(answer["usage"]) == {"prompt_tokens", "cached_prompt_tokens", "completion_tokens"}
+    assert set(answer["usage"]) == {
+        "prompt_tokens", "cached_prompt_tokens", "completion_tokens", "reasoning_tokens", "finish",
+    }  # fmt: skip
     assert (answer["arm"], answer["generator"], answer["model"], answer["adapter"]) == (
         "rag",
         "scripted",

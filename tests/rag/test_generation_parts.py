@@ -20,7 +20,7 @@ from rag.generators.local.decode import PromptLookup
 from rag.generators.local.thread import ModelThread
 from rag.generators.prompts import says_unknown
 from rag.generators.protocol import GenerationRequest
-from rag.generators.stream_text import ReasoningFilter, StopStrings, TextStream
+from rag.generators.stream_text import REASONING_BLOCKS, ReasoningBlock, ReasoningFilter, StopStrings, TextStream
 from rag.models.capabilities import Capabilities
 from rag.types import Turn
 
@@ -279,12 +279,35 @@ def test_pieces_joined_are_the_text_and_hold_whole_characters(text: str) -> None
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-@given(st.integers(1, 9), st.booleans())
-def test_a_leading_reasoning_block_is_left_out_however_it_is_cut(step: int, inside: bool) -> None:
-    text = ("" if inside else "<think>") + "hidden [1] thoughts</think>\n\nThe answer is <b>.</think>"
-    chosen = ReasoningFilter(inside=inside)
+@given(st.integers(1, 9), st.sampled_from(REASONING_BLOCKS), st.booleans())
+def test_leading_reasoning_is_left_out_however_it_is_cut(step: int, block: ReasoningBlock, inside: bool) -> None:
+    thoughts = "hidden <b> [1] thoughts"
+    text = ("" if inside else block.opening) + thoughts + block.close + "The answer is <b>.</think>"
+    chosen = ReasoningFilter(block if inside else None)
     shown = "".join(chosen.push(text[start : start + step]) for start in range(0, len(text), step)) + chosen.finish()
-    assert shown.strip() == "The answer is <b>.</think>"
+    assert shown == "The answer is <b>.</think>"
+    assert not chosen.inside
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<|channel|>final<|message|>Yes.", "Yes."),
+        ("<|channel|>commentary<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "Yes."),
+        ("<think>One.</think>\n<think>Two.</think>\n\nYes.", "Yes."),
+        ("<think>Still at it", ""),
+        ("<|channel|>analysis<|message|>Still at it", ""),
+    ],
+)
+def test_only_the_answer_is_shown(text: str, answer: str) -> None:
+    chosen = ReasoningFilter()
+    assert "".join(chosen.push(character) for character in text) + chosen.finish() == answer
+
+
+def test_marks_that_are_special_tokens_are_text() -> None:
+    stream = TextStream(ByteTokenizer(), spoken={7: "[THINK]"})
+    pieces = [stream.push(token) for token in (*b"a", 7, *"é".encode())]
+    assert "".join(pieces) + stream.finish() == "a[THINK]é"
 
 
 def cut_at_the_first_complete(text: str, strings: list[str]) -> str:

@@ -21,7 +21,7 @@ from rag.generators.local.decode import prefill
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.settings import GeneratorSettings
-from rag.types import Turn
+from rag.types import Thinking, Turn
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -269,6 +269,62 @@ def test_kept_keys_are_those_of_a_fresh_read(plain: LocalGenerator, monkeypatch:
             compared += 1
         waiting += [(child, tokens, segments) for child in node.children.values()]
     assert compared >= 4
+
+
+def script(generator: LocalGenerator, thoughts: int, answer: str) -> None:
+    """Makes the model think for `thoughts` steps, end that by itself if it may, and then write `answer`."""
+    forward = generator._model.forward
+    tokens = generator._chat.text_tokens
+    opening, closing, said = tokens("<think>"), tokens("</think>\n\n"), [*tokens(answer), 2]
+    written: list[int] = []
+
+    def scripted(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        if kwargs["past_key_values"].get_seq_length() <= 64 or kwargs["input_ids"].shape[1] > 64:
+            written.clear()  # a prompt is read
+        elif kwargs["input_ids"].shape[1] > 1:
+            written[:] = [*opening, *closing]  # the reasoning was ended for it
+        own = [*opening, *tokens("x") * thoughts, *closing, *said]
+        line = [*opening, *closing, *said] if written[: len(opening) + 1] == [*opening, closing[0]] else own
+        output.logits[:] = -100.0
+        output.logits[..., line[len(written)]] = 100.0
+        written.append(line[len(written)])
+        return output
+
+    generator._model.forward = scripted
+
+
+@pytest.mark.parametrize("thoughts", [5, 5000])
+def test_reasoning_has_a_budget_of_its_own_and_is_then_closed(tiny_model: Path, thoughts: int) -> None:
+    thinker = load_local_generator(settings(tiny_model, reasoning_tokens=60, prompt_lookup_tokens=0))
+    script(thinker, thoughts, "A warp is 32 threads.")
+    try:
+        pieces = list(thinker.stream(ask(arm="rag", passages=PASSAGES, max_tokens=40)))
+        assert pieces[0] == Thinking()
+        text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+        assert text == "A warp is 32 threads."
+        done = pieces[-1]
+        assert isinstance(done, GenerationDone)
+        assert done.usage.finish == "stop"
+        assert not done.refused
+        assert 12 <= done.usage.reasoning_tokens <= 60 + 16
+        assert done.usage.completion_tokens > done.usage.reasoning_tokens
+        _, short = answer(thinker, ask(arm="rag", passages=PASSAGES, max_tokens=2))
+        assert short.usage.finish == "length"
+        assert short.usage.completion_tokens - short.usage.reasoning_tokens == 2
+    finally:
+        thinker.close()
+
+
+def test_an_answer_that_only_thought_is_an_error_not_a_refusal(tiny_model: Path) -> None:
+    thinker = load_local_generator(settings(tiny_model, reasoning_tokens=60, prompt_lookup_tokens=0))
+    script(thinker, 5, "")
+    try:
+        with pytest.raises(GenerationFailed, match="stopped thinking after") as error:
+            answer(thinker, ask(arm="rag", passages=PASSAGES))
+        assert "REASONING_TOKENS" in error.value.hint
+    finally:
+        thinker.close()
 
 
 def slow_down(generator: LocalGenerator, seconds: float) -> list[float]:

@@ -19,7 +19,7 @@ from rag.generators import openai_client
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
-from rag.types import Turn
+from rag.types import Thinking, Turn
 
 Answer = Callable[["Handler", dict[str, Any]], None]
 
@@ -210,7 +210,7 @@ def test_refusals_say_what_to_do(
     with pytest.raises(error, match=said) as raised:
         run(generator)
     assert raised.value.hint  # type: ignore[attr-defined]
-    assert len(engine.asked) == (4 if status == 500 else 1)
+    assert len(engine.asked) == {500: 4, 400: 2}.get(status, 1)  # 400: once more without the template's options
 
 
 def test_an_address_that_does_not_answer_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,12 +381,94 @@ def test_the_answer_ends_before_a_stop_string_that_the_engine_ignores(
     assert run(generator, replace(REQUEST, stop=("END",)))[0] == "A warp. "
 
 
-def test_reasoning_is_left_out_and_denial_is_a_refusal(engine: Engine, generator: RemoteGenerator) -> None:
-    engine.answer = say("<thi", "nk>Hm.</think>\n", "The passages do not answer ", "the question.", usage=False)
-    text, done = run(generator)
-    assert text == "The passages do not answer the question."
+def think(*pieces: str, field: str = "reasoning_content", finish: str = "stop") -> Answer:
+    """Reasons in a field of its own, as engines with a reasoning parser do, then says `pieces`."""
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        for word in ("Let ", "me ", "see."):
+            handler.event({"choices": [{"delta": {field: word}, "finish_reason": None}]})
+        for piece in pieces:
+            handler.event(delta(piece))
+        handler.event(delta(None, finish))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        say("<thi", "nk>Hm.</think>\n", "The passages do not answer ", "the question.", usage=False),
+        say("[THINK]", "Hm.", "[/THINK]", "The passages do not answer ", "the question.", usage=False),
+        think("The passages do not answer ", "the question."),
+        think("The passages do not answer ", "the question.", field="reasoning"),
+    ],
+)
+def test_reasoning_is_left_out_and_denial_is_a_refusal(
+    engine: Engine, generator: RemoteGenerator, answer: Answer
+) -> None:
+    engine.answer = answer
+    pieces = list(generator.stream(REQUEST))
+    assert pieces[0] == Thinking()
+    assert pieces.count(Thinking()) == 1
+    assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)) == (
+        "The passages do not answer the question."
+    )
+    done = pieces[-1]
+    assert isinstance(done, GenerationDone)
     assert done.refused
-    assert done.usage.completion_tokens == 4
+    assert 0 < done.usage.reasoning_tokens < done.usage.completion_tokens
+    assert done.usage.finish == "stop"
+
+
+def test_reasoning_takes_nothing_from_the_answer(engine: Engine, generator: RemoteGenerator) -> None:
+    """An engine counts both together: once it is seen to reason it is asked anew, with room for both."""
+    engine.answer = think("one ", "two ", "three ", "four")
+    text, done = run(generator, replace(REQUEST, max_tokens=3))
+    assert text == "one two three "
+    assert done.usage.finish == "length"
+    assert [asked["max_tokens"] for asked in engine.asked] == [3, 3 + 4096]
+    run(generator, replace(REQUEST, max_tokens=3))
+    assert engine.asked[-1]["max_tokens"] == 3 + 4096
+    assert len(engine.asked) == 3
+
+
+@pytest.mark.parametrize(("finish", "said"), [("length", "was still thinking after 3"), ("stop", "stopped thinking")])
+def test_an_answer_that_only_thought_is_an_error_not_a_refusal(
+    engine: Engine, generator: RemoteGenerator, finish: str, said: str
+) -> None:
+    engine.answer = think(finish=finish)
+    with pytest.raises(GenerationFailed, match=said) as error:
+        run(generator)
+    assert "COALESCE_REASONING_TOKENS" in error.value.hint
+
+
+def test_reasoning_whose_beginning_the_engine_keeps_is_left_out_from_then_on(
+    engine: Engine, generator: RemoteGenerator
+) -> None:
+    """A template that opens `<think>` itself: the text begins in the middle of the reasoning."""
+    engine.answer = say("Let me see.", "</think>", "\n\nA warp is 32 threads [1].")
+    with pytest.raises(GenerationFailed, match="sent that as the answer"):
+        run(generator)
+    assert run(generator)[0] == "A warp is 32 threads [1]."
+
+
+def test_engines_are_asked_not_to_think_until_one_refuses_the_option(
+    engine: Engine, generator: RemoteGenerator
+) -> None:
+    run(generator)
+    assert engine.asked[-1]["chat_template_kwargs"] == {"enable_thinking": False}
+
+    def strict(handler: Handler, body: dict[str, Any]) -> None:
+        if "chat_template_kwargs" in body:
+            handler.reply({"error": {"message": "unknown field"}}, 400)
+        else:
+            say("Yes.")(handler, body)
+
+    engine.answer = strict
+    assert run(generator)[0] == "Yes."
+    assert run(generator)[0] == "Yes."
+    assert len(engine.asked) == 4
 
 
 def listed(**logprobs: float) -> dict[str, Any]:

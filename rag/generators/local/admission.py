@@ -14,6 +14,8 @@ from rag.generators.protocol import GenerationRequest
 from rag.models.capabilities import Capabilities
 
 _LEAST_ANSWER_TOKENS = 16
+CLOSING_TOKENS = 64
+"""Room for the mark that ends reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Admitted:
         prompt: its tokens.
         max_new_tokens: longest answer.
         kv_bytes: keys and values of prompt and longest answer.
+        reasoning_tokens: longest reasoning before it, as far as context and memory reach.
     """
 
     request: GenerationRequest
     prompt: list[int]
     max_new_tokens: int
     kv_bytes: int
+    reasoning_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Admission:
         tokenize: gives a request's prompt as tokens.
         budget_bytes: for keys and values, of the running answer and kept prefixes together.
         default_max_tokens: longest answer when the request names none.
+        reasoning_tokens: longest reasoning of a model that thinks first.
     """
 
     capabilities: Capabilities
@@ -49,6 +54,7 @@ class Admission:
     budget_bytes: int
     dtype_bytes: int
     default_max_tokens: int
+    reasoning_tokens: int = 0
 
     def admit(self, request: GenerationRequest) -> Admitted:
         """The request as it can run: smaller where it has to be.
@@ -63,7 +69,8 @@ class Admission:
             refusal = self._refusal(len(prompt), smaller.max_tokens)
             if refusal is None:
                 new = self._max_new_tokens(len(prompt), smaller.max_tokens)
-                return Admitted(smaller, prompt, new, self._bytes(len(prompt) + new))
+                total = len(prompt) + new
+                return Admitted(smaller, prompt, new, self.kv_bytes(total), self._reasoning_tokens(total))
         raise refusal or ValueError("a request has at least one form")
 
     def check(self, request: GenerationRequest) -> None:
@@ -76,6 +83,13 @@ class Admission:
         """Longest answer: the wanted length, as far as the context reaches."""
         return max(min(wanted or self.default_max_tokens, self.capabilities.context_tokens - prompt_tokens), 1)
 
+    def _reasoning_tokens(self, total: int) -> int:
+        """Longest reasoning beside a prompt and an answer of `total` tokens together."""
+        one = max(self.kv_bytes(total + 1) - self.kv_bytes(total), 1)
+        affordable = (self.budget_bytes - self.kv_bytes(total)) // one
+        room = min(self.capabilities.context_tokens - total, affordable) - CLOSING_TOKENS
+        return max(min(self.reasoning_tokens, room), 0)
+
     def _refusal(self, prompt_tokens: int, wanted: int | None) -> PromptTooLong | DoesNotFitInMemory | None:
         context = self.capabilities.context_tokens
         room = min(wanted or self.default_max_tokens, max(context // 4, _LEAST_ANSWER_TOKENS))
@@ -86,17 +100,18 @@ class Admission:
                 hint="Ask a shorter question, or serve a model with a longer context.",
             )
         tokens = prompt_tokens + self._max_new_tokens(prompt_tokens, wanted)
-        needed = self._bytes(tokens)
+        needed = self.kv_bytes(tokens)
         if needed > self.budget_bytes:
             return DoesNotFitInMemory(
                 f"{prompt_tokens:,} prompt tokens and {tokens - prompt_tokens:,} for the answer need "
-                f"{_mib(needed)} of keys and values ({_mib(self._bytes(1000))} for 1,000 tokens); "
+                f"{_mib(needed)} of keys and values ({_mib(self.kv_bytes(1000))} for 1,000 tokens); "
                 f"the budget is {_mib(self.budget_bytes)}.",
                 hint="Ask for fewer max_tokens, or raise the budget (kv_budget_bytes).",
             )
         return None
 
-    def _bytes(self, tokens: int) -> int:
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of keys and values for `tokens` tokens."""
         return self.capabilities.kv_bytes(tokens, self.dtype_bytes)
 
 

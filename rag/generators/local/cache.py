@@ -72,6 +72,18 @@ class SlabCache:
         self._lengths[layer_idx] = stop
         return keys[:, :, :stop], values[:, :, :stop]
 
+    def grow(self, capacity_tokens: int) -> None:
+        """Makes room for `capacity_tokens` tokens; never shrinks."""
+        if capacity_tokens <= self.capacity_tokens:
+            return
+        self.capacity_tokens = capacity_tokens
+        held = self._lengths[0]
+        for slabs in (self._keys, self._values):
+            for layer, old in enumerate(slabs):
+                if old is not None:
+                    slabs[layer] = old.new_empty(*old.shape[:2], capacity_tokens, old.shape[3])
+                    slabs[layer][:, :, :held] = old[:, :, :held]
+
     @property
     def nbytes(self) -> int:
         """Bytes allocated, including room that is not written yet."""

@@ -14,8 +14,8 @@ from typing import Any
 from indexes.errors import Cancelled
 from rag.errors import ArmUnavailable
 from rag.generators.chat_prompt import ChatPrompt
-from rag.generators.local.admission import Admission, Admitted
-from rag.generators.local.cache import CacheKey, PrefixCache
+from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
+from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
 from rag.generators.local.decode import (
     Sampler,
     decode,
@@ -30,16 +30,18 @@ from rag.generators.protocol import (
     ChoiceScores,
     GenerationDone,
     GenerationRequest,
+    Item,
     TextPiece,
     adapter_of,
     arms_with,
+    only_thought,
 )
-from rag.generators.stream_text import AnswerText, TextStream
+from rag.generators.stream_text import AnswerText, ReasoningBlock, TextStream
 from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.loading import LoadedModel, load_model
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 
 _FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
 _MOST_CPU_KV_BUDGET_BYTES = 4 << 30
@@ -55,11 +57,18 @@ class LocalGenerator:
         self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
         self._chat = ChatPrompt(loaded.tokenizer, loaded.name)
         self._stop_tokens = _stop_tokens(loaded)
+        self._marks = self._chat.reasoning_marks()
         budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
         reuses = settings.prefix_cache and loaded.capabilities.keeps_every_token
         self._prefixes = PrefixCache(budget if reuses else 0)
         self._admission = Admission(
-            loaded.capabilities, self._chat.tokens, loaded.name, budget, loaded.dtype_bytes, settings.max_tokens
+            loaded.capabilities,
+            self._chat.tokens,
+            loaded.name,
+            budget,
+            loaded.dtype_bytes,
+            settings.max_tokens,
+            settings.reasoning_tokens,
         )
         self._thread = ModelThread(settings.max_queue, settings.queue_timeout_s, self._free_memory)
 
@@ -100,7 +109,7 @@ class LocalGenerator:
         self._admission.check(request)
         self._thread.check_room()
 
-    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """As `Generator.stream`.
 
         Raises:
@@ -124,49 +133,79 @@ class LocalGenerator:
         self._thread.close()
         self._prefixes.clear()
 
-    def _answer(
-        self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]
-    ) -> Iterator[TextPiece | GenerationDone]:
+    def _answer(self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]) -> Iterator[Item]:
         """Runs on the model's thread."""
         reset_peak_memory(self._loaded.device)
         request, prompt = admitted.request, admitted.prompt
         cache, key, reused = self._open(admitted, adapter)
-        text = TextStream(self._loaded.tokenizer)
-        answer = AnswerText(request.stop, inside_reasoning=self._chat.opens_reasoning(prompt))
-        written: list[int] = []
-        first_at = last_at = time.perf_counter()
-        tokens = decode(
-            self._model,
-            prompt,
-            cache,
-            max_new_tokens=admitted.max_new_tokens,
-            stop_tokens=self._stop_tokens,
-            sampler=Sampler(request.temperature, request.sampling_top_p, request.seed),
-            lookup_tokens=self._lookup_tokens,
-            cancelled=lambda: stop() or request.cancelled(),
-        )
-        for token in tokens:
-            last_at = time.perf_counter()
-            first_at = last_at if not written else first_at
-            written.append(token)
-            if token not in self._stop_tokens and (piece := answer.push(text.push(token))):
-                yield TextPiece(piece)
-            if answer.stopped:
-                break
-        if rest := answer.push(text.finish()) + answer.finish():
-            yield TextPiece(rest)
-        if stop() or request.cancelled():
-            self._keep(key, prompt, written, cache)
+        writing = _Writing(TextStream(self._loaded.tokenizer, self._marks), request, self._chat.open_block(prompt))
+
+        def cancelled() -> bool:
+            return stop() or request.cancelled()
+
+        yield from self._write(writing, admitted, cache, cancelled)
+        if cancelled():
+            self._keep(key, prompt, writing.tokens, cache)
             raise Cancelled("The answer was stopped.")
-        seconds = last_at - first_at
+        usage = Usage(len(prompt), reused, len(writing.tokens), writing.reasoning_tokens, writing.finish)
+        if writing.reasoning_tokens and not writing.answer.shown.strip():
+            raise only_thought(self.model_name, usage)
         yield GenerationDone(
-            usage=Usage(len(prompt), reused, len(written)),
-            tokens_per_s=(len(written) - 1) / seconds if seconds > 0 else 0.0,
+            usage=usage,
+            tokens_per_s=writing.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(self._loaded.device),
-            refused=request.arm in RETRIEVING_ARMS and says_unknown(answer.shown),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(writing.answer.shown),
             passages_used=len(request.passages),
         )
-        self._keep(key, prompt, written, cache)  # after the last item, so that its consumer need not wait for the copy
+        self._keep(key, prompt, writing.tokens, cache)  # after the last item: its consumer need not wait for the copy
+
+    def _write(
+        self, writing: _Writing, admitted: Admitted, cache: Any, cancelled: Callable[[], bool]
+    ) -> Iterator[TextPiece | Thinking]:
+        """Reasoning, if the model thinks, and the answer: each is decoded within its own number of tokens."""
+        request, prompt = admitted.request, admitted.prompt
+        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
+        announced = False
+        while not writing.ended and not cancelled():
+            if (block := writing.answer.thinking) is not None:
+                if not announced:
+                    announced = True
+                    self._make_room(admitted, cache)
+                    yield Thinking()
+                if writing.reasoning_tokens >= admitted.reasoning_tokens:
+                    writing.close(block, self._chat.close_tokens(block))
+                    continue
+                room = admitted.reasoning_tokens - writing.reasoning_tokens
+            else:
+                room = admitted.max_new_tokens - (len(writing.tokens) - writing.reasoning_tokens)
+                if room <= 0:
+                    break
+            tokens = decode(
+                self._model,
+                prompt + writing.tokens,
+                cache,
+                max_new_tokens=room,
+                stop_tokens=self._stop_tokens,
+                sampler=sampler,
+                lookup_tokens=self._lookup_tokens,
+                cancelled=cancelled,
+            )
+            for token in tokens:
+                if piece := writing.add(token, ends=token in self._stop_tokens):
+                    yield TextPiece(piece)
+                if writing.ended or writing.answer.thinking is not block:
+                    break
+            if isinstance(cache, SlabCache) and not writing.ended:  # without guesses that were not written
+                cache.cut(min(cache.get_seq_length(), len(prompt) + len(writing.tokens) - 1))
+        if rest := writing.rest():
+            yield TextPiece(rest)
+
+    def _make_room(self, admitted: Admitted, cache: Any) -> None:
+        """Room for reasoning in the cache; most models need none, so it is taken when one begins to think."""
+        total = len(admitted.prompt) + admitted.reasoning_tokens + CLOSING_TOKENS + admitted.max_new_tokens
+        self._prefixes.shrink_to(self._admission.budget_bytes - self._admission.kv_bytes(total))
+        if isinstance(cache, SlabCache):
+            cache.grow(total)
 
     def _score(
         self, admitted: Admitted, lettered: Admitted, adapter: str | None, choices: tuple[str, ...]
@@ -221,6 +260,56 @@ class LocalGenerator:
             import torch
 
             torch.cuda.empty_cache()
+
+
+class _Writing:
+    """An answer in work.
+
+    Attributes:
+        tokens: all that follow the prompt; reasoning_tokens: those of reasoning.
+        ended: a stop token or a stop string came; finish: `length` until then.
+    """
+
+    def __init__(self, text: TextStream, request: GenerationRequest, block: ReasoningBlock | None) -> None:
+        self.tokens: list[int] = []
+        self.reasoning_tokens = 0
+        self.finish: Finish = "length"
+        self.answer = AnswerText(request.stop, block)
+        self._text = text
+        self._first_at = self._last_at = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.finish == "stop"
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed after the first token; 0.0 with fewer than two."""
+        seconds = self._last_at - self._first_at
+        return (len(self.tokens) - 1) / seconds if seconds > 0 else 0.0
+
+    def add(self, token: int, *, ends: bool) -> str:
+        """The text that can be shown once `token` is written; `ends` for a stop token."""
+        self._last_at = time.perf_counter()
+        self._first_at = self._first_at or self._last_at
+        thought = self.answer.thinking is not None
+        self.tokens.append(token)
+        piece = "" if ends else self.answer.push(self._text.push(token))
+        self.reasoning_tokens += thought or self.answer.thinking is not None
+        if ends or self.answer.stopped:
+            self.finish = "stop"
+        return piece
+
+    def close(self, block: ReasoningBlock, tokens: list[int]) -> None:
+        """Ends the reasoning with the tokens that say so."""
+        self._text.flush()
+        self.tokens += tokens
+        self.reasoning_tokens += len(tokens)
+        self.answer.push(block.close)
+
+    def rest(self) -> str:
+        """The text held back at the end."""
+        return self.answer.push(self._text.finish()) + self.answer.finish()
 
 
 def load_local_generator(settings: GeneratorSettings) -> LocalGenerator:
