@@ -29,6 +29,7 @@ from indexes.settings import IndexSettings
 from rag.assemble import build_engine, resolve_kind
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
+from rag.generators.protocol import GenerationRequest
 from rag.passages import PassageBudget
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import EncoderTuning
@@ -166,10 +167,10 @@ def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> None:
 
 
 def _check_open_arms(setup: _Setup) -> None:
-    """A language model must be able to run every arm.
+    """A language model must be able to run every arm, with each of its adapters.
 
     Raises:
-        ArmUnavailable: it cannot.
+        ArmUnavailable: it cannot, or the engine does not list its model or an adapter.
     """
     missing = [arm.name for arm in setup.spec.arms if arm.engine_arm not in setup.open_arms]
     if setup.spec.with_model and missing:
@@ -177,6 +178,10 @@ def _check_open_arms(setup: _Setup) -> None:
             f"arm {missing[0]!r} cannot run with generator {setup.engine.generator.name}",
             hint="name a model with `--model`, and for tuned arms `--adapter NAME=FOLDER`",
         )
+    if setup.spec.with_model:
+        for arm in setup.spec.arms:
+            for adapter in setup.adapters.get(arm.name) or (None,):
+                setup.engine.generator.check(GenerationRequest("warp", arm.engine_arm, adapter=adapter))
 
 
 def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:

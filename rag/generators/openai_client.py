@@ -52,9 +52,9 @@ class OpenAIClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
-    def get(self, path: str) -> Json:
-        """The JSON object at `path`; errors as for `post`."""
-        return next(self._run(self._fetch("GET", path, None), lambda: False))
+    def get(self, path: str) -> Any:
+        """The JSON at `path`, or at an absolute path of the engine (`/…`); errors as for `post`, and no second try."""
+        return next(self._run(self._fetch("GET", path, None, retries=0), lambda: False))
 
     def post(self, path: str, body: Json, cancelled: Callable[[], bool] = lambda: False) -> Json:
         """The engine's JSON answer.
@@ -66,7 +66,10 @@ class OpenAIClient:
             EngineRefuses: the engine does not take the request as it stands.
             Cancelled: `cancelled` became true.
         """
-        return next(self._run(self._fetch("POST", path, body), cancelled))
+        content = next(self._run(self._fetch("POST", path, body), cancelled))
+        if not isinstance(content, dict):
+            raise self._broken(ValueError(f"expected an object, found {type(content).__name__}"))
+        return content
 
     def stream(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Json, None, None]:
         """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up."""
@@ -88,9 +91,9 @@ class OpenAIClient:
             asyncio.run_coroutine_threadsafe(end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
-    def _run(self, items: AsyncIterator[Json], cancelled: Callable[[], bool]) -> Generator[Json, None, None]:
+    def _run(self, items: AsyncIterator[Any], cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
         """The items of `items`, which runs on the loop; leaving cancels it, which closes its connection."""
-        relay: Relay[Json] = Relay()
+        relay: Relay[Any] = Relay()
 
         async def run() -> None:
             try:
@@ -117,14 +120,12 @@ class OpenAIClient:
                 threading.Thread(target=_run_loop, args=(self._loop,), name="coalesce-remote", daemon=True).start()
             return self._loop
 
-    async def _fetch(self, method: str, path: str, body: Json | None) -> AsyncIterator[Json]:
-        response = await self._open(method, path, body)
+    async def _fetch(self, method: str, path: str, body: Json | None, retries: int = _RETRIES) -> AsyncIterator[Any]:
+        response = await self._open(method, path, body, retries)
         try:
             content = json.loads(await response.aread())
         finally:
             await response.aclose()
-        if not isinstance(content, dict):
-            raise ValueError(f"expected an object, found {type(content).__name__}")
         yield content
 
     async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
@@ -140,21 +141,22 @@ class OpenAIClient:
         finally:
             await response.aclose()
 
-    async def _open(self, method: str, path: str, body: Json | None) -> httpx.Response:
+    async def _open(self, method: str, path: str, body: Json | None, retries: int = _RETRIES) -> httpx.Response:
         """A response with status 2xx whose body has not been read yet."""
-        for attempt in range(_RETRIES + 1):
+        url = httpx.URL(self.base_url).join(path) if path.startswith("/") else f"{self.base_url}/{path}"
+        for attempt in range(retries + 1):
             pause = _FIRST_PAUSE_S * 2**attempt
             try:
-                request = self._client.build_request(method, f"{self.base_url}/{path}", json=body)
+                request = self._client.build_request(method, url, json=body)
                 response = await self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.RemoteProtocolError):
-                if attempt == _RETRIES:
+                if attempt == retries:
                     raise
             else:
                 if response.is_success:
                     return response
                 refusal = await self._refusal(response)
-                if response.status_code not in _RETRIED or attempt == _RETRIES:
+                if response.status_code not in _RETRIED or attempt == retries:
                     raise refusal
                 pause = max(pause, _retry_after_s(response))
             await asyncio.sleep(min(pause, _LONGEST_PAUSE_S))

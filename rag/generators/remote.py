@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Yields
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import Any, cast
 
+from indexes.errors import Busy
 from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.chat_prompt import ever_smaller
 from rag.generators.openai_client import OpenAIClient
@@ -36,8 +38,18 @@ from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 _CHAT = "chat/completions"
 _TOP_LOGPROBS = 20
 _LETTER_TOKENS = 4
+_LISTED_S = 60.0  # how long an engine's lists are believed
 _CHARS_PER_TOKEN = 4  # of English; a Chinese character is about one token
 _LETTER = re.compile(r"^\W*(?:option|answer|the answer is|选项|答案是?)?\W*([A-J])(?![A-Za-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What an engine lists: models, the context of ours, and llama.cpp's adapters by file, None for other engines."""
+
+    models: tuple[str, ...]
+    context_tokens: int | None
+    loras: tuple[str, ...] | None
 
 
 class _ThinksFirst(Exception):
@@ -59,8 +71,8 @@ class RemoteGenerator:
         self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
         self._thinks = False
         self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight
-        self._context_tokens = settings.context_tokens
-        self._asked_context = settings.context_tokens is not None
+        self._listed: _Serving | None = None
+        self._listed_at = 0.0
 
     @property
     def name(self) -> str:
@@ -86,10 +98,10 @@ class RemoteGenerator:
         """Refuses a request that can never run, as far as that shows without the engine's tokenizer.
 
         Raises:
-            ArmUnavailable: a tuned arm without its adapter.
+            ArmUnavailable: a tuned arm without its adapter, or a model or adapter that the engine does not list.
             PromptTooLong: the question alone is longer than the engine's context by a cautious count.
         """
-        self._served_model(request)
+        self._served(request)
         least = _least_tokens(request.question)
         if least > 256 and (context := self._context()) is not None and least > context:
             raise PromptTooLong(
@@ -264,8 +276,7 @@ class RemoteGenerator:
         )
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._served_model(request),
+        body: dict[str, Any] = self._served(request) | {
             "messages": render_messages(request),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
@@ -278,24 +289,80 @@ class RemoteGenerator:
             body["stop"] = list(request.stop)
         return body
 
-    def _served_model(self, request: GenerationRequest) -> str:
-        """The engine's model name for the request's arm."""
+    def _served(self, request: GenerationRequest) -> dict[str, Any]:
+        """The fields of a request that name the model for its arm.
+
+        Raises:
+            ArmUnavailable: the engine does not list the model or the adapter; it might answer with another one.
+        """
         adapter = adapter_of(request, self.adapters)
-        return self._model if adapter is None else self._settings.adapters[adapter]
+        wanted = None if adapter is None else self._settings.adapters[adapter]
+        serving = self._serving()
+        if serving is not None and serving.loras is not None:
+            self._check_listed(self._model, serving.models, "model")
+            if wanted is not None:
+                self._check_listed(wanted, serving.loras, "adapter")
+            # llama.cpp ignores the model's name; adapters that are not named keep the scale they were started with.
+            scales = [{"id": n, "scale": float(_names(wanted, lora))} for n, lora in enumerate(serving.loras)]
+            return {"model": self._model} | ({"lora": scales} if scales else {})
+        if serving is not None and serving.models:
+            if wanted is not None:
+                self._check_listed(wanted, serving.models, "adapter")
+            elif not Path(self._model).is_dir():  # `transformers serve` lists the hub's cache, not the folder it serves
+                self._check_listed(self._model, serving.models, "model")
+        return {"model": wanted or self._model}
+
+    def _check_listed(self, name: str, listed: Sequence[str], what: str) -> None:
+        if not any(_names(name, one) for one in listed):
+            self._listed = None  # so that the next question sees what was started meanwhile
+            raise ArmUnavailable(
+                f"The engine at {self._client.base_url} does not list the {what} {name!r}; it lists "
+                f"{', '.join(map(repr, listed)) or 'none'}.",
+                hint="Start the engine with it (docs/serving.md has the lines), or correct --model or --adapter.",
+            )
+
+    def _serving(self) -> _Serving | None:
+        """What the engine serves, by its own lists, at most `_LISTED_S` seconds old; None where it does not say."""
+        if self._listed is None or time.monotonic() > self._listed_at + _LISTED_S:
+            try:
+                self._listed = self._ask_what_is_served()
+            except (EngineUnreachable, GenerationFailed, Busy):
+                return None
+            self._listed_at = time.monotonic()
+        return self._listed
+
+    def _ask_what_is_served(self) -> _Serving:
+        answer = self._client.get("models")
+        found = answer.get("data") if isinstance(answer, dict) else None
+        entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+        models = {str(entry.get("id")): entry for entry in entries}
+        context = None
+        for name, entry in models.items():
+            if _names(self._model, name):
+                meta = entry.get("meta")
+                context = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+        loras = None
+        if any(entry.get("owned_by") == "llamacpp" for entry in entries):
+            listed = self._client.get("/lora-adapters")
+            loras = tuple(str(one.get("path")) for one in listed) if isinstance(listed, list) else ()
+        return _Serving(tuple(models), context if isinstance(context, int) else None, loras)
 
     def _context(self) -> int | None:
-        """The engine's context, where it says so (vLLM and SGLang do in their list of models); asked once."""
-        if not self._asked_context:
-            try:
-                models = self._client.get("models").get("data")
-            except (EngineUnreachable, GenerationFailed):
-                return None
-            self._asked_context = True
-            for entry in models if isinstance(models, list) else []:
-                if isinstance(entry, dict) and entry.get("id") == self._model:
-                    found = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx")
-                    self._context_tokens = found if isinstance(found, int) else None
-        return self._context_tokens
+        """The engine's context, where the settings or the engine say it (vLLM and SGLang do)."""
+        if self._settings.context_tokens is not None:
+            return self._settings.context_tokens
+        serving = self._serving()
+        return serving.context_tokens if serving is not None else None
+
+
+def _names(name: str | None, listed: str) -> bool:
+    """Whether a user's `name` means the engine's `listed`: Ollama adds a tag, SGLang's is BASE:ADAPTER, and llama.cpp
+    lists files."""
+    if name is None:
+        return False
+    return name in (listed, PurePath(listed).name, PurePath(listed).stem) or (
+        listed == f"{name}:latest" or name.endswith(f":{listed}")
+    )
 
 
 def _least_tokens(text: str) -> int:

@@ -36,7 +36,10 @@ class Handler(BaseHTTPRequestHandler):
         self.server.answer(self, body)
 
     def do_GET(self) -> None:
-        self.reply({"data": [{"id": "base", "max_model_len": 1000}]})
+        if self.path == "/lora-adapters":
+            self.reply([{"id": number, "path": path, "scale": 1.0} for number, path in enumerate(self.server.loras)])
+        else:
+            self.reply({"data": self.server.models})
 
     def reply(self, content: Any, status: int = 200, **headers: str) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -71,6 +74,8 @@ class Engine(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[dict[str, Any]] = []
+        self.models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 1000}, {"id": "cuda-qa"}]
+        self.loras: tuple[str, ...] = ()
         self.answer: Answer = say("A warp ", "is 32 ", "threads [1].")
 
     def handle_error(self, *_: Any) -> None:
@@ -170,6 +175,63 @@ def test_adapters_are_models_of_the_engine(engine: Engine, generator: RemoteGene
     assert plain.arms == ("base", "rag")
     with pytest.raises(ArmUnavailable, match="loaded: none"):
         plain.check(replace(REQUEST, arm="tuned"))
+
+
+def test_what_the_engine_does_not_list_is_no_arm(engine: Engine, generator: RemoteGenerator) -> None:
+    """Engines that take any name would answer with the base model."""
+    tuned = replace(REQUEST, arm="rag+tuned", adapter="qa")
+    del engine.models[1]
+    for call in (generator.check, run_with(generator), choose_with(generator)):
+        with pytest.raises(ArmUnavailable, match="does not list the adapter 'cuda-qa'; it lists 'base'"):
+            call(tuned)
+    generator.check(REQUEST)
+    engine.models[:] = [{"id": "another"}]
+    generator._listed = None
+    with pytest.raises(ArmUnavailable, match="does not list the model 'base'; it lists 'another'"):
+        generator.check(REQUEST)
+    assert engine.asked == []
+    engine.models[:] = [{"id": "base:latest"}, {"id": "cuda-qa"}]  # seen at once when it is there
+    generator.check(REQUEST)
+    generator.check(tuned)
+
+
+def run_with(generator: RemoteGenerator) -> Callable[[GenerationRequest], object]:
+    return lambda request: run(generator, request)
+
+
+def choose_with(generator: RemoteGenerator) -> Callable[[GenerationRequest], object]:
+    return lambda request: generator.score_choices(request, ("one", "two"))
+
+
+def test_an_engine_that_is_down_or_lists_nothing_is_asked_all_the_same(
+    engine: Engine, generator: RemoteGenerator
+) -> None:
+    nobody = RemoteGenerator(
+        GeneratorSettings(kind="remote", model="base", adapters={"qa": "qa"}, base_url="http://127.0.0.1:9/v1")
+    )
+    assert nobody.arms == ("base", "tuned", "rag", "rag+tuned")
+    nobody.check(replace(REQUEST, arm="tuned", adapter="qa"))
+    nobody.close()
+    engine.models.clear()
+    assert run(generator)[0] == "A warp is 32 threads [1]."
+
+
+def test_adapters_of_llama_cpp_are_switched_by_its_own_field(engine: Engine, generator: RemoteGenerator) -> None:
+    """It ignores the model's name, and adapters that a request does not name stay as they were started."""
+    engine.models[:] = [{"id": "/models/base.gguf", "owned_by": "llamacpp", "meta": {"n_ctx": 900}}]
+    engine.loras = ("other.gguf", "/adapters/cuda-qa.gguf")
+    run(generator)
+    assert engine.asked[-1]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]
+    run(generator, replace(REQUEST, arm="tuned", adapter="qa"))
+    assert engine.asked[-1]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 1.0}]
+    engine.loras = ("other.gguf",)
+    generator._listed = None
+    with pytest.raises(ArmUnavailable, match=r"does not list the adapter 'cuda-qa'; it lists 'other\.gguf'"):
+        generator.check(replace(REQUEST, arm="tuned", adapter="qa"))
+    engine.models[0]["id"] = "/models/another.gguf"
+    generator._listed = None
+    with pytest.raises(ArmUnavailable, match="does not list the model 'base'"):
+        generator.check(REQUEST)
 
 
 def test_sampling_settings_are_handed_on(engine: Engine, generator: RemoteGenerator) -> None:
