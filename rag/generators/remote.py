@@ -31,7 +31,7 @@ from rag.generators.protocol import (
     arms_with,
     only_thought,
 )
-from rag.generators.stream_text import THINK, AnswerText, ReasoningBlock
+from rag.generators.stream_text import THINK, AnswerText, ReasoningBlock, RepetitionGuard
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 
@@ -71,6 +71,8 @@ class RemoteGenerator:
         self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
         self._thinks = False
         self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight
+        self._scores_prompts = True
+        self._scored: tuple[GenerationRequest | None, dict[str, float]] = (None, {})
         self._listed: _Serving | None = None
         self._listed_at = 0.0
 
@@ -134,7 +136,9 @@ class RemoteGenerator:
         raise refusal or ValueError("a request has at least one form")
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by the log-probability of their letter; 1 and 0 by the letter written where none are given.
+        """Scores options by likelihood per byte, where the engine gives the probabilities of a prompt (vLLM).
+
+        Otherwise by the log-probability of their letter; 1 and 0 by the letter written where none are given.
 
         The lowest passages go when the engine finds the prompt too long, as in `stream`.
 
@@ -150,6 +154,59 @@ class RemoteGenerator:
         raise refusal or ValueError("a request has at least one form")
 
     def _score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        sums = self._likelihoods(request, choices)
+        if sums is None:
+            return self._score_letters(request, choices)
+        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
+        extra = {"sum_logprob": sums, "per_byte": per_byte}
+        try:
+            letters = self._score_letters(request, choices)
+        except GenerationFailed:  # a model that names no letter can still be scored
+            return ChoiceScores(per_byte, Usage(), extra)
+        return ChoiceScores(per_byte, letters.usage, extra | letters.extra)
+
+    def _likelihoods(self, request: GenerationRequest, choices: tuple[str, ...]) -> tuple[float, ...] | None:
+        """log P of each option as the answer; None where the engine does not give a prompt's probabilities.
+
+        Those of the last prompt are remembered: a comparison asks for them in several orders.
+        """
+        asked = replace(request, max_tokens=None, cancelled=_never)
+        if self._scored[0] == asked and self._scored[1].keys() >= set(choices):
+            return tuple(self._scored[1][choice] for choice in choices)
+        if not self._scores_prompts:
+            return None
+        body = self._body(replace(request, max_tokens=1, temperature=0.0))
+        lines: list[list[tuple[str, float]]] = []
+        for choice in choices:
+            lines.append(self._prompt_logprobs(body, choice, request.cancelled))
+            if not lines[-1]:
+                self._scores_prompts = False
+                return None
+        prompt_tokens = _usage(self._post(body, request.cancelled).get("usage"), 1).prompt_tokens
+        prompts = {tuple(token for token, _ in line[:prompt_tokens]) for line in lines}
+        if len(prompts) > 1 or not all(len(line) > prompt_tokens > 0 for line in lines):
+            return None  # the template puts an answer elsewhere than where it lets the model begin
+        sums = tuple(sum(value for _, value in line[prompt_tokens:]) for line in lines)
+        self._scored = (asked, dict(zip(choices, sums, strict=True)))
+        return sums
+
+    def _prompt_logprobs(
+        self, body: dict[str, Any], option: str, cancelled: Callable[[], bool]
+    ) -> list[tuple[str, float]]:
+        """Token and log-probability of the prompt and the option behind it; empty where the engine gives none."""
+        messages = [*body["messages"], {"role": "assistant", "content": option}]
+        asks = {"prompt_logprobs": 0, "add_generation_prompt": False, "continue_final_message": True}
+        try:
+            found = self._post(body | {"messages": messages} | asks, cancelled).get("prompt_logprobs")
+        except EngineRefuses:
+            return []
+        line: list[tuple[str, float]] = []
+        for entry in found if isinstance(found, list) else []:
+            token, value = next(iter(entry.items()), ("", {})) if isinstance(entry, dict) else ("", {})
+            line.append((token, float(value.get("logprob", 0.0)) if isinstance(value, dict) else 0.0))
+        return line
+
+    def _score_letters(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         listed = replace(request, question=render_choices(request.question, choices), temperature=0.0)
         body = self._body(replace(listed, max_tokens=_LETTER_TOKENS))
         body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
@@ -187,7 +244,7 @@ class RemoteGenerator:
         most = int(body["max_tokens"])
         if self._thinks:
             body["max_tokens"] = most + self._settings.reasoning_tokens
-        answer = AnswerText(request.stop, self._block)
+        answer, guard = AnswerText(request.stop, self._block), RepetitionGuard()
         usage: Any = None
         pieces = reasoning = 0
         finish: Finish | None = None
@@ -222,7 +279,8 @@ class RemoteGenerator:
                 if answer.stopped:  # an engine that ignores `stop`
                     finish = "stop"
                     break
-                if self._thinks and pieces - reasoning >= most:  # the room for reasoning is not the answer's
+                circling = guard.push(text)
+                if circling or (self._thinks and pieces - reasoning >= most):  # the room to think is not the answer's
                     finish = "length"
                     break
         if finish is None:
@@ -363,6 +421,10 @@ def _names(name: str | None, listed: str) -> bool:
     return name in (listed, PurePath(listed).name, PurePath(listed).stem) or (
         listed == f"{name}:latest" or name.endswith(f":{listed}")
     )
+
+
+def _never() -> bool:
+    return False
 
 
 def _least_tokens(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -226,6 +226,37 @@ class ReasoningFilter:
     def _release(self) -> str:
         self._answering, text, self._held = True, self._held, ""
         return text.lstrip() if self.block else text
+
+
+_LONGEST_PERIOD = 128
+_LEAST_REPEATED = 200
+_LEAST_ROUNDS = 3
+
+
+class RepetitionGuard:
+    """Notices text that goes in circles: the same run of up to 128 tokens again and again, without a difference.
+
+    It does so after three rounds, and at least 200 tokens, more than the alike lines of a listing or a table.
+    Nothing else about an answer changes: a penalty on repeated tokens would change quotes and identifiers.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[Hashable] = []
+        self._alike = [0] * (_LONGEST_PERIOD + 1)
+
+    def push(self, token: Hashable) -> bool:
+        """Whether the text, with `token` at its end, goes in circles."""
+        tokens, alike = self._tokens, self._alike
+        tokens.append(token)
+        end = len(tokens) - 1
+        for period in range(1, min(_LONGEST_PERIOD, end) + 1):
+            if tokens[end - period] != token:
+                alike[period] = 0
+                continue
+            alike[period] += 1
+            if alike[period] + period >= max(_LEAST_ROUNDS * period, _LEAST_REPEATED):
+                return True
+        return False
 
 
 class StopStrings:

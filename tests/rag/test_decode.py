@@ -10,7 +10,14 @@ import pytest
 from tiny_models import build_model
 
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.decode import Sampler, decode, new_cache, prefill
+from rag.generators.local.decode import (
+    Sampler,
+    decode,
+    has_rotary_positions,
+    new_cache,
+    option_log_probabilities,
+    prefill,
+)
 from rag.models.loading import load_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
@@ -256,3 +263,52 @@ def test_accepted_guesses_are_drawn_from_the_models_own_distribution() -> None:
     sampler = Sampler(temperature=1.0, seed=5)
     drawn = [sampler.accept(logits, [1])[0] for _ in range(800)]
     assert 0.20 < drawn.count(1) / 800 < 0.30  # the guess is taken no more often than it is likely
+
+
+def summed_one_by_one(model: Any, prompt: list[int], option: list[int]) -> float:
+    """log P(option | prompt) the slow way: the whole text read anew for every token."""
+    import torch
+
+    total = 0.0
+    for place, token in enumerate(option):
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([[*prompt, *option[:place]]])).logits[0, -1]
+        total += float(logits.float().log_softmax(-1)[token])
+    return total
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_options_read_together_score_as_each_alone(model: Any, together: bool) -> None:
+    prompt = random_prompt(50)
+    options = [[5], [7, 8, 9], random_prompt(12, seed=1), [7, 8, 10]]
+    cache = SlabCache(3, 50 + sum(map(len, options)))
+    logits = prefill(model, prompt, cache)
+    found = option_log_probabilities(model, logits, options, cache, together=together)
+    assert found == pytest.approx([summed_one_by_one(model, prompt, option) for option in options], abs=1e-3)
+    assert has_rotary_positions(model)
+    assert cache.get_seq_length() == 50
+    again = option_log_probabilities(model, logits, options, cache, together=together)
+    assert again == pytest.approx(found, abs=1e-4)
+
+
+def sorted_draw(logits: Any, temperature: float, top_p: float, point: Any) -> int:
+    """The token at `point` of the whole vocabulary in the order of likelihood."""
+    import torch
+
+    ordered, tokens = torch.softmax(logits.float() / temperature, -1).sort(descending=True, stable=True)
+    cumulative = ordered.cumsum(0)
+    kept = int((cumulative - ordered < top_p).sum())
+    place = int(torch.searchsorted(cumulative[:kept], point * cumulative[kept - 1], right=True))
+    return int(tokens[min(place, kept - 1)])
+
+
+@pytest.mark.parametrize(("spread", "top_p"), [(3.0, 0.9), (3.0, 1.0), (0.1, 0.9), (0.1, 1.0), (0.1, 0.05)])
+def test_looking_at_the_likeliest_first_draws_what_sorting_everything_draws(spread: float, top_p: float) -> None:
+    """Also where the likeliest 1,024 tokens hold a small part of the mass."""
+    import torch
+
+    logits = torch.randn(1, 20_000, generator=torch.Generator().manual_seed(1)) * spread
+    sampler, points = Sampler(0.8, top_p, seed=4), torch.Generator().manual_seed(4)
+    for _ in range(60):
+        expected = sorted_draw(logits[0], 0.8, top_p, torch.rand((), generator=points))
+        assert sampler.accept(logits, [])[0] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,14 @@ from rag.generators.local.decode import PromptLookup
 from rag.generators.local.thread import ModelThread
 from rag.generators.prompts import says_unknown
 from rag.generators.protocol import GenerationRequest
-from rag.generators.stream_text import REASONING_BLOCKS, ReasoningBlock, ReasoningFilter, StopStrings, TextStream
+from rag.generators.stream_text import (
+    REASONING_BLOCKS,
+    ReasoningBlock,
+    ReasoningFilter,
+    RepetitionGuard,
+    StopStrings,
+    TextStream,
+)
 from rag.models.capabilities import Capabilities
 from rag.types import Turn
 
@@ -308,6 +316,31 @@ def test_marks_that_are_special_tokens_are_text() -> None:
     stream = TextStream(ByteTokenizer(), spoken={7: "[THINK]"})
     pieces = [stream.push(token) for token in (*b"a", 7, *"é".encode())]
     assert "".join(pieces) + stream.finish() == "a[THINK]é"
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=128), st.lists(st.integers(0, 3), max_size=20))
+def test_text_in_circles_is_noticed_after_three_rounds_and_no_sooner(run: list[int], before: list[int]) -> None:
+    guard = RepetitionGuard()
+    tokens = [*before, 9, *run * 200]
+    noticed = next(place for place, token in enumerate(tokens) if guard.push(token)) + 1
+    tail = tokens[:noticed]
+    lengths = {period: max(3 * period, 200) for period in range(1, 129)}
+    assert any(tail[-length + p :] == tail[-length:-p] for p, length in lengths.items() if length <= noticed)
+    assert noticed <= len(before) + 1 + lengths[len(run)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| --- " * 12 + "|",
+        "\n".join(f"c[{n}] = a[{n}] + b[{n}];" for n in range(64)),
+        "float tile[32] = {" + "0.0f, " * 31 + "0.0f};",
+        "__syncthreads();\n" * 8,
+    ],
+)
+def test_alike_lines_of_listings_and_tables_are_not_circles(text: str) -> None:
+    guard = RepetitionGuard()
+    assert not any(guard.push(token) for token in re.findall(r"\w+|\W", text))
 
 
 def cut_at_the_first_complete(text: str, strings: list[str]) -> str:

@@ -542,8 +542,8 @@ def test_options_are_scored_by_their_letters(engine: Engine, generator: RemoteGe
     engine.answer = lambda handler, body: handler.reply(listed(B=-0.1, A=-3.0, x=-5.0))
     scores = generator.score_choices(REQUEST, ("one", "two", "three"))
     assert scores.scores == (-3.0, -0.1, -6.0)
-    assert "B. two" in engine.asked[0]["messages"][-1]["content"]
-    assert engine.asked[0]["logprobs"] is True
+    assert "B. two" in engine.asked[-1]["messages"][-1]["content"]
+    assert engine.asked[-1]["logprobs"] is True
 
 
 def test_options_are_scored_without_the_passages_that_do_not_fit(engine: Engine, generator: RemoteGenerator) -> None:
@@ -576,6 +576,43 @@ def test_without_log_probabilities_the_letter_counts(
 
     engine.answer = answer
     assert generator.score_choices(REQUEST, ("one", "two")).scores == scores
+
+
+def scores_prompts(handler: Handler, body: dict[str, Any]) -> None:
+    """An engine that gives the probabilities of a prompt, as vLLM does: each word is a token."""
+    words = " ".join(message["content"] for message in body["messages"]).split()
+    if "prompt_logprobs" not in body:
+        usage = {"prompt_tokens": len(words)}
+        handler.reply({"choices": [{"message": {"content": "none"}}], "usage": usage})
+        return
+    assert body["continue_final_message"] is True
+    assert body["add_generation_prompt"] is False
+    line = [None, *({word: {"logprob": -0.5 * len(word)}} for word in words[1:])]
+    handler.reply({"choices": [{"message": {"content": ""}}], "prompt_logprobs": line})
+
+
+def test_options_are_scored_by_likelihood_where_the_engine_gives_it(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = scores_prompts
+    scores = generator.score_choices(REQUEST, ("abc de", "f"))
+    assert scores.extra == {"sum_logprob": (-2.5, -0.5), "per_byte": (-2.5 / 6, -0.5)}
+    assert scores.scores == scores.extra["per_byte"]
+    asked = len(engine.asked)
+    assert generator.score_choices(REQUEST, ("f", "abc de")).scores == scores.scores[::-1]
+    assert not any("prompt_logprobs" in body for body in engine.asked[asked:])  # another order is not asked for again
+
+
+def test_an_engine_that_gives_no_likelihoods_is_asked_for_them_once(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = lambda handler, body: handler.reply(listed(A=-0.1, B=-3.0))
+    for _ in range(2):
+        assert generator.score_choices(REQUEST, ("one", "two")).scores == (-0.1, -3.0)
+    assert sum("prompt_logprobs" in body for body in engine.asked) == 1
+
+
+def test_an_answer_that_goes_in_circles_is_cut_off(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = say("A warp is 32 threads. ", *["It ", "is ", "so. "] * 100)
+    text, done = run(generator)
+    assert text.count("It is so. ") == 66
+    assert done.usage.finish == "length"
 
 
 @pytest.mark.parametrize("written", ["", "I think so", "E", "Because of it", None])

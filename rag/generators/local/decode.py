@@ -13,6 +13,7 @@ from rag.generators.local.cache import SlabCache
 from rag.generators.prompts import CHOICE_LETTERS
 from rag.models.memory import PREFILL_CHUNK_TOKENS
 
+_LIKELIEST = 1024  # tokens that sampling looks at first
 _LONGEST_NGRAM = 4
 _SHORTEST_NGRAM = 2
 
@@ -162,15 +163,34 @@ class Sampler:
         return written
 
     def _draw(self, logits: Any) -> int:
+        """One token. Only the likeliest are sorted, and leave the device, unless the draw falls outside them."""
         import torch
 
-        probabilities = torch.softmax(logits.float().cpu() / self._temperature, dim=-1)
-        ordered, tokens = probabilities.sort(descending=True, stable=True)
-        cumulative = ordered.cumsum(0)
-        kept = int((cumulative - ordered < self._top_p).sum())  # the most likely token always stays
-        point = torch.rand((), generator=self._random) * cumulative[kept - 1]
-        place = int(torch.searchsorted(cumulative[:kept], point, right=True))
+        probabilities = torch.softmax(logits.float() / self._temperature, dim=-1)
+        point = torch.rand((), generator=self._random)
+        for count in (_LIKELIEST, len(probabilities)):
+            ordered, tokens = _likeliest(probabilities, count)
+            cumulative = ordered.cumsum(0)
+            complete = len(ordered) == len(probabilities)
+            if self._top_p < 1:
+                kept = int((cumulative - ordered < self._top_p).sum())  # the most likely token always stays
+                mass = cumulative[kept - 1]
+                inside = complete or bool(mass >= self._top_p)
+            else:
+                kept, mass = len(ordered), cumulative[-1] if complete else torch.tensor(1.0)
+                inside = complete or bool(point * mass < cumulative[-1])
+            if inside:
+                break
+        place = int(torch.searchsorted(cumulative[:kept], point * mass, right=True))
         return int(tokens[min(place, kept - 1)])
+
+
+def _likeliest(probabilities: Any, count: int) -> tuple[Any, Any]:
+    """The `count` largest probabilities and their tokens, on the CPU; equal ones in the order of their tokens."""
+    tokens = probabilities.topk(count).indices.sort().values if count < len(probabilities) else None
+    found = (probabilities if tokens is None else probabilities[tokens]).cpu()
+    ordered, places = found.sort(descending=True, stable=True)
+    return ordered, places if tokens is None else tokens.cpu()[places]
 
 
 class PromptLookup:
@@ -225,24 +245,56 @@ class PromptLookup:
             self._allowed = max(1, min(self._allowed, 2 * accepted_tokens) if accepted_tokens else self._allowed // 2)
 
 
-def option_log_probability(model: Any, logits: Any, option: Sequence[int], cache: Any) -> float:
-    """log P(option | prompt): the sum over the option's tokens (lm-evaluation-harness `acc`).
+def option_log_probabilities(
+    model: Any, logits: Any, options: Sequence[Sequence[int]], cache: Any, *, together: bool
+) -> list[float]:
+    """log P(option | prompt) of each option: the sum over its tokens (lm-evaluation-harness `acc`).
+
+    Together, the options are read in one step behind the prompt, whose keys and values they share: each token sees the
+    prompt and its own option, at the place it has behind the prompt.
 
     Args:
         logits: (1, vocab) after the prompt.
-        cache: holds the prompt; afterwards also the option.
+        cache: holds the prompt and has room for all options; afterwards it holds the prompt again where it can be cut.
+        together: needs a cache that keeps every token, and a model that takes places as given (rotary embeddings).
+            Otherwise one after the other, which needs a cache that can be cut.
     """
     import torch
 
+    held = cache.get_seq_length()
+    groups = [list(range(len(options)))] if together else [[number] for number in range(len(options))]
+    totals = [0.0] * len(options)
     with torch.inference_mode():
-        total = float(logits[-1].float().log_softmax(-1)[option[0]])
-        if len(option) > 1:
-            fed = torch.tensor([list(option[:-1])], device=model.device)
-            output = model(input_ids=fed, past_key_values=cache, use_cache=True, logits_to_keep=len(option) - 1)
+        first = logits[-1].float().log_softmax(-1)
+        for group in groups:
+            fed = [token for number in group for token in options[number][:-1]]
+            wanted = [token for number in group for token in options[number][1:]]
+            owner = torch.tensor([number for number in group for _ in options[number][1:]], device=model.device)
+            for number in group:
+                totals[number] += float(first[options[number][0]])
+            if not fed:
+                continue
+            placed: dict[str, Any] = {}
+            if together:
+                places = [place for number in group for place in range(held, held + len(options[number]) - 1)]
+                own = (owner[:, None] == owner[None, :]).tril()
+                prompt = own.new_ones(len(fed), held)
+                placed["position_ids"] = torch.tensor([places], device=model.device)
+                placed["attention_mask"] = torch.cat([prompt, own], dim=1)[None, None]
+            ids = torch.tensor([fed], device=model.device)
+            output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=len(fed), **placed)
             rows = output.logits[0].float().log_softmax(-1)
-            wanted = torch.tensor(list(option[1:]), device=rows.device)
-            total += float(rows.gather(1, wanted[:, None]).sum())
-    return total
+            found = rows.gather(1, torch.tensor(wanted, device=rows.device)[:, None])[:, 0]
+            for number, value in zip(owner.tolist(), found.tolist(), strict=True):
+                totals[number] += value
+            if isinstance(cache, SlabCache):
+                cache.cut(held)
+    return totals
+
+
+def has_rotary_positions(model: Any) -> bool:
+    """Whether the model takes its tokens' places as they are given."""
+    return bool(getattr(model.config.get_text_config(decoder=True), "rope_parameters", None))
 
 
 def letter_log_probabilities(model: Any, tokenizer: Any, prompt: Sequence[int], cache: Any, count: int) -> list[float]:

@@ -19,9 +19,10 @@ from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
 from rag.generators.local.decode import (
     Sampler,
     decode,
+    has_rotary_positions,
     letter_log_probabilities,
     new_cache,
-    option_log_probability,
+    option_log_probabilities,
     prefill,
 )
 from rag.generators.local.thread import ModelThread
@@ -36,7 +37,7 @@ from rag.generators.protocol import (
     arms_with,
     only_thought,
 )
-from rag.generators.stream_text import AnswerText, ReasoningBlock, TextStream
+from rag.generators.stream_text import AnswerText, ReasoningBlock, RepetitionGuard, TextStream
 from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.loading import LoadedModel, load_model
@@ -57,6 +58,7 @@ class LocalGenerator:
         self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
         self._chat = ChatPrompt(loaded.tokenizer, loaded.name)
         self._stop_tokens = _stop_tokens(loaded)
+        self._scored: tuple[Any, dict[str, float]] = (None, {})
         self._marks = self._chat.reasoning_marks()
         budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
         reuses = settings.prefix_cache and loaded.capabilities.keeps_every_token
@@ -122,11 +124,11 @@ class LocalGenerator:
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores options by likelihood: `scores` per byte, `extra` holds `sum_logprob`, `per_byte` and `letters`."""
         adapter = adapter_of(request, self.adapters)
-        longest = max(len(self._chat.text_tokens(choice)) for choice in choices)
-        admitted = self._admission.admit(replace(request, max_tokens=longest))
+        options = [self._chat.text_tokens(choice) for choice in choices]
+        admitted = self._admission.admit(replace(request, max_tokens=sum(map(len, options))))
         listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
         lettered = self._admission.admit(listed)
-        return self._thread.call(lambda: self._score(admitted, lettered, adapter, choices))
+        return self._thread.call(lambda: self._score(admitted, lettered, adapter, choices, options))
 
     def close(self) -> None:
         """Stops the thread and drops all kept prefixes."""
@@ -172,7 +174,7 @@ class LocalGenerator:
                     announced = True
                     self._make_room(admitted, cache)
                     yield Thinking()
-                if writing.reasoning_tokens >= admitted.reasoning_tokens:
+                if writing.circling or writing.reasoning_tokens >= admitted.reasoning_tokens:
                     writing.close(block, self._chat.close_tokens(block))
                     continue
                 room = admitted.reasoning_tokens - writing.reasoning_tokens
@@ -193,7 +195,7 @@ class LocalGenerator:
             for token in tokens:
                 if piece := writing.add(token, ends=token in self._stop_tokens):
                     yield TextPiece(piece)
-                if writing.ended or writing.answer.thinking is not block:
+                if writing.ended or writing.circling or writing.answer.thinking is not block:
                     break
             if isinstance(cache, SlabCache) and not writing.ended:  # without guesses that were not written
                 cache.cut(min(cache.get_seq_length(), len(prompt) + len(writing.tokens) - 1))
@@ -208,25 +210,50 @@ class LocalGenerator:
             cache.grow(total)
 
     def _score(
-        self, admitted: Admitted, lettered: Admitted, adapter: str | None, choices: tuple[str, ...]
+        self,
+        admitted: Admitted,
+        lettered: Admitted,
+        adapter: str | None,
+        choices: tuple[str, ...],
+        options: list[list[int]],
     ) -> ChoiceScores:
-        """Runs on the model's thread."""
-        sums: list[float] = []
-        first_reused = 0
-        for choice in choices:
-            cache, key, reused = self._open(admitted, adapter)  # reuses all but one token after the first option
-            first_reused = first_reused if sums else reused
-            logits = prefill(self._model, admitted.prompt, cache)
-            self._keep(key, admitted.prompt, [], cache)
-            sums.append(option_log_probability(self._model, logits, self._chat.text_tokens(choice), cache))
+        """Runs on the model's thread.
+
+        The likelihoods of the last prompt's options are remembered: a comparison asks for them in several orders, which
+        matter for letters only.
+        """
+        asked = (admitted.prompt, self._adapters.revision(adapter))
+        reused = len(admitted.prompt)
+        if self._scored[0] != asked or not self._scored[1].keys() >= set(choices):
+            sums, reused = self._likelihoods(admitted, adapter, options)
+            self._scored = (asked, dict(zip(choices, sums, strict=True)))
         cache, key, _ = self._open(lettered, adapter)
-        letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(choices))
+        letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(options))
         self._keep(key, lettered.prompt, [], cache)
-        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
-        usage = Usage(len(admitted.prompt) + len(lettered.prompt), first_reused, 0)
-        extra = {"sum_logprob": tuple(sums), "per_byte": per_byte, "letters": tuple(letters)}
+        totals = tuple(self._scored[1][choice] for choice in choices)
+        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(totals, choices, strict=True))
+        usage = Usage(len(admitted.prompt) + len(lettered.prompt), reused, 0)
+        extra = {"sum_logprob": totals, "per_byte": per_byte, "letters": tuple(letters)}
         read = min(len(admitted.request.passages), len(lettered.request.passages))
         return ChoiceScores(per_byte, usage, extra, passages_used=read)
+
+    def _likelihoods(
+        self, admitted: Admitted, adapter: str | None, options: list[list[int]]
+    ) -> tuple[list[float], int]:
+        """log P of each option, and how many of the prompt's tokens came from a kept prefix."""
+        cache, key, reused = self._open(admitted, adapter)
+        logits = prefill(self._model, admitted.prompt, cache)
+        self._keep(key, admitted.prompt, [], cache)
+        if isinstance(cache, SlabCache):
+            together = has_rotary_positions(self._model) and sum(map(len, options)) <= admitted.max_new_tokens
+            return option_log_probabilities(self._model, logits, options, cache, together=together), reused
+        sums: list[float] = []
+        for option in options:  # state that cannot be taken back: the prompt is read again for each
+            if sums:
+                cache, _, _ = self._open(admitted, adapter)
+                logits = prefill(self._model, admitted.prompt, cache)
+            sums += option_log_probabilities(self._model, logits, [option], cache, together=False)
+        return sums, reused
 
     def _open(self, admitted: Admitted, adapter: str | None) -> tuple[Any, CacheKey, int]:
         """Switches the adapter and opens a cache that begins with the longest kept prefix: (cache, key, its tokens)."""
@@ -267,20 +294,19 @@ class _Writing:
 
     Attributes:
         tokens: all that follow the prompt; reasoning_tokens: those of reasoning.
-        ended: a stop token or a stop string came; finish: `length` until then.
+        ended: a stop token or a stop string came, or the text goes in circles; finish: `length` but for the first two.
+        circling: the reasoning goes in circles.
     """
 
     def __init__(self, text: TextStream, request: GenerationRequest, block: ReasoningBlock | None) -> None:
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
         self.finish: Finish = "length"
+        self.ended = self.circling = False
         self.answer = AnswerText(request.stop, block)
         self._text = text
+        self._guard = RepetitionGuard()
         self._first_at = self._last_at = 0.0
-
-    @property
-    def ended(self) -> bool:
-        return self.finish == "stop"
 
     @property
     def tokens_per_s(self) -> float:
@@ -297,12 +323,15 @@ class _Writing:
         piece = "" if ends else self.answer.push(self._text.push(token))
         self.reasoning_tokens += thought or self.answer.thinking is not None
         if ends or self.answer.stopped:
-            self.finish = "stop"
+            self.finish, self.ended = "stop", True
+        elif self._guard.push(token):
+            self.circling, self.ended = thought, not thought
         return piece
 
     def close(self, block: ReasoningBlock, tokens: list[int]) -> None:
         """Ends the reasoning with the tokens that say so."""
         self._text.flush()
+        self._guard, self.circling = RepetitionGuard(), False
         self.tokens += tokens
         self.reasoning_tokens += len(tokens)
         self.answer.push(block.close)
