@@ -37,11 +37,17 @@ CHOICE_LETTERS = "ABCDEFGHIJ"
 
 _MOST_CHARACTERS = 400
 _CITED = re.compile(r"\[\d+\]")
+_WHO = r"(?:passages?|texts?|books?|contexts?|documents?|excerpts?|sources?|information|material|library|I|we)"
+_NOT = r"(?:(?:do(?:es)?|did|is|are|was|were|can|could)(?: not|n['’]t)|cannot)"
 _DENIES = re.compile(
-    r"\b(?:do(?:es)?|did|is|are|was|were|can|could)(?: not|n['’]t)\b[^.]{0,60}"
-    r"\b(?:answer|contain|mention|say|state|provide|specify|cover|discuss|describe|address|include|give|find|know)"
-    r"|\bcannot\b[^.]{0,40}\b(?:answer|be (?:answered|found|determined)|find|determine)"
-    r"|\bno (?:information|mention|answer|passage)\b|\bnot (?:answered|mentioned|covered|stated|found|specified)\b"
+    rf"\b{_WHO}\b[^.]{{0,40}}\b{_NOT}\b[^.]{{0,60}}"
+    r"\b(?:answer|contain|mention|say|state|provide|specify|cover|discuss|describe|address|include|give|find|know|explain"
+    r"|define|indicate|determine|sure|enough|sufficient)"
+    rf"|\b{_NOT} be (?:answered|found|determined)\b"
+    rf"|\b{_NOT} (?:given|in|part of)\b[^.]{{0,30}}\b(?:passages?|texts?|books?|context|documents?)\b"
+    r"|\bno (?:information|mention|answer|passage)\b|\bnothing (?:in|about)\b"
+    r"|\bnot (?:answered|mentioned|covered|stated)\b"
+    r"|\bdon['’]t know\b|\bunable to (?:answer|find|determine)\b"
     r"|没有(?:提到|提及|说明|回答|包含|给出|涉及|相关)|未(?:提到|提及|说明|涉及|给出)|无法(?:回答|确定|从)|不知道",
     re.IGNORECASE,
 )
