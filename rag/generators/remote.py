@@ -414,13 +414,12 @@ class RemoteGenerator:
 
 
 def _names(name: str | None, listed: str) -> bool:
-    """Whether a user's `name` means the engine's `listed`: Ollama adds a tag, SGLang's is BASE:ADAPTER, and llama.cpp
-    lists files."""
+    """Whether a user's `name` means the engine's: Ollama's has a tag, SGLang's is BASE:ADAPTER, llama.cpp's a file."""
     if name is None:
         return False
-    return name in (listed, PurePath(listed).name, PurePath(listed).stem) or (
-        listed == f"{name}:latest" or name.endswith(f":{listed}")
-    )
+    file = PurePath(listed).name
+    tagged = listed == f"{name}:latest" or name.endswith(f":{listed}")
+    return tagged or name in (listed, file, file.removesuffix(".gguf"))
 
 
 def _never() -> bool:

@@ -271,57 +271,66 @@ def test_kept_keys_are_those_of_a_fresh_read(plain: LocalGenerator, monkeypatch:
     assert compared >= 4
 
 
-def script(generator: LocalGenerator, thoughts: int, answer: str) -> None:
-    """Makes the model think for `thoughts` steps, end that by itself if it may, and then write `answer`."""
-    forward = generator._model.forward
-    tokens = generator._chat.text_tokens
-    opening, closing, said = tokens("<think>"), tokens("</think>\n\n"), [*tokens(answer), 2]
-    written: list[int] = []
+LONG_ANSWER = "A warp is 32 threads that execute in lockstep on a streaming multiprocessor."
+
+
+def script(generator: LocalGenerator, request: GenerationRequest, thoughts: int, answer: str) -> None:
+    """Makes the model think for `thoughts` tokens, and write `answer` once its reasoning is closed, by whomever."""
+    forward, tokenizer, tokens = generator._model.forward, generator._loaded.tokenizer, generator._chat.text_tokens
+    thinking = [*tokens("<think>"), *tokens("x") * thoughts, *tokens("</think>")]
+    said = [*tokens(answer), *generator._stop_tokens]
+    prompt_tokens = len(generator._chat.tokens(request))
+    fed: list[int] = []
+
+    def next_token() -> int:
+        ends = (end for end in range(1, len(fed) + 1) if "</think>" in tokenizer.decode(fed[:end]))
+        if (closed := next(ends, None)) is None:
+            return thinking[len(fed)]
+        written = [token for token in fed[closed:] if tokenizer.decode([token]).strip()]
+        return said[len(written)]
 
     def scripted(*args: Any, **kwargs: Any) -> Any:
         output = forward(*args, **kwargs)
-        if kwargs["past_key_values"].get_seq_length() <= 64 or kwargs["input_ids"].shape[1] > 64:
-            written.clear()  # a prompt is read
-        elif kwargs["input_ids"].shape[1] > 1:
-            written[:] = [*opening, *closing]  # the reasoning was ended for it
-        own = [*opening, *tokens("x") * thoughts, *closing, *said]
-        line = [*opening, *closing, *said] if written[: len(opening) + 1] == [*opening, closing[0]] else own
-        output.logits[:] = -100.0
-        output.logits[..., line[len(written)]] = 100.0
-        written.append(line[len(written)])
+        ids = kwargs["input_ids"][0].tolist()
+        held = kwargs["past_key_values"].get_seq_length() - prompt_tokens
+        if held >= 0:
+            before = max(held - len(ids), 0)
+            fed[before:] = ids[len(ids) - (held - before) :]
+            output.logits[:] = -100.0
+            output.logits[..., next_token()] = 100.0
         return output
 
     generator._model.forward = scripted
 
 
-@pytest.mark.parametrize("thoughts", [5, 5000])
+@pytest.mark.parametrize("thoughts", [5, 1500])
 def test_reasoning_has_a_budget_of_its_own_and_is_then_closed(tiny_model: Path, thoughts: int) -> None:
-    thinker = load_local_generator(settings(tiny_model, reasoning_tokens=60, prompt_lookup_tokens=0))
-    script(thinker, thoughts, "A warp is 32 threads.")
+    changes = {"reasoning_tokens": 60, "prompt_lookup_tokens": 0, "prefix_cache": False}
+    thinker = load_local_generator(settings(tiny_model, **changes))
+    request = ask(arm="rag", passages=PASSAGES, max_tokens=40)
+    script(thinker, request, thoughts, LONG_ANSWER)
     try:
-        pieces = list(thinker.stream(ask(arm="rag", passages=PASSAGES, max_tokens=40)))
+        pieces = list(thinker.stream(request))
         assert pieces[0] == Thinking()
-        text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
-        assert text == "A warp is 32 threads."
+        assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)) == LONG_ANSWER
         done = pieces[-1]
         assert isinstance(done, GenerationDone)
-        assert done.usage.finish == "stop"
-        assert not done.refused
-        assert 12 <= done.usage.reasoning_tokens <= 60 + 16
-        assert done.usage.completion_tokens > done.usage.reasoning_tokens
-        _, short = answer(thinker, ask(arm="rag", passages=PASSAGES, max_tokens=2))
+        assert (done.usage.finish, done.refused) == ("stop", False)
+        assert 5 < done.usage.reasoning_tokens <= 60 + 16
+        _, short = answer(thinker, replace(request, max_tokens=8))
+        assert short.usage.completion_tokens - short.usage.reasoning_tokens == 8
         assert short.usage.finish == "length"
-        assert short.usage.completion_tokens - short.usage.reasoning_tokens == 2
     finally:
         thinker.close()
 
 
 def test_an_answer_that_only_thought_is_an_error_not_a_refusal(tiny_model: Path) -> None:
     thinker = load_local_generator(settings(tiny_model, reasoning_tokens=60, prompt_lookup_tokens=0))
-    script(thinker, 5, "")
+    request = ask(arm="rag", passages=PASSAGES)
+    script(thinker, request, 5, "")
     try:
         with pytest.raises(GenerationFailed, match="stopped thinking after") as error:
-            answer(thinker, ask(arm="rag", passages=PASSAGES))
+            answer(thinker, request)
         assert "REASONING_TOKENS" in error.value.hint
     finally:
         thinker.close()

@@ -321,11 +321,14 @@ class _Writing:
         thought = self.answer.thinking is not None
         self.tokens.append(token)
         piece = "" if ends else self.answer.push(self._text.push(token))
-        self.reasoning_tokens += thought or self.answer.thinking is not None
+        thinks = self.answer.thinking is not None
+        self.reasoning_tokens = len(self.tokens) if thinks else self.reasoning_tokens + thought
         if ends or self.answer.stopped:
             self.finish, self.ended = "stop", True
+        elif thought != thinks:
+            self._guard = RepetitionGuard()
         elif self._guard.push(token):
-            self.circling, self.ended = thought, not thought
+            self.circling, self.ended = thinks, not thinks
         return piece
 
     def close(self, block: ReasoningBlock, tokens: list[int]) -> None:
