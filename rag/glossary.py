@@ -91,12 +91,11 @@ def key_terms(text: str) -> list[tuple[str, str]]:
         for piece in _PIECE.findall(text)
         if _CJK.match(piece)
         for rendering in cover(piece)
-        if rendering.technical and rendering.best
+        # A lone character is often part of a word that the glossary lacks.
+        if rendering.technical and rendering.best and len(rendering.chinese) > 1
     }
-    # A lone character is often part of a word that the glossary lacks.
-    terms = [term for term in found if len(term) > 1] or list(found)
-    longest = sorted(terms, key=lambda term: -len(term))[:KEY_TERMS]
-    return [(term, found[term]) for term in terms if term in longest]
+    longest = sorted(found, key=lambda term: -len(term))[:KEY_TERMS]
+    return [(term, english) for term, english in found.items() if term in longest]
 
 
 def note_on_english(question: str, texts: Collection[str]) -> str | None:

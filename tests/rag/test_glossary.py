@@ -84,7 +84,7 @@ def test_the_most_specific_key_terms_are_named() -> None:
     assert len(named) == KEY_TERMS and ("指针", "pointer") not in named
 
 
-@pytest.mark.parametrize("text", ["What is a warp?", "为什么会这样？", "cudaMalloc 是什么？", ""])
+@pytest.mark.parametrize("text", ["What is a warp?", "为什么会这样？", "cudaMalloc 是什么？", "物流", ""])
 def test_everyday_words_and_latin_names_are_no_key_terms(text: str) -> None:
     assert key_terms(text) == []
 
