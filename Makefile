@@ -20,7 +20,7 @@ BOTH := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATU
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make serve     set up, add the sample book, serve on http://$(HOST):$(PORT)  (HOST=, PORT=, GPU=1)"
+	@echo "make serve     set up, add the sample book, serve on http://$(HOST):$(PORT)  (HOST=, PORT=, GPU=1, LM=1)"
 	@echo "make test      set up, run the tests (no GPU needed)"
 	@echo "make check     lint, types, import rules and the quick tests: the everyday loop"
 	@echo "make test-all  also the slow tests"
@@ -29,8 +29,12 @@ help:
 	@echo "make format    ruff, writing"
 	@echo "make dist      build the sdist and the wheel"
 
+# LM=1 fetches the small language model and answers with it; its weights are so few that 4 bits save nothing.
+LM_OPTIONS := $(if $(LM),--generator local --model smollm2-135m --quantization none)
+
 serve: $(SERVING)
-	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)"
+	@$(if $(LM),$(BIN)/coalesce models get smollm2-135m)
+	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)" $(LM_OPTIONS)
 
 # The page's toolkit keeps its state in the process, so the browser tests run in one of their own.
 test: install

@@ -104,7 +104,11 @@ class CoalesceSettings(BaseSettings):
     vector_store_token: SecretStr | None = Field(None, description="The Milvus server's key, or `USER:PASSWORD`.")
 
     candidates: int = Field(50, ge=1, le=10_000, description="Nodes taken from each of the two searches.")
-    passage_budget_tokens: int = Field(2000, ge=64, description="The most tokens of passages in one prompt.")
+    passage_budget_tokens: int = Field(
+        2000,
+        ge=64,
+        description="The most tokens of passages in one prompt: by a local model's tokenizer, else estimated.",
+    )
     reranker: str | None = Field(
         None, description="A cross-encoder that reorders what was found, by folder or hub name."
     )
@@ -115,10 +119,12 @@ class CoalesceSettings(BaseSettings):
 
     generator: Literal["auto", "extractive", "local", "remote", "encoder", "llama_index"] = Field(
         "auto",
-        description="What writes answers; `auto` is `local` on a CUDA GPU with a model named, else `extractive`.",
+        description="What writes answers; `auto` is `local` where a model is named, else `extractive`.",
     )
     model: str | None = Field(
-        None, description="The model: a folder or hub name (`local`), the engine's name for it (`remote`)."
+        None,
+        description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`); the "
+        "engine's name for it (`remote`).",
     )
     quantization: Literal["none", "int8", "nf4"] = Field(
         "nf4", description="How a local model's weights are held: 16 bits, 8 bits or 4 bits."
@@ -270,6 +276,7 @@ class CoalesceSettings(BaseSettings):
             quantization=self.quantization,
             adapters=dict(self.adapters),
             base_url=self.base_url,
+            home=self.home,
             api_key=self.generator_api_key.get_secret_value() if self.generator_api_key else None,
             device=self.device,
             dtype=self.dtype,

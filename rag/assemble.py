@@ -18,7 +18,7 @@ from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
-from rag.generators.protocol import ChoiceScorer, Generator
+from rag.generators.protocol import ChoiceScorer, Generator, TokenCounter
 from rag.passages import PassageBudget
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever
@@ -39,6 +39,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker)
     generator = build_generator(settings.generator, library)
+    count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
 
     def load() -> None:
@@ -54,7 +55,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         ConversationStore(settings.conversations_path),
         chooser=chooser,
         judge=EvidenceJudge(embedder, retrieval.refusal_threshold),
-        budget=PassageBudget.of_tokens(retrieval.passage_budget_tokens),
+        budget=PassageBudget.of_tokens(retrieval.passage_budget_tokens, count_tokens),
         load=load,
     )
 
@@ -137,7 +138,7 @@ def _encoder(settings: GeneratorSettings, library: Library) -> EncoderAnswerer:
 
 
 def resolve_kind(settings: GeneratorSettings) -> str:
-    """The generator that `auto` means here: `local` with a CUDA GPU and a model, else `extractive`.
+    """The generator that `auto` means here: `local` where a model is named, else `extractive`.
 
     Raises:
         InvalidInput: no such generator.
@@ -146,8 +147,4 @@ def resolve_kind(settings: GeneratorSettings) -> str:
         raise InvalidInput(f"generator {settings.kind!r} is not known", hint=f"use one of {', '.join(GENERATORS)}")
     if settings.kind != "auto":
         return settings.kind
-    if not settings.model:
-        return "extractive"
-    from rag.models.devices import choose_device
-
-    return "local" if choose_device("auto") == "cuda" else "extractive"
+    return "local" if settings.model else "extractive"

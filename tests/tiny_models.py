@@ -68,7 +68,7 @@ def build_model(folder: Path, *, family: str = "qwen3", seed: int = 0, dtype: st
     return folder
 
 
-def build_adapter(folder: Path, base: Path, *, rank: int = 4, seed: int = 1) -> Path:
+def build_adapter(folder: Path, base: Path, *, rank: int = 4, seed: int = 1, targets: str = "all-linear") -> Path:
     """Writes a LoRA adapter with random weights for the model in `base` and returns its folder."""
     import torch
     from peft import LoraConfig, get_peft_model
@@ -77,7 +77,7 @@ def build_adapter(folder: Path, base: Path, *, rank: int = 4, seed: int = 1) -> 
     model = AutoModelForCausalLM.from_pretrained(base)
     torch.manual_seed(seed)
     config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+        r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False
     )
     get_peft_model(model, config).save_pretrained(folder)
     return folder
@@ -86,3 +86,63 @@ def build_adapter(folder: Path, base: Path, *, rank: int = 4, seed: int = 1) -> 
 def edit_json(file: Path, **changes: Any) -> None:
     """Overwrites keys of a JSON file."""
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
+
+
+def write_gguf(folder: Path, file: Path, *, pre: str = "smollm", architecture: str = "", tensor_type: int = 0) -> Path:
+    """Writes a model folder of `build_model` (`llama` or `qwen3`) as a GGUF file with float32 tensors.
+
+    Args:
+        pre: the splitting rule that the file names.
+        architecture: named in place of the right one; tensor_type: of the output norm, in place of 0 (float32).
+    """
+    import gguf
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    spelled = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    family = architecture or config["model_type"]
+    writer = gguf.GGUFWriter(file, family)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    _write_vocabulary(writer, spelled, config["vocab_size"], pre)
+    weights = load_file(folder / "model.safetensors")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
+    for name, tensor in weights.items():
+        stored = tensor.float()
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+        if config["model_type"] == "llama" and (turned := heads.get(name.split(".")[-2])):
+            # llama.cpp turns pairs of neighbours where transformers turns halves
+            stored = stored.view(turned, 2, -1, stored.shape[1]).transpose(1, 2).reshape(stored.shape)
+        stem, _, ending = name.rpartition(".")
+        raw = gguf.GGMLQuantizationType(tensor_type) if tensor_type and name == "model.norm.weight" else None
+        writer.add_tensor(f"{names.get_name(stem)}.{ending}", stored.contiguous().numpy(), raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _write_vocabulary(writer: Any, spelled: dict[str, Any], size: int, pre: str) -> None:
+    tokens = sorted(spelled["model"]["vocab"], key=spelled["model"]["vocab"].__getitem__)
+    special = {token["content"] for token in spelled["added_tokens"]}
+    tokens += [f"[PAD{number}]" for number in range(len(tokens), size)]
+    merges = [each if isinstance(each, str) else " ".join(each) for each in spelled["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 5 if token.startswith("[PAD") else 1 for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)

@@ -181,12 +181,29 @@ def startup(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
 
 @bench.command()
 def generator(
+    invoked: typer.Context,
     shape: Annotated[str, typer.Option(help="Model shape with random weights: 0.6b, 8b (for a GPU) or tiny.")] = "0.6b",
     context: Annotated[int, typer.Option(min=16, help="Tokens behind the long decoding step.")] = 4000,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A real model instead: perplexity, memory and speed before and after quantization."),
+    ] = None,
+    windows: Annotated[int, typer.Option(min=2, help="Windows of 512 tokens that a real model reads.")] = 16,
     rounds: Rounds = 8,
     json_output: JsonLine = False,
 ) -> None:
-    """The local generator: precision, cache, attention, prefixes. Example: coalesce bench generator"""
+    """The local generator: precision, cache, attention, prefixes; or a real model in none, int8 and nf4.
+
+    Example: coalesce bench generator --model smollm2-135m
+    """
+    if model is not None:
+        from evals.bench.precision import bench_precision
+        from rag.models.home import find_model
+
+        invocation: Invocation = invoked.obj
+        path = find_model(model, invocation.settings().home, Console().step)
+        _print(bench_precision(path, windows=windows, rounds=rounds), json_output)
+        return
     from evals.bench.generator import bench_generator
     from evals.bench.local_model import SHAPES
     from indexes.errors import InvalidInput

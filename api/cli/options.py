@@ -16,7 +16,9 @@ GeneratorName = Annotated[
     Literal["auto", "extractive", "local", "remote", "encoder", "llama_index"] | None,
     typer.Option("--generator", help="What writes the answer."),
 ]
-Model = Annotated[str | None, typer.Option("--model", help="Model to run: path or name (local), name (remote).")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Model to run: folder, .gguf file or name (local), name (remote).")
+]
 Quantization = Annotated[
     Literal["none", "int8", "nf4"] | None, typer.Option("--quantization", help="How a local model's weights are held.")
 ]

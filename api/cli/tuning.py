@@ -38,12 +38,15 @@ EXPORT_EXAMPLES = """Example: coalesce export --model Qwen/Qwen3-8B --adapter ad
 
 One model folder: coalesce export --model Qwen/Qwen3-8B --adapter adapters/qa --out qwen3-8b-qa --merge"""
 
-BaseModel = Annotated[str, typer.Option("--model", help="The base model: a folder or a hub name.")]
+BaseModel = Annotated[
+    str, typer.Option("--model", help="The base model: a folder, a .gguf file, or a name that `coalesce models` lists.")
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 
 
 @commands.command(epilog=TUNE_EXAMPLES)
 def tune(
+    context: typer.Context,
     model: BaseModel,
     data: Annotated[Path, typer.Option(help="A .json or .jsonl file, or a folder with dataset_info.json.")],
     out: Out,
@@ -99,11 +102,12 @@ def tune(
         seed=seed,
         device=device,
     )
+    path = _model_path(context, model, console)
     console.step(f"loading {model}")
     try:
         with stopping_gently(console.say) as stopped:
             report = train(
-                model,
+                path,
                 rows,
                 out,
                 settings,
@@ -120,6 +124,7 @@ def tune(
 
 @commands.command(epilog=EXPORT_EXAMPLES)
 def export(
+    context: typer.Context,
     model: BaseModel,
     adapter: Annotated[Path, typer.Option(help="The adapter's folder.")],
     out: Out,
@@ -132,8 +137,9 @@ def export(
     from rag.tuning.export import export_adapter, export_merged
 
     console = Console(json_output=json_output)
+    path = _model_path(context, model, console)
     console.step("merging" if merge else "copying")
-    report = export_merged(model, adapter, out) if merge else export_adapter(adapter, out, base_model=model)
+    report = export_merged(path, adapter, out) if merge else export_adapter(adapter, out, base_model=path)
     for finding in report.findings:
         console.say(f"vLLM: {finding}")
     console.result(asdict(report), [f"{report.kind} in {report.out} ({report.bytes_written / 1e6:,.1f} MB)"])
@@ -141,6 +147,7 @@ def export(
 
 @commands.command(epilog="Example: coalesce quantize --model Qwen/Qwen3-8B --out models/qwen3-8b-nf4")
 def quantize(
+    context: typer.Context,
     model: BaseModel,
     out: Out,
     quantization: Annotated[Literal["nf4", "int8"], typer.Option(help="How to hold the weights.")] = "nf4",
@@ -150,10 +157,19 @@ def quantize(
     from rag.tuning.export import quantize_model
 
     console = Console(json_output=json_output)
+    path = _model_path(context, model, console)
     console.step(f"quantizing {model}")
-    report = quantize_model(model, out, quantization)
+    report = quantize_model(path, out, quantization)
     before = f"{report.before_bytes / 1e6:,.1f} MB -> " if report.before_bytes else ""
     console.result(asdict(report), [f"{report.out}: {before}{report.after_bytes / 1e6:,.1f} MB"])
+
+
+def _model_path(context: typer.Context, model: str, console: Console) -> str:
+    """The folder (or hub name) of what `--model` names."""
+    invocation: Invocation = context.obj
+    from rag.models.home import find_model
+
+    return find_model(model, invocation.settings().home, console.step)
 
 
 @contextmanager
@@ -333,7 +349,10 @@ For tuning: coalesce memory --model models/qwen3-8b/config.json --train --rank 1
 
 @commands.command(epilog=MEMORY_EXAMPLES)
 def memory(
-    model: Annotated[str, typer.Option("--model", help="A model folder, a config.json, or a hub name on this disk.")],
+    invoked: typer.Context,
+    model: Annotated[
+        str, typer.Option("--model", help="A folder, a config.json, a .gguf file, or a name on this disk.")
+    ],
     quantization: Annotated[Literal["none", "int8", "nf4"], typer.Option(help="How the weights are held.")] = "nf4",
     context: Annotated[int, typer.Option(min=1, help="Tokens of prompt and answer, or of a training row.")] = 4096,
     batch: Annotated[int, typer.Option(min=1, help="Answers at once, or rows per training pass.")] = 1,
@@ -345,8 +364,10 @@ def memory(
     from rag.models.folder import load_config
     from rag.models.memory import estimate_memory
 
+    console = Console(json_output=json_output)
+    path = _model_path(invoked, model, console)
     estimate = estimate_memory(
-        load_config(model), quantization=quantization, context_tokens=context, batch=batch, train=train, rank=rank
+        load_config(path), quantization=quantization, context_tokens=context, batch=batch, train=train, rank=rank
     )
     document = asdict(estimate)
     rows = [
@@ -357,7 +378,7 @@ def memory(
     counted = f"{estimate.num_parameters / 1e6:,.1f} million parameters"
     if estimate.trainable_parameters:
         counted += f", {estimate.trainable_parameters / 1e6:.1f} million of them in the adapter"
-    Console(json_output=json_output).result(document, [*table(rows), "", counted])
+    console.result(document, [*table(rows), "", counted])
 
 
 def _size(count: int) -> str:

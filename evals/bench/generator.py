@@ -65,9 +65,11 @@ def bench_generator(
         models = {name: load_model(path, quantization=name, dtype="bfloat16") for name in precisions}
     compared = {name: models[name] for name in ("none", "nf4")}
     answers = answer_rows(
-        models, {name: _sizes(each)["all"] for name, each in models.items()}, few, prompt_tokens, answer_tokens
+        models, {name: weight_sizes(each)["all"] for name, each in models.items()}, few, prompt_tokens, answer_tokens
     )
-    sizes = {name: _sizes(each) for name, each in models.items()}  # some processors repack weights at the first pass
+    sizes = {
+        name: weight_sizes(each) for name, each in models.items()
+    }  # some processors repack weights at the first pass
     del models
     short = measure_steps(compared, SHORT_CONTEXT_TOKENS, 3 * rounds)
     long = measure_steps(compared, context_tokens, rounds)
@@ -108,7 +110,7 @@ def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[fl
     }
 
 
-def _sizes(loaded: LoadedModel) -> dict[str, int]:
+def weight_sizes(loaded: LoadedModel) -> dict[str, int]:
     """Bytes of the quantized linear layers and of everything, the quantization's scales included."""
 
     def held(parameter: Any) -> int:

@@ -156,6 +156,15 @@ class ChoiceScorer(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenCounter(Protocol):
+    """A generator whose tokenizer is at hand, so that passages are cut to what they really cost."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text."""
+        ...
+
+
 def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of a language model with these adapters: the tuned ones need one."""
     return ("base", "tuned", "rag", "rag+tuned") if adapters else ("base", "rag")

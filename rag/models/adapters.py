@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,8 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
     """Checks that an adapter belongs to the loaded `model`, called `base_model` in messages.
 
     Raises:
-        AdapterMismatch: its record names another base, a layer is missing or has another width, or only some of the
-            base's layers of one kind are adapted.
+        AdapterMismatch: its record names another base, a layer is missing or has another width, or an adapter without
+            a record adapts only some of the base's layers that it should.
     """
     retrain = "Serve it on the base it was trained on, or train one for this base with `coalesce tune`."
     name, record = adapter.path.name, adapter.record
@@ -144,15 +145,28 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
                 hint=retrain,
             )
     adapted = {layer.module for layer in adapter.layers}
-    kinds = {module.rpartition(".")[2] for module in adapted}
     restricted = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
-    left_out = [module for module in shapes if module.rpartition(".")[2] in kinds and module not in adapted]
-    if left_out and not restricted:
+    if record is not None or restricted:
+        return  # the base is known by its fingerprint, or the layers were chosen by number or exception
+    left_out = [module for module in _named_by(adapter, shapes) if module not in adapted]
+    if left_out:
         raise AdapterMismatch(
             f"The adapter {name} adapts {len(adapted)} layers; {base_model} has {len(adapted) + len(left_out)} of "
             "these kinds, so it was trained on another base.",
             hint=retrain,
         )
+
+
+def _named_by(adapter: AdapterFolder, modules: Iterable[str]) -> list[str]:
+    """The base's layers that the adapter should adapt: by its pattern, else all of the kinds that it adapts."""
+    pattern = adapter.config.get("target_modules")
+    if isinstance(pattern, str) and pattern != "all-linear":
+        try:
+            return [module for module in modules if re.fullmatch(pattern, module)]
+        except re.error:
+            return []
+    kinds = {layer.module.rpartition(".")[2] for layer in adapter.layers}
+    return [module for module in modules if module.rpartition(".")[2] in kinds]
 
 
 def base_fingerprint(model: Any) -> str:

@@ -11,6 +11,9 @@ from typing import Any
 
 from rag.errors import ModelCannotLoad
 
+ORIGIN_FILE = "coalesce_model.json"
+"""Stands in a folder that Coalesce made: what the model is called and what it was made from."""
+
 
 def local_folder(name: str) -> Path | None:
     """The folder that `name` means, or None when it is a hub name.
@@ -26,9 +29,18 @@ def local_folder(name: str) -> Path | None:
         what = "is a file, not a folder" if path.exists() else "does not exist"
         raise ModelCannotLoad(
             f"The model folder {name} {what}.",
-            hint="Give --model the folder that holds config.json and *.safetensors, or a hub name OWNER/NAME.",
+            hint="Give --model the folder that holds config.json and *.safetensors, a .gguf file, or a hub name "
+            "OWNER/NAME.",
         )
     return None
+
+
+def shown_name(model: str) -> str:
+    """What a model is called in answers and records: the name it was fetched by, or what the user gave."""
+    try:
+        return str(json.loads((Path(model).expanduser() / ORIGIN_FILE).read_text("utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return model
 
 
 def check_folder(path: Path) -> int:
@@ -38,7 +50,7 @@ def check_folder(path: Path) -> int:
         ModelCannotLoad: `config.json` is missing or broken, weights are missing or cut short, or it is an adapter.
     """
     read_config(path)
-    files = _weight_files(path)
+    files = weight_files(path)
     for file in files:
         if file.suffix == ".safetensors":
             tensor_shapes(file)
@@ -120,7 +132,12 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
         ) from error
 
 
-def _weight_files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
+    """The weight files of a folder.
+
+    Raises:
+        ModelCannotLoad: there are none, or some are missing.
+    """
     again = f"The download did not finish: run `hf download NAME --local-dir {path}` again."
     unfinished = list(path.rglob("*.incomplete"))
     if unfinished:
@@ -134,7 +151,7 @@ def _weight_files(path: Path) -> list[Path]:
             return files
     hint = again
     if any(path.glob("*.gguf")):
-        hint = "A GGUF file is served by llama.cpp or Ollama: use --generator remote --base-url URL --model NAME."
+        hint = f"Give the file itself: --model {next(path.glob('*.gguf'))}"
     raise ModelCannotLoad(f"{path} holds no weight files (*.safetensors).", hint=hint)
 
 

@@ -14,7 +14,7 @@ from rag.errors import DoesNotFitInMemory, ModelCannotLoad, first_line
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.fast_paths import register_attention, speed_up_output
-from rag.models.folder import check_folder, load_config, local_folder, quantization_of, read_config
+from rag.models.folder import check_folder, load_config, local_folder, quantization_of, read_config, shown_name
 from rag.models.memory import estimate_memory
 from rag.settings import QUANTIZATIONS
 
@@ -24,7 +24,7 @@ class LoadedModel:
     """A model in memory.
 
     Attributes:
-        name: as the user gave it.
+        name: as the user gave it, or as the folder calls itself (`shown_name`).
         model: `transformers.PreTrainedModel` in evaluation mode (training mode when loaded for tuning).
         tokenizer: `transformers.PreTrainedTokenizerBase` with a chat template.
         quantization: `none`, `int8` or `nf4`; device: `cpu`, `cuda`, ...; dtype: of arithmetic and cache.
@@ -84,7 +84,7 @@ def load_model(
         model.requires_grad_(False)
         speed_up_output(model)
     return LoadedModel(
-        name=name,
+        name=shown_name(name),
         model=model,
         tokenizer=tokenizer,
         capabilities=capabilities,

@@ -222,7 +222,7 @@ def gold_library() -> tuple[FakeLibrary, list[Any]]:
 
 def test_oracle_reads_the_gold_and_random_never_does(tmp_path: Path) -> None:
     library, nodes = gold_library()
-    gold = GoldPassages(library, nodes, PassageBudget(words=12, words_each=4))
+    gold = GoldPassages(library, nodes, PassageBudget(most=12, most_each=4))
     engine = FakeEngine()
     spec = RunSpec(tuple(QUESTIONS), parse_arms(["base", "oracle", "random"]))
     runner = Runner(engine, gold, spec, {})  # type: ignore[arg-type]  # only what the runner calls
@@ -241,7 +241,7 @@ def test_oracle_reads_the_gold_and_random_never_does(tmp_path: Path) -> None:
 
 def test_random_passages_do_not_reach_into_the_gold_section() -> None:
     library, nodes = gold_library()
-    gold = GoldPassages(library, nodes, PassageBudget(words=200, words_each=24))
+    gold = GoldPassages(library, nodes, PassageBudget(most=200, most_each=24))
     question = make_question(5)
     texts = [passage.text for seed in range(200) for passage in gold.random(question, 5, seed)]
     assert max(len(text.split()) for text in texts) > 6, "passages reach past their node"
@@ -254,7 +254,7 @@ def test_passages_that_were_not_read_are_counted_and_reported(tmp_path: Path) ->
             return replace(super().choose(*args, passages=passages[:1], **more), passages_used=1)
 
     library, nodes = gold_library()
-    gold = GoldPassages(library, nodes, PassageBudget(words=12, words_each=4))
+    gold = GoldPassages(library, nodes, PassageBudget(most=12, most_each=4))
     spec = RunSpec(tuple(QUESTIONS[:1]), parse_arms(["random"]), top_k=3)
     runner = Runner(Short(), gold, spec, {})  # type: ignore[arg-type]
     records = RecordFile(tmp_path / "r.jsonl", {})
@@ -279,7 +279,7 @@ def test_evidence_that_was_not_read_is_evidence_missed() -> None:
 def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None:
     library, nodes = gold_library()
     engine = FakeEngine()
-    gold = GoldPassages(library, nodes, PassageBudget(words=12, words_each=4))
+    gold = GoldPassages(library, nodes, PassageBudget(most=12, most_each=4))
     spec = RunSpec(tuple(QUESTIONS[7:8]), parse_arms(["oracle"]), with_model=True)
     runner = Runner(engine, gold, spec, {})  # type: ignore[arg-type]
     records = RecordFile(tmp_path / "r.jsonl", {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -459,6 +461,35 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Path, tiny_model: Path,
     shallower = build_model(tmp_path / "shallow", num_hidden_layers=2)
     with pytest.raises(AdapterMismatch, match="does not have"):
         load_local_generator(settings(shallower, adapters={"qa": str(tiny_adapter)}))
+
+
+def test_an_adapter_whose_layers_a_pattern_names_fits_its_base(tmp_path: Path, tiny_model: Path) -> None:
+    chosen = build_adapter(tmp_path / "chosen", tiny_model, targets=r".*layers\.[01]\..*(q|v)_proj")
+    loaded = load_local_generator(settings(tiny_model, adapters={"qa": str(chosen)}))
+    assert loaded.adapters == ("qa",)
+    loaded.close()
+    all_queries = build_adapter(tmp_path / "queries", tiny_model, targets=r".*\.q_proj")
+    deeper = build_model(tmp_path / "deep", num_hidden_layers=5)
+    with pytest.raises(AdapterMismatch, match=r"adapts 3 layers; .* has 5"):
+        load_local_generator(settings(deeper, adapters={"qa": str(all_queries)}))
+
+
+def test_an_engine_that_nobody_closed_stops_when_the_program_ends() -> None:
+    program = """
+import time
+from rag.generators.local.thread import ModelThread
+
+def work(stop):
+    while not stop():
+        time.sleep(0.01)
+        yield 1
+    print("stopped", flush=True)
+
+items = ModelThread(1, 1.0).iterate(work)
+next(items)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stopped\n", "")
 
 
 def test_the_default_budget_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from indexes.types import Hit
 from indexes.words import count_words
 from rag.passages import PassageBudget, passage_from_nodes, select_passages
+from rag.types import Passage
 
 
 def words(number: int, start: int = 0) -> str:
@@ -38,6 +39,24 @@ def test_passages_keep_to_their_number_and_budget_and_share_no_node(sizes, top_k
     parts = [part.node_id for passage in passages for part in passage.parts]
     assert len(parts) == len(set(parts))
     assert passages[0].node_id == hits[0].node.node_id
+
+
+def test_a_generators_own_tokens_fill_the_budget() -> None:
+    nodes = book(*[100] * 12)
+    hits = [Hit(node, 1.0) for node in nodes[::3]]
+
+    def letters(text: str) -> int:
+        return len(text)
+
+    shown = select_passages(hits, FakeLibrary(nodes), 4, PassageBudget.of_tokens(2000, letters))
+    assert 1000 < sum(len(part.text) for passage in shown for part in parts_of(passage, nodes)) <= 2000
+    estimated = select_passages(hits, FakeLibrary(nodes), 4, PassageBudget.of_tokens(2000))
+    assert sum(count_words(passage.text) for passage in estimated) > 1000
+
+
+def parts_of(passage: Passage, nodes: list) -> list:
+    by_id = {node.node_id: node for node in nodes}
+    return [by_id[part.node_id] for part in passage.parts]
 
 
 def test_every_part_is_its_node_verbatim() -> None:

@@ -40,6 +40,7 @@ from rag.generators.protocol import (
 from rag.generators.stream_text import AnswerText, ReasoningBlock, RepetitionGuard, TextStream
 from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
+from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
@@ -129,6 +130,10 @@ class LocalGenerator:
         listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
         lettered = self._admission.admit(listed)
         return self._thread.call(lambda: self._score(admitted, lettered, adapter, choices, options))
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text, by the model's own tokenizer."""
+        return len(self._chat.text_tokens(text))
 
     def close(self) -> None:
         """Stops the thread and drops all kept prefixes."""
@@ -349,14 +354,16 @@ def load_local_generator(settings: GeneratorSettings) -> LocalGenerator:
 
     Raises:
         ArmUnavailable: no model is named.
-        ModelCannotLoad, AdapterMismatch, DoesNotFitInMemory: see `load_model` and `load_adapters`.
+        NotFound: a model that has not been fetched.
+        ModelCannotLoad, AdapterMismatch, DoesNotFitInMemory: see `find_model`, `load_model` and `load_adapters`.
     """
     if not settings.model:
         raise ArmUnavailable(
-            "The local generator needs a model.", hint="Name one with --model PATH_OR_NAME, e.g. Qwen/Qwen3-0.6B."
+            "The local generator needs a model.",
+            hint="Name one with --model: a folder, a .gguf file, or a name that `coalesce models` lists.",
         )
     loaded = load_model(
-        settings.model,
+        find_model(settings.model, settings.home),
         quantization=settings.quantization,
         device=settings.device,
         dtype=settings.dtype,

@@ -6,6 +6,7 @@ is an iterator that runs here and hands its items to the consumer; failed work i
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -56,6 +57,7 @@ class ModelThread:
         self._usual_s = _FIRST_GUESS_S
         self._thread = threading.Thread(target=self._run, name="coalesce-model", daemon=True)
         self._thread.start()
+        atexit.register(self.close)  # a thread inside torch when the interpreter goes would abort the process
 
     def check_room(self) -> None:
         """Raises `Busy` when the queue is full."""
@@ -96,7 +98,8 @@ class ModelThread:
         return next(self.iterate(lambda _: iter([function()])))
 
     def close(self) -> None:
-        """Stops the running work, refuses the waiting, ends the thread."""
+        """Stops the running work, refuses the waiting, ends the thread; the end of the program does it too."""
+        atexit.unregister(self.close)
         with self._wake:
             self._closed = True
             if self._running is not None:

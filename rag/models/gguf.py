@@ -1,0 +1,208 @@
+"""GGUF files: weights, config and tokenizer in one file, as llama.cpp reads it, converted once into a model folder.
+
+transformers knows the architectures and puts the weights into its own layout. Here its slow parts are made quick (it
+reads the vocabulary as 100,000 arrays, three times, and maps the tensors' names once for every module: 100 s for a
+model of 135 million weights, of which 9 s remain), and a splitting rule that it leaves out is added.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from indexes.disk import is_disk_full
+from indexes.errors import CoalesceError
+from rag.errors import ModelCannotLoad, first_line
+
+Progress = Callable[[str, int, int], None]
+"""Takes a step's name, how much of it is done, and how much there is."""
+
+_TRANSFORMERS_NAMES = {
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+}
+_ONE_DIGIT_A_TOKEN = ("smollm", "starcoder", "refact", "command-r")  # as llama.cpp splits for `tokenizer.ggml.pre`
+_UNKNOWN_TYPE_HINT = "Take the file in another quantization (Q4_K_M, Q8_0, F16), or serve it with --generator remote."
+
+
+def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _done, _total: None) -> None:
+    """Writes what a GGUF file holds into `folder` as a transformers model: bfloat16 weights, config, tokenizer.
+
+    Raises:
+        ModelCannotLoad: the file is cut short or damaged, or its architecture or a tensor's type cannot be read.
+    """
+    reader = open_gguf(file)
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging as transformers_logging
+
+    where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with _read_once(reader, lambda done: progress("converting", done, len(reader.tensors))):
+            tokenizer = AutoTokenizer.from_pretrained(**where)
+            model = AutoModelForCausalLM.from_pretrained(
+                **where, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
+            )
+        _set_splitting(tokenizer, reader)
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        progress("writing the model", 0, 0)
+        tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+    except Exception as error:
+        if isinstance(error, CoalesceError) or is_disk_full(error):
+            raise
+        raise ModelCannotLoad(
+            f"{file} cannot be converted: {first_line(error)}",
+            hint="Take the model as a transformers folder, or serve the file with llama.cpp and --generator remote.",
+        ) from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def open_gguf(file: Path) -> Any:
+    """A `gguf.GGUFReader` of a file whose architecture and tensor types can be read; loads neither torch nor weights.
+
+    Raises:
+        ModelCannotLoad: see `convert_gguf`.
+    """
+    import gguf
+    from gguf import quants
+
+    again = "Download the file again."
+    try:
+        with file.open("rb") as opened:
+            magic = opened.read(4)
+    except OSError as error:
+        raise ModelCannotLoad(f"{file} cannot be read: {error.strerror}.", hint="Give a .gguf file.") from error
+    if magic != b"GGUF":
+        raise ModelCannotLoad(f"{file} is not a GGUF file.", hint="Give a .gguf file, or a transformers model folder.")
+    try:
+        reader = _reader_class()(file)
+    except ValueError as error:
+        if "GGMLQuantizationType" in str(error):  # "99 is not a valid GGMLQuantizationType"
+            number = str(error).split()[0]
+            raise ModelCannotLoad(
+                f"{file} holds tensors of type {number}, which is not known here.", hint=_UNKNOWN_TYPE_HINT
+            ) from error
+        raise ModelCannotLoad(f"{file} is cut short or damaged: {first_line(error)}", hint=again) from error
+    except (IndexError, KeyError, TypeError, OverflowError, struct.error, MemoryError) as error:
+        raise ModelCannotLoad(f"{file} is cut short or damaged: {first_line(error)}", hint=again) from error
+    architecture = text_field(reader, "general.architecture")
+    if architecture not in (known := known_architectures()):
+        raise ModelCannotLoad(
+            f"{file} holds a model of the architecture {architecture!r}, which cannot be converted.",
+            hint=f"Known are {', '.join(known)}. Others run in llama.cpp: use --generator remote.",
+        )
+    plain = (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16)
+    for tensor in reader.tensors:
+        if tensor.tensor_type not in plain and tensor.tensor_type not in quants._type_traits:
+            raise ModelCannotLoad(
+                f"{file} holds {tensor.name} as {tensor.tensor_type.name}, which cannot be read.",
+                hint=_UNKNOWN_TYPE_HINT,
+            )
+    return reader
+
+
+def describe_gguf(file: Path) -> tuple[str, str]:
+    """Architecture and commonest tensor type of a GGUF file, ("", "") for one that cannot be read."""
+    try:
+        reader = _reader_class()(file)
+    except Exception:  # noqa: BLE001 - a damaged file fails in as many ways as it has bytes
+        return "", ""
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    return text_field(reader, "general.architecture"), kinds.most_common(1)[0][0] if kinds else ""
+
+
+@lru_cache(maxsize=1)
+def known_architectures() -> tuple[str, ...]:
+    """Architectures, by GGUF's names, that transformers reads; its own list, so it grows with transformers."""
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+    theirs = {name: ours for ours, name in _TRANSFORMERS_NAMES.items()}
+    encoders = {"general", "tokenizer", "mistral", "t5", "umt5"}
+    return tuple(sorted(theirs.get(name, name) for name in set(GGUF_CONFIG_MAPPING) - encoders))
+
+
+def text_field(reader: Any, name: str) -> str:
+    """A text of the file's metadata; "" without."""
+    field = reader.fields.get(name)
+    return "" if field is None else bytes(field.parts[field.data[0]]).decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1)
+def _reader_class() -> Any:
+    """The package's reader, with arrays read in one go: texts by their lengths alone, for only the count is used."""
+    import numpy as np
+    from gguf import GGUFReader, GGUFValueType
+
+    class Reader(GGUFReader):  # type: ignore[misc]  # the base class is untyped
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+            if raw_type != GGUFValueType.ARRAY or self.byte_order != "I":
+                return super()._get_field_parts(orig_offs, raw_type)  # type: ignore[no-any-return]
+            kind, count = struct.unpack_from("<IQ", self.data, orig_offs)
+            start = orig_offs + 12
+            item = GGUFValueType(kind)
+            head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            types = [GGUFValueType.ARRAY, item]
+            if item == GGUFValueType.STRING:
+                stop = start
+                for _ in range(count):
+                    stop += 8 + struct.unpack_from("<Q", self.data, stop)[0]
+                return stop - orig_offs, [*head, np.empty(0, np.uint8)], [2] * count, types
+            if item == GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)  # type: ignore[no-any-return]
+            values = self._get(start, self.gguf_scalar_to_np[item], count)
+            if len(values) < count:
+                raise ValueError("a list ends before its last value")
+            indices = list(range(2, 2 + count))
+            return start + values.nbytes - orig_offs, [*head, *values.reshape(-1, 1)], indices, types
+
+    return Reader
+
+
+@contextmanager
+def _read_once(reader: Any, on_tensor: Callable[[int], None]) -> Iterator[None]:
+    """Lets transformers take `reader` wherever it would read the file anew, and map the names of tensors once."""
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as theirs
+
+    before = gguf.GGUFReader, gguf.get_tensor_name_map, gguf.dequantize, theirs.tqdm
+    done = 0
+
+    def dequantize(data: Any, kind: Any) -> Any:
+        nonlocal done
+        done += 1
+        on_tensor(done)
+        return before[2](data, kind)
+
+    gguf.GGUFReader = lambda _path: reader
+    gguf.get_tensor_name_map = lru_cache(maxsize=8)(gguf.get_tensor_name_map)
+    gguf.dequantize = dequantize
+    theirs.tqdm = lambda items, **_: items
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map, gguf.dequantize, theirs.tqdm = before
+
+
+def _set_splitting(tokenizer: Any, reader: Any) -> None:
+    """Splits digits one by one where the model's own tokenizer does; transformers 5.23 leaves numbers whole."""
+    if text_field(reader, "tokenizer.ggml.pre") not in _ONE_DIGIT_A_TOKEN:
+        return
+    from tokenizers import pre_tokenizers
+
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True),
+        ]
+    )

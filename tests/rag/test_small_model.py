@@ -1,0 +1,156 @@
+"""What random weights cannot show, with a real language model of 135 million weights."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_models import build_adapter
+
+from indexes.errors import Cancelled
+from rag.generators.chat_prompt import ChatPrompt
+from rag.generators.local.generator import LocalGenerator, load_local_generator
+from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
+from rag.models.home import find_model, look_around
+from rag.models.loading import load_tokenizer
+from rag.settings import GeneratorSettings
+
+pytestmark = pytest.mark.integration
+FRANCE = "What is the capital of France?"
+
+
+@pytest.fixture(scope="module")
+def folder(small_model_home: Path) -> str:
+    return find_model("smollm2-135m", small_model_home)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: str) -> object:
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def adapter(folder: str, small_model_home: Path) -> Path:
+    """A random adapter, which makes the model write nonsense."""
+    path = small_model_home / "adapters" / "noise"
+    return path if path.is_dir() else build_adapter(path, Path(folder))
+
+
+@pytest.fixture(scope="module")
+def generator(small_model_home: Path, adapter: Path) -> Iterator[LocalGenerator]:
+    """The model as it is served, with an adapter."""
+    made = load(small_model_home, "none", adapters={"noise": str(adapter)})
+    yield made
+    made.close()
+
+
+def load(home: Path, quantization: str, **settings: object) -> LocalGenerator:
+    return load_local_generator(
+        GeneratorSettings("local", "smollm2-135m", quantization, home=home, **settings)  # type: ignore[arg-type]
+    )
+
+
+def ask(generator: LocalGenerator, question: str = FRANCE, **changes: object) -> tuple[str, GenerationDone]:
+    request = GenerationRequest(question, **({"arm": "base", "max_tokens": 24} | changes))  # type: ignore[arg-type]
+    text = ""
+    for item in generator.stream(request):
+        if isinstance(item, GenerationDone):
+            return text, item
+        text += item.text
+    raise AssertionError("no end")
+
+
+def test_digits_are_tokens_one_by_one_and_blanks_come_back(tokenizer: object) -> None:
+    assert tokenizer.tokenize("in 2048 ") == ["in", "Ġ", "2", "0", "4", "8", "Ġ"]  # type: ignore[attr-defined]
+    for text in ("a  b\n\n\tc ", " x", "2^10 = 1024; 1e-5", "线程束 32", "    for (int i = 0; i < 10; ++i)\r\n"):
+        tokens = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
+        assert tokenizer.decode(tokens) == text  # type: ignore[attr-defined]
+
+
+def test_the_chat_is_chatml_with_the_models_own_system_prompt(tokenizer: object) -> None:
+    chat = ChatPrompt(tokenizer, "smollm2-135m")
+    text = tokenizer.decode(chat.message_tokens([{"role": "user", "content": "Hi"}]))  # type: ignore[attr-defined]
+    assert text == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_it_answers_and_ends_by_itself(generator: LocalGenerator) -> None:
+    text, done = ask(generator, max_tokens=64)
+    assert "Paris" in text
+    assert "<|im_end|>" not in text
+    assert done.usage.completion_tokens < 64
+    assert generator.model_name == "smollm2-135m"
+
+
+def test_a_stop_string_ends_the_answer_before_it(generator: LocalGenerator) -> None:
+    text, _ = ask(generator, stop=("Paris",))
+    assert "France" in text
+    assert "Paris" not in text
+
+
+def test_the_adapter_changes_answers_and_leaves_the_base_as_it_was(generator: LocalGenerator) -> None:
+    before, _ = ask(generator)
+    tuned, _ = ask(generator, arm="tuned", adapter="noise", max_tokens=8)
+    assert tuned != before
+    assert ask(generator)[0] == before
+
+
+def test_a_repeated_beginning_is_read_once_and_changes_nothing(small_model_home: Path) -> None:
+    question = "A warp has 32 threads. " * 20 + "How many threads does a warp have?"
+    fresh = load(small_model_home, "none", prefix_cache=False)
+    expected, done = ask(fresh, question)
+    fresh.close()
+    assert done.usage.cached_prompt_tokens == 0
+    kept = load(small_model_home, "none")
+    first, again = ask(kept, question), ask(kept, question)
+    kept.close()
+    assert again[1].usage.cached_prompt_tokens == again[1].usage.prompt_tokens - 1 > 100
+    assert first[0] == again[0] == expected
+
+
+def test_a_cancelled_answer_stops_within_two_tokens(generator: LocalGenerator) -> None:
+    pieces: list[str] = []
+    request = GenerationRequest(
+        "Count from one to a hundred.", "base", max_tokens=200, cancelled=lambda: len(pieces) >= 3
+    )
+    with pytest.raises(Cancelled):
+        for item in generator.stream(request):
+            if isinstance(item, TextPiece):
+                pieces.append(item.text)
+    assert 3 <= len(pieces) <= 5
+
+
+def test_the_right_option_is_the_likeliest(generator: LocalGenerator) -> None:
+    scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris", "Madrid", "Rome"))
+    assert max(range(4), key=scored.scores.__getitem__) == 1
+
+
+def test_passages_are_counted_by_the_models_own_tokenizer(generator: LocalGenerator) -> None:
+    assert generator.count_tokens("1234567890") == 10
+    assert generator.count_tokens("The warp") == 2
+
+
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+def test_quantization_costs_some_perplexity_and_not_the_language(small_model_home: Path, quantization: str) -> None:
+    from evals.bench.precision import window_losses
+    from rag.models.loading import load_model
+
+    folder = find_model("smollm2-135m", small_model_home)
+    perplexity = {
+        name: math.exp(statistics.fmean(window_losses(load_model(folder, quantization=name), 2, 256)))
+        for name in ("none", quantization)
+    }
+    assert 8 < perplexity["none"] < 40
+    assert 0.98 < perplexity[quantization] / perplexity["none"] < 1.4
+
+
+def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
+    found = look_around(small_model_home, ports={})
+    assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
+    assert [(each.name, each.fits) for each in found.adapters] == [("noise", ("smollm2-135m",))]
+    assert [each.here for each in found.available] == [True]
