@@ -122,7 +122,7 @@ def list_models(context: typer.Context, json_output: Json = False) -> None:
     settings = invocation.settings()
     from rag.models.home import look_around
 
-    finding = look_around(settings.home, settings.port)
+    finding = look_around(settings.home)
     Console(json_output=json_output).result(asdict(finding), _finding_lines(finding))
 
 

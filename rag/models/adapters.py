@@ -148,7 +148,7 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
     restricted = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
     if record is not None or restricted:
         return  # the base is known by its fingerprint, or the layers were chosen by number or exception
-    left_out = [module for module in _named_by(adapter, shapes) if module not in adapted]
+    left_out = [module for module in layers_meant(adapter, shapes) if module not in adapted]
     if left_out:
         raise AdapterMismatch(
             f"The adapter {name} adapts {len(adapted)} layers; {base_model} has {len(adapted) + len(left_out)} of "
@@ -157,7 +157,7 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
         )
 
 
-def _named_by(adapter: AdapterFolder, modules: Iterable[str]) -> list[str]:
+def layers_meant(adapter: AdapterFolder, modules: Iterable[str]) -> list[str]:
     """The base's layers that the adapter should adapt: by its pattern, else all of the kinds that it adapts."""
     pattern = adapter.config.get("target_modules")
     if isinstance(pattern, str) and pattern != "all-linear":

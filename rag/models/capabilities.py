@@ -134,8 +134,8 @@ def _intermediate_size(text: Any, hidden: int) -> int:
 
 def _kv_shape(text: Any, heads: int, hidden: int) -> tuple[int, int, int]:
     """(key width, value width, heads) of what the cache keeps."""
-    if getattr(text, "kv_lora_rank", None):  # latent attention: transformers caches the expanded keys and values
-        return int(text.qk_nope_head_dim + text.qk_rope_head_dim), int(text.v_head_dim), heads
+    if getattr(text, "kv_lora_rank", None):  # latent attention caches the latent as key, the turned part as value
+        return int(text.kv_lora_rank), int(text.qk_rope_head_dim), 1
     head_dim = int(getattr(text, "head_dim", None) or hidden // heads)
     kv_heads = getattr(text, "num_key_value_heads", None) or (1 if getattr(text, "multi_query", False) else heads)
     return head_dim, head_dim, int(kv_heads)

@@ -7,6 +7,7 @@ model of 135 million weights, of which 9 s remain), and a splitting rule that it
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -88,8 +89,8 @@ def open_gguf(file: Path) -> Any:
     try:
         reader = _reader_class()(file)
     except ValueError as error:
-        if "GGMLQuantizationType" in str(error):  # "99 is not a valid GGMLQuantizationType"
-            number = str(error).split()[0]
+        if "GGMLQuantizationType" in str(error):  # "np.uint32(99) is not a valid GGMLQuantizationType"
+            number = re.findall(r"\d+", str(error))[-1]
             raise ModelCannotLoad(
                 f"{file} holds tensors of type {number}, which is not known here.", hint=_UNKNOWN_TYPE_HINT
             ) from error
@@ -126,10 +127,11 @@ def describe_gguf(file: Path) -> tuple[str, str]:
 def known_architectures() -> tuple[str, ...]:
     """Architectures, by GGUF's names, that transformers reads; its own list, so it grows with transformers."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
 
     theirs = {name: ours for ours, name in _TRANSFORMERS_NAMES.items()}
     encoders = {"general", "tokenizer", "mistral", "t5", "umt5"}
-    return tuple(sorted(theirs.get(name, name) for name in set(GGUF_CONFIG_MAPPING) - encoders))
+    return tuple(sorted(theirs.get(name, name) for name in {*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS} - encoders))
 
 
 def text_field(reader: Any, name: str) -> str:

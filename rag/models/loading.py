@@ -195,10 +195,12 @@ def _agreed_quantization(name: str, config: Any, wanted: str) -> str:
 
 
 def _check_room(name: str, config: Any, quantization: str, device: str, dtype_bytes: int) -> None:
-    needed = estimate_memory(config, quantization=quantization, context_tokens=1, dtype_bytes=dtype_bytes).weights_bytes
-    free = free_memory_bytes(device)
+    estimate = estimate_memory(config, quantization=quantization, context_tokens=1, dtype_bytes=dtype_bytes)
+    needed, free = estimate.weights_bytes, free_memory_bytes(device)
     if needed > free:
         smaller = "Use a smaller model" if quantization == "nf4" else "Use --quantization nf4, or a smaller model"
+        if 2 * estimate.expert_parameters > estimate.num_parameters:
+            smaller = "Its experts stay in 16 bits here: serve it with an engine and --generator remote"
         raise DoesNotFitInMemory(
             f"{name} needs {needed / 2**30:.1f} GiB for its weights ({quantization}); "
             f"{free / 2**30:.1f} GiB are free on {device}.",

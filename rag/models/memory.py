@@ -33,6 +33,7 @@ class MemoryEstimate:
         optimizer_bytes: gradients and the two Adam moments of the adapter, float32 each (0 without training).
         activation_bytes: other tensors that one step keeps.
         num_parameters, trainable_parameters: of the base model, of the adapter.
+        expert_parameters: of a mixture's experts; transformers holds them as one block that is never quantized.
     """
 
     weights_bytes: int
@@ -43,6 +44,7 @@ class MemoryEstimate:
     total_bytes: int
     num_parameters: int
     trainable_parameters: int
+    expert_parameters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class _Shapes:
     linear_parameters: int
     linear_outputs: int
     other_parameters: int
+    expert_parameters: int
     lora_width: int
     widest_linear: int
 
@@ -106,6 +109,7 @@ def estimate_memory(
         total_bytes=weights + kv + adapter + optimizer + activations,
         num_parameters=shapes.linear_parameters + shapes.other_parameters,
         trainable_parameters=trainable,
+        expert_parameters=shapes.expert_parameters,
     )
 
 
@@ -144,11 +148,13 @@ def _read_shapes(config: Any) -> _Shapes:
     model.tie_weights()
     layers = [module for _, module in linear_layers(model)]
     linear = sum(layer.weight.numel() for layer in layers)
-    total = sum(parameter.numel() for parameter in {id(p): p for p in model.parameters()}.values())
+    parameters = {id(p): p for p in model.parameters()}.values()
+    total = sum(parameter.numel() for parameter in parameters)
     return _Shapes(
         linear_parameters=linear,
         linear_outputs=sum(layer.out_features for layer in layers),
         other_parameters=total - linear,
+        expert_parameters=sum(parameter.numel() for parameter in parameters if parameter.dim() == 3),
         lora_width=sum(layer.in_features + layer.out_features for layer in layers),
         widest_linear=max((layer.weight.numel() for layer in layers), default=0),
     )

@@ -37,6 +37,19 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     assert ("--json" in text) == (command != "serve")
 
 
+def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
+    assert run(["models", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"models", "adapters", "engines", "available"} == set(found)
+    assert [(each["name"], each["here"]) for each in found["available"]] == [("smollm2-135m", False)]
+    assert run(["models"]) == 0
+    assert "can be fetched (coalesce models get):\n  smollm2-135m  Apache-2.0  93 MB" in capsys.readouterr().out
+    assert run(["models", "get", "nobody-1t"]) == 1
+    assert "There is no model 'nobody-1t' to fetch" in capsys.readouterr().err
+    assert run(["ask", "q", "--model", "smollm2-135m"]) == 1
+    assert "coalesce models get smollm2-135m" in capsys.readouterr().err
+
+
 @pytest.mark.integration
 def test_help_imports_nothing_heavy():
     code = f"import sys, api.cli as c; c.run(['ask', '--help']); print([m for m in {HEAVY} if m in sys.modules])"

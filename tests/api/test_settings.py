@@ -9,6 +9,7 @@ import pytest
 from api.configuration import AREAS, configuration_page
 from api.settings import CoalesceSettings, load_settings, parse_pair
 from indexes.errors import InvalidInput
+from rag.assemble import resolve_kind
 
 
 def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
@@ -17,6 +18,11 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monke
     monkeypatch.setenv("COALESCE_HOST", "127.0.0.3")
     settings = load_settings({"home": tmp_path, "port": 3333, "host": None})
     assert (settings.port, settings.host, settings.candidates, settings.max_queue) == (3333, "127.0.0.3", 7, 16)
+
+
+def test_auto_is_local_where_a_model_is_named(tmp_path):
+    assert resolve_kind(load_settings({"home": tmp_path}).rag.generator) == "extractive"
+    assert resolve_kind(load_settings({"home": tmp_path, "model": "m"}).rag.generator) == "local"
 
 
 def test_the_environment_names_the_home_whose_file_is_read(tmp_path, monkeypatch):

@@ -252,6 +252,42 @@ def test_a_damaged_adapter_is_refused(tmp_path: Path, tiny_adapter: Path) -> Non
         read_adapter(copy)
 
 
+LATENT = {
+    "kv_lora_rank": 24, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "first_k_dense_replace": 1, "num_key_value_heads": 8, "head_dim": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [("qwen3", {}), ("deepseek_v2", LATENT), ("deepseek_v3", LATENT), ("mixtral", {"num_local_experts": 4})],
+)
+def test_keys_and_values_take_what_the_estimate_says(family: str, shape: dict[str, int]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    numbers = {
+        "vocab_size": 64, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    } | shape  # fmt: skip
+    config = AutoConfig.for_model(family, **numbers)
+    with torch.inference_mode():
+        cache = AutoModelForCausalLM.from_config(config)(torch.tensor([list(range(10))]), use_cache=True)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.past_key_values.layers)
+    assert read_capabilities(config).kv_bytes(10, dtype_bytes=4) == held
+
+
+def test_a_mixture_that_does_not_fit_is_sent_to_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixture = build_model(tmp_path / "mixture", family="mixtral", num_local_experts=8)
+    estimate = estimate_memory(load_config(str(mixture)), quantization="nf4")
+    assert estimate.expert_parameters == 3 * 8 * 3 * 128 * 256
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda _: 1 << 20)
+    with pytest.raises(DoesNotFitInMemory) as error:
+        load_model(str(mixture), quantization="nf4")
+    assert "experts stay in 16 bits" in error.value.hint
+
+
 def test_one_width_per_layer_counts_as_the_widest() -> None:
     from transformers import AutoConfig
 
