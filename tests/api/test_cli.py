@@ -46,7 +46,7 @@ def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
     assert "can be fetched (coalesce models get):\n  smollm2-135m  Apache-2.0  93 MB" in capsys.readouterr().out
     assert run(["models", "get", "nobody-1t"]) == 1
     assert "There is no model 'nobody-1t' to fetch" in capsys.readouterr().err
-    assert run(["ask", "q", "--model", "smollm2-135m"]) == 1
+    assert run(["memory", "--model", "smollm2-135m"]) == 1
     assert "coalesce models get smollm2-135m" in capsys.readouterr().err
 
 
