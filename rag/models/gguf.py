@@ -8,6 +8,7 @@ model of 135 million weights, of which 9 s remain), and a splitting rule that it
 from __future__ import annotations
 
 import re
+import shutil
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import is_disk_full
-from indexes.errors import CoalesceError
-from rag.errors import ModelCannotLoad, first_line
+from indexes.errors import CoalesceError, StorageFull
+from rag.errors import DoesNotFitInMemory, ModelCannotLoad, first_line
+from rag.models.devices import free_memory_bytes
 
 Progress = Callable[[str, int, int], None]
 """Takes a step's name, how much of it is done, and how much there is."""
@@ -38,8 +40,10 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
 
     Raises:
         ModelCannotLoad: the file is cut short or damaged, or its architecture or a tensor's type cannot be read.
+        StorageFull, DoesNotFitInMemory: too little room for the converted weights.
     """
     reader = open_gguf(file)
+    _check_room(file, folder, 2 * sum(int(tensor.n_elements) for tensor in reader.tensors))
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging as transformers_logging
 
@@ -67,6 +71,20 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+def _check_room(file: Path, folder: Path, needed_bytes: int) -> None:
+    needed = f"{file} needs {needed_bytes / 1e6:,.0f} MB"
+    if (free := shutil.disk_usage(folder).free) < needed_bytes:
+        raise StorageFull(
+            f"{needed} in {folder.parent} once it is converted; {free / 1e6:,.0f} MB are free.",
+            hint="Free some space, or name another home with --home.",
+        )
+    if (free := free_memory_bytes("cpu")) < needed_bytes:
+        raise DoesNotFitInMemory(
+            f"{needed} of memory to be converted; {free / 1e6:,.0f} MB are free.",
+            hint="Serve it with llama.cpp and use --generator remote, or take a smaller model.",
+        )
 
 
 def open_gguf(file: Path) -> Any:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,6 @@ def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
         if folder.is_dir() and _read_origin(folder) != origin:
             shutil.rmtree(folder)
         if not folder.is_dir():
-            _check_space(home, 2 * file.stat().st_size, file.name)
             with new_folder(folder) as target:
                 convert_gguf(file, target, progress)
                 _write_origin(target, origin)
@@ -240,7 +240,7 @@ def _locked(home: Path, name: str) -> Iterator[None]:
     except OSError as error:
         raise HomeNotWritable(f"{models} cannot be made: {error.strerror}.", hint="Name another --home.") from error
     with FileLock(home / "locks" / f"model-{name}.lock"):
-        for left in models.glob(f".{name}.*.part"):
+        for left in models.glob(f".{escape(name)}.*.part"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
         yield
 
