@@ -381,6 +381,11 @@ class Catalog:
         nodes = {node.rowid: node for node in found}
         return [Hit(nodes[rowid], score) for rowid, score in ranked]
 
+    def count_terms(self, terms: Sequence[str], most: int) -> dict[str, int]:
+        """How many nodes hold each of these terms, counted up to `most`."""
+        with self._database.reading() as connection:
+            return lexical.counts(connection, terms, most)
+
     def check_filters(self, filters: Filters) -> None:
         """Raises NotFound when a filter names a document that is not there."""
         if not filters.document_ids:

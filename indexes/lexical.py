@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,7 +44,10 @@ _RANKING = (
 )
 # The plus keeps SQLite from running the whole query again for each of these rows.
 _RARE_RANKING = _RANKING.where(text("+rowid IN (SELECT rowid FROM lexical WHERE lexical MATCH :rare)"))
-_COUNT = text("SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH :term LIMIT :most)")
+_COUNTS = text(
+    "SELECT asked.value, (SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH asked.value LIMIT :most)) "
+    "FROM json_each(:terms) AS asked"
+)
 
 
 def create_with(tables: MetaData) -> None:
@@ -93,6 +97,13 @@ def ranking_among(
     return _ranked(connection, _RANKING.where(*conditions), _quoted(query), top_k)
 
 
+def counts(connection: Connection, terms: Sequence[str], most: int) -> dict[str, int]:
+    """How many rows hold each of these terms, counted up to `most`."""
+    quoted = {f'"{term}"': term for term in terms if '"' not in term}
+    found = connection.execute(_COUNTS, {"terms": json.dumps(list(quoted)), "most": most})
+    return {quoted[asked]: count for asked, count in found}
+
+
 def _ranked(
     connection: Connection, statement: Select[Any], terms: Sequence[str], top_k: int, **values: str
 ) -> list[tuple[int, float]]:
@@ -109,7 +120,7 @@ def _quoted(query: Sequence[str]) -> list[str]:
 
 def _rare_terms(connection: Connection, terms: Sequence[str], most: int) -> Sequence[str]:
     """The rarest of the terms, at least one, that together occur in at most `most` rows."""
-    occurs = {term: connection.scalars(_COUNT, {"term": term, "most": most + 1}).one() for term in terms}
+    occurs = {f'"{term}"': count for term, count in counts(connection, [one[1:-1] for one in terms], most + 1).items()}
     # A term that occurs nowhere narrows nothing.
     ordered = sorted((term for term in terms if occurs[term]), key=lambda term: occurs[term])
     kept: list[str] = []

@@ -238,6 +238,10 @@ class Library:
         self._catalog.check_filters(filters)
         return self._catalog.lexical(query_terms(query), top_k, filters)
 
+    def count_terms(self, terms: Sequence[str], most: int = 1000) -> dict[str, int]:
+        """How many nodes hold each of these terms of `indexes.words`, counted up to `most`."""
+        return self._catalog.count_terms(terms, most)
+
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """Nodes by id, in the order asked. Raises NotFound."""
         return self._catalog.nodes_by_id(node_ids)

@@ -43,10 +43,13 @@ class MarkerFilter:
     """Lets an answer through piece by piece, without markers that name no passage.
 
     `[1, 2]` becomes `[1][2]`. At most the few characters of an unfinished marker are held back between pieces.
+
+    Args:
+        numbers: what each passage is called in the answer, in order: passage 2 of `[4, 1]` becomes `[1]`.
     """
 
-    def __init__(self, num_passages: int) -> None:
-        self._num_passages = num_passages
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
         self._held = ""
         self._code = _CodeState()
 
@@ -75,7 +78,8 @@ class MarkerFilter:
             if character == "[" and not self._code.inside and not self._code.after_word:
                 match = _MARKER.match(text, position) or _GROUP.match(text, position)
                 if match:
-                    kept = [n for n in map(int, re.findall(r"\d+", match.group())) if 1 <= n <= self._num_passages]
+                    named = map(int, re.findall(r"\d+", match.group()))
+                    kept = [self._numbers[n - 1] for n in named if 1 <= n <= len(self._numbers)]
                     if not kept and out and out[-1] in " \t":
                         out.pop()
                     out.extend(f"[{number}]" for number in dict.fromkeys(kept))
@@ -90,7 +94,7 @@ class MarkerFilter:
 
 def without_markers(text: str) -> str:
     """`text` without bracketed numbers outside code: a book's own references would read as markers."""
-    markers = MarkerFilter(0)
+    markers = MarkerFilter(())
     return markers.feed(text) + markers.finish()
 
 

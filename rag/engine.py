@@ -6,10 +6,13 @@ deltas joined are the answer. Errors are raised, not yielded. The engine holds n
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
 from types import GeneratorType
 
 from indexes.errors import Cancelled, InvalidInput
@@ -18,7 +21,7 @@ from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import EvidenceJudge, not_found
+from rag.evidence import EvidenceJudge, Judgement, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -30,8 +33,10 @@ from rag.generators.protocol import (
     TextPiece,
 )
 from rag.glossary import note_on_english
+from rag.messages import parts_of
 from rag.passages import PassageBudget, select_passages
 from rag.question import (
+    MOST_PASSAGES,
     admit,
     check_filters,
     check_question,
@@ -39,8 +44,11 @@ from rag.question import (
     choose_adapter,
     clean_text,
 )
-from rag.retrieval import HybridRetriever, Retrieval, prepare_query
+from rag.question_kind import kind_of as question_kind
+from rag.replies import left_undone, not_understood, reply_to
+from rag.retrieval import RESCORED, HybridRetriever, Retrieval, prepare_query
 from rag.types import (
+    EVIDENCE,
     RETRIEVING_ARMS,
     TUNED_ARMS,
     Answer,
@@ -61,8 +69,22 @@ from rag.types import (
 )
 
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
+_BLOCK = re.compile(r"[-|`$]")
+"""Begins a list, table, listing or formula."""
+SEVERAL_TOKENS = 133
+"""Longest answer to all questions of one message together, about 100 words; a listing is not bounded."""
+_SAID = GenerationDone(Usage(), 0.0, 0)
 _UNCITED = "The answer names no passage of the books; check it before you rely on it."
 _UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of several questions: its request, what to say instead of answering it, and its passages' numbers."""
+
+    request: GenerationRequest
+    refusal: str | None
+    numbers: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -70,7 +92,9 @@ class _Prepared:
     """A question ready to be written about.
 
     Attributes:
-        refusal: what to say instead of answering; None when the generator is asked.
+        refusal: what to say instead of answering; None when the question is answered.
+        said: the answer, where no generator has to write it.
+        parts: the questions of a message that asks several, each answered alone.
         notes: sentences beside the answer, in the order in which they are read.
         doubt: the one of them that says that the books may not answer; a refusal says so itself.
     """
@@ -80,6 +104,8 @@ class _Prepared:
     refusal: str | None = None
     notes: list[str] = field(default_factory=list)
     doubt: str | None = None
+    said: tuple[TextPiece, ...] = ()
+    parts: tuple[_Part, ...] = ()
 
     @property
     def note(self) -> str | None:
@@ -171,14 +197,14 @@ class AnswerEngine:
         started = time.perf_counter()
         question, request = self._admit(question, cancelled or (lambda: False))
         prepared = self._prepare(question, request, passages)
-        request, refusal, found = prepared.request, prepared.refusal, prepared.request.passages
+        request, found = prepared.request, prepared.request.passages
         retrieved = time.perf_counter()
         if request.cancelled():
             raise Cancelled("the question was withdrawn")
         yield PassagesFound(found, prepared.evidence, prepared.note)
 
         written = _Written()
-        for piece in self._write(request) if refusal is None else (TextPiece(refusal), _REFUSED):
+        for piece in self._pieces(prepared):
             if isinstance(piece, TextPiece):
                 written.add(piece)
                 yield TextDelta(piece.text)
@@ -187,7 +213,7 @@ class AnswerEngine:
             else:
                 done = piece
         ended = time.perf_counter()
-        if done.passages_used is not None and refusal is None:
+        if done.passages_used is not None and not prepared.parts:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
         citations = () if done.refused else resolve(written.text, found, written.quoted)
         if done.refused and prepared.doubt:
@@ -328,17 +354,122 @@ class AnswerEngine:
             return _Prepared(replace(request, passages=tuple(passages), standalone_question=query.english))
         if question.arm not in RETRIEVING_ARMS:
             return _Prepared(request)
+        earlier = self._earlier(question)
+        reply = reply_to(question, earlier, request.turns, self.library, writes=self._writes)
+        if reply is not None:
+            request = replace(request, passages=reply.passages)
+            return _Prepared(request, notes=[*filter(None, [reply.note])], said=reply.pieces)
+        parts = parts_of(question.text)
+        if len(parts) > 1:
+            return self._prepare_parts(question, request, parts)
         retrieval, found = self._find(question.text, question.top_k, question.filters, request.turns)
         query = retrieval.query
         judged = self._judge.judge(retrieval, self.library, answer_anyway=question.answer_anyway)
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
         english = note_on_english(query.standalone, [passage.text for passage in found])
-        notes = [*query.notes, *filter(None, [english, judged.note])]
-        return _Prepared(request, judged.evidence, judged.refusal, notes, judged.note)
+        if query.asks_for_more:
+            request = replace(request, said=" ".join(turn.answer for turn in request.turns))
+        unread = None if self._writes else left_undone(query.text)
+        notes = [*query.notes, *filter(None, [english, unread, judged.note])]
+        refusal = judged.refusal
+        if refusal is not None:
+            refusal = not_understood(query.standalone, self.library) or refusal
+        return _Prepared(request, judged.evidence, refusal, notes, judged.note)
 
-    def _write(self, request: GenerationRequest) -> Iterator[Item]:
-        """The generator's text without markers that name no passage, then its figures; an empty text is refused."""
-        markers = MarkerFilter(len(request.passages))
+    @property
+    def _writes(self) -> bool:
+        """Whether the generator is a language model."""
+        return "base" in self.generator.arms
+
+    def _earlier(self, question: Question) -> tuple[Answer, ...]:
+        if question.conversation_id is None:
+            return ()
+        return self.conversations.of(question.owner).answers(question.conversation_id)
+
+    def _prepare_parts(self, question: Question, request: GenerationRequest, parts: Sequence[str]) -> _Prepared:
+        """Several questions: each is searched for and judged alone, and a later one may refer to an earlier one.
+
+        A language model is given all of it at once.
+        """
+        turns = list(request.turns)
+        retrievals = []
+        for part in parts:
+            retrievals.append(self._retriever.search(part, question.filters, turns))
+            turns.append(Turn(part, ""))
+        best_first = [hit for hits in zip_longest(*(one.hits for one in retrievals)) for hit in hits if hit is not None]
+        top_k = min(question.top_k * len(parts), MOST_PASSAGES)
+        found = select_passages(best_first, self.library, top_k, self._budget)
+        judged = [self._judge.judge(one, self.library, answer_anyway=question.answer_anyway) for one in retrievals]
+        evidence = max((one.evidence for one in judged), key=EVIDENCE.index)
+        refusal = None if any(one.refusal is None for one in judged) else judged[0].refusal
+        doubt = next((one.note for one in judged if one.note), None)
+        notes = list(dict.fromkeys([*(note for one in retrievals for note in one.query.notes), *filter(None, [doubt])]))
+        request = replace(
+            request, passages=found, standalone_question=" ".join(one.query.english for one in retrievals)
+        )
+        prepared = _Prepared(request, evidence, refusal, notes, doubt)
+        if refusal is None and not self._writes:
+            prepared.parts = tuple(map(partial(self._part, request, len(parts)), retrievals, judged))
+        return prepared
+
+    def _part(self, request: GenerationRequest, of: int, retrieval: Retrieval, judged: Judgement) -> _Part:
+        """One question of several, with those of all passages that it found itself, in its own order."""
+        rank = {hit.node.node_id: place for place, hit in enumerate(retrieval.hits)}
+        ranks = {
+            number: min((rank.get(part.node_id, RESCORED) for part in passage.parts), default=RESCORED)
+            for number, passage in enumerate(request.passages, 1)
+        }
+        numbers = sorted((number for number in ranks if ranks[number] < RESCORED), key=lambda number: ranks[number])
+        query = retrieval.query
+        bound = request.max_tokens and max(request.max_tokens // of, 1)
+        if bound is None and question_kind(query.text) != "code":
+            bound = SEVERAL_TOKENS // of
+        passages = tuple(request.passages[number - 1] for number in numbers)
+        request = replace(request, question=query.text, standalone_question=query.english, passages=passages)
+        return _Part(replace(request, max_tokens=bound), judged.refusal, tuple(numbers))
+
+    def _pieces(self, prepared: _Prepared) -> Iterator[Item]:
+        """The answer's text in pieces, then its figures."""
+        if prepared.refusal is not None:
+            yield TextPiece(prepared.refusal)
+            yield _REFUSED
+        elif prepared.said:
+            yield from prepared.said
+            yield _SAID
+        elif prepared.parts:
+            yield from self._write_parts(prepared.parts)
+        else:
+            yield from self._write(prepared.request)
+
+    def _write_parts(self, parts: Sequence[_Part]) -> Iterator[Item]:
+        """The answers to several questions, numbered; together refused only where each of them is."""
+        ends: list[GenerationDone] = []
+        for number, part in enumerate(parts, 1):
+            gap = "\n\n" if number > 1 else ""
+            lead = f"{gap}**{number}.** "
+            refused = (TextPiece(part.refusal or ""), _REFUSED)
+            for piece in refused if part.refusal else self._write(part.request, part.numbers):
+                if isinstance(piece, GenerationDone):
+                    ends.append(piece)
+                elif isinstance(piece, TextPiece):
+                    block = bool(lead) and _BLOCK.match(piece.text) is not None
+                    yield replace(piece, text=f"{lead.rstrip()}\n\n{piece.text}" if block else lead + piece.text)
+                    lead = ""
+        yield GenerationDone(
+            Usage(sum(end.usage.prompt_tokens for end in ends), 0, sum(end.usage.completion_tokens for end in ends)),
+            max(end.tokens_per_s for end in ends),
+            max(end.peak_memory_bytes for end in ends),
+            refused=all(end.refused for end in ends),
+        )
+
+    def _write(self, request: GenerationRequest, numbers: Sequence[int] | None = None) -> Iterator[Item]:
+        """The generator's text without markers that name no passage, then its figures; an empty text is refused.
+
+        Args:
+            numbers: what the request's passages are called in the answer; None is 1, 2, 3.
+        """
+        numbers = numbers or range(1, len(request.passages) + 1)
+        markers = MarkerFilter(numbers)
         done: GenerationDone | None = None
         empty = True
         pieces = self.generator.stream(request)
@@ -351,7 +482,8 @@ class AnswerEngine:
                     yield piece
                 elif text := markers.feed(piece.text):
                     empty = False
-                    yield replace(piece, text=text)
+                    quoted = piece.quoted and replace(piece.quoted, passage=numbers[piece.quoted.passage - 1])
+                    yield TextPiece(text, quoted)
         finally:
             if isinstance(pieces, GeneratorType):
                 pieces.close()

@@ -12,6 +12,7 @@ from indexes.types import Document, Filters
 from rag.conversations import ConversationStore
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationRequest, Generator
+from rag.messages import has_words
 from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, Turn
 
 MOST_CHARACTERS = 20_000
@@ -70,7 +71,7 @@ def check_question(question: Question) -> Question:
     """The question with its text cleaned.
 
     Raises:
-        InvalidInput: empty text, control characters, an unknown arm, `top_k` or `max_tokens` out of range, bad
+        InvalidInput: text without words, control characters, an unknown arm, `top_k` or `max_tokens` out of range, bad
             filters, a sampling setting out of range, an empty stop string.
         TooLarge: too many characters.
     """
@@ -88,7 +89,10 @@ def check_question(question: Question) -> Question:
     pages = question.filters.pages
     if pages is not None and not 1 <= pages[0] <= pages[1]:
         raise InvalidInput(f"pages {pages[0]}-{pages[1]} cannot be", hint="give first and last page, from 1")
-    return replace(question, text=clean_text(question.text))
+    text = clean_text(question.text)
+    if not has_words(text):
+        raise InvalidInput(f"there are no words in the question {text[:40]!r}", hint="ask in at least one word")
+    return replace(question, text=text)
 
 
 def check_top_k(top_k: int) -> None:

@@ -21,11 +21,22 @@ from pathlib import PurePath
 from typing import Any
 
 from indexes.types import Chapter, Document, Filters, Hit, StoredNode
-from indexes.words import count_words, is_chinese, terms_of
+from indexes.words import count_words, index_terms, is_chinese, is_identifier, terms_of
 from rag.errors import ModelCannotLoad
 from rag.glossary import translate_terms
+from rag.messages import (
+    MOST_SEARCHED_CHARACTERS,
+    asks_for_more,
+    code_in,
+    names_in,
+    only_about_code,
+    refers_to_earlier,
+    standing_question,
+    without_style,
+)
 from rag.question import whole_number
 from rag.settings import RetrievalSettings
+from rag.spelling import correct
 from rag.types import SearchableLibrary, Turn
 
 RRF_CONSTANT = 10.0
@@ -42,13 +53,11 @@ WINDOW_CHARACTERS = 160
 
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
 _NOT_A_LETTER = re.compile(r"[\W_]+")
-_POINTS_BACK = re.compile(
-    r"\b(it|its|they|them|their|this|that|these|those|he|she|same|such|former|latter|above|previous|one|ones)\b"
-    r"|^(and|but|so|or|then|also|why|how so|what about|how about|what if|any|more|another|else)\b"
-    r"|它|他们|它们|这|那|该|上述|前者|后者|刚才|为什么呢|还有|呢[？?]?$",
-    re.IGNORECASE,
-)
-_FEW_STEMS = 6
+_READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
+_SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
+_FROM_CODE = ("Searched for the names in your code: {words}.", "按您代码中的名称搜索：{words}。")
+_BEGINNING = ("Only the beginning of the message was searched for.", "只按消息的开头部分进行了搜索。")
+_NAMES_SEARCHED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class Query:
         lexical: text for the lexical index.
         english: the question in English words, for comparing with English sentences; else `standalone`.
         notes: what a reader should know about how the question was understood; they go into `Answer.note`.
+        asks_for_more: whether it is a follow-up without words of its own, so that nothing should be said again.
     """
 
     text: str
@@ -70,6 +80,7 @@ class Query:
     lexical: str
     english: str
     notes: tuple[str, ...] = ()
+    asks_for_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,7 @@ class HybridRetriever:
             turns: earlier exchanges, oldest first; used when the question refers to them.
         """
         text, filters = split_inline_filters(question, filters, self._library)
-        query = prepare_query(text, turns)
+        query = prepare_query(text, turns, library=self._library)
         dense = self._library.dense(query.dense, self._candidates, filters)
         lexical = self._library.lexical(query.lexical, self._candidates, filters)
         hits = rescore(query.english, fuse(lexical, dense))
@@ -118,13 +129,34 @@ class HybridRetriever:
         return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
 
 
-def prepare_query(text: str, turns: Sequence[Turn] = ()) -> Query:
+def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableLibrary | None = None) -> Query:
     """The searches for a question, after the earlier question where it refers to that one.
 
     Args:
         turns: earlier exchanges of the conversation, oldest first.
+        library: corrects misspelt words, and says which names of pasted code can be found.
     """
-    standalone = f"{turns[-1].question} {text}" if turns and refers_to_earlier(text) else text
+    searched, names = _without_code(text, library)
+    chinese = is_chinese(text)
+    notes = [_FROM_CODE[chinese].format(words=", ".join(names))] if names else []
+    if len(searched) > MOST_SEARCHED_CHARACTERS:
+        searched = searched[:MOST_SEARCHED_CHARACTERS]
+        notes.append(_BEGINNING[chinese])
+    own = standalone = without_style(searched)
+    standing = ""
+    if turns and refers_to_earlier(standalone) and (standing := standing_question(turns, standalone)):
+        standalone = f"{standing} {standalone}"
+        notes.append(_READ_WITH[chinese].format(asked=standing))
+    if library is not None:
+        spelled = correct(standalone, library)
+        standalone = spelled.text
+        if spelled.corrections:
+            notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))
+    query = _query_of(text, standalone)
+    return replace(query, notes=tuple(notes), asks_for_more=bool(standing) and asks_for_more(own))
+
+
+def _query_of(text: str, standalone: str) -> Query:
     if not is_chinese(standalone):
         return Query(text, standalone, standalone, standalone, standalone)
     english = translate_terms(standalone)
@@ -137,10 +169,17 @@ def prepare_query(text: str, turns: Sequence[Turn] = ()) -> Query:
     )
 
 
-def refers_to_earlier(text: str) -> bool:
-    """Whether a follow-up question is too short, or points back too much, to be searched for alone."""
-    stems = len(terms_of(translate_terms(text) if is_chinese(text) else text).pieces)
-    return stems < 2 or (stems <= _FEW_STEMS and bool(_POINTS_BACK.search(text)))
+def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tuple[str, ...]]:
+    """What to search for of a message with pasted code: its own words and the names that the library holds."""
+    prose, code = code_in(text)
+    if not code or library is None:
+        return text, ()
+    terms = {name: index_terms(name)[0] for name in names_in(code) if len(name) > 2 and index_terms(name)}
+    counts = library.count_terms(list(dict.fromkeys(terms.values())))
+    held = [name for name, term in terms.items() if counts[term] and is_identifier(name)]
+    names = tuple(sorted(held, key=lambda name: counts[terms[name]])[:_NAMES_SEARCHED])
+    searched = " ".join(filter(None, ["" if only_about_code(prose) else prose, *names]))
+    return searched or text, names
 
 
 def split_inline_filters(question: str, filters: Filters, library: SearchableLibrary) -> tuple[str, Filters]:
@@ -158,7 +197,7 @@ def split_inline_filters(question: str, filters: Filters, library: SearchableLib
             found = [d.document_id for d in documents if _names_book(wanted, d)]
             book_ids.extend(found)
         else:
-            found = [wanted] if any(_chapters(wanted, library.chapters(d.document_id)) for d in documents) else []
+            found = [wanted] if any(chapters_named(wanted, library.chapters(d.document_id)) for d in documents) else []
             chapter_tags.extend(found)
         if found:
             kept.append(question[position : match.start()])
@@ -180,7 +219,8 @@ def _names_book(wanted: str, document: Document) -> bool:
     return bool(plain) and any(plain in _plain(name) for name in names)
 
 
-def _chapters(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
+def chapters_named(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
+    """The chapters with this number, or whose title holds these words."""
     number = whole_number(wanted)
     if number is not None:
         return [chapter for chapter in chapters if chapter.ordinal == number]
@@ -199,7 +239,7 @@ def _titles(
             continue
         for document in documents:
             if not filters.document_ids or document.document_id in filters.document_ids:
-                found.extend(chapter.title for chapter in _chapters(tag, library.chapters(document.document_id)))
+                found.extend(chapter.title for chapter in chapters_named(tag, library.chapters(document.document_id)))
     return tuple(dict.fromkeys(found))
 
 

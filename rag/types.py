@@ -20,6 +20,7 @@ TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
 Evidence: TypeAlias = Literal["strong", "weak", "none"]
 """How sure the search is that the passages answer the question."""
+EVIDENCE: tuple[Evidence, ...] = ("strong", "weak", "none")
 Finish: TypeAlias = Literal["stop", "length"]
 
 
@@ -39,6 +40,10 @@ class SearchableLibrary(Protocol):
         """The `top_k` nodes that match the query's terms best."""
         ...
 
+    def count_terms(self, terms: Sequence[str], most: int = 1000) -> dict[str, int]:
+        """How many nodes hold each of these terms of `indexes.words`, counted up to `most`."""
+        ...
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors, float32 `(len(texts), dim)`."""
         ...
@@ -49,6 +54,10 @@ class SearchableLibrary(Protocol):
 
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """The nodes with these ids, in the order asked."""
+        ...
+
+    def nodes_of(self, document_id: str) -> list[StoredNode]:
+        """All nodes of a book in order. Raises NotFound."""
         ...
 
     def document(self, document_id: str) -> Document:

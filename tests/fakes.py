@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from indexes.errors import Cancelled, NotFound
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
+from indexes.words import index_terms
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.types import Arm, Passage, Usage
@@ -148,6 +149,10 @@ class FakeLibrary:
         shared = [len(asked & words_of(" ".join((*node.heading_path, node.text)))) for node in nodes]
         return [hit for hit in self._best(nodes, np.array(shared, float), top_k) if hit.score > 0]
 
+    def count_terms(self, terms: Sequence[str], most: int = 1000) -> dict[str, int]:
+        held = [set(index_terms(" ".join((*node.heading_path, node.text)))) for node in self.nodes]
+        return {term: min(sum(term in node for node in held), most) for term in terms}
+
     def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
         return [
             other
@@ -158,6 +163,9 @@ class FakeLibrary:
     def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
         by_id = {node.node_id: node for node in self.nodes}
         return [by_id[node_id] for node_id in node_ids if node_id in by_id]
+
+    def nodes_of(self, document_id: str) -> list[StoredNode]:
+        return [node for node in self.nodes if node.document_id == document_id]
 
     def documents(self) -> list[Document]:
         titles = {node.document_id: node.title for node in self.nodes}

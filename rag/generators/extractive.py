@@ -169,7 +169,7 @@ class ExtractiveGenerator:
         started = time.perf_counter()
         kind = kind_of(request.question)
         question = request.standalone_question or request.question
-        units = self.choose(question, request.passages, request.max_tokens, kind=kind)
+        units = self.choose(question, request.passages, request.max_tokens, kind=kind, said=request.said)
         pieces = _pieces(units, request)
         written = 0
         for piece in _until_stop(pieces, request.stop) if request.stop else pieces:
@@ -192,6 +192,7 @@ class ExtractiveGenerator:
         max_tokens: int | None = None,
         *,
         kind: QuestionKind | None = None,
+        said: str = "",
     ) -> list[Unit]:
         """The chosen sentences, listings and tables, the best one first.
 
@@ -199,12 +200,19 @@ class ExtractiveGenerator:
             question: in the language of the passages.
             max_tokens: longest answer, where that is shorter than what the kind of question needs.
             kind: of the question in the user's words, where those are other than `question`.
+            said: an earlier answer, whose sentences are left out as long as others are left.
         """
         book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
         kind = kind or kind_of(question)
         bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
         choice = _Choice(book, kind, bound)
-        choice.fill(_with_definitions(self._reader.read(question, passages), subject_of(question)), question)
+        scored = self._reader.read(question, passages)
+        if said:
+            said = " ".join(said.split())
+            scored = [
+                item for item in scored if _spoken(item.unit, passages[item.unit.passage].format) not in said
+            ] or scored
+        choice.fill(_with_definitions(scored, subject_of(question)), question)
         return [book[place] for run in choice.runs for place in run]
 
     def close(self) -> None:
@@ -487,10 +495,14 @@ def _say(unit: Unit, before: Unit | None, book_format: str) -> TextPiece:
     elif kind == "table":
         said = f"{as_markdown(unit.text, book_format)}\n\n{marker}"
     else:
-        text = as_markdown(" ".join(without_markers(unit.text).split()), book_format)
-        said = f"{'- ' if kind == 'item' else ''}{text} {marker}"
+        said = f"{'- ' if kind == 'item' else ''}{_spoken(unit, book_format)} {marker}"
     quoted = Quoted(unit.passage + 1, unit.start, unit.end)
     return TextPiece(_separator(before, unit) + said, quoted)
+
+
+def _spoken(unit: Unit, book_format: str) -> str:
+    """A sentence as an answer has it."""
+    return as_markdown(" ".join(without_markers(unit.text).split()), book_format)
 
 
 def _separator(before: Unit | None, unit: Unit) -> str:

@@ -24,6 +24,7 @@ class GenerationRequest:
             sentences; "" in arms without passages. A generator that reads `turns` does not need it.
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
+        said: what a generator of sentences should not say again, since it was not enough ('why?').
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.
@@ -41,6 +42,7 @@ class GenerationRequest:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     standalone_question: str = ""
+    said: str = ""
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
 

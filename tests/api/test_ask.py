@@ -241,3 +241,10 @@ def test_a_question_that_would_be_refused_is_answered_anyway_when_asked_so(setti
     assert (answered["refused"], answered["evidence"]) == (False, "none")
     assert answered["citations"] and "does not seem to answer" in answered["note"]
     assert answered["note"] not in answered["answer"]
+
+
+def test_a_message_without_words_is_refused_and_talk_is_answered_without_passages(shared: Live):
+    refused = shared.client.post("/v1/ask", json={"question": "?!?"})
+    assert refused.status_code == 400 and "no words" in refused.json()["error"]["message"]
+    answer = shared.client.post("/v1/ask", json={"question": "thank you!"}).json()
+    assert (answer["refused"], answer["evidence"], answer["passages"], answer["citations"]) == (False, None, [], [])

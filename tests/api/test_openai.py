@@ -176,3 +176,11 @@ def test_a_wish_that_cannot_be_met_is_refused_by_its_name(client, wish):
 def test_odd_sequences_of_messages_still_make_pairs(messages, turns):
     body = ChatIn(model="coalesce-rag", messages=[{"role": role, "content": text} for role, text in messages])
     assert question_of(body).turns == turns
+
+
+def test_a_brought_conversation_is_talked_about(client):
+    """The client keeps the conversation, so what was asked is known from its messages."""
+    asked = [*MESSAGES, {"role": "assistant", "content": "A warp has 32 threads [1]. It runs in lockstep."}]
+    last = {"role": "user", "content": "what did I ask first?"}
+    completion = client.chat.completions.create(model="coalesce-rag", messages=[*asked, last])
+    assert "How many threads are in a warp?" in completion.choices[0].message.content

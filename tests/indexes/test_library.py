@@ -103,6 +103,14 @@ def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms
     assert [hit.node.document_id for hit in in_one] == [books[1]] * 40
 
 
+def test_terms_are_counted_by_node_and_up_to_a_limit(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Book\n\n" + "\n\n".join(f"## S{n}\n\nA kernel of {n}." for n in range(5)))
+    library = opened(home)
+    library.add(tmp_path / "a.md")
+    assert library.count_terms(["kernel", "kernal", 'a"b'], 3) == {"kernel": 3, "kernal": 0}
+    assert library.count_terms(["kernel"]) == {"kernel": 5}
+
+
 def test_headings_count_in_lexical_search(home: Path, book: Path) -> None:
     library = opened(home)
     library.add(book)

@@ -17,7 +17,7 @@ COPY = make_passage("Call `cudaMemcpyAsync` with pinned memory.\n\n```cuda\ncuda
 
 
 def filtered(pieces: list[str], num_passages: int) -> str:
-    markers = MarkerFilter(num_passages)
+    markers = MarkerFilter(range(1, num_passages + 1))
     return "".join([*(markers.feed(piece) for piece in pieces), markers.finish()])
 
 

@@ -1,0 +1,168 @@
+"""Laws of telling questions from talk, and of what is searched for."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FakeLibrary, make_node
+
+from rag.messages import (
+    ChapterAsked,
+    chapter_asked,
+    code_in,
+    kind_of,
+    only_about_code,
+    parts_of,
+    standing_question,
+    without_style,
+)
+from rag.retrieval import prepare_query
+from rag.spelling import correct
+from rag.types import Turn
+
+TALK = {
+    "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
+    "thanks": "thanks|Thank you so much!|ok, thanks|谢谢！|👍|got it",
+    "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
+    "recall": (
+        "what did I ask first?|What was my last question?|what have I asked so far?|我刚才问了什么？|"
+        "repeat my last question"
+    ),
+    "shorter": (
+        "shorter please|Summarize that in one sentence|can you make it shorter?|tl;dr|短一点|一句话总结|总结一下"
+    ),
+    "reword": (
+        "simpler please|in Chinese please|explain it like I'm five|translate that into German|"
+        "I don't understand|用中文|说简单点|can you explain that in simple terms?|auf Deutsch bitte"
+    ),
+    "listing": (
+        "show the code|give me an example|show me the code please|code?|for example?|代码呢？|举个例子|and the code?"
+    ),
+    "chapter": (
+        "summarise chapter 5|What does chapter 8 cover?|第五章讲了什么？|what is in the last chapter?|"
+        "chapter 12 summary|what does the chapter on streams cover?|总结第三章|and chapter 5?|Chapter 5"
+    ),
+    "library": "what is this book about?|summarise the book|这本书讲了什么|which books do you have?|有哪些书",
+    "question": (
+        "why?|and on AMD?|how do I query it?|What does chapter 5 say about bank conflicts?|什么是线程束|"
+        "explain like I'm five: what is a GPU|thanks, and what is a warp?|"
+        "show the code for the tiled matrix product|give me an example of a stencil|"
+        "what is a summary statistic|What is shared memory about?|code coverage|"
+        "translate cudaMemcpy to HIP|what is help in gdb|what does the book say about streams?|"
+        "hi, what is a warp?|what is short-circuit evaluation|Explain warps in simple words|"
+        "What is in shared memory?|is that true?"
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TALK.items() for text in texts.split("|")])
+def test_only_a_message_that_is_nothing_else_is_talk(kind: str, text: str) -> None:
+    assert kind_of(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("summarise chapter five", ChapterAsked(5)),
+        ("第二十三章讲了什么", ChapterAsked(23)),
+        ("第十章讲了什么", ChapterAsked(10)),
+        ("summary of the third chapter", ChapterAsked(3)),
+        ("overview of the 12th chapter", ChapterAsked(12)),
+        ("what is in the last chapter?", ChapterAsked(-1)),
+        ("what does the chapter on streams cover?", ChapterAsked(title="streams")),
+    ],
+)
+def test_a_chapter_is_named_by_number_word_or_title(text: str, asked: ChapterAsked) -> None:
+    assert chapter_asked(text) == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("What is a warp? And how many threads does it have?", 2),
+        ("1. What is a warp?\n2. What is a block?\n3) Why is a barrier needed?", 3),
+        ("什么是线程束？它有多少线程？", 2),
+        ("my kernel hangs, what's going on??", 1),
+        ("What is a warp? I mean on AMD.", 1),
+        ("It does this:\n1. load data\n2. compute\nwhy is it slow?", 1),
+        ("```\na ? b : c;\n```\nWhat is a? What is b?", 1),
+    ],
+)
+def test_several_questions_are_parted_and_other_texts_are_not(text: str, parts: int) -> None:
+    assert len(parts_of(text)) == parts
+
+
+def test_a_follow_up_stands_on_the_newest_question_that_stands_alone() -> None:
+    turns = [Turn(text, "") for text in ("What is occupancy?", "thanks", "And what limits it?", "shorter please")]
+    assert standing_question(turns, "why?") == "What is occupancy? And what limits it?"
+    assert standing_question(turns, "and on AMD GPUs?") == standing_question(turns[:2], "why?") == "What is occupancy?"
+    assert standing_question([Turn("hello", "Hello!")]) == ""
+    query = prepare_query("why?", turns)
+    assert query.english == "What is occupancy? And what limits it? why?" and query.text == "why?"
+    assert any("earlier question" in note for note in query.notes)
+
+
+def test_a_wish_for_simple_words_is_not_searched_for() -> None:
+    assert without_style("explain like I'm five: what is a GPU") == "what is a GPU"
+    assert without_style("like I'm five") == "like I'm five"
+
+
+def test_pasted_code_is_told_from_prose() -> None:
+    prose, code = code_in("what does this code do?\n__global__ void f(float* x) {\n  x[0] = 1;\n}")
+    assert "__global__" in code and only_about_code(prose)
+    assert code_in("What does depend(in: x) mean?")[1] == ""
+    assert not only_about_code("why is the transpose slow on AMD")
+
+
+SPELLING = FakeLibrary(
+    [
+        make_node(f"Memory coalescing needs aligned threads {i}; cudaMalloc allocates. Kokkos does too.", i)
+        for i in range(3)
+    ]
+    + [make_node("The number of steps is small. A prefix helps. Prefill the table. sinf is fast.", 9)]
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("coalesing", "coalescing"),
+        ("thraeds", "threads"),
+        ("setps", "steps"),
+        ("prefil", "prefill"),
+        ("kokos", "kokkos"),
+        ("cudaMaloc", "cudaMalloc"),
+        ("wich", "which"),
+        ("alighned", "aligned"),
+    ],
+)
+def test_a_misspelt_word_becomes_the_librarys(typed: str, meant: str) -> None:
+    assert correct(f"about {typed}?", SPELLING).text == f"about {meant}?"
+
+
+@pytest.mark.parametrize(
+    "word", ["numba", "opengl", "turing", "sinh", "COALESING", "cudaMallocX", "sind", "cuda", "weather"]
+)
+def test_other_names_and_english_words_stay(word: str) -> None:
+    assert correct(f"about {word}?", SPELLING).text == f"about {word}?"
+
+
+def test_a_text_in_another_language_is_left_alone() -> None:
+    text = "wie funktioniert das gemeinsame speichern von threds bei dieser grafikkarte eigentlich genau"
+    assert correct(text, SPELLING).text == text
+
+
+def test_a_correction_is_said_in_the_note_and_which_is_not() -> None:
+    query = prepare_query("wich memory coalesing?", library=SPELLING)
+    assert query.notes == ("Searched for: coalescing.",) and query.text == "wich memory coalesing?"
+    assert query.lexical == query.dense == "which memory coalescing?"
+
+
+def test_code_is_searched_for_by_the_names_that_the_library_holds() -> None:
+    query = prepare_query("what does this do?\nfloat* p;\ncudaMalloc(&p, myBytes_of(n));\n", library=SPELLING)
+    assert query.lexical == "cudaMalloc" and "cudaMalloc" in query.notes[0]
+    assert query.text.startswith("what does this do?")
+
+
+def test_a_very_long_text_is_searched_for_by_its_beginning() -> None:
+    query = prepare_query("xqzv " * 4000, library=SPELLING)
+    assert len(query.lexical) <= 2000 and "beginning" in query.notes[0]
