@@ -76,6 +76,7 @@ _LIBRARY = re.compile(
     re.IGNORECASE,
 )
 
+_CLAUSE = re.compile(r"[,.;!，。；！]\s*")
 _ASKS_WHICH_BOOKS = re.compile(r"(?:which|what|list) (?:\w+ )?books\b|哪些书", re.IGNORECASE)
 
 _POINTS_BACK = re.compile(
@@ -164,14 +165,26 @@ def kind_of(text: str) -> Kind:
     if len(bare) > 200:
         return "question"
     for candidate in (bare, _AND_THANKS.sub("", bare)):
-        for kind, pattern in _patterns():
-            if pattern.fullmatch(candidate):
-                return kind
+        if kind := _talk(candidate):
+            return kind
+    clauses = [_talk(_bare(clause)) for clause in _CLAUSE.split(bare)]
+    if len(clauses) > 1 and all(clauses):
+        return clauses[-1] or "question"
     if _CHAPTER.search(bare):
         return "question" if _subject(_CHAPTER.sub(" ", bare)) else "chapter"
     if not _ASKS_WHAT_IT_IS_ABOUT.search(bare) and not _ASKS_WHICH_BOOKS.search(bare):
         return "question"
     return "library" if _LIBRARY.search(bare) and not _subject(bare) else "question"
+
+
+def _talk(bare: str) -> Kind | None:
+    """The kind of a wording of `messages.tsv`."""
+    return next((kind for kind, pattern in _patterns() if pattern.fullmatch(bare)), None)
+
+
+def asks_which_books(text: str) -> bool:
+    """Whether a message of kind `library` wants the books by name."""
+    return bool(_ASKS_WHICH_BOOKS.search(text))
 
 
 def has_words(text: str) -> bool:

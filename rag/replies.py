@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from indexes.errors import NotFound
 from indexes.sentences import split_spans
@@ -39,7 +39,6 @@ _SUMMARY = re.compile(
     re.IGNORECASE,
 )
 _MARKERS = re.compile(r"(?:\s*\[\d{1,3}\])*")
-_NO_STATEMENT = re.compile(r"[?？:：]$")
 
 _ABOUT_BOOKS: frozenset[Kind] = frozenset({"question", "chapter", "library"})
 
@@ -85,6 +84,7 @@ _TEXTS = {
         "“{title}” has {count} chapters, and none of them is {asked}. The chapters: {names}.",
         "《{title}》共有 {count} 章，没有{asked}。各章：{names}。",
     ),
+    "books": ("The library holds {count} books: {names}.", "书库中有 {count} 本书：{names}。"),
     "which_book": (
         "The library holds {count} books: {names}. Choose one as a filter, or name it in the question, for example "
         "“{example}”.",
@@ -161,7 +161,7 @@ def _recall(text: str, asked: Sequence[str], chinese: bool) -> Reply:
         return _said("first", chinese, asked=asked[0])
     if re.search(r"\b(?:last|previous|just)\b|上一个|前一个|刚才|刚刚", text, re.IGNORECASE):
         return _said("last", chinese, asked=asked[-1])
-    lines = [f"{number}. {one}" for number, one in enumerate(asked, 1)]
+    lines = [f"{number}. {' '.join(one.split())}" for number, one in enumerate(asked, 1)]
     return Reply((TextPiece("\n".join((_text("asked", chinese), "", *lines))),))
 
 
@@ -181,13 +181,17 @@ def _first_sentence(answer: str, cited: Answer | None) -> Reply:
 def _listing(last: Answer, library: SearchableLibrary) -> Reply | None:
     """The listing nearest the last answer: in its passages, in their sections, or beside them, cited ones first."""
     cited = list(dict.fromkeys(last.passages[citation.marker - 1] for citation in last.citations))
-    around = [near for passage in cited if (near := _section_around(passage, library)) is not None]
+    around = [_section_around(passage, library) for passage in cited]
     beside = [passage for passage in last.passages if passage not in cited]
     said = {citation.quote for citation in last.citations}
     wanted = terms_of(" ".join((last.question, *said))).pieces
-    for passage in (*cited, *around, *beside):
+    for passage in (*chain.from_iterable(zip(cited, around, strict=True)), *beside):
+        if passage is None:
+            continue
         units = units_of([passage])
         listings = [unit for unit in units if unit.kind == "code" and unit.text not in said]
+        if passage in cited:  # a listing that reaches the passage's end goes on behind it
+            listings = [unit for unit in listings if unit.end < len(passage.text.rstrip())]
         if listings:
             weights = TermWeights([unit.pieces for unit in units])
             best = max(listings, key=lambda unit: weights.share(wanted, unit.pieces))
@@ -318,7 +322,7 @@ def _outline(
     left = words
     for passage in passages:
         spans = [span for span in split_spans(passage.text) if span.kind in ("sentence", "item")]
-        statements = [span for span in spans if not _NO_STATEMENT.search(passage.text[span.start : span.end])]
+        statements = [span for span in spans if _is_statement(passage.text[span.start : span.end], span.kind)]
         for span in statements if len(passages) == 1 else statements[:1]:
             text = passage.text[span.start : span.end]
             if (cost := count_words(text)) > left and pieces:
@@ -336,6 +340,11 @@ def _outline(
         gap = "\n\n" if pieces else ""
         pieces.append(TextPiece(gap + _text(label, chinese, names=_list(list(dict.fromkeys(names)), chinese))))
     return Reply(tuple(pieces), tuple(used))
+
+
+def _is_statement(text: str, kind: str) -> bool:
+    """Whether a sentence says something: no question, no announcement, no title without a full stop."""
+    return text.endswith((".", "!", "。", "！", ")", "`")) if kind == "sentence" else text[-1] not in "?？:："
 
 
 def _quote(text: str, number: int, book_format: str, start: int, end: int, before: str) -> TextPiece:

@@ -21,14 +21,15 @@ from rag.types import Turn
 
 TALK = {
     "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
-    "thanks": "thanks|Thank you so much!|ok, thanks|谢谢！|👍|got it",
+    "thanks": "thanks|thanks a lot, bye|Thank you so much!|ok, thanks|谢谢！|👍|got it",
     "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
     "recall": (
         "what did I ask first?|What was my last question?|what have I asked so far?|我刚才问了什么？|"
         "repeat my last question"
     ),
     "shorter": (
-        "shorter please|Summarize that in one sentence|can you make it shorter?|tl;dr|短一点|一句话总结|总结一下"
+        "shorter please|too long, in one sentence please|Summarize that in one sentence|can you make it shorter?|tl;dr|"
+        "短一点|一句话总结|总结一下"
     ),
     "reword": (
         "simpler please|in Chinese please|explain it like I'm five|translate that into German|"

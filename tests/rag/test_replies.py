@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
+from rag.replies import _listing
 from rag.retrieval import HybridRetriever
 from rag.sentence_reader import FiveSignalsReader
 from rag.settings import RetrievalSettings
@@ -77,6 +79,16 @@ def test_the_code_comes_from_the_sections_of_the_last_answer(tmp_path: Path) -> 
     _, _, listing = talk(engine, "What is a warp of threads?", "thanks", "show the code")
     assert "threadIdx.x" in listing.answer and not listing.refused and listing.evidence is None
     assert "last answer" in listing.note and listing.citations[-1].section == WARPS
+
+
+def test_a_listing_that_goes_on_behind_its_passage_is_shown_whole(tmp_path: Path) -> None:
+    code = "```\n" + "\n".join(f"a[{n}] = {n};" for n in range(4))
+    nodes = [make_node(f"A warp of threads stores.\n\n{code}", 0), make_node("b[9] = 9;\n```", 1)]
+    engine = make_engine(tmp_path, nodes=nodes)
+    first = engine.ask(Question("What is a warp of threads?"))
+    cut = replace(first, passages=(replace(first.passages[0], text=first.passages[0].text.split("b[9]")[0] + "```"),))
+    found = _listing(cut, engine.library)
+    assert found is not None and "b[9] = 9;" in found.pieces[-1].text
 
 
 def test_what_was_asked_is_told_from_the_conversation(tmp_path: Path) -> None:
