@@ -122,7 +122,7 @@ def _engine(settings: CoalesceSettings, console: Console, question: Question) ->
 
 
 def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
-    from rag.types import AnswerDone, PassagesFound, TextDelta
+    from rag.types import AnswerDone, PassagesFound, TextDelta, Thinking
 
     noted: str | None = None
 
@@ -134,7 +134,10 @@ def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
             case PassagesFound(note=note) if note:
                 noted = note
                 console.text(f"{note}\n\n")
+            case Thinking():
+                console.step("the model is thinking")
             case TextDelta(text):
+                console.clear()
                 console.text(text)
             case AnswerDone(answer) if answer.note and answer.note != noted:
                 console.text(f"\n\n{answer.note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from indexes.library import Library, open_library
 from indexes.sample import add_sample
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
+from rag.generators.openai_client import OpenAIClient
 from rag.settings import GeneratorSettings, RagSettings
 
 REMOTE = GeneratorSettings(kind="remote", base_url="http://127.0.0.1:9/v1", model="m")
@@ -117,3 +119,14 @@ def test_few_questions_are_spread_over_the_chapters() -> None:
     assert choose_questions("bank:dev", 6) == QUESTIONS != choose_questions("bank:dev", 6, seed=1)
     with pytest.raises(InvalidInput, match="'train'"):
         choose_questions("bank:train")
+
+
+def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_anything_is_asked(
+    tmp_path: Path, hashed: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine might answer with the base model, and tuning would seem to gain nothing."""
+    monkeypatch.setattr(OpenAIClient, "get", lambda *_: {"data": [{"id": "m"}]})
+    rag = rag_settings(tmp_path, replace(REMOTE, adapters={"qa": "qa"}))
+    with pytest.raises(ArmUnavailable, match="does not list the adapter 'qa'; it lists 'm'"):
+        run_experiment(spec_of("base", "tuned", with_model=True), IndexSettings(home=tmp_path), rag, tmp_path / "out")
+    assert not (tmp_path / "out" / "records.jsonl").exists()
