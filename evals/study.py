@@ -5,6 +5,7 @@ An exam past its deadline is closed with its draft when it, or anything that fol
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -116,6 +117,10 @@ class Study:
         """The newest exams of a learner, newest first."""
         learner = self._up_to_date(learner)
         return self._store.exams(learner, limit)
+
+    def time_left_s(self, exam: StoredExam) -> float:
+        """Seconds until the deadline, below 0 after it; infinity without a time limit."""
+        return (exam.deadline - self._clock()).total_seconds() if exam.deadline is not None else math.inf
 
     def draft(self, exam_id: str) -> dict[str, Given]:
         """The answers given so far in an open exam, by question id."""

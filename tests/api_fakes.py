@@ -29,6 +29,8 @@ from rag.settings import RetrievalSettings
 
 WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of a streaming multiprocessor."
 SAMPLE_ID = "sample"
+PATIENCE_S = 60.0
+"""How long a test waits for what must come: a busy machine may be many times slower than an idle one."""
 
 
 class ShelfLibrary(FakeLibrary):
@@ -138,7 +140,7 @@ class FakeBuilder:
 
     def load(self, settings: CoalesceSettings, on_step: Callable[[str], None]) -> Any:
         on_step("opening the library and loading the embedder")
-        self.gate.wait(10)
+        self.gate.wait(PATIENCE_S)
         return self.shelf, self.engine(settings, self.shelf)
 
     def add_sample(self, library: Any, progress: Callable[[AddProgress], None]) -> None:
@@ -194,15 +196,15 @@ def running(
     try:
         if wait:
             wait_until(lambda: services.preparation.ready, "the services are ready")
-        with httpx.Client(base_url=address, timeout=10) as client:
+        with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
             yield Live(client, services, builder, address)
     finally:
         builder.gate.set()
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Returns when `condition` holds; fails the test when it does not come to hold."""
     deadline = time.monotonic() + timeout_s
     while not condition():

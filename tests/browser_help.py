@@ -12,6 +12,11 @@ Open = Callable[..., "Page"]
 """Opens a path of the page in a browser: the fixture `open_page`."""
 
 
+def drawn(page: Page) -> None:
+    """Waits until the page is connected to the server and shows its view."""
+    page.wait_for_function("window.did_handshake === true && document.querySelector('main > *') !== null")
+
+
 def ask(page: Page, text: str) -> None:
     """Asks, and waits for the finished answer."""
     before = page.locator(".answer-tools").count()

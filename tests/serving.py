@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from api_fakes import wait_until
+from api_fakes import PATIENCE_S, wait_until
 
 COMMAND = [sys.executable, "-c", "from api.cli import main; main()"]
 
@@ -49,7 +49,7 @@ def start(home: Path, *options: str) -> Process:
     with (home.parent / "serve.log").open("a") as log:
         popen = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, text=True)
     address = f"http://127.0.0.1:{port}"
-    client = httpx.Client(base_url=address, timeout=60)
+    client = httpx.Client(base_url=address, timeout=PATIENCE_S)
 
     def answers(path: str) -> bool:
         if popen.poll() is not None:
@@ -59,7 +59,7 @@ def start(home: Path, *options: str) -> Process:
         except httpx.ConnectError:
             return False
 
-    wait_until(lambda: answers("/healthz"), "healthz", 60)
+    wait_until(lambda: answers("/healthz"), "healthz")
     healthy = time.perf_counter() - started
     wait_until(lambda: answers("/readyz"), "readyz", 240)
     return Process(popen, client, home, address, healthy, time.perf_counter() - started)
@@ -68,4 +68,4 @@ def start(home: Path, *options: str) -> Process:
 def stop(process: Process, number: signal.Signals = signal.SIGINT) -> int:
     process.client.close()
     process.popen.send_signal(number)
-    return process.popen.wait(30)
+    return process.popen.wait(PATIENCE_S)

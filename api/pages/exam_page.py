@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 from fastapi import Request
 from nicegui import ui
@@ -63,12 +62,8 @@ class _Sitting:
         if self._exam.deadline is not None:
             self._timer = ui.timer(1.0, self._tick)
 
-    def _left_s(self) -> float:
-        deadline = self._exam.deadline
-        return (deadline - datetime.now(UTC)).total_seconds() if deadline is not None else float("inf")
-
     def _tick(self) -> None:
-        left = self._left_s()
+        left = self._study.time_left_s(self._exam)
         if left < 0:
             self._timer.deactivate()
             self._show_result()

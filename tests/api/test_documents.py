@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from api_fakes import SAMPLE_ID, FakeBuilder, Live, running, wait_until
+from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 
 from indexes.types import BookHealth
 
@@ -67,7 +67,7 @@ def test_the_same_content_again_is_a_200_with_the_same_id(live: Live):
 def test_the_same_content_while_it_is_on_its_way_is_the_same_job(settings):
     builder = FakeBuilder()
     go_on = threading.Event()
-    builder.shelf.before_step = lambda step: go_on.wait(5) and None
+    builder.shelf.before_step = lambda step: go_on.wait(PATIENCE_S) and None
     with running(settings, builder) as live:
         first = upload(live)
         again = upload(live)
@@ -146,12 +146,12 @@ def test_a_running_job_is_cancelled_and_nothing_is_kept(settings):
 
     def hold(step: int) -> None:
         started.set()
-        go_on.wait(5)
+        go_on.wait(PATIENCE_S)
 
     builder.shelf.before_step = hold
     with running(settings, builder) as live:
         taken = upload(live).json()
-        started.wait(5)
+        started.wait(PATIENCE_S)
         waiting = upload(live, b"Another book.", "other.txt").json()
         assert live.client.delete(f"/v1/jobs/{waiting['job_id']}").json()["state"] == "cancelled"
         assert live.client.delete(f"/v1/jobs/{taken['job_id']}").status_code == 200
@@ -171,7 +171,7 @@ def test_a_job_that_is_done_cannot_be_cancelled(live: Live):
 def test_watching_a_job_shows_its_progress_up_to_its_end(settings):
     builder = FakeBuilder()
     steps = [threading.Event() for _ in range(3)]
-    builder.shelf.before_step = lambda step: steps[step].wait(5) and None
+    builder.shelf.before_step = lambda step: steps[step].wait(PATIENCE_S) and None
     with running(settings, builder) as live:
         job_id = upload(live).json()["job_id"]
         seen: list[tuple[str, dict]] = []
@@ -206,7 +206,7 @@ def test_jobs_that_a_restart_interrupted_are_failed_and_their_ends_are_kept(sett
 def test_a_second_server_on_one_home_leaves_the_firsts_jobs_alone(settings):
     builder = FakeBuilder()
     go_on = threading.Event()
-    builder.shelf.before_step = lambda step: go_on.wait(5) and None
+    builder.shelf.before_step = lambda step: go_on.wait(PATIENCE_S) and None
     with running(settings, builder) as first:
         job_id = upload(first).json()["job_id"]
         wait_until(lambda: first.client.get(f"/v1/jobs/{job_id}").json()["state"] == "running", "the job runs")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
+from api_fakes import wait_until
 
 from api.job_store import Job, JobStore
 from api.jobs import JobQueue
@@ -13,10 +13,8 @@ from indexes.errors import StorageFull
 
 
 def wait_for(queue: JobQueue, job: Job) -> Job:
-    deadline = time.monotonic() + 10
-    while not (found := queue.get(job.id)).final and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
+    wait_until(lambda: queue.get(job.id).final, "the job ends")
+    return queue.get(job.id)
 
 
 def test_a_job_whose_end_cannot_be_kept_ends_and_the_queue_goes_on(

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from api_fakes import SAMPLE_ID, Live, running
+from api_fakes import PATIENCE_S, SAMPLE_ID, Live, running
 
 from api.errors import NotAllowed, UnsafeBind
 from api.security import COOKIE, Caller, KeyRing, caller_of, check_bind
@@ -24,7 +24,9 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def as_(server: Live, key: str) -> httpx.Client:
-    return httpx.Client(base_url=server.address, timeout=10, headers={b"authorization": f"Bearer {key}".encode()})
+    return httpx.Client(
+        base_url=server.address, timeout=PATIENCE_S, headers={b"authorization": f"Bearer {key}".encode()}
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from api_fakes import FakeBuilder, Live, running, wait_until
+from api_fakes import PATIENCE_S, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator
 
 from api.answering import AdmissionLimit, RateLimit
@@ -21,7 +21,7 @@ QUESTION = {"question": "What is a warp?"}
 def test_sixteen_clients_at_once_get_sixteen_answers_each_with_its_own_question(live: Live):
     def ask(number: int) -> tuple[int, str]:
         body = {"question": f"What is warp number {number}?", "stream": number % 2 == 0}
-        with httpx.Client(base_url=live.address, timeout=30) as client:
+        with httpx.Client(base_url=live.address, timeout=PATIENCE_S) as client:
             reply = client.post("/v1/ask", json=body)
             return reply.status_code, reply.text
 
@@ -34,10 +34,10 @@ def test_sixteen_clients_at_once_get_sixteen_answers_each_with_its_own_question(
 
 def test_a_full_server_says_when_to_come_back_and_goes_on(settings):
     go_on = threading.Event()
-    generator = ScriptedGenerator(before_piece=lambda index: go_on.wait(10) and None)
+    generator = ScriptedGenerator(before_piece=lambda index: go_on.wait(PATIENCE_S) and None)
     small = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 1})
     with running(small, FakeBuilder(generator)) as live, ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(httpx.post, f"{live.address}/v1/ask", json=QUESTION, timeout=20) for _ in range(2)]
+        first = [pool.submit(httpx.post, f"{live.address}/v1/ask", json=QUESTION, timeout=PATIENCE_S) for _ in range(2)]
         wait_until(lambda: "coalesce_answers_inside 2.0" in live.client.get("/metrics").text, "two are inside")
         for path, body in (
             ("/v1/ask", QUESTION),

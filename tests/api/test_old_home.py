@@ -103,8 +103,8 @@ def test_a_server_reads_its_books_again_in_a_job_and_keeps_the_rest(home: Path) 
     services = Services(load_settings({"home": home}))
     services.start()
     try:
-        wait_until(lambda: services.preparation.ready, "the server is ready", 60)
-        wait_until(lambda: services.jobs.list()[0].kind == "renew" and services.jobs.list()[0].final, "renewed", 60)
+        wait_until(lambda: services.preparation.ready, "the server is ready")
+        wait_until(lambda: services.jobs.list()[0].kind == "renew" and services.jobs.list()[0].final, "renewed")
         assert services.jobs.list()[0].state == "done"
         titles = [document.title for document in services.library.documents()]
         assert titles == ["Warps", "Reductions by Hand", "Notes on occupancy"]

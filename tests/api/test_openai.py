@@ -6,7 +6,7 @@ import json
 
 import openai
 import pytest
-from api_fakes import FakeBuilder, Live, running
+from api_fakes import PATIENCE_S, FakeBuilder, Live, running
 from fakes import ScriptedGenerator
 
 from api.routes.openai import question_of
@@ -18,7 +18,7 @@ MESSAGES = [{"role": "user", "content": "How many threads are in a warp?"}]
 
 
 def client_of(live: Live, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{live.address}/v1", api_key=key, max_retries=2, timeout=10)
+    return openai.OpenAI(base_url=f"{live.address}/v1", api_key=key, max_retries=2, timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_files_that_lie_are_failed_jobs_and_the_server_goes_on(server: Process):
         reply = server.client.post("/v1/documents", files={"file": (name, data)})
         assert reply.status_code == 202
         job_id = reply.json()["job_id"]
-        wait_until(lambda job_id=job_id: job(server, job_id)["state"] == "failed", f"{name} failed", 60)
+        wait_until(lambda job_id=job_id: job(server, job_id)["state"] == "failed", f"{name} failed")
         assert name in job(server, job_id)["message"]
     assert server.client.get("/readyz").status_code == 200
 
@@ -143,7 +143,7 @@ def test_the_command_line_adds_and_removes_beside_the_server_and_the_server_sees
 
 def test_an_upload_is_removed_with_its_file(server: Process):
     taken = server.client.post("/v1/documents", files={"file": ("zebrafish.md", BOOK.encode())}).json()
-    wait_until(lambda: job(server, taken["job_id"])["state"] == "done", "the upload is added", 60)
+    wait_until(lambda: job(server, taken["job_id"])["state"] == "done", "the upload is added")
     assert server.client.delete(f"/v1/documents/{taken['document_id']}").status_code == 204
     assert not list((server.home / "uploads").rglob("*.md"))
 

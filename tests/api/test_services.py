@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from api_fakes import SAMPLE_ID, WARP, FakeBuilder, Live, running, wait_until
+from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator
 
 from api.settings import load_settings
@@ -27,7 +27,7 @@ def test_a_finished_answer_is_followed_again_with_the_same_events(shared: Live):
 
 def test_an_answer_in_work_is_followed_from_its_start_and_goes_on_for_the_second_reader(settings):
     go_on = threading.Event()
-    generator = ScriptedGenerator(["one ", "two"], before_piece=lambda index: index and go_on.wait(10) and None)
+    generator = ScriptedGenerator(["one ", "two"], before_piece=lambda index: index and go_on.wait(PATIENCE_S) and None)
     with running(settings, FakeBuilder(generator)) as live:
         with live.client.stream("POST", "/v1/ask", json={"question": QUESTION, "stream": True}) as first:
             address = f"/v1/answers/{first.headers['x-answer-id']}/events"
@@ -44,14 +44,14 @@ def test_an_answer_in_work_is_followed_from_its_start_and_goes_on_for_the_second
 
 
 def test_an_answer_stops_when_its_conversation_is_deleted(settings):
-    generator = ScriptedGenerator(["word "] * 5000, before_piece=lambda index: threading.Event().wait(0.01) and None)
+    generator = ScriptedGenerator(["word "] * 5000, before_piece=lambda index: threading.Event().wait(0.05) and None)
     with running(settings, FakeBuilder(generator)) as live:
         conversation = live.client.post("/v1/conversations", json={}).json()["id"]
         body = {"question": QUESTION, "stream": True, "conversation_id": conversation}
         with live.client.stream("POST", "/v1/ask", json=body) as reply:
             next(reply.iter_raw())
             assert live.client.delete(f"/v1/conversations/{conversation}").status_code == 204
-            wait_until(lambda: generator.closed_streams == 1, "the generator was closed", timeout_s=5)
+            wait_until(lambda: generator.closed_streams == 1, "the generator was closed")
 
 
 def test_an_answer_of_another_learner_cannot_be_followed_or_voted_on(tmp_path):

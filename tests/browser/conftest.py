@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import SAMPLE_ID, WARP, Live, running
-from browser_help import Open
+from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running
+from browser_help import Open, drawn
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from api.settings import load_settings
 
@@ -31,7 +31,8 @@ CHROMIUM_ARGUMENTS = [
 ]
 PIECES = ("A warp has ", "32 threads [1].")
 ARMS = ("base", "rag")
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = PATIENCE_S * 1000
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +128,7 @@ def open_page(browser: Browser, site: Live) -> Iterator[Open]:
             page.set_default_timeout(TIMEOUT_MS)
             watch.follow(page)
             page.goto(site.address + path)
-            page.wait_for_function("window.did_handshake === true && document.querySelector('main > *') !== null")
+            drawn(page)
             return page
 
         yield opened

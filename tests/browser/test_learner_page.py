@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_help import ask
+from api_fakes import PATIENCE_S
+from browser_help import ask, drawn
 from playwright.sync_api import Browser, Page, expect
 
 SERVER = Path(__file__).with_name("keyed_server.py")
@@ -28,14 +29,14 @@ def address() -> Iterator[str]:
         assert process.stdout is not None and process.stdin is not None
         yield process.stdout.readline().strip()
         process.stdin.close()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     with browser.new_context(locale="en-US") as context:
         opened = context.new_page()
-        opened.set_default_timeout(10_000)
+        opened.set_default_timeout(PATIENCE_S * 1000)
         yield opened
 
 
@@ -48,7 +49,7 @@ def sign_in(page: Page, address: str, key: str) -> None:
 
 def go(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_function("window.did_handshake === true && document.querySelector('main > *') !== null")
+    drawn(page)
 
 
 def sign_out(page: Page, address: str) -> None:
@@ -60,6 +61,7 @@ def sign_out(page: Page, address: str) -> None:
 def test_a_wrong_key_says_so_in_the_readers_language(browser: Browser, address: str) -> None:
     with browser.new_context(locale="zh-CN") as context:
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
         page.goto(address)
         page.get_by_label("API 密钥").fill("wrong")
         page.get_by_role("button", name="进入").click()

@@ -8,7 +8,7 @@ import shutil
 import threading
 from typing import Any
 
-from api_fakes import Live, wait_until
+from api_fakes import PATIENCE_S, Live, wait_until
 from browser_help import Open
 from playwright.sync_api import Page, expect
 
@@ -27,7 +27,7 @@ def upload(page: Page, name: str, text: str) -> None:
 
 def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) -> None:
     gate = threading.Event()
-    site.shelf.before_step = lambda step: gate.wait(10) and None if step == 1 else None
+    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 1 else None
     page = open_page("/library")
     upload(page, "occupancy.txt", "Occupancy is the share of warp slots in use.")
     expect(page.locator(".upload")).to_contain_text("Embedding 1 / 3")
@@ -39,7 +39,7 @@ def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) ->
 
 def test_adding_a_book_can_be_cancelled(site: Live, open_page: Open) -> None:
     gate = threading.Event()
-    site.shelf.before_step = lambda step: gate.wait(10) and None if step == 1 else None
+    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 1 else None
     page = open_page("/library")
     upload(page, "cancelled.txt", "This book is never added.")
     row = page.locator(".upload", has_text="Embedding 1 / 3")
@@ -65,6 +65,7 @@ def test_a_book_is_removed_after_a_question(site: Live, open_page: Open) -> None
     page = open_page("/library")
     page.get_by_role("button", name="Remove Sample").click()
     page.get_by_role("button", name="Keep").click()
+    expect(page.locator("dialog")).to_have_count(0)
     expect(page.locator(".book")).to_have_count(1)
     page.get_by_role("button", name="Remove Sample").click()
     page.locator("dialog").get_by_role("button", name="Remove").click()
@@ -93,6 +94,9 @@ def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Ope
     assert page.locator(".arm-figures dd").count() == 0
     page.locator(".ballot").get_by_role("button", name="Answer B").click()
     expect(page.locator(".arm-figures").first).to_contain_text("First words")
+    for heading in page.locator(".arm-answer h2").all():
+        expect(heading).to_contain_text("model")
+    wait_until(lambda: len(store.votes()) > before, "the vote is kept")
     winner = page.locator(".arm-answer h2").nth(1).inner_text()
     assert {winner, page.locator(".arm-answer h2").nth(0).inner_text()} == {"model alone", "model with the books"}
     kept = store.votes()[before:]
@@ -125,14 +129,14 @@ def test_the_api_page_works_without_the_network(site: Live, open_page: Open) -> 
 
 def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
     site.generator.pieces = ("word ",) * 2000
-    site.generator.before_piece = lambda index: threading.Event().wait(0.01)
+    site.generator.before_piece = lambda index: threading.Event().wait(0.05)
     closed = site.generator.closed_streams
     page = open_page("/compare")
     page.fill("#question", "How many threads are in a warp?")
     page.press("#question", "Enter")
     expect(page.locator(".arm-answer").first).to_contain_text("word")
     page.get_by_role("button", name="Stop the answer").click()
-    wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed", 3)
+    wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed")
     expect(page.locator(".arm-columns")).to_contain_text("Stopped")
 
 
@@ -154,7 +158,7 @@ def test_reports_are_listed_and_shown(site: Live, open_page: Open) -> None:
         page.wait_for_url("**/reports/one")
         report = page.frame_locator(".report-frame")
         expect(report.locator("body")).to_contain_text("How <b>many</b> threads?")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     finally:
         shutil.rmtree(reports / "one")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_fakes import wait_until
+from api_fakes import PATIENCE_S, wait_until
 from playwright.sync_api import Browser, expect
 
 from api.services import SAMPLE_MARKER
@@ -24,7 +24,7 @@ CHAPTER = Path(__file__).parents[2] / "indexes" / "sample_book" / "04-compute-ar
 
 def answers(address: str, path: str, status: int) -> bool:
     try:
-        return httpx.get(address + path, timeout=5).status_code == status
+        return httpx.get(address + path, timeout=PATIENCE_S).status_code == status
     except httpx.HTTPError:
         return False
 
@@ -51,27 +51,28 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         try:
             found = f"http://127.0.0.1:{port}"
-            wait_until(lambda: answers(found, "/healthz", 200), "the server answers", 60)
+            wait_until(lambda: answers(found, "/healthz", 200), "the server answers")
             yield found
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 @pytest.mark.timeout(300)
 def test_a_page_opened_too_early_becomes_ready_takes_a_book_and_answers_from_it(browser: Browser, address: str) -> None:
     page = browser.new_page(locale="en-US")
-    page.goto(address + "/library", timeout=60_000)
+    page.set_default_timeout(START_TIMEOUT_S * 1000)
+    page.goto(address + "/library")
     page.locator("main > *").first.wait_for()
-    page.locator(".drop").wait_for(timeout=START_TIMEOUT_S * 1000)
+    page.locator(".drop").wait_for()
     assert answers(address, "/readyz", 200)
     expect(page.locator(".empty")).to_contain_text("The library is empty")
     page.set_input_files("input[type=file]", CHAPTER)
-    expect(page.locator(".book")).to_contain_text(CHAPTER.name, timeout=120_000)
+    expect(page.locator(".book")).to_contain_text(CHAPTER.name, timeout=START_TIMEOUT_S * 1000)
     page.goto(address)
     page.fill("#question", "What happens when the threads of one warp take different sides of a branch?")
     page.press("#question", "Enter")
-    page.locator(".answer-tools").wait_for(timeout=60_000)
+    page.locator(".answer-tools").wait_for()
     page.wait_for_url(re.compile(r"/c/\w+"))
     page.locator(".answer .cite").first.click()
     expect(page.locator("#source mark").first).to_be_visible()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from api_fakes import SAMPLE_ID, Live
-from browser_help import Open, ask
+from browser_help import Open, ask, drawn
 from playwright.sync_api import Page, expect
 
 axe_sync = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -106,7 +106,7 @@ def test_no_view_has_a_serious_fault_of_access(site: Live, open_page: Open, sche
     found = {"an answer": _faults(page)}
     for view in VIEWS:
         page.goto(site.address + view)
-        page.wait_for_function("document.querySelector('main > *') !== null")
+        drawn(page)
         found[view] = _faults(page)
     exam = site.client.post("/v1/exams", json={"count": 2, "types": ["choice", "short"]}).json()
     page.goto(f"{site.address}/study/exam/{exam['id']}")
@@ -117,6 +117,7 @@ def test_no_view_has_a_serious_fault_of_access(site: Live, open_page: Open, sche
     page.locator(".result").wait_for()
     found["marks"] = _faults(page)
     page.goto(f"{site.address}/study/cards")
+    page.locator(".flashcard").wait_for()
     page.keyboard.press(" ")
     page.locator(".rate").first.wait_for()
     found["a card"] = _faults(page)
@@ -124,7 +125,7 @@ def test_no_view_has_a_serious_fault_of_access(site: Live, open_page: Open, sche
 
 
 def _faults(page: Page) -> list[dict[str, Any]]:
-    page.wait_for_timeout(150)
+    page.wait_for_function("document.getAnimations().length === 0")
     violations = axe_sync.Axe().run(page).response["violations"]
     return [
         {"id": one["id"], "nodes": [node["html"][:160] for node in one["nodes"][:3]]}
@@ -138,8 +139,7 @@ def test_a_phone_shows_every_view_without_sideways_scrolling(site: Live, open_pa
     widths: dict[str, int] = {}
     for view in VIEWS:
         page.goto(site.address + view)
-        page.wait_for_function("document.querySelector('main > *') !== null")
-        page.wait_for_timeout(150)
+        drawn(page)
         widths[view] = page.evaluate("document.documentElement.scrollWidth")
     assert {view: width for view, width in widths.items() if width > PHONE["viewport"]["width"]} == {}
 
@@ -150,7 +150,7 @@ def test_a_phone_asks_and_opens_a_citation(site: Live, open_page: Open) -> None:
     ask(page, "How many threads are in a warp?")
     page.click(".answer .cite")
     expect(page.locator("#source mark")).to_be_in_viewport()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.wait_for_function("document.documentElement.scrollWidth <= 360")
     page.locator("#source").get_by_role("button", name="Close").click()
     expect(page.locator("#source")).to_be_hidden()
 

@@ -40,33 +40,35 @@ window.coalesce = (() => {
     if (opener && opener.isConnected) opener.focus();
   }
 
-  function showSource(textId) {
-    // Vue draws the passage in its own next step.
+  // Vue draws in its own next step, which comes late on a busy machine: looks for the element for ten seconds.
+  function whenDrawn(find, act, tries = 400) {
     setTimeout(() => {
+      const element = find();
+      if (element) act(element);
+      else if (tries) whenDrawn(find, act, tries - 1);
+    }, 25);
+  }
+
+  function showSource(textId) {
+    whenDrawn(() => document.getElementById(textId), (text) => {
       const panel = document.getElementById("source");
-      const text = document.getElementById(textId);
-      if (!panel || !text) return;
       panel.focus({ preventScroll: true });
       const mark = text.querySelector("mark");
       panel.scrollTop = 0;
       if (mark && mark.offsetTop > panel.clientHeight * 0.6) panel.scrollTop = mark.offsetTop - panel.clientHeight / 3;
-    }, 30);
+    });
   }
 
   const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   function reveal(id) {
-    setTimeout(() => {
-      const element = document.getElementById(id);
-      if (element) element.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
-    }, 30);
+    whenDrawn(() => document.getElementById(id), (element) => {
+      element.scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
+    });
   }
 
   function showLastTurn() {
-    setTimeout(() => {
-      const turns = document.querySelectorAll(".turn");
-      turns[turns.length - 1]?.scrollIntoView({ block: "start" });
-    }, 30);
+    whenDrawn(() => [...document.querySelectorAll(".turn")].pop(), (turn) => turn.scrollIntoView({ block: "start" }));
   }
 
   function toggleList(button) {
@@ -74,12 +76,11 @@ window.coalesce = (() => {
     button.setAttribute("aria-expanded", String(shown));
   }
 
-  function openDialog(id, tries = 40) {
-    const dialog = document.getElementById(id);
-    if (!dialog) return tries && setTimeout(() => openDialog(id, tries - 1), 15);
-    if (!dialog.open) dialog.showModal();
-    const first = dialog.querySelector("[autofocus]");
-    if (first) first.focus();
+  function openDialog(id) {
+    whenDrawn(() => document.getElementById(id), (dialog) => {
+      if (!dialog.open) dialog.showModal();
+      dialog.querySelector("[autofocus]")?.focus();
+    });
   }
 
   async function copy(text) {
@@ -241,7 +242,7 @@ window.coalesce = (() => {
 
   // What is drawn anew takes the focus with it: the reader's place is kept.
   function focusOn(selector) {
-    setTimeout(() => document.querySelector(selector)?.focus({ preventScroll: true }), 30);
+    whenDrawn(() => document.querySelector(selector), (element) => element.focus({ preventScroll: true }));
   }
 
   document.addEventListener("DOMContentLoaded", () => {
