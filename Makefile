@@ -16,7 +16,10 @@ TESTING := $(VENV)/.testing-$(FAISS)
 # Two jobs at once, each printed when it ends; an old make prints them mixed.
 BOTH := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help serve test test-floors test-page test-all check test-unmarked install lint format dist clean
+# A file's tests stay in one process: they share its servers and models.
+ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
+
+.PHONY: help serve test test-all check test-unmarked install lint format dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,16 +39,10 @@ serve: $(SERVING)
 	@$(if $(LM),$(BIN)/coalesce models get smollm2-135m)
 	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)" $(LM_OPTIONS)
 
-# The page's toolkit keeps its state in the process, so the browser tests run in one of their own.
+# The page's toolkit keeps its state in the process, so the browser tests have processes of their own, after the others.
 test: install
-	@echo "running the browser tests beside the others; both are printed when they end"
-	@$(BOTH) test-floors test-page
-
-test-floors:
-	@$(BIN)/python -m pytest -m "not slow and not browser"
-
-test-page:
-	@$(BIN)/python -m pytest -m "browser and not slow"
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not browser"
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "browser and not slow"
 
 test-all: install
 	@$(BIN)/python -m pytest -m "not browser" --timeout 3600 --hypothesis-profile thorough
@@ -55,7 +52,7 @@ check: install
 	@$(BOTH) test-unmarked lint
 
 test-unmarked:
-	@$(BIN)/python -m pytest -q --numprocesses logical --maxprocesses 8 -m "not integration and not browser and not gpu and not slow"
+	@$(BIN)/python -m pytest -q $(ON_ALL_CORES) -m "not integration and not browser and not gpu and not slow"
 
 install: $(TESTING)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fakes import FakeLibrary, ScriptedGenerator, make_node
+from waiting import PATIENCE_S, wait_until
 
 from api.server import create_app
 from api.services import Services
@@ -29,8 +29,6 @@ from rag.settings import RetrievalSettings
 
 WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of a streaming multiprocessor."
 SAMPLE_ID = "sample"
-PATIENCE_S = 60.0
-"""How long a test waits for what must come: a busy machine may be many times slower than an idle one."""
 
 
 class ShelfLibrary(FakeLibrary):
@@ -202,12 +200,3 @@ def running(
         builder.gate.set()
         server.should_exit = True
         thread.join(PATIENCE_S)
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Returns when `condition` holds; fails the test when it does not come to hold."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s} s in vain: {what}")
-        time.sleep(0.01)

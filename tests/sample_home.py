@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from filelock import FileLock
 from serving import start, stop
 
 from indexes.embedder import BUNDLED_SHA256
@@ -15,14 +16,15 @@ from indexes.sample import SAMPLE_PATH
 
 
 def open_sample_home(cache: Path) -> Path:
-    """The home of the book as it is now, kept in `cache`; homes of earlier books are removed."""
+    """The home of the book as it is now, kept in `cache`; homes of earlier books are removed. One process makes it."""
     home = cache / _identity()
-    if not home.exists():
-        shutil.rmtree(cache)
-        cache.mkdir()
-        made = Path(tempfile.mkdtemp(dir=cache)) / "home"
-        assert stop(start(made)) == 0
-        made.rename(home)
+    with FileLock(cache.with_suffix(".lock")):
+        if not home.exists():
+            shutil.rmtree(cache)
+            cache.mkdir()
+            made = Path(tempfile.mkdtemp(dir=cache)) / "home"
+            assert stop(start(made)) == 0
+            made.rename(home)
     return home
 
 

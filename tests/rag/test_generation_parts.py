@@ -12,6 +12,7 @@ import pytest
 from fakes import make_passage
 from hypothesis import example, given
 from hypothesis import strategies as st
+from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled, NotFound
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
@@ -173,7 +174,7 @@ def count_to(number: int, pause_s: float = 0.0) -> Callable[[Callable[[], bool]]
 
 
 def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
-    owner = ModelThread(50, 10)
+    owner = ModelThread(50, PATIENCE_S)
     names: set[str] = set()
     order: list[int] = []
 
@@ -185,13 +186,20 @@ def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
 
         return run
 
-    gate = owner.iterate(count_to(3, 0.05))
+    all_wait = threading.Event()
+
+    def hold(_: Callable[[], bool]) -> Iterator[int]:
+        yield 0
+        all_wait.wait(PATIENCE_S)
+
+    gate = owner.iterate(hold)
     next(gate)
     threads = []
     for number in range(8):
         threads.append(threading.Thread(target=lambda n=number: list(owner.iterate(work(n)))))
         threads[-1].start()
-        time.sleep(0.005)
+        wait_until(lambda: len(owner._waiting) == len(threads), "the work waits")
+    all_wait.set()
     list(gate)
     for thread in threads:
         thread.join()
@@ -237,8 +245,8 @@ def test_memory_is_freed_after_work_ran_out_of_it() -> None:
 
 
 def test_waiting_work_can_be_withdrawn() -> None:
-    owner = ModelThread(5, 10)
-    running = owner.iterate(count_to(100, 0.01))
+    owner = ModelThread(5, PATIENCE_S)
+    running = owner.iterate(count_to(10_000, 0.01))
     next(running)
     with pytest.raises(Cancelled):
         next(owner.iterate(count_to(1), cancelled=lambda: True))
@@ -248,20 +256,21 @@ def test_waiting_work_can_be_withdrawn() -> None:
 
 
 def test_a_full_line_and_a_long_wait_are_busy() -> None:
-    owner = ModelThread(0, 0.1)
-    running = owner.iterate(count_to(200, 0.01))
+    owner = ModelThread(0, PATIENCE_S)
+    running = owner.iterate(count_to(10_000, 0.01))
     next(running)
     with pytest.raises(Busy) as full:
         next(owner.iterate(count_to(1)))
     assert full.value.retry_after_s >= 1
     running.close()
     owner.close()
-    patient = ModelThread(1, 0.1)
-    running = patient.iterate(count_to(200, 0.01))
+    owner = ModelThread(1, PATIENCE_S)
+    running = owner.iterate(count_to(10_000, 0.01))
     next(running)
+    owner._waiting_timeout_s = 0.1
     with pytest.raises(Busy, match="waited"):
-        next(patient.iterate(count_to(1)))
-    patient.close()
+        next(owner.iterate(count_to(1)))
+    owner.close()
 
 
 def test_a_closed_owner_refuses_work() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fakes import make_passage
 from tiny_models import build_adapter, build_model
+from waiting import wait_until
 
 from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
@@ -381,10 +382,11 @@ def test_cancelling_stops_within_two_tokens_and_frees_the_model(tiny_model: Path
 
 
 def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
-    generator = load_local_generator(settings(tiny_model, max_queue=1, queue_timeout_s=0.2, prompt_lookup_tokens=0))
+    generator = load_local_generator(settings(tiny_model, max_queue=1, prompt_lookup_tokens=0))
     slow_down(generator, 0.02)
-    running = generator.stream(ask(max_tokens=200))
+    running = generator.stream(ask(max_tokens=500))
     next(running)
+    generator._thread._waiting_timeout_s = 1.0
     waiting: list[BaseException] = []
 
     def wait() -> None:
@@ -395,12 +397,13 @@ def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.08)
+    wait_until(lambda: len(generator._thread._waiting) == 1, "the second question waits")
     with pytest.raises(Busy, match="wait for the model") as full:
         generator.check(ask("Third?"))
     assert full.value.retry_after_s >= 1
     thread.join()
     assert "waited" in str(waiting[0])
+    generator._thread._waiting_timeout_s = 60.0
     running.close()  # type: ignore[attr-defined]
     assert answer(generator, ask(max_tokens=3))[1].usage.completion_tokens == 3
     generator.close()
