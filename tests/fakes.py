@@ -99,7 +99,7 @@ def make_node(
 
 
 def make_passage(text: str, **fields: object) -> Passage:
-    """A passage without pages unless told otherwise."""
+    """A passage, by default without pages."""
     values: dict[str, object] = {
         "node_id": "book-0",
         "document_id": "book",
@@ -214,7 +214,7 @@ class FakeLibrary:
 
 
 class ScriptedGenerator:
-    """Says what it was told to say, in the pieces it was given; records the requests it saw."""
+    """Writes the given pieces, and records the requests."""
 
     name = "scripted"
     model_name = "script"

@@ -67,7 +67,7 @@ class PdfMaker:
         return full if self.columns == 1 else (full - 22) / 2
 
     def new_page(self, *, opener: bool = False) -> None:
-        """A numbered page; the first of a chapter bears no head."""
+        """A numbered page; the first of a chapter has no header."""
         self.pdf.add_page()
         self.number += 1
         label = self._label()
@@ -82,7 +82,7 @@ class PdfMaker:
         self.column = 0
 
     def leaf(self) -> None:
-        """A page without a number, which the numbering does not count, with an unnumbered plate's caption."""
+        """A plate: a page without a number, left out of the numbering, with a caption."""
         self.pdf.add_page()
         self.labels.append(None)
         self.pdf.set_font("Times", size=11)

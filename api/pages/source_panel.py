@@ -18,7 +18,7 @@ QUOTE_IN_URL = 600
 
 
 class SourcePanel:
-    """One panel a view; every marker opens in it."""
+    """The view's one panel; every marker opens in it."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit

@@ -1,4 +1,4 @@
-"""What the page says, in the reader's language. One data file a language, in `languages/`; the keys are the same."""
+"""What the page says, in the reader's language. One data file per language, in `languages/`; the keys are the same."""
 
 from __future__ import annotations
 

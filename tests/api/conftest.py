@@ -14,7 +14,7 @@ from api.settings import CoalesceSettings, load_settings
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the developer's own machine reaches a test."""
+    """Keeps the developer's own settings away from tests."""
     for name in list(os.environ):
         if name.startswith("COALESCE_"):
             monkeypatch.delenv(name)

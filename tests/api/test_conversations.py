@@ -1,4 +1,4 @@
-"""`/v1/conversations` and `/v1/feedback`: what was said comes back as it was."""
+"""`/v1/conversations` and `/v1/feedback`: what was kept comes back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much at once: sixteen clients without an error, a full queue and a quick client are told when to come back."""
+"""How much at once: sixteen clients without an error, a full queue and a hasty client learn when to come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of a PDF as an image, with the quote marked where it stands."""
+"""A page of a PDF as an image, with the quote marked in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: which source wins, and that a misspelt name is never passed over."""
+"""Settings: which source wins, and that a misspelt name is an error."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ expect.set_options(timeout=TIMEOUT_MS)
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the developer's own machine reaches a test."""
+    """Keeps the developer's own settings away from tests."""
     for name in list(os.environ):
         if name.startswith("COALESCE_"):
             monkeypatch.delenv(name)
@@ -59,7 +59,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """NiceGUI keeps one application a process, so all tests share the server; `site` puts it back in order."""
+    """NiceGUI keeps one application per process, so all tests share the server; `site` puts it back in order."""
     with running(load_settings({"home": tmp_path_factory.mktemp("home")}), pages=True) as live:
         yield live
 

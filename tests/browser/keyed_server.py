@@ -1,6 +1,6 @@
 """A server with the page over fakes that asks for keys, in a process of its own; prints its address, ends with stdin.
 
-NiceGUI keeps one application a process, and the other tests' has no keys.
+NiceGUI keeps one application per process, and that of the other tests has no keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No bytes, however odd, get more out of a reader than a book that holds together or one of our errors."""
+"""Whatever the bytes, a reader gives a consistent book or one of our errors."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_nucleus_sampling_keeps_the_most_likely_tokens_only() -> None:
 def test_sampling_draws_from_the_distribution_that_generate_draws_from(
     monkeypatch: pytest.MonkeyPatch, temperature: float, top_p: float
 ) -> None:
-    """Token by token the draws differ, because ours spend one number a token; what they are drawn from does not."""
+    """Token by token the draws differ, because ours spend one random number per token; the distribution does not."""
     import torch
     from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 

@@ -56,7 +56,7 @@ def test_events_come_in_order_and_the_deltas_are_the_answer(tmp_path: Path, thre
 
 
 def test_an_answer_shows_the_passages_that_were_read(tmp_path: Path) -> None:
-    """A generator drops the lowest passages when its context is short; the reader is not told that it read them."""
+    """A generator drops the lowest passages when its context is short; the answer does not show them."""
     engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]. And [2]."], passages_used=1))
     events = list(engine.stream(Question("What is a warp of threads?")))
     assert isinstance(events[0], PassagesFound) and isinstance(events[-1], AnswerDone)

@@ -130,7 +130,7 @@ def capabilities(context_tokens: int) -> Capabilities:
 
 
 def admission(context_tokens: int = 100, budget_bytes: int = 1 << 20) -> Admission:
-    """One token a word; a token's keys and values take 2 layers × (4 + 4) × 2 bytes = 32 bytes."""
+    """One token per word; a token's keys and values take 2 layers × (4 + 4) × 2 bytes = 32 bytes."""
 
     def tokenize(request: GenerationRequest) -> list[int]:
         words = [request.question, *(p.text for p in request.passages), *(t.question for t in request.turns)]
@@ -281,7 +281,7 @@ def test_a_closed_owner_refuses_work() -> None:
 
 
 class ByteTokenizer:
-    """One token a UTF-8 byte: characters of several bytes need several tokens."""
+    """One token per UTF-8 byte: characters of several bytes need several tokens."""
 
     def decode(self, tokens: list[int], **_: Any) -> str:
         return bytes(tokens).decode("utf-8", errors="replace")

@@ -202,7 +202,7 @@ def test_a_question_longer_than_the_context_is_refused_before_retrieval(plain: L
 def test_too_few_bytes_are_refused_with_the_arithmetic(tiny_model: Path) -> None:
     poor = load_local_generator(settings(tiny_model, kv_budget_bytes=120_000))
     try:
-        # 3 layers × 2 heads × (16 + 16) numbers × 4 bytes = 768 bytes a token
+        # 3 layers × 2 heads × (16 + 16) numbers × 4 bytes = 768 bytes per token
         with pytest.raises(DoesNotFitInMemory, match=r"0\.7 MiB for 1,000 tokens\); the budget is 0\.1 MiB"):
             poor.check(ask("warp " * 200))
         passages = (make_passage("warp " * 100),)

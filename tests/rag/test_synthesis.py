@@ -144,7 +144,7 @@ def test_a_question_the_model_cannot_answer_from_its_passage_is_thrown_away(tmp_
 
 def test_an_interrupted_run_does_nothing_twice(tmp_path: Path) -> None:
     whole = synthesize(PASSAGES, Author(GOOD, BARRIER), tmp_path / "whole")
-    broken = Author(GOOD, BARRIER, fails_at=4)  # three calls a passage
+    broken = Author(GOOD, BARRIER, fails_at=4)  # three calls per passage
     with pytest.raises(GenerationFailed):
         synthesize(PASSAGES, broken, tmp_path / "parts")
     with (tmp_path / "parts" / LOG_FILE).open("a") as log:
