@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
+        chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS, timeout=TIMEOUT_MS)
         yield chromium
         chromium.close()
 
