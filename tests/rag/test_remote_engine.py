@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from waiting import PATIENCE_S
 
 from rag.errors import CoalesceError
 from rag.generators.local.generator import load_local_generator
@@ -49,7 +50,7 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
 
 def test_a_real_engine_writes_what_the_local_generator_writes(engine: str, tiny_model: Path) -> None:
