@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running
-from browser_help import Open, drawn
+from browser_help import NOTICES, Open, drawn
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -126,6 +126,7 @@ def open_page(browser: Browser, site: Live) -> Iterator[Open]:
                 stack.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
+            page.add_init_script(NOTICES)
             watch.follow(page)
             page.goto(site.address + path)
             drawn(page)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
-from browser_help import Open, ask
+from browser_help import Open, ask, noticed
 from playwright.sync_api import Page, expect
 
 QUESTION = "How many threads are in a warp?"
@@ -219,7 +219,7 @@ def test_an_error_is_explained_and_the_question_stays(site: Live, open_page: Ope
     page = open_page()
     page.fill("#question", "x" * 60_000)
     page.press("#question", "Enter")
-    expect(page.locator(".q-notification")).to_be_visible()
+    noticed(page, "characters")
     expect(page.locator("#question")).to_have_value("x" * 60_000)
     assert site.services.engine.conversations.list() == ()
 
