@@ -177,10 +177,10 @@ def test_the_learner_is_named_on_the_page(site: Live, open_page: Open) -> None:
 
 def test_an_impossible_exam_is_refused_in_words(site: Live, open_page: Open) -> None:
     page = as_learner(open_page, site)
-    for count in ("0", "9" * 5000):
+    for count in ("0", "1e9"):
         page.get_by_label("Number of questions").fill(count)
         page.get_by_role("button", name="Start the exam").click()
-        noticed(page, f"is '{count[:10]}")
+        noticed(page, f"is '{count}'")
         noticed(page, "whole number above 0")
 
 
