@@ -1,71 +1,19 @@
-"""Questions, answers and runs in other tools' formats: training data, feedback as questions, BEIR, TREC and lm-eval."""
+"""Questions, answers and runs in other tools' formats: feedback as questions, BEIR, TREC and lm-eval."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.errors import LeakageFound
-from evals.questions import BankQuestion, Split, load_bank, sections_of
+from evals.questions import BankQuestion, sections_of
 from evals.records import PassageRecord, Record
 from evals.text_match import normalize
 from indexes.jsonl import to_jsonl
 from indexes.sample import SAMPLE_PATH
 from rag.citations import without_markers
 from rag.conversations import Feedback
-from rag.tuning.data import INFO_FILE, Format, TrainingRow, write_dataset
 from rag.types import Answer
-
-
-@dataclass(frozen=True, slots=True)
-class BankExport:
-    """Training data that was written.
-
-    Attributes:
-        data_file: the rows.
-        info_file: `dataset_info.json` beside them, which names their layout.
-        rows: one per wording of a question.
-        questions: questions that the rows came from.
-    """
-
-    data_file: Path
-    info_file: Path
-    rows: int
-    questions: int
-
-
-def export_bank(
-    folder: Path, *, split: Split = "tune", file_format: Format = "messages", allow_test: bool = False
-) -> BankExport:
-    """Writes one split of the bank as training data, `coalesce_SPLIT`, into `folder`.
-
-    Raises:
-        LeakageFound: a split other than `tune` without `allow_test`: a model that trained on the questions that measure
-            it can no longer be measured.
-        MalformedTrainingData: the folder's `dataset_info.json` cannot be read.
-    """
-    if split != "tune" and not allow_test:
-        raise LeakageFound(
-            f"a model trained on the {split} questions can no longer be measured with them",
-            hint="export --split tune, or add --allow-test if nothing will be compared with these questions",
-        )
-    questions = load_bank(split=split)
-    rows = training_rows(questions)
-    data_file = write_dataset(rows, folder, name=f"coalesce_{split}", file_format=file_format)
-    answerable = sum(question.answerable for question in questions)
-    return BankExport(data_file, folder / INFO_FILE, len(rows), answerable)
-
-
-def training_rows(questions: Iterable[BankQuestion]) -> list[TrainingRow]:
-    """A row for every wording of every answerable question; its section keeps wordings in one split."""
-    return [
-        TrainingRow(wording, question.answer, section=question.section)
-        for question in questions
-        if question.answerable
-        for wording in (question.question, *question.paraphrases)
-    ]
 
 
 def feedback_cases(feedback: Iterable[tuple[Feedback, Answer]]) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,7 @@ from api.console import Console, table
 
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
+    from evals.training_rows import Source
     from rag.tuning.data import Format
     from rag.tuning.settings import TuneProgress, TuneReport
     from rag.tuning.synthesis import SynthesisSettings
@@ -51,11 +52,23 @@ def tune(
     data: Annotated[Path, typer.Option(help="A .json or .jsonl file, or a folder with dataset_info.json.")],
     out: Out,
     quantization: Annotated[
-        Literal["none", "nf4"], typer.Option(help="nf4 is QLoRA: a 4-bit base. none is LoRA over 16 bits.")
-    ] = "nf4",
+        Literal["auto", "none", "nf4"],
+        typer.Option(
+            help="nf4 is QLoRA: a 4-bit base. none is LoRA over 16 or 32 bits. auto: nf4 on a GPU, else none."
+        ),
+    ] = "auto",
     rank: Annotated[int, typer.Option(min=1, max=512, help="LoRA rank.")] = 16,
     alpha: Annotated[int | None, typer.Option(min=1, help="LoRA alpha; by default twice the rank.")] = None,
     dropout: Annotated[float, typer.Option(min=0, max=0.9, help="LoRA dropout.")] = 0.05,
+    target_modules: Annotated[
+        str | None,
+        typer.Option(help="Layers to adapt: q_proj,v_proj or a regular expression. All linear ones if not given."),
+    ] = None,
+    rslora: Annotated[bool, typer.Option("--rslora", help="Scale by alpha / √rank: steadier at high ranks.")] = False,
+    dora: Annotated[
+        bool, typer.Option("--dora", help="Learn the weights' magnitudes too: slower, often better.")
+    ] = False,
+    neftune: Annotated[float, typer.Option(min=0, help="Noise on the embeddings while training; 5 is usual.")] = 0.0,
     epochs: Annotated[float, typer.Option(min=0.01, help="Passes over all rows.")] = 3.0,
     max_steps: Annotated[int, typer.Option(min=0, help="Stop after this many steps; 0 sets no limit.")] = 0,
     learning_rate: Annotated[float | None, typer.Option(min=0, help="2e-4 up to 5B parameters, else 1e-4.")] = None,
@@ -65,12 +78,24 @@ def tune(
     validation_share: Annotated[
         float, typer.Option(min=0, max=0.9, help="Rows kept for validation, by section.")
     ] = 0.1,
+    patience: Annotated[
+        int, typer.Option(min=0, help="Stop after this many validations without a lower loss; 0 does not.")
+    ] = 3,
     passages: Annotated[
         bool,
         typer.Option("--passages/--no-passages", help="Show the rows' passages in the prompt, or train closed book."),
     ] = True,
     train_on_prompt: Annotated[bool, typer.Option("--train-on-prompt", help="Learn the questions too.")] = False,
-    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Steps between checkpoints.")] = None,
+    activation_checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--activation-checkpointing/--no-activation-checkpointing",
+            help="Compute activations twice instead of keeping them: a quarter slower, far less memory.",
+        ),
+    ] = True,
+    checkpoint_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps between validations, each with a checkpoint; an eighth of the run.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of initialisation, order and dropout.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --out.")] = False,
@@ -89,6 +114,10 @@ def tune(
         rank=rank,
         alpha=alpha or 2 * rank,
         dropout=dropout,
+        target_modules=target_modules,
+        rslora=rslora,
+        dora=dora,
+        neftune=neftune,
         learning_rate=learning_rate,
         batch_size=batch_size,
         accumulation=accumulation,
@@ -96,6 +125,8 @@ def tune(
         epochs=epochs,
         max_steps=max_steps,
         validation_share=validation_share,
+        patience=patience,
+        activation_checkpointing=activation_checkpointing,
         passages=passages,
         train_on_prompt=train_on_prompt,
         checkpoint_steps=checkpoint_steps,
@@ -202,7 +233,11 @@ def _show(console: Console, now: TuneProgress) -> None:
 
 
 def _report_lines(report: TuneReport) -> list[str]:
-    validation = f", validation {report.eval_loss:.3f}" if report.eval_loss is not None else ""
+    validation = (
+        f", validation {report.eval_loss:.3f} at step {report.best_step}, which is kept"
+        if report.eval_loss is not None
+        else ""
+    )
     left_out = f"; {report.dropped_rows} rows were too long" if report.dropped_rows else ""
     return [
         f"adapter in {report.adapter} (loss curve: {report.adapter}/loss.svg)",
@@ -214,9 +249,11 @@ def _report_lines(report: TuneReport) -> list[str]:
     ]
 
 
-DATASET_EXAMPLES = """Example: coalesce dataset --from-bank --split tune --format sharegpt --out data
+DATASET_EXAMPLES = """Example: coalesce dataset --from-bank --passages 3 --out data
 
-From your own books: coalesce dataset books/ --generator local --model Qwen/Qwen3-8B --out data
+From questions about your books: coalesce dataset books/ --questions questions.jsonl --passages 3 --out data
+
+Questions by a model: coalesce dataset books/ --generator local --model Qwen/Qwen3-8B --out data
 
 The folder can be given to `coalesce tune --data`, or to LLaMA-Factory as its dataset_dir."""
 
@@ -225,8 +262,13 @@ The folder can be given to `coalesce tune --data`, or to LLaMA-Factory as its da
 def dataset(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to write into; its dataset_info.json is extended.")],
-    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Books to make questions from.")] = None,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="PATH...", help="Books to ask about, or that --questions asks about.")
+    ] = None,
     from_bank: Annotated[bool, typer.Option("--from-bank", help="Take the bundled question bank.")] = False,
+    questions: Annotated[
+        Path | None, typer.Option(help="Take a question file instead; with --passages, name its books as PATH.")
+    ] = None,
     split: Annotated[Literal["tune", "dev", "test"], typer.Option(help="Which questions of the bank.")] = "tune",
     file_format: Annotated[
         Literal["alpaca", "sharegpt", "messages"], typer.Option("--format", help="How a row is laid out.")
@@ -238,6 +280,12 @@ def dataset(
     passages: Annotated[
         int, typer.Option(min=0, max=10, help="Passages shown in each row's prompt; 0 trains closed book.")
     ] = 0,
+    passage_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=64, help="Most tokens of a row's passages; as served if not given. Not for a model's questions."
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many passages, spread over the books.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")
@@ -252,28 +300,39 @@ def dataset(
 ) -> None:
     """Make training data that `coalesce tune` and other trainers read.
 
-    From books, a model writes the questions; each is checked, and rejected ones are counted. Run the same command again
-    to continue a stopped run.
+    Questions come from the bundled bank, from a file, or from a model that reads the books; a model's questions are
+    checked, and rejected ones are counted. With --passages, rows of the bank or a file show what the search finds: the
+    right passage at a random place, and sometimes not at all, with a refusal as the answer. Run the command again to
+    continue a model's run, or to add rows to the folder.
     """
     from indexes.errors import InvalidInput
 
-    if from_bank and not paths:
-        _write_bank(out, split, file_format, allow_test=allow_test, json_output=json_output)
-        return
-    if from_bank or not paths:
+    if (from_bank and (paths or questions)) or not (from_bank or questions or paths):
         raise InvalidInput(
-            "give either --from-bank or the paths of books",
+            "give one of --from-bank, --questions or the paths of books",
             hint="Run `coalesce dataset --from-bank --out FOLDER`, or `coalesce dataset PATH… --out FOLDER`.",
         )
+    invocation: Invocation = context.obj
+    if from_bank or questions:
+        from evals.training_rows import bank_source, file_source
+
+        source = (
+            file_source(questions, paths or (), allow_test=allow_test)
+            if questions
+            else bank_source(split, allow_test=allow_test)
+        )
+        options = {} if passage_tokens is None else {"passage_budget_tokens": passage_tokens}
+        settings = invocation.settings(**options)
+        _write_questions(source, out, settings, passages, file_format, split, seed=seed, json_output=json_output)
+        return
     from rag.tuning.synthesis import SynthesisSettings
 
-    invocation: Invocation = context.obj
     settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
     wanted = SynthesisSettings(pairs=pairs, shown_passages=passages, verify=verify, limit=limit, seed=seed)
-    _write_questions(paths, out, settings, wanted, file_format, json_output=json_output)
+    _write_synthesis(paths, out, settings, wanted, file_format, json_output=json_output)
 
 
-def _write_questions(
+def _write_synthesis(
     paths: list[Path],
     out: Path,
     settings: CoalesceSettings,
@@ -319,27 +378,32 @@ def _write_questions(
     console.result(asdict(report), lines)
 
 
-def _write_bank(
+def _write_questions(
+    source: Source,
     out: Path,
-    split: Literal["tune", "dev", "test"],
-    file_format: Literal["alpaca", "sharegpt", "messages"],
+    settings: CoalesceSettings,
+    passages: int,
+    file_format: Format,
+    split: str,
     *,
-    allow_test: bool,
+    seed: int,
     json_output: bool,
 ) -> None:
-    from evals.export import export_bank
+    from evals.training_rows import write_closed_book, write_with_passages
 
-    written = export_bank(out, split=split, file_format=file_format, allow_test=allow_test)
-    document = {
-        "data_file": str(written.data_file),
-        "info_file": str(written.info_file),
-        "format": file_format,
-        "split": split,
-        "questions": written.questions,
-        "rows": written.rows,
-    }
-    line = f"{written.rows} rows from {written.questions} questions in {written.data_file}"
-    Console(json_output=json_output).result(document, [line])
+    console = Console(json_output=json_output)
+    if passages:
+        report = write_with_passages(
+            source, out, settings.index, settings.rag, shown=passages, file_format=file_format, seed=seed,
+            progress=console.step,
+        )  # fmt: skip
+    else:
+        report = write_closed_book(source, out, file_format=file_format)
+    document = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(report).items()}
+    left_out = f"; {report.left_out} questions are left out: their passages were not found" if report.left_out else ""
+    refused = f", {report.refusals} of them refusals" if report.refusals else ""
+    line = f"{report.rows} rows from {report.questions} questions in {report.data_file}{refused}{left_out}"
+    console.result(document | {"format": file_format, "split": split}, [line])
 
 
 MEMORY_EXAMPLES = """Example: coalesce memory --model Qwen/Qwen3-8B --context 8192

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.disk import make_folder
+from indexes.disk import disk_errors, make_folder
 from indexes.errors import Conflict
 from indexes.jsonl import to_jsonl
 from rag.models.adapters import WEIGHTS_FILE
@@ -64,7 +64,10 @@ class RunFolder:
                 )
         make_folder(self.checkpoints)
         self.drop_incomplete()
-        (self.path / _RUN_FILE).write_text(json.dumps(started_with, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        if before is None:
+            with disk_errors(self.path):
+                text = json.dumps(started_with, indent=2, ensure_ascii=False)
+                (self.path / _RUN_FILE).write_text(text + "\n", "utf-8")
 
     def newest_checkpoint(self) -> Path | None:
         """The checkpoint to resume from, None to start at the beginning."""
@@ -103,7 +106,10 @@ def points_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def draw_curve(points: Sequence[Mapping[str, float]]) -> str:
-    """An SVG picture of training and validation loss; losses that are not finite are left out."""
+    """An SVG picture of training and validation loss, with a line at the lowest validation loss.
+
+    Losses that are not finite are left out.
+    """
     series = {key: [(p["step"], p[key]) for p in points if key in p and math.isfinite(p[key])] for key, _, _ in _SERIES}
     everything = [point for found in series.values() for point in found]
     if not everything:
@@ -130,6 +136,12 @@ def draw_curve(points: Sequence[Mapping[str, float]]) -> str:
         x = _LEFT + 130 * number
         parts.append(f"<rect x='{x}' y='14' width='12' height='12' fill='{colour}'/>")
         parts.append(f"<text x='{x + 18}' y='25'>{name} {series[key][-1][1]:.3f}</text>")
+    if series["eval_loss"]:
+        x, _ = place(*min(series["eval_loss"], key=lambda point: point[1]))
+        parts.append(
+            f"<line x1='{x:.1f}' y1='{_TOP}' x2='{x:.1f}' y2='{_HEIGHT - _BOTTOM}' stroke='#d97706' "
+            "stroke-dasharray='4 4'><title>lowest validation loss</title></line>"
+        )
     return _document(parts)
 
 

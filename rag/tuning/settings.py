@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,34 @@ class TuneSettings:
     """Settings of one training run.
 
     Attributes:
-        quantization: of the frozen base: `nf4` is QLoRA, `none` plain LoRA.
-        rank, alpha, dropout: of LoRA, on all linear layers.
+        quantization: of the frozen base: `nf4` is QLoRA, `none` plain LoRA; `auto` is nf4 on a GPU and none elsewhere.
+        rank, alpha, dropout: of LoRA.
+        target_modules: layers to adapt: names with commas (`q_proj,v_proj`) or one regular expression over whole
+            names; None takes every linear layer but the output embedding.
+        rslora: scale by alpha / √rank instead of alpha / rank (Kalajdzievski 2023).
+        dora: also learn the size of each weight column (Liu et al. 2024).
+        neftune: noise on the embeddings of training rows, 5 in the paper (Jain et al. 2023); 0 adds none.
         learning_rate: None takes 2e-4 for bases up to 5 billion parameters, 1e-4 above; cosine, 5 % warm-up.
         batch_size × accumulation: rows per update; max_tokens: longest row.
         epochs: passes over the rows; max_steps: stop after as many, 0 for no limit.
-        validation_share: of the rows, split off by section (0: none).
+        validation_share: of the rows, split off by section (0: none). With validation, the adapter of the lowest
+            validation loss is kept.
+        patience: stop after as many validations without a lower loss; 0 never does.
         passages: show the rows' passages in the prompt (False trains closed book from the same rows).
         train_on_prompt: learn the prompt too.
-        checkpoint_steps, log_steps: None takes a quarter and a fiftieth of the run.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        checkpoint_steps: steps between validations and checkpoints, log_steps between losses; None takes an eighth
+            and a fiftieth of the run.
     """
 
-    quantization: str = "nf4"
+    quantization: str = "auto"
     rank: int = 16
     alpha: int = 32
     dropout: float = 0.05
+    target_modules: str | None = None
+    rslora: bool = False
+    dora: bool = False
+    neftune: float = 0.0
     learning_rate: float | None = None
     batch_size: int = 2
     accumulation: int = 4
@@ -42,6 +56,7 @@ class TuneSettings:
     epochs: float = 3.0
     max_steps: int = 0
     validation_share: float = 0.1
+    patience: int = 3
     passages: bool = True
     train_on_prompt: bool = False
     activation_checkpointing: bool = True
@@ -62,14 +77,46 @@ class TuneSettings:
             "max_tokens": self.max_tokens < 8,
             "dropout": not 0 <= self.dropout < 1,
             "validation_share": not 0 <= self.validation_share < 1,
+            "patience": self.patience < 0,
+            "neftune": self.neftune < 0,
         }
         for name, bad in wrong.items():
             if bad:
                 raise InvalidInput(f"{name} cannot be {getattr(self, name)}.", hint="See `coalesce tune --help`.")
-        if self.quantization not in ("nf4", "none"):
+        if self.quantization not in ("auto", "nf4", "none"):
             raise InvalidInput(
                 f"Adapters are trained over nf4 or none, not {self.quantization}.", hint="Use --quantization nf4."
             )
+        self.lora_targets()
+
+    def lora_targets(self) -> str | list[str]:
+        """What peft's `target_modules` takes: names, a regular expression, or `all-linear`.
+
+        Raises:
+            InvalidInput: a regular expression that cannot be read.
+        """
+        wanted = self.target_modules
+        if wanted is None:
+            return "all-linear"
+        if re.fullmatch(r"[\w.]+(\s*,\s*[\w.]+)*", wanted):
+            return [name.strip() for name in wanted.split(",")]
+        try:
+            re.compile(wanted)
+        except re.error as error:
+            raise InvalidInput(
+                f"target_modules cannot be {wanted!r}: {error}.",
+                hint="Name layers with commas (q_proj,v_proj), or write a regular expression.",
+            ) from error
+        return wanted
+
+    def over(self, device: str) -> TuneSettings:
+        """The settings with `auto` quantization decided for a device.
+
+        4-bit weights save memory where it is scarce; a CPU unpacks them slowly (docs/decisions.md has the speeds).
+        """
+        if self.quantization != "auto":
+            return self
+        return replace(self, quantization="nf4" if device == "cuda" else "none")
 
     def as_record(self) -> dict[str, Any]:
         """For the adapter's record."""
@@ -93,7 +140,8 @@ class TuneReport:
 
     Attributes:
         adapter: the adapter's folder.
-        train_loss: mean over the run's steps; eval_loss: at the end, None without validation rows.
+        steps: taken; best_step: the one that the adapter is from.
+        train_loss: mean over the run's steps; eval_loss: of the adapter, None without validation rows.
         tokens_per_s: training speed without padding; evaluation and saving are not counted.
         peak_memory_bytes: of the device (CUDA), of the process on a CPU; seconds: the whole run.
         train_rows, validation_rows, split_by, shortened_rows, dropped_rows: how the data was used.
@@ -111,6 +159,7 @@ class TuneReport:
     split_by: str = "row"
     shortened_rows: int = 0
     dropped_rows: int = 0
+    best_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +226,7 @@ def training_arguments(
 
     updates = math.ceil(num_rows / (settings.batch_size * settings.accumulation * place.processes))
     steps = settings.max_steps or max(math.ceil(updates * settings.epochs), 1)
-    every = settings.checkpoint_steps or max(steps // 4, 1)
+    every = settings.checkpoint_steps or max(steps // 8, 1)
     dtype = str(choose_dtype(settings.dtype, place.device, settings.quantization)).removeprefix("torch.")
     return TrainingArguments(
         output_dir=str(folder),
@@ -194,6 +243,10 @@ def training_arguments(
         save_total_limit=2,
         eval_strategy="steps" if validates else "no",
         eval_steps=every,
+        load_best_model_at_end=validates,
+        metric_for_best_model="eval_loss" if validates else None,
+        greater_is_better=False if validates else None,
+        neftune_noise_alpha=settings.neftune or None,
         prediction_loss_only=True,
         bf16=dtype == "bfloat16",
         fp16=dtype == "float16",

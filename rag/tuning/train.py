@@ -1,15 +1,16 @@
 """Trains a LoRA adapter: QLoRA over an NF4 base or plain LoRA, on one device or under `accelerate launch`.
 
 Settings follow QLoRA (Dettmers et al. 2023): NF4 with double quantization, bfloat16 products, adapters on all linear
-layers, checkpointed activations. Norms and embeddings keep their format (float32 would double the cache that serving
-needs). The optimizer's loop is transformers' Trainer; ours are the labels (only the answer is learnt, behind
-exactly the prompt that serving will use), the folder that survives interruption (`run_folder`), and the record that
-ties the adapter to its base.
+layers, checkpointed activations. Rows of like length share a batch. Norms and embeddings keep their format (float32
+would double the cache that serving needs). The optimizer's loop is transformers' Trainer; ours are the labels (only
+the answer is learnt, behind exactly the prompt that serving will use), the folder that survives interruption
+(`run_folder`), and the record that ties the adapter to its base.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import disk_error
-from indexes.errors import Cancelled, CoalesceError
-from rag.errors import DoesNotFitInMemory, MalformedTrainingData
+from indexes.errors import Cancelled, CoalesceError, InvalidInput
+from rag.errors import DoesNotFitInMemory, MalformedTrainingData, first_line
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
 from rag.generators.prompts import Message
 from rag.models.adapters import AdapterRecord, base_fingerprint
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import is_out_of_memory, peak_memory_bytes, reset_peak_memory
+from rag.models.devices import choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
+from rag.models.memory import linear_layers
 from rag.tuning.data import TrainingRow, rows_sha256, split_rows
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import Placement, TuneProgress, TuneReport, TuneSettings, place_process, training_arguments
@@ -95,6 +97,7 @@ def tune(
     settings = settings or TuneSettings()
     settings.check()
     started = time.monotonic()
+    settings = settings.over(choose_device(settings.device))
     tokenizer, config = load_tokenizer(model), load_config(model)
     data = _encode(tokenizer, config, rows, settings)
     place = place_process(settings.device)
@@ -110,7 +113,7 @@ def tune(
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)  # before the adapter renames its layers
-    watcher = _watcher(folder, progress, cancelled)
+    watcher = _watcher(folder, settings.patience, progress, cancelled)
     trainer = _trainer(add_lora(loaded, settings), tokenizer, arguments, data.train.rows, validation, watcher)
     with _known_errors(folder, place):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -120,7 +123,7 @@ def tune(
             adapter=str(out),
             steps=trainer.state.global_step,
             train_loss=_mean_loss(trainer.state.log_history),
-            eval_loss=trainer.evaluate()["eval_loss"] if validation else None,
+            eval_loss=trainer.state.best_metric,
             tokens_per_s=watcher.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(place.device),
             seconds=time.monotonic() - started,
@@ -129,6 +132,7 @@ def tune(
             split_by=data.split_by,
             shortened_rows=data.train.shortened + data.validation.shortened,
             dropped_rows=data.train.dropped + data.validation.dropped,
+            best_step=trainer.state.best_global_step or trainer.state.global_step,
         )
         trainer.save_model(str(out))
         if place.main:
@@ -159,7 +163,8 @@ def encode_rows(
 
     Args:
         tokenizer: with a chat template.
-        max_tokens: longest row; longer ones lose their last passages, then their oldest turns, then are left out.
+        max_tokens: longest row; longer ones lose their last passages, then their oldest turns, and are left out where
+            that is not enough or would take a passage that the answer cites.
         train_on_prompt: learn the prompt's tokens too.
 
     Raises:
@@ -171,6 +176,9 @@ def encode_rows(
     for row in (exchange for whole in rows for exchange in whole.exchanges()):
         for attempt, request in enumerate(ever_smaller(row.request(), fewest_passages=1)):
             ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request))
+            if len(request.passages) < most_cited(row.answer) <= len(row.passages):
+                dropped += 1  # it would learn to cite what it does not see
+                break
             if len(ids) <= max_tokens:
                 learnt_from = 0 if train_on_prompt else prompt_tokens
                 encoded.append(EncodedRow(ids, [IGNORED] * learnt_from + ids[learnt_from:]))
@@ -185,10 +193,15 @@ def encode_rows(
     return EncodedRows(encoded, shortened, dropped)
 
 
-def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:
-    """A batch padded on the right; `logits_to_keep` is the number of positions from the first learnt token on.
+def most_cited(answer: str) -> int:
+    """The highest passage number that an answer cites; 0 without citations."""
+    return max((int(number) for number in re.findall(r"\[(\d{1,3})\]", answer)), default=0)
 
-    The model computes its output only for those; the logits of a long prompt would take most of the memory, unused.
+
+def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:
+    """A batch padded on the right; `logits_to_keep` marks the positions whose next token is learnt.
+
+    The model computes its output only there: the logits of a long prompt would take most of time and memory, unused.
     """
     import torch
 
@@ -202,20 +215,25 @@ def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:
         ids[place, :count] = torch.tensor(row.input_ids)
         labels[place, :count] = torch.tensor(row.labels)
         mask[place, :count] = 1
-    first = min(next(i for i, label in enumerate((*row.labels[1:], 0), 1) if label != IGNORED) for row in rows)
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "logits_to_keep": length - first + 1}
+    kept = torch.zeros((len(rows), length), dtype=torch.bool)
+    kept[:, :-1] = labels[:, 1:] != IGNORED
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "logits_to_keep": kept}
 
 
 def answer_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-    """Cross entropy of the learnt tokens: their sum divided by `num_items_in_batch`, or their mean without it."""
+    """Cross entropy of the learnt tokens: their sum divided by `num_items_in_batch`, or their mean without it.
+
+    Args:
+        outputs: of the model for a batch of `collate`; its logits are (learnt tokens, vocabulary).
+    """
     import torch
 
-    logits = outputs["logits"][:, :-1].float()
-    targets = labels[:, labels.shape[1] - logits.shape[1] :]
-    flat = (logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    targets = labels[:, 1:]
+    targets = targets[targets != IGNORED]
     if num_items_in_batch is None:
-        return torch.nn.functional.cross_entropy(*flat, ignore_index=IGNORED)
-    return torch.nn.functional.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum") / num_items_in_batch
+        return torch.nn.functional.cross_entropy(outputs["logits"].float(), targets)
+    loss = torch.nn.functional.cross_entropy(outputs["logits"].float(), targets, reduction="sum")
+    return loss / num_items_in_batch
 
 
 def _tokens(tokenizer: Any, chat: ChatPrompt, messages: list[Message]) -> tuple[list[int], int]:
@@ -278,7 +296,11 @@ def keep_gradients_right(model: Any) -> None:
 
 
 def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
-    """The base with a fresh adapter on every linear layer but the output embedding; float32, seeded."""
+    """The base with a fresh adapter; float32, seeded.
+
+    Raises:
+        InvalidInput: `target_modules` names no layer of this model.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -287,11 +309,22 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules="all-linear",
+        target_modules=settings.lora_targets(),
+        use_rslora=settings.rslora,
+        use_dora=settings.dora,
         task_type="CAUSAL_LM",
         bias="none",
     )
-    return get_peft_model(loaded.model, config)
+    try:
+        return get_peft_model(loaded.model, config)
+    except ValueError as error:
+        if settings.target_modules is None:
+            raise
+        kinds = sorted({name.rpartition(".")[2] for name, _ in linear_layers(loaded.model)})
+        raise InvalidInput(
+            f"{loaded.name} cannot be tuned at {settings.target_modules!r}: {first_line(error)}",
+            hint=f"It has the layers {', '.join(kinds)}.",
+        ) from error
 
 
 def _trainer(
@@ -305,7 +338,16 @@ def _trainer(
     from transformers import Trainer
     from transformers.trainer_callback import PrinterCallback
 
-    trainer = Trainer(
+    class LikeLengths(Trainer):  # type: ignore[misc]  # the base class is untyped
+        """A trainer whose batches hold rows of like length."""
+
+        def _get_train_sampler(self, train_dataset: Any = None) -> LengthSampler:
+            del train_dataset  # always `train`
+            together = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            lengths = [len(row.input_ids) for row in train]
+            return LengthSampler(lengths, together, arguments.seed, lambda: int((self.state.epoch or 0) + 1e-6))
+
+    trainer = LikeLengths(
         model=peft_model,
         args=arguments,
         train_dataset=train,
@@ -319,7 +361,36 @@ def _trainer(
     return trainer
 
 
-def _watcher(folder: RunFolder, progress: Callable[[TuneProgress], None], cancelled: Callable[[], bool]) -> Any:
+class LengthSampler:
+    """Puts rows of like length next to each other, the longest of all first, in a new order for each epoch.
+
+    transformers' own sampler draws from the global generator, so that an interrupted run would resume in another order.
+
+    Args:
+        lengths: of the rows; together: rows per update.
+        epoch: gives the number of the epoch that begins.
+    """
+
+    def __init__(self, lengths: Sequence[int], together: int, seed: int, epoch: Callable[[], int]) -> None:
+        self._lengths = lengths
+        self._together = together
+        self._seed = seed
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        import torch
+        from transformers.trainer_pt_utils import get_length_grouped_indices
+
+        draw = torch.Generator().manual_seed(self._seed + self._epoch())
+        return iter(get_length_grouped_indices(self._lengths, self._together, generator=draw))
+
+
+def _watcher(
+    folder: RunFolder, patience: int, progress: Callable[[TuneProgress], None], cancelled: Callable[[], bool]
+) -> Any:
     """A `transformers.TrainerCallback` for progress, stopping and checkpoints, with `stopped` and `tokens_per_s`."""
     from transformers import TrainerCallback
 
@@ -343,16 +414,24 @@ def _watcher(folder: RunFolder, progress: Callable[[TuneProgress], None], cancel
             self._step_began = time.monotonic()
             self._tokens_before = int(state.num_input_tokens_seen)
 
-        def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._seconds += time.monotonic() - self._step_began
             self._tokens += int(state.num_input_tokens_seen) - self._tokens_before
             if state.is_world_process_zero:
                 progress(
                     TuneProgress(state.global_step, state.max_steps, self._loss, self._eval_loss, self.tokens_per_s)
                 )
+            if state.global_step >= state.max_steps:
+                control.should_evaluate = args.eval_strategy != "no"  # the last step may be the best one
             if cancelled():
                 self.stopped = state.global_step < state.max_steps
                 control.should_training_stop = control.should_save = True
+
+        def on_evaluate(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+            # from the log, which a resumed run has too; transformers' EarlyStoppingCallback would count anew
+            losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
+            if patience and len(losses) - 1 - losses.index(min(losses)) >= patience:
+                control.should_training_stop = True
 
         def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
             self._loss = (logs or {}).get("loss", self._loss)
@@ -383,7 +462,7 @@ def _pad_token(tokenizer: Any) -> int:
 def _record(
     loaded: LoadedModel, fingerprint: str, data: _Data, settings: TuneSettings, report: TuneReport
 ) -> AdapterRecord:
-    measured = ("steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
+    measured = ("steps", "best_step", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
     return AdapterRecord(
         base_model=loaded.name,
         base_fingerprint=fingerprint,

@@ -10,6 +10,7 @@ import pytest
 
 from api.cli import run
 from evals import questions as question_bank
+from rag.tuning.data import read_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,27 @@ def test_measuring_questions_stay_back_unless_allowed(tmp_path: Path, split, cap
     assert not (tmp_path / "data").exists()
     assert run([*command, "--allow-test"]) == 0
     assert "rows" in capsys.readouterr().out
+
+
+@pytest.mark.integration
+def test_rows_show_what_the_search_finds_in_the_books(tmp_path: Path, capsys) -> None:
+    book, file, out = tmp_path / "book.md", tmp_path / "mine.jsonl", tmp_path / "data"
+    parts = {"Warps": "A warp is a group of 32 threads.", "Banks": "Shared memory has 32 banks.", "Clocks": "Slow."}
+    book.write_text("# GPUs\n\n" + "\n\n".join(f"## {name}\n\n{text}" for name, text in parts.items()), "utf-8")
+    gold = [{"file": "book.md", "heading": "Warps", "part": 1, "evidence": "a group of 32 threads"}]
+    asked = {"id": "a", "question": "What is a warp?", "answer": "A group of 32 threads.", "gold": gold}
+    file.write_text(json.dumps(asked), "utf-8")
+    command = ["dataset", str(book), "--questions", str(file), "--out", str(out), "--json"]
+    assert run([*command, "--passages", "2", "--passage-tokens", "200"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    rows = [json.loads(line) for line in Path(report["data_file"]).read_text("utf-8").splitlines()]
+    shown = [passage["text"] for passage in rows[0]["passages"]]
+    place = next(i for i, text in enumerate(shown, 1) if "32 threads" in text)
+    assert rows[0]["messages"][-1]["content"] == f"A group of 32 threads. [{place}]"
+    assert run(command) == 0  # closed book rows beside them
+    assert [len(read_dataset(out / name)) for name in ("mine.jsonl", "mine_passages.jsonl")] == [1, len(rows)]
+    assert run(["dataset", "--questions", str(file), "--passages", "2", "--out", str(out)]) == 1
+    assert "name the books" in capsys.readouterr().err
 
 
 def test_naming_no_source_is_an_error_with_the_command_that_works(tmp_path: Path, capsys) -> None:

@@ -24,6 +24,7 @@ from rag.tuning.data import RowPassage, TrainingRow
 from rag.tuning.settings import TuneProgress, TuneSettings
 from rag.tuning.train import (
     IGNORED,
+    LengthSampler,
     add_lora,
     answer_loss,
     collate,
@@ -129,7 +130,108 @@ def test_the_loss_is_the_mean_over_answer_tokens_alone(tiny_model: Path) -> None
                 count += 1
     assert loss == pytest.approx(total / count, abs=1e-4)
     assert float(answer_loss(loaded.model(**batch), labels, count)) == pytest.approx(total / count, abs=1e-4)
-    assert batch["logits_to_keep"] < batch["input_ids"].shape[1] / 2  # a long prompt's logits are not computed
+    assert len(loaded.model(**batch).logits) == count  # no logits of prompts and padding
+
+
+def test_rows_of_like_length_share_a_batch_in_an_order_of_the_seed_and_epoch() -> None:
+    lengths = [number * 37 % 400 for number in range(400)]
+
+    def order(seed: int, epoch: int) -> list[int]:
+        return list(LengthSampler(lengths, 8, seed, lambda: epoch))
+
+    def padding(places: list[int]) -> int:
+        batches = [[lengths[place] for place in places[start : start + 2]] for start in range(0, 400, 2)]
+        return sum(max(batch) * 2 - sum(batch) for batch in batches)
+
+    assert sorted(order(0, 0)) == list(range(400))
+    assert lengths[order(0, 0)[0]] == max(lengths)  # what runs out of memory does so at once
+    assert padding(order(0, 0)) < padding(list(range(400))) / 10
+    assert order(0, 0) == order(0, 0) != order(0, 1) != order(1, 0)
+
+
+def test_the_adapter_of_the_lowest_validation_loss_is_kept_and_training_stops_when_it_only_rises(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    """At this rate the answers of the training rows are learnt by heart, and those of the others forgotten."""
+    settings = replace(QUICK, learning_rate=3e-2, max_steps=60, checkpoint_steps=2, patience=2)
+    out = tmp_path / "out"
+    report = tune(str(tiny_model), ROWS, out, settings)
+    points = [json.loads(line) for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
+    losses = {int(point["step"]): point["eval_loss"] for point in points if "eval_loss" in point}
+    assert report.eval_loss == min(losses.values())
+    assert losses[report.best_step] == report.eval_loss
+    assert report.steps == report.best_step + 4 < 60
+    assert equal(out, out / "checkpoints" / f"checkpoint-{report.best_step}")
+    assert "lowest validation loss" in (out / "loss.svg").read_text("utf-8")
+
+
+def test_the_last_step_is_validated_too(tmp_path: Path, tiny_model: Path) -> None:
+    report = tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, max_steps=5, checkpoint_steps=3))
+    assert report.best_step == 5
+
+
+@pytest.mark.parametrize(
+    ("targets", "kinds", "layers"),
+    [("q_proj, v_proj", {"q_proj", "v_proj"}, 6), (r".*\.0\.mlp\.(up|down)_proj", {"up_proj", "down_proj"}, 2)],
+)
+def test_target_modules_are_names_or_a_regular_expression(
+    tmp_path: Path, tiny_model: Path, targets: str, kinds: set[str], layers: int
+) -> None:
+    settings = replace(QUICK, max_steps=1, validation_share=0.0, target_modules=targets)
+    tune(str(tiny_model), ROWS, tmp_path / "out", settings)
+    adapted = read_adapter(tmp_path / "out").layers
+    assert {layer.module.rpartition(".")[2] for layer in adapted} == kinds
+    assert len(adapted) == layers
+
+
+@pytest.mark.parametrize(("targets", "said"), [("query", "It has the layers"), ("q_(proj", "regular expression")])
+def test_target_modules_that_are_not_there_are_refused(
+    tmp_path: Path, tiny_model: Path, targets: str, said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, target_modules=targets))
+    assert said in str(refused.value.hint)
+    assert targets in refused.value.message
+
+
+def test_rslora_and_dora_are_served_as_they_were_trained(tmp_path: Path, tiny_model: Path) -> None:
+    settings = replace(QUICK, max_steps=40, learning_rate=1e-2, validation_share=0.0, rslora=True, dora=True)
+    report = tune(str(tiny_model), ROWS[:4], tmp_path / "out", settings)
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text("utf-8"))
+    assert (config["use_rslora"], config["use_dora"]) == (True, True)
+    generator = load_local_generator(
+        GeneratorSettings(
+            kind="local", model=str(tiny_model), quantization="none", device="cpu", max_tokens=40,
+            adapters={"qa": report.adapter},
+        )
+    )  # fmt: skip
+    try:
+        pieces = generator.stream(GenerationRequest(PAIRS[0][0], "tuned", adapter="qa"))
+        assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)).strip() == PAIRS[0][1]
+    finally:
+        generator.close()
+
+
+def test_neftune_adds_noise_while_training_only(tmp_path: Path, tiny_model: Path) -> None:
+    settings = replace(QUICK, max_steps=1, dropout=0.0, learning_rate=1e-9)
+    plain = tune(str(tiny_model), ROWS, tmp_path / "plain", settings)
+    noisy = tune(str(tiny_model), ROWS, tmp_path / "noisy", replace(settings, neftune=50.0))
+    assert noisy.train_loss != plain.train_loss
+    assert noisy.eval_loss == pytest.approx(plain.eval_loss, abs=1e-6)
+
+
+def test_checkpointed_activations_give_the_same_adapter(tmp_path: Path, tiny_model: Path) -> None:
+    settings = replace(QUICK, max_steps=2, validation_share=0.0)
+    for name, switch in (("kept", False), ("again", True)):
+        tune(str(tiny_model), ROWS, tmp_path / name, replace(settings, activation_checkpointing=switch))
+    kept, again = weights(tmp_path / "kept"), weights(tmp_path / "again")
+    assert all(kept[name].allclose(again[name], atol=1e-5) for name in kept)
+
+
+def test_a_graphics_card_trains_over_4_bits_and_a_processor_over_plain_weights() -> None:
+    assert TuneSettings().over("cuda").quantization == "nf4"
+    assert TuneSettings().over("cpu").quantization == "none"
+    assert TuneSettings(quantization="nf4").over("cpu").quantization == "nf4"
 
 
 def test_long_rows_lose_their_last_passages_before_they_are_left_out() -> None:
@@ -141,6 +243,8 @@ def test_long_rows_lose_their_last_passages_before_they_are_left_out() -> None:
     text = tokenizer.decode(encoded.rows[0].input_ids)
     assert "Passage 0" in text
     assert "Passage 2" not in text
+    cites = replace(rows[0], answer="A. [3]")
+    assert (encode_rows(tokenizer, [*rows, cites], 700).dropped) == 2  # it would cite what it does not see
     with pytest.raises(MalformedTrainingData, match="All 1 rows are longer than 30 tokens"):
         encode_rows(tokenizer, [ROWS[0]], 30)
 
@@ -311,7 +415,9 @@ def test_passages_can_be_left_out_of_the_prompts(tmp_path: Path, tiny_model: Pat
     assert [record and record.with_passages for record in records] == [True, False]
 
 
-@pytest.mark.parametrize("change", [{"rank": 0}, {"epochs": 0}, {"batch_size": 0}, {"quantization": "int8"}])
+@pytest.mark.parametrize(
+    "change", [{"rank": 0}, {"epochs": 0}, {"batch_size": 0}, {"quantization": "int8"}, {"patience": -1}]
+)
 def test_settings_that_no_run_can_have_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         tune("anything", ROWS, tmp_path, replace(QUICK, **change))

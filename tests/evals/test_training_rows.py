@@ -1,0 +1,166 @@
+"""Training rows of questions: none that measure, the right passage anywhere or absent, citations that are right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fakes import FakeLibrary, make_node, make_passage
+
+from evals.errors import LeakageFound, MalformedQuestions
+from evals.questions import BankQuestion, Gold, Split, load_bank
+from evals.training_rows import (
+    JUDGED,
+    REFUSAL,
+    ReadingRows,
+    bank_source,
+    cited,
+    closed_book_rows,
+    file_source,
+    write_closed_book,
+)
+from indexes.jsonl import to_jsonl
+from rag.generators.prompts import says_unknown
+from rag.tuning.data import FORMATS, Format, TrainingRow, read_dataset
+from rag.types import Passage
+
+NODES = [
+    make_node("A warp is a group of 32 threads.", 0, heading_path=("GPUs", "Warps")),
+    make_node("Each bank of shared memory delivers one word per cycle.", 10, heading_path=("GPUs", "Banks")),
+    *(make_node(f"Chapter {n} is about compilers.", n * 10, heading_path=("GPUs", f"S{n}")) for n in range(2, 9)),
+]
+OTHERS = [make_passage(node.text, node_id=node.node_id, section=node.heading_path) for node in NODES[2:]]
+
+
+def question(number: int = 0, **fields: object) -> BankQuestion:
+    values: dict[str, object] = {
+        "id": f"q{number}",
+        "question": f"What is warp {number}?",
+        "answer": "A warp is a group of 32 threads.",
+        "key_facts": ("32",),
+        "gold": (Gold("book.md", "Warps", 1, "a group of 32 threads"),),
+    }
+    return BankQuestion(**(values | fields))  # type: ignore[arg-type]
+
+
+def rows_of(questions: Sequence[BankQuestion], found: Sequence[Passage], *, shown: int = 3) -> list[TrainingRow]:
+    maker = ReadingRows(lambda _, top_k: found[:top_k], FakeLibrary(NODES), NODES, shown=shown, words=200)
+    return [row for one in questions for row in maker.of(one)]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_layout_reads_back_as_the_rows_that_were_written(tmp_path: Path, file_format: Format) -> None:
+    written = write_closed_book(bank_source("tune"), tmp_path, file_format=file_format)
+    rows = closed_book_rows(load_bank(split="tune"))
+    assert read_dataset(tmp_path) == rows
+    assert (written.rows, written.questions) == (len(rows), len(rows) // 3)
+
+
+def test_dataset_info_names_columns_and_tags_as_llama_factory_documents_them(tmp_path: Path) -> None:
+    write_closed_book(bank_source("tune"), tmp_path / "alpaca", file_format="alpaca")
+    write_closed_book(bank_source("tune"), tmp_path / "sharegpt", file_format="sharegpt")
+    alpaca = json.loads((tmp_path / "alpaca" / "dataset_info.json").read_text("utf-8"))["coalesce_tune"]
+    chat = json.loads((tmp_path / "sharegpt" / "dataset_info.json").read_text("utf-8"))["coalesce_tune"]
+    assert alpaca["file_name"] == "coalesce_tune.json"
+    assert alpaca["columns"]["prompt"] == "instruction"
+    assert alpaca["columns"]["response"] == "output"
+    assert (chat["formatting"], chat["columns"]["messages"]) == ("sharegpt", "conversations")
+    assert (chat["tags"]["user_tag"], chat["tags"]["assistant_tag"]) == ("human", "gpt")
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_questions_that_measure_leave_only_when_allowed(tmp_path: Path, split: Split) -> None:
+    with pytest.raises(LeakageFound, match=split):
+        bank_source(split)
+    written = write_closed_book(bank_source(split, allow_test=True), tmp_path)
+    assert written.data_file.name == f"coalesce_{split}.jsonl"
+
+
+def test_no_wording_of_a_measuring_question_is_among_the_tuning_rows(tmp_path: Path) -> None:
+    text = write_closed_book(bank_source("tune"), tmp_path).data_file.read_text("utf-8")
+    assert not [q.id for q in load_bank() if q.split != "tune" and json.dumps(q.question, ensure_ascii=False) in text]
+
+
+def test_rows_carry_their_section_and_unanswerable_questions_stay_behind() -> None:
+    questions = load_bank(split="test")
+    rows = closed_book_rows(questions)
+    assert len(rows) == sum(question.answerable for question in questions) < len(questions)
+    assert all(row.section and row.answer for row in rows)
+
+
+def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_tells_nothing() -> None:
+    rows = [row for row in rows_of([question(n) for n in range(60)], OTHERS) if row.answer != REFUSAL]
+    places = [next(i for i, p in enumerate(row.passages) if "32 threads" in p.text) for row in rows]
+    assert len(rows) == 60
+    assert all(len(row.passages) == 3 for row in rows)
+    assert {places.count(place) > 8 for place in range(3)} == {True}
+    assert [row.answer for row in rows] == [f"A warp is a group of 32 threads. [{place + 1}]" for place in places]
+    assert all(row.messages()[0]["content"].count("[3] A Book > GPUs") == 1 for row in rows)  # as serving renders
+
+
+def test_a_found_passage_is_shown_as_it_was_found() -> None:
+    found = make_passage("Threads run in warps. A warp is a group of 32 threads. More.", section=("GPUs", "Warps"))
+    row = rows_of([question()], [OTHERS[0], found, OTHERS[1]])[0]
+    assert sorted(p.text for p in row.passages) == sorted(p.text for p in (OTHERS[0], found, OTHERS[1]))
+
+
+def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -> None:
+    near = make_passage("Warps have 32 lanes.", section=("GPUs", "Elsewhere"))  # it may answer, so it is not shown
+    rows = rows_of([question(n) for n in range(200)], [near, *OTHERS])
+    refused = [row for row in rows if row.answer == REFUSAL]
+    assert 20 <= len(refused) <= 60
+    assert len(rows) == 200 + len(refused)
+    assert not any("32" in passage.text for row in refused for passage in row.passages)
+    assert says_unknown(REFUSAL)
+
+
+def test_what_the_book_does_not_answer_is_refused_from_what_was_found() -> None:
+    row = rows_of([question(answerable=False, gold=())], OTHERS)[0]
+    assert (row.answer, len(row.passages)) == (REFUSAL, 3)
+
+
+def test_each_sentence_cites_the_passage_that_supports_it() -> None:
+    both = question(
+        answer="A warp is a group of 32 threads. A bank delivers one word per cycle.",
+        gold=(Gold("b.md", "Warps", 1, "32 threads"), Gold("b.md", "Banks", 2, "one word per cycle")),
+    )
+    row = rows_of([both], OTHERS)[0]
+    places = [next(i for i, p in enumerate(row.passages, 1) if part in p.text) for part in ("32 threads", "one word")]
+    assert row.answer == (
+        f"A warp is a group of 32 threads. [{places[0]}] A bank delivers one word per cycle. [{places[1]}]"
+    )
+    assert rows_of([both], OTHERS, shown=1) == []  # both parts do not fit
+
+
+def test_a_listing_is_cited_behind_it() -> None:
+    passage = make_passage("Use this:\n```\nint i = threadIdx.x;\n```")
+    text = "Use this:\n```\nint i = threadIdx.x;\n```"
+    assert cited(text, [passage], [passage]).startswith("Use this: [1]\n```")
+
+
+def test_passages_stay_within_the_budget() -> None:
+    wide = [make_passage(f"Compilers {n} " + "word " * 150, section=("GPUs", f"S{n}")) for n in range(3)]
+    row = rows_of([question()], wide)[0]
+    assert len(row.passages) == 2  # 200 words
+
+
+def test_questions_that_are_only_reported_on_stay_back() -> None:
+    file = next(JUDGED.glob("*.jsonl"))
+    with pytest.raises(LeakageFound, match="only for measuring"):
+        file_source(file, ())
+
+
+def test_a_question_file_gives_what_can_be_understood_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    records = [
+        {"id": "a", "question": "What is a warp?", "answer": "32 threads."},
+        {"id": "b", "question": "And a block?", "answer": "Many warps.", "after": "What is a warp?"},
+    ]
+    file.write_text(to_jsonl(records), "utf-8")
+    source = file_source(file, ())
+    assert (source.name, [one.id for one in source.questions]) == ("mine", ["a"])
+    file.write_text(to_jsonl([*records, {"question": "No answer?"}]), "utf-8")
+    with pytest.raises(MalformedQuestions, match=r"mine.jsonl:3: answer is missing"):
+        file_source(file, ())
