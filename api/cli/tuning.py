@@ -90,7 +90,7 @@ def tune(
         bool,
         typer.Option(
             "--activation-checkpointing/--no-activation-checkpointing",
-            help="Compute activations twice instead of keeping them: a quarter slower, far less memory.",
+            help="Compute activations twice instead of keeping them: slower, far less memory.",
         ),
     ] = True,
     checkpoint_steps: Annotated[

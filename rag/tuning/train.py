@@ -385,7 +385,8 @@ class LengthSampler:
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
         draw = torch.Generator().manual_seed(self._seed + self._epoch())
-        return iter(get_length_grouped_indices(self._lengths, self._together, generator=draw))
+        order: list[int] = get_length_grouped_indices(self._lengths, self._together, generator=draw)
+        return iter(order)
 
 
 def _watcher(
