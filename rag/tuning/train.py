@@ -384,7 +384,7 @@ class LengthSampler:
         import torch
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
-        draw = torch.Generator().manual_seed(self._seed + self._epoch())
+        draw = torch.Generator().manual_seed(1000 * self._seed + self._epoch())
         order: list[int] = get_length_grouped_indices(self._lengths, self._together, generator=draw)
         return iter(order)
 
