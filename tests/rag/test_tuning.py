@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,20 +150,30 @@ def test_rows_of_like_length_share_a_batch_in_an_order_of_the_seed_and_epoch() -
     assert order(0, 0) == order(0, 0) != order(0, 1) != order(1, 0)
 
 
-def test_the_adapter_of_the_lowest_validation_loss_is_kept_and_training_stops_when_it_only_rises(
-    tmp_path: Path, tiny_model: Path
-) -> None:
-    """At this rate the answers of the training rows are learnt by heart, and those of the others forgotten."""
-    settings = replace(QUICK, learning_rate=3e-2, max_steps=60, checkpoint_steps=2, patience=2)
+def test_the_adapter_of_the_lowest_validation_loss_is_kept(tmp_path: Path, tiny_model: Path) -> None:
     out = tmp_path / "out"
-    report = tune(str(tiny_model), ROWS, out, settings)
+    report = tune(str(tiny_model), ROWS, out, replace(QUICK, learning_rate=1e-2, checkpoint_steps=2, patience=0))
     points = [json.loads(line) for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
     losses = {int(point["step"]): point["eval_loss"] for point in points if "eval_loss" in point}
-    assert report.eval_loss == min(losses.values())
-    assert losses[report.best_step] == report.eval_loss
-    assert report.steps == report.best_step + 4 < 60
+    assert list(losses) == [2, 4, 6, 8]
+    assert report.eval_loss == losses[report.best_step] == min(losses.values())
     assert equal(out, out / "checkpoints" / f"checkpoint-{report.best_step}")
     assert "lowest validation loss" in (out / "loss.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "stops"),
+    [([3, 2, 2, 4], 2, True), ([3, 2, 4], 2, False), ([3, 4, 2], 2, False), ([1, 2, 3, 4], 0, False)],
+)
+def test_training_stops_when_the_validation_loss_no_longer_falls(
+    tmp_path: Path, losses: list[float], patience: int, stops: bool
+) -> None:
+    """The losses are the log's: a resumed run has those from before."""
+    control = SimpleNamespace(should_training_stop=False)
+    log = [entry for loss in losses for entry in ({"loss": 1.0}, {"eval_loss": loss})]
+    watcher = train._watcher(train.RunFolder(tmp_path), patience, lambda _: None, lambda: False)
+    watcher.on_evaluate(None, SimpleNamespace(log_history=log), control)
+    assert control.should_training_stop == stops
 
 
 def test_the_last_step_is_validated_too(tmp_path: Path, tiny_model: Path) -> None:
