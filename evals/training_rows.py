@@ -28,7 +28,6 @@ from indexes.sample import SAMPLE_PATH, SAMPLE_TITLE
 from indexes.sentences import split_spans
 from indexes.settings import IndexSettings
 from indexes.types import StoredNode
-from indexes.words import count_words
 from rag.assemble import build_engine
 from rag.citations import support_of
 from rag.passages import PassageBudget
@@ -151,9 +150,9 @@ def write_with_passages(
     with closing(_open_books(source.books, index, progress)) as library:
         searching = replace(rag, home=library_home(source.books, index), generator=GeneratorSettings("extractive"))
         with closing(build_engine(searching, library)) as engine:
-            words = PassageBudget.of_tokens(rag.retrieval.passage_budget_tokens).words
+            budget = PassageBudget.of_tokens(rag.retrieval.passage_budget_tokens)
             nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
-            maker = ReadingRows(engine.search, library, nodes, shown=shown, words=words, seed=seed)
+            maker = ReadingRows(engine.search, library, nodes, shown=shown, budget=budget, seed=seed)
             rows: list[TrainingRow] = []
             used = 0
             for number, question in enumerate(source.questions, 1):
@@ -171,7 +170,7 @@ class ReadingRows:
     Args:
         search: (query, how many) to the passages that serving would show.
         library, nodes: the books that the questions are about.
-        shown: passages in a row; words: most words of them together.
+        shown: passages in a row; budget: of them together.
     """
 
     def __init__(
@@ -181,13 +180,13 @@ class ReadingRows:
         nodes: Sequence[StoredNode],
         *,
         shown: int,
-        words: int,
+        budget: PassageBudget,
         seed: int = 0,
     ) -> None:
         self._search = search
-        self._gold = GoldPassages(library, nodes, PassageBudget(words, max(words // shown, 1)))
+        self._gold = GoldPassages(library, nodes, replace(budget, most_each=max(budget.most // shown, 1)))
         self._shown = shown
-        self._words = words
+        self._budget = budget
         self._seed = seed
 
     def of(self, question: BankQuestion) -> Iterator[TrainingRow]:
@@ -223,10 +222,10 @@ class ReadingRows:
     def _within_budget(self, first: Sequence[Passage], others: Sequence[Passage]) -> list[Passage]:
         """`first` and as many of the others, the best first, as may be shown."""
         chosen = list(first)
-        words = sum(count_words(passage.text) for passage in first)
+        size = sum(self._budget.count(passage.text) for passage in first)
         for passage in others:
-            words += count_words(passage.text)
-            if len(chosen) >= self._shown or words > self._words:
+            size += self._budget.count(passage.text)
+            if len(chosen) >= self._shown or size > self._budget.most:
                 break
             chosen.append(passage)
         return chosen

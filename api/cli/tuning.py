@@ -329,7 +329,7 @@ def dataset(
 
     settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
     wanted = SynthesisSettings(pairs=pairs, shown_passages=passages, verify=verify, limit=limit, seed=seed)
-    _write_synthesis(paths, out, settings, wanted, file_format, json_output=json_output)
+    _write_synthesis(paths or [], out, settings, wanted, file_format, json_output=json_output)
 
 
 def _write_synthesis(

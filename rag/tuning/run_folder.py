@@ -137,9 +137,9 @@ def draw_curve(points: Sequence[Mapping[str, float]]) -> str:
         parts.append(f"<rect x='{x}' y='14' width='12' height='12' fill='{colour}'/>")
         parts.append(f"<text x='{x + 18}' y='25'>{name} {series[key][-1][1]:.3f}</text>")
     if series["eval_loss"]:
-        x, _ = place(*min(series["eval_loss"], key=lambda point: point[1]))
+        best, _ = place(*min(series["eval_loss"], key=lambda point: point[1]))
         parts.append(
-            f"<line x1='{x:.1f}' y1='{_TOP}' x2='{x:.1f}' y2='{_HEIGHT - _BOTTOM}' stroke='#d97706' "
+            f"<line x1='{best:.1f}' y1='{_TOP}' x2='{best:.1f}' y2='{_HEIGHT - _BOTTOM}' stroke='#d97706' "
             "stroke-dasharray='4 4'><title>lowest validation loss</title></line>"
         )
     return _document(parts)

@@ -23,6 +23,7 @@ from evals.training_rows import (
 )
 from indexes.jsonl import to_jsonl
 from rag.generators.prompts import says_unknown
+from rag.passages import PassageBudget
 from rag.tuning.data import FORMATS, Format, TrainingRow, read_dataset
 from rag.types import Passage
 
@@ -46,7 +47,9 @@ def question(number: int = 0, **fields: object) -> BankQuestion:
 
 
 def rows_of(questions: Sequence[BankQuestion], found: Sequence[Passage], *, shown: int = 3) -> list[TrainingRow]:
-    maker = ReadingRows(lambda _, top_k: found[:top_k], FakeLibrary(NODES), NODES, shown=shown, words=200)
+    maker = ReadingRows(
+        lambda _, top_k: found[:top_k], FakeLibrary(NODES), NODES, shown=shown, budget=PassageBudget(200)
+    )
     return [row for one in questions for row in maker.of(one)]
 
 
