@@ -38,6 +38,7 @@ from rag.question import whole_number
 from rag.settings import RetrievalSettings
 from rag.spelling import correct
 from rag.types import SearchableLibrary, Turn
+from rag.vendor_words import OtherWords, find_other_words, put_into_books_words
 
 RRF_CONSTANT = 10.0
 """The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009, who use 60). A small one lets the first
@@ -58,6 +59,7 @@ _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
 _FROM_CODE = ("Searched for the names in your code: {words}.", "按您代码中的名称搜索：{words}。")
 _BEGINNING = ("Only the beginning of the message was searched for.", "只按消息的开头部分进行了搜索。")
 _NAMES_SEARCHED = 8
+_OTHER_WORDS = ("The books have other words for this: {words}.", "书中用的是另外的说法：{words}。")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class HybridRetriever:
         """
         text, filters = split_inline_filters(question, filters, self._library)
         query = prepare_query(text, turns, library=self._library)
+        query = in_the_books_words(query, find_other_words(query.english, self._library, filters))
         dense = self._library.dense(query.dense, self._candidates, filters)
         lexical = self._library.lexical(query.lexical, self._candidates, filters)
         hits = rescore(query.english, fuse(lexical, dense))
@@ -180,6 +183,22 @@ def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tu
     names = tuple(sorted(held, key=lambda name: counts[terms[name]])[:_NAMES_SEARCHED])
     searched = " ".join(filter(None, ["" if only_about_code(prose) else prose, *names]))
     return searched or text, names
+
+
+def in_the_books_words(query: Query, others: Sequence[OtherWords]) -> Query:
+    """`query` with the books' words for those that they lack, and a note that says so; the lexical search has both."""
+    if not others:
+        return query
+    said = _OTHER_WORDS[is_chinese(query.text)]
+    words = ", ".join(f"{other.asked} → {' / '.join(other.found)}" for other in others)
+    return replace(
+        query,
+        standalone=put_into_books_words(query.standalone, others),
+        dense=put_into_books_words(query.dense, others),
+        lexical=" ".join((query.lexical, *(word for other in others for word in other.found))),
+        english=put_into_books_words(query.english, others),
+        notes=(*query.notes, said.format(words=words)),
+    )
 
 
 def split_inline_filters(question: str, filters: Filters, library: SearchableLibrary) -> tuple[str, Filters]:
