@@ -44,7 +44,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
     """
     reader = open_gguf(file)
     _check_room(file, folder, 2 * sum(int(tensor.n_elements) for tensor in reader.tensors))
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging as transformers_logging
 
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
@@ -53,8 +53,12 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
     try:
         with _read_once(reader, lambda done: progress("converting", done, len(reader.tensors))):
             tokenizer = AutoTokenizer.from_pretrained(**where)
+            config = AutoConfig.from_pretrained(**where)
+            width = reader.fields.get(f"{text_field(reader, 'general.architecture')}.attention.key_length")
+            if width is not None and hasattr(config, "head_dim"):  # which transformers does not read for every family
+                config.head_dim = int(width.parts[width.data[0]][0])
             model = AutoModelForCausalLM.from_pretrained(
-                **where, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
+                **where, config=config, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
             )
         _set_splitting(tokenizer, reader)
         tokenizer.model_max_length = model.config.max_position_embeddings
