@@ -109,12 +109,20 @@ class GoldPassages:
 
     Args:
         nodes: every node of the books that the questions are about.
+        documents: id of the book that each question set is about; the others are about all of them.
     """
 
-    def __init__(self, library: SearchableLibrary, nodes: Sequence[StoredNode], budget: PassageBudget) -> None:
+    def __init__(
+        self,
+        library: SearchableLibrary,
+        nodes: Sequence[StoredNode],
+        budget: PassageBudget,
+        documents: Mapping[str, str] | None = None,
+    ) -> None:
         self._library = library
         self._nodes = nodes
         self._budget = budget
+        self._documents = documents or {}
         self._texts = [normalize(node.text) for node in nodes]
         self._headings = [{normalize(heading) for heading in node.heading_path} for node in nodes]
 
@@ -144,12 +152,14 @@ class GoldPassages:
 
     def _gold_indexes(self, question: BankQuestion) -> list[int]:
         found: list[int] = []
+        document = self._documents.get(question.book)
         for gold in question.gold:
             evidence, heading = normalize(gold.evidence), normalize(gold.heading)
             holding = [i for i, text in enumerate(self._texts) if evidence and evidence in text]
             of_section = [i for i, headings in enumerate(self._headings) if heading in headings]
             found += [i for i in holding if i in set(of_section)] or holding or of_section
-        return list(dict.fromkeys(found))
+        of_book = (i for i in found if document is None or self._nodes[i].document_id == document)
+        return list(dict.fromkeys(of_book))
 
 
 def configured_adapters(generator: GeneratorSettings, arms: Sequence[ArmSpec]) -> ArmAdapters:

@@ -15,6 +15,7 @@ import numpy as np
 from evals.questions import BankQuestion
 from evals.scoring import Row
 from evals.statistics import (
+    BOOTSTRAP_DRAWS,
     Interval,
     Scores,
     bootstrap_mean,
@@ -45,7 +46,21 @@ _CONTROLS = {
     ("rag", "oracle"): "perfect passages over retrieved ones",
     ("random", "rag"): "retrieved passages over random ones",
 }
-DECLARED_METRICS = ("accuracy", "key_fact_recall")
+DECLARED_METRICS = ("accuracy", "key_facts_first_two", "key_fact_recall")
+ANSWER_METRICS = (
+    "key_facts_first_two",
+    "key_fact_recall",
+    "answer_words",
+    "false_refusals",
+    "marked_weak",
+    "unanswerable_caught",
+    "off_topic_refused",
+)
+"""What the tables by kind of question and by book show of open answers."""
+_SHARES = frozenset(
+    ("false_refusals", "marked_weak", "unanswerable_caught", "off_topic_refused", "abstention_recall")
+) | {"abstention_precision"}
+"""Metrics of 0 or 1 that may be 0 or 1 throughout, where a bootstrap would see no doubt: Wilson's interval."""
 SMALLEST_EFFECT = 0.05
 ALPHA = 0.05
 _FEWEST_PAIRS = 60
@@ -59,6 +74,29 @@ SLICES: Mapping[str, Callable[[BankQuestion], str]] = {
     "identifier": lambda question: "identifier" if question.identifier else "no identifier",
     "difficulty": lambda question: str(question.difficulty),
 }
+
+
+STYLES = {"typo": "typo", "chatty": "chatty", "terse": "terse", "own_words": "own words"}
+
+
+def kinds_of(question: BankQuestion) -> list[str]:
+    """The kinds of question that one counts towards: what it asks, and how it is put; without a `kind`, its type."""
+    kinds = [question.kind or question.type if question.answerable else question.kind or "unanswerable"]
+    if question.answerable and question.style in STYLES:
+        kinds.append(STYLES[question.style])
+    if question.answerable and question.after:
+        kinds.append("follow-up")
+    return kinds
+
+
+GROUPS: Mapping[str, Callable[[BankQuestion], list[str]]] = {
+    "kind": kinds_of,
+    "book": lambda question: [question.book] if question.book else [],
+}
+_KIND_ORDER = (
+    *("define", "number", "fact", "yes_no", "why", "how", "compare", "list", "code", "short", "choice"),
+    *(*STYLES.values(), "follow-up", "unanswerable", "off_topic"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +142,19 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All numbers of a run; `interaction` is (rag+tuned − rag) − (tuned − base) by metric."""
+    """All numbers of a run.
+
+    Attributes:
+        interaction: (rag+tuned − rag) − (tuned − base) by metric.
+        groups: open answers by kind of question and by book, `{group: {value: {arm: scores}}}`.
+    """
 
     arms: Mapping[str, ArmScores]
     comparisons: tuple[Comparison, ...]
     interaction: Mapping[str, Interval]
     seeds: int
     slices: Mapping[str, Mapping[str, Mapping[str, Interval]]]
+    groups: Mapping[str, Mapping[str, Mapping[str, ArmScores]]]
 
 
 class ScoreTable:
@@ -120,8 +164,8 @@ class ScoreTable:
         self.rows = rows
         self.questions = sorted({row.question.id for row in rows})
         self._index = {question_id: number for number, question_id in enumerate(self.questions)}
-        section = {row.question.id: row.question.section or row.question.id for row in rows}
-        self.clusters = [section[question_id] for question_id in self.questions]
+        cluster = {row.question.id: row.question.cluster for row in rows}
+        self.clusters = [cluster[question_id] for question_id in self.questions]
         self.arms = list(dict.fromkeys(row.record.arm for row in rows))
         self.seeds = {arm: 1 + max(r.record.repetition for r in rows if r.record.arm == arm) for arm in self.arms}
 
@@ -152,7 +196,7 @@ def compare(rows: Sequence[Row], *, seed: int = 0) -> Result:
             gain = treatment_minus_control(treatment_minus_control(base, tuned), treatment_minus_control(rag, both))
             interaction[metric] = bootstrap_mean(gain, table.clusters, seed)
     seeds = max(table.seeds.values(), default=1)
-    return Result(arms, tuple(comparisons), interaction, seeds, _slices(rows, seed))
+    return Result(arms, tuple(comparisons), interaction, seeds, _slices(rows, seed), _groups(rows, seed))
 
 
 def _arm_scores(table: ScoreTable, arm: str, seed: int) -> ArmScores:
@@ -161,29 +205,19 @@ def _arm_scores(table: ScoreTable, arm: str, seed: int) -> ArmScores:
     for name in table.metric_names(arm):
         scores = table.scores(arm, name)
         scored[name] = int((~np.isnan(scores)).any(axis=0).sum())
-        metrics[name] = bootstrap_mean(scores, table.clusters, seed)
-    metrics.pop("refused", None)
+        metrics[name] = _mean(name, scores, table.clusters, seed)
     rows = [row for row in table.rows if row.record.arm == arm]
-    opened = [row for row in rows if row.record.mode == "open" and not row.record.error]
-    for name, (successes, total) in _refusal_counts(opened).items():
-        if total:
-            metrics[name], scored[name] = wilson_interval(successes, total), total
     asked = {row.question.id for row in rows}
-    headline = {row.question.id for row in rows if any(row.metrics.get(name) is not None for name in DECLARED_METRICS)}
-    refusable = {row.question.id for row in opened if not row.question.answerable}
-    return ArmScores(len(headline | refusable), len(asked - headline - refusable), metrics, scored)
+    headline = (*DECLARED_METRICS, "abstention_recall")
+    answered = {row.question.id for row in rows if any(row.metrics.get(name) is not None for name in headline)}
+    return ArmScores(len(answered), len(asked - answered), metrics, scored)
 
 
-def _refusal_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
-    """Refusals that each refusal metric counts, and of how many questions."""
-    refused = [row for row in rows if row.record.refused]
-    right = sum(not row.question.answerable for row in refused)
-    answerable = sum(row.question.answerable for row in rows)
-    return {
-        "abstention_precision": (right, len(refused)),
-        "abstention_recall": (right, len(rows) - answerable),
-        "false_refusals": (len(refused) - right, answerable),
-    }
+def _mean(metric: str, scores: Scores, clusters: Sequence[str], seed: int, draws: int = BOOTSTRAP_DRAWS) -> Interval:
+    if metric not in _SHARES:
+        return bootstrap_mean(scores, clusters, seed, draws)
+    known = scores[~np.isnan(scores)]
+    return wilson_interval(int(known.sum()), len(known))
 
 
 def declared_pairs(arms: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -226,7 +260,7 @@ def _verdict(comparison: Comparison, p_holm: float) -> str:
 
 
 def _slices(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, Interval]]]:
-    """`{slice: {value: {arm: interval}}}` of the accuracy, or of key-fact recall where no accuracy was scored."""
+    """`{slice: {value: {arm: interval}}}` of the first declared metric that was scored."""
     metric = next((name for name in DECLARED_METRICS if any(row.metrics.get(name) is not None for row in rows)), None)
     if metric is None:
         return {}
@@ -244,9 +278,76 @@ def _slices(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, Int
     return slices
 
 
+def _groups(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, ArmScores]]]:
+    """Open answers by kind of question and by book; a group of one value says nothing and is left out."""
+    opened = [row for row in rows if row.record.mode == "open" and not row.record.error]
+    groups: dict[str, dict[str, dict[str, ArmScores]]] = {}
+    for name, values_of in GROUPS.items():
+        by_value: dict[str, list[Row]] = {}
+        for row in opened:
+            for value in values_of(row.question):
+                by_value.setdefault(value, []).append(row)
+        if len(by_value) > 1:
+            groups[name] = {value: _answer_scores(by_value[value], seed) for value in sorted(by_value, key=_kind_order)}
+    return groups
+
+
+def _kind_order(kind: str) -> tuple[int, str]:
+    return (_KIND_ORDER.index(kind) if kind in _KIND_ORDER else len(_KIND_ORDER), kind)
+
+
+def _answer_scores(rows: Sequence[Row], seed: int) -> dict[str, ArmScores]:
+    table = ScoreTable(rows)
+    scores: dict[str, ArmScores] = {}
+    for arm in table.arms:
+        found = {name: table.scores(arm, name) for name in ANSWER_METRICS}
+        scored = {name: int((~np.isnan(values)).any(axis=0).sum()) for name, values in found.items()}
+        metrics = {
+            name: _mean(name, values, table.clusters, seed, draws=2000)
+            for name, values in found.items()
+            if scored[name]
+        }
+        asked = {row.question.id for row in rows if row.record.arm == arm}
+        scores[arm] = ArmScores(len(asked), 0, metrics, {name: scored[name] for name in metrics})
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifference:
+    """One metric of one arm in this run against an earlier one, over the `n` questions that both scored."""
+
+    arm: str
+    metric: str
+    n: int
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+
+
+def compare_runs(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) -> list[RunDifference]:
+    """Paired differences of every metric that both runs scored, with bootstrap intervals over sections."""
+    earlier = [replace(row, record=replace(row.record, arm=f"{row.record.arm} before")) for row in before]
+    table = ScoreTable([*earlier, *after])
+    found = []
+    for arm in dict.fromkeys(row.record.arm for row in after):
+        for metric in table.metric_names(arm):
+            left, right = table.scores(f"{arm} before", metric), table.scores(arm, metric)
+            differences = treatment_minus_control(left, right)
+            both = ~np.isnan(differences)
+            if not both.any():
+                continue
+            interval = bootstrap_mean(differences, table.clusters, seed)
+            was, now = (float(np.broadcast_to(scores, both.shape)[both].mean()) for scores in (left, right))
+            n = int(both.any(axis=0).sum())
+            found.append(RunDifference(arm, metric, n, was, now, interval.value, interval.low, interval.high))
+    return found
+
+
 def verdict_sentence(result: Result) -> str:
     """Answers 'retrieve or tune?' in one or two sentences, with intervals."""
-    metric = "accuracy" if any(c.metric == "accuracy" for c in result.comparisons) else "key_fact_recall"
+    metric = "accuracy" if any(c.metric == "accuracy" for c in result.comparisons) else "key_facts_first_two"
     by_pair = {(c.control, c.treatment): c for c in result.comparisons if c.metric == metric}
     own = {pair: f"{pair[1]} over retrieving" for pair in by_pair if pair[0] == "rag" and "@" in pair[1]}
     for labels in ({**_STEPS, **own}, _CONTROLS):
@@ -254,11 +355,28 @@ def verdict_sentence(result: Result) -> str:
         if phrases:
             break
     else:
-        return "No declared pair of arms was run, so there is nothing to compare."
-    name = "accuracy" if metric == "accuracy" else "key-fact recall"
+        return _answers_sentence(result)
+    name = "accuracy" if metric == "accuracy" else "key facts in the first two sentences"
     tuned = any("tun" in phrase for phrase in phrases)
     caution = " One tuning seed: another tuning run may differ." if tuned and result.seeds == 1 else ""
     return f"In {name}, {'; '.join(phrases)}.{caution}"
+
+
+def _answers_sentence(result: Result) -> str:
+    """How a single arm answers, where no two were compared."""
+    for arm, scores in result.arms.items():
+        if "key_fact_recall" in scores.metrics:
+            first, whole = (scores.metrics[name] for name in ("key_facts_first_two", "key_fact_recall"))
+            words = f", in {scores.metrics['answer_words'].value:.0f} words" if "answer_words" in scores.metrics else ""
+            return (
+                f"{arm}: key facts in the first two sentences {_share(first)}, in the whole answer {_share(whole)}"
+                f"{words}, over {scores.scored['key_fact_recall']} questions."
+            )
+    return "No declared pair of arms was run, so there is nothing to compare."
+
+
+def _share(interval: Interval) -> str:
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
 def _points(comparison: Comparison) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections import defaultdict
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from evals.arms import ArmAdapters, GoldPassages, check_encoder_arms, configured_adapters, trained_encoder_adapters
-from evals.comparison import compare
+from evals.comparison import compare, compare_runs
 from evals.export import export_run
 from evals.judge import LABEL_SHEET, read_labels, run_judge, write_label_sheet
 from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
-from evals.questions import SPLITS, BankQuestion, load_bank, load_questions
-from evals.records import Record, RecordFile
-from evals.report import RunFacts, file_hash, power_note, question_hash, report_data, write_report
+from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
+from evals.records import RECORDS, Record, RecordFile, read_records
+from evals.report import RunFacts, against_data, file_hash, power_note, question_hash, report_data, write_report
 from evals.run import Runner, RunSpec, plan_jobs, unread_passages
 from evals.scoring import score_records
 from indexes.errors import IndexMissing, InvalidInput
@@ -35,6 +36,7 @@ from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import EncoderTuning
 
 CACHE_FOLDER = "cache"
+JUDGED = "judged"
 QUICK_QUESTIONS = 48
 QUICK_STEPS = 12
 Progress = Callable[[str, int, int], None]
@@ -43,7 +45,12 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What a run needs, loaded. `costs`: seconds of one-time work."""
+    """What a run needs, loaded.
+
+    Attributes:
+        costs: seconds of one-time work.
+        documents: id of the book that each question set is about.
+    """
 
     spec: RunSpec
     engine: AnswerEngine
@@ -51,6 +58,7 @@ class _Setup:
     adapters: ArmAdapters
     tune: Sequence[BankQuestion]
     costs: Mapping[str, float]
+    documents: Mapping[str, str]
 
     @property
     def open_arms(self) -> frozenset[str]:
@@ -66,10 +74,10 @@ def has_language_model(generator: GeneratorSettings) -> bool:
 def choose_questions(
     source: str, limit: int | None = None, *, quick: bool = False, seed: int = 0
 ) -> tuple[BankQuestion, ...]:
-    """The questions of `bank:SPLIT` or of a question file, in order.
+    """The questions of `bank:SPLIT`, of `judged` (all sets that only judge) or of a question file, in order.
 
     Args:
-        limit: at most this many, spread over the chapters; None takes all, or `QUICK_QUESTIONS` when `quick`.
+        limit: at most this many, spread over books and chapters; None takes all, or `QUICK_QUESTIONS` when `quick`.
 
     Raises:
         MalformedQuestions: the file cannot be read; the message names file and line.
@@ -81,17 +89,17 @@ def choose_questions(
             raise InvalidInput(f"the bank has no split {split!r}", hint=f"splits are {', '.join(SPLITS)}")
         questions = load_bank(split=split)
     else:
-        questions = load_questions(Path(source))
+        questions = load_judged() if source == JUDGED else load_question_set(Path(source))
     if limit is None and quick:
         limit = QUICK_QUESTIONS
     return questions if limit is None or limit >= len(questions) else _spread(questions, limit, seed)
 
 
 def _spread(questions: Sequence[BankQuestion], limit: int, seed: int) -> tuple[BankQuestion, ...]:
-    """`limit` questions, as evenly as possible over the chapters, the same for the same seed."""
-    by_chapter: dict[int, list[BankQuestion]] = defaultdict(list)
+    """`limit` questions, as evenly as possible over books and chapters, the same for the same seed."""
+    by_chapter: dict[str, list[BankQuestion]] = defaultdict(list)
     for question in questions:
-        by_chapter[question.chapter].append(question)
+        by_chapter[f"{question.book}{question.chapter}"].append(question)
     for chapter, listed in by_chapter.items():
         random.Random(f"{seed}:{chapter}").shuffle(listed)
     picked: set[str] = set()
@@ -100,6 +108,21 @@ def _spread(questions: Sequence[BankQuestion], limit: int, seed: int) -> tuple[B
             if listed and len(picked) < limit:
                 picked.add(listed.pop().id)
     return tuple(question for question in questions if question.id in picked)
+
+
+def find_texts(questions: Sequence[BankQuestion], folder: Path) -> dict[str, Path]:
+    """The folder of the text that each question set is about: `folder/NAME OF THE SET`.
+
+    Raises:
+        InvalidInput: a text is not there.
+    """
+    texts = {book: folder / book for book in dict.fromkeys(question.book for question in questions) if book}
+    if missing := [book for book, path in texts.items() if not path.is_dir()]:
+        raise InvalidInput(
+            f"{folder} has no folder {missing[0]!r} with the text of that question set",
+            hint="evals/question_sets/README.md says where each text is to be had",
+        )
+    return texts
 
 
 def run_experiment(
@@ -113,6 +136,7 @@ def run_experiment(
     Raises:
         ArmUnavailable, InvalidInput: an arm lacks its model or adapter; then nothing runs.
         MalformedQuestions: the hand labels cannot be read.
+        NotFound: there is no earlier run to compare with.
         IndexMissing: the questions are about the user's library, and there is none.
         Conflict: `out` holds another run.
     """
@@ -123,6 +147,8 @@ def run_experiment(
         check_encoder_arms(spec.arms, index)
     if spec.judge is not None and spec.judge.labels is not None:
         read_labels(spec.judge.labels)
+    if spec.against is not None:
+        read_records(spec.against)
     tune = load_bank(split="tune")
     costs: dict[str, float] = {}
     with closing(_open_library(spec, index)) as library:
@@ -134,14 +160,19 @@ def run_experiment(
             rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
             costs["tuning_s"] = trained.seconds
         with closing(build_engine(rag, library)) as engine:
-            setup = _Setup(spec, engine, library, adapters, tune, costs)
+            setup = _Setup(spec, engine, library, adapters, tune, costs, {})
             _check_open_arms(setup)
-            _load(setup, costs, progress)
+            setup = replace(setup, documents=_load(setup, costs, progress))
             return _compare(setup, out, progress)
 
 
 def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
-    """The user's library; for the bank's questions the bundled book alone, in a cache unless the home holds just it."""
+    """The user's library; for the bank's questions the bundled book alone, in a cache unless the home holds just it.
+
+    The texts of question sets are a library in that cache.
+    """
+    if spec.texts:
+        return open_library(replace(index, home=index.home / CACHE_FOLDER / "texts"))
     if spec.own_library:
         return open_library(index, create=False)
     if index.vector_store == "faiss":  # an outside engine may be in use by the server
@@ -155,15 +186,27 @@ def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
     return open_library(replace(index, home=index.home / CACHE_FOLDER / "sample-library"))
 
 
-def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> None:
+def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> dict[str, str]:
+    """Loads the embedder, and brings the library up to date; gives the id of each question set's book."""
     started = time.perf_counter()
     progress("loading the embedder", 0, 0)
-    setup.library.load()
+    library, texts = setup.library, setup.spec.texts
+    library.load()
     if setup.spec.own_library:
-        return
-    result = add_sample(setup.library, progress=lambda p: progress(f"indexing the book: {p.stage}", p.done, p.total))
-    if result.status != "unchanged":
+        return {}
+    if not texts:
+        added = [add_sample(library, progress=lambda p: progress(f"indexing the book: {p.stage}", p.done, p.total))]
+    else:
+        added = []
+        for name, path in texts.items():
+            progress(f"indexing {name}", len(added), len(texts))
+            added.append(library.add(path))
+        for document in library.documents():  # of an earlier run
+            if document.document_id not in {result.document.document_id for result in added}:
+                library.remove(document.document_id)
+    if any(result.status != "unchanged" for result in added):
         costs["index_s"] = time.perf_counter() - started
+    return {name: result.document.document_id for name, result in zip(texts, added, strict=False)}
 
 
 def _check_open_arms(setup: _Setup) -> None:
@@ -206,6 +249,9 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
     if unread := unread_passages(records):
         progress(unread, 0, 0)
     data = report_data(spec, facts, compare(rows, seed=spec.seed), rows, leakage, judge)
+    if spec.against is not None:
+        earlier = score_records(read_records(spec.against), questions)
+        data |= against_data(spec.against, compare_runs(earlier, rows, seed=spec.seed))
     write_report(out, data)
     if spec.export is not None:
         export_run(spec.export, records, questions)
@@ -213,6 +259,8 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
 
 
 def _leakage(setup: _Setup) -> LeakageReport:
+    if setup.spec.texts and not setup.spec.tuned:
+        return check_leakage([], [], setup.spec.questions, setup.library.encoder.encode)  # nothing is tuned
     texts = [text for question in setup.tune for text in (question.question, *question.paraphrases)]
     sections = [question.section for question in setup.tune if question.section]
     return check_leakage(texts, sections, setup.spec.questions, setup.library.encoder.encode)
@@ -229,7 +277,7 @@ def _facts(setup: _Setup) -> RunFacts:
         hashes={
             "questions": question_hash(spec.questions),
             "tuning questions": question_hash(setup.tune),
-            "book": file_hash(sorted(SAMPLE_PATH.glob("*.md"))),
+            "book": _book_hash(setup),
         },
         costs=setup.costs,
         not_run={
@@ -241,11 +289,18 @@ def _facts(setup: _Setup) -> RunFacts:
     )
 
 
+def _book_hash(setup: _Setup) -> str:
+    if not setup.documents:
+        return file_hash(sorted(SAMPLE_PATH.glob("*.md")))
+    digests = [setup.library.document(document).sha256 for document in setup.documents.values()]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
 def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Sequence[Record]:
     """The records of the run, old and new. Raises Conflict where `out` holds records of another run."""
     spec, library = setup.spec, setup.library
     records = RecordFile(
-        out / "records.jsonl",
+        out / RECORDS,
         {
             "questions": facts.hashes["questions"],
             "book": facts.hashes["book"],
@@ -260,7 +315,8 @@ def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Seque
         },
     )
     nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
-    runner = Runner(setup.engine, GoldPassages(library, nodes, PassageBudget()), spec, setup.adapters)
+    gold = GoldPassages(library, nodes, PassageBudget(), setup.documents)
+    runner = Runner(setup.engine, gold, spec, setup.adapters, setup.documents)
     jobs = plan_jobs(spec, setup.adapters, setup.open_arms)
     for done in runner.run(jobs, records):
         progress("asking", done, len(jobs))

@@ -1,4 +1,4 @@
-"""Plots as SVG text without scripts: a forest plot of differences, and a scatter plot of accuracy against speed.
+"""Plots as SVG text without scripts: differences with intervals, accuracy against speed, and a score's calibration.
 
 Colours come from the page's CSS variables, so plots follow light and dark mode.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _WIDTH = 760
@@ -108,6 +108,52 @@ def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> 
             'class="whisker"/>',
             f'<circle cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="5" class="dot"/>',
             f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" class="note">{html.escape(point.label)}</text>',
+        ]
+    return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """Questions of like evidence: their mean score, how many, and the share answerable with its interval."""
+
+    score: float
+    n: int
+    answerable: float
+    low: float
+    high: float
+
+
+def calibration_plot(bins: Sequence[CalibrationBin], thresholds: Mapping[str, float]) -> str:
+    """Share answerable over evidence score; the diagonal is a score that is a probability; thresholds stand upright."""
+    width, height, left, bottom, top = 460, 340, 60, 52, 26
+
+    def x(score: float) -> float:
+        return left + score * (width - left - 30)
+
+    def y(share: float) -> float:
+        return top + (1 - share) * (height - bottom - top)
+
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="Share answerable over evidence score">']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts += [
+            f'<line x1="{left}" y1="{y(share):.1f}" x2="{x(1):.1f}" y2="{y(share):.1f}" class="grid"/>',
+            f'<text x="{left - 10}" y="{y(share) + 4:.1f}" class="label">{share:.0%}</text>',
+            f'<text x="{x(share):.1f}" y="{height - 30}" class="tick">{share:g}</text>',
+        ]
+    parts.append(f'<line x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}" class="axis"/>')
+    parts.append(f'<text x="{x(0.5):.0f}" y="{height - 10}" class="tick">evidence score</text>')
+    for name, score in thresholds.items():
+        parts += [
+            f'<line x1="{x(score):.1f}" y1="{top}" x2="{x(score):.1f}" y2="{y(0):.1f}" class="axis" '
+            'stroke-dasharray="5 4"/>',
+            f'<text x="{x(score):.1f}" y="{top - 8}" class="tick">{html.escape(name)}</text>',
+        ]
+    for one in bins:
+        parts += [
+            f'<line x1="{x(one.score):.1f}" y1="{y(one.low):.1f}" x2="{x(one.score):.1f}" y2="{y(one.high):.1f}" '
+            'class="whisker"/>',
+            f'<circle cx="{x(one.score):.1f}" cy="{y(one.answerable):.1f}" r="5" class="dot"/>',
+            f'<text x="{x(one.score) + 8:.1f}" y="{y(one.answerable) - 6:.1f}" class="note">{one.n}</text>',
         ]
     return "".join([*parts, "</svg>"])
 

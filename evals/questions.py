@@ -1,8 +1,8 @@
 """Questions with reference answers: the schema, question files, the bundled bank, and the book that it asks about.
 
-A question file is JSON Lines. `evals/question_bank/` holds the bank over the sample book, one file per chapter; a file
-of your own has the same schema and needs only `question` and `answer`. Every broken line is an error that names file
-and line.
+A question file is JSON Lines. `evals/question_bank/` holds the bank over the sample book, one file per chapter;
+`evals/question_sets/` holds sets over other texts; a file of your own has the same schema and needs only `question` and
+`answer`. Every broken line is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Split: TypeAlias = Literal["tune", "dev", "test"]
 TYPES: tuple[str, ...] = get_args(QuestionType)
 SPLITS: tuple[str, ...] = get_args(Split)
 BANK_FOLDER = Path(__file__).parent / "question_bank"
+JUDGED_FOLDER = Path(__file__).parent / "question_sets" / "judged"
 NUM_CHOICES = 4
 _FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.jsonl")
 _LARGEST_NUMBER = 1_000_000
@@ -76,7 +77,13 @@ class Gold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BankQuestion:
-    """A question with its reference answer. `evals/question_bank/README.md` explains each field."""
+    """A question with its reference answer. `evals/question_bank/README.md` explains each field.
+
+    Attributes:
+        kind, style: of a question set (`evals/question_sets/README.md`).
+        after: the question that this one follows up.
+        book: the question set it was read from, which is named like its text.
+    """
 
     id: _Text
     chapter: _Number = 0
@@ -96,6 +103,10 @@ class BankQuestion:
     paraphrases: tuple[_NonBlank, ...] = ()
     needs_two_passages: StrictBool = False
     identifier: StrictBool = False
+    kind: _Text = ""
+    style: _Text = ""
+    after: _Text = ""
+    book: _Text = ""
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
@@ -115,6 +126,13 @@ class BankQuestion:
     def parts(self) -> tuple[int, ...]:
         """The parts that all have to be found, ascending."""
         return tuple(sorted({gold.part for gold in self.gold}))
+
+    @property
+    def cluster(self) -> str:
+        """Where it is answered, `file#heading`: questions on one section are not independent."""
+        if self.section or not self.gold:
+            return self.section or self.id
+        return f"{self.book}/{self.gold[0].file}#{self.gold[0].heading}"
 
 
 def parse_question(record: Mapping[str, Any], *, where: str) -> BankQuestion:
@@ -149,24 +167,39 @@ def _fault(error: ValidationError) -> str:
     return f"{name} {_REASONS.get(fault['type'], reason)}{found}"
 
 
-def load_questions(path: Path) -> tuple[BankQuestion, ...]:
+def load_questions(path: Path, *, book: str = "") -> tuple[BankQuestion, ...]:
     """Reads a question file.
+
+    Args:
+        book: what every question's `book` becomes.
 
     Raises:
         MalformedQuestions: the file is missing, is not UTF-8, holds no question, breaks the schema in a line, or uses
             an id twice; the message names file and line.
     """
-    return parse_questions(read_text(path, MalformedQuestions), path.name)
+    return parse_questions(read_text(path, MalformedQuestions), path.name, book=book)
 
 
-def parse_questions(text: str, name: str) -> tuple[BankQuestion, ...]:
+def parse_questions(text: str, name: str, *, book: str = "") -> tuple[BankQuestion, ...]:
     """As `load_questions`, for the text of a file called `name`."""
     rows = parse_jsonl(text, name, MalformedQuestions)
-    questions = tuple(parse_question(record, where=where) for where, record in rows)
+    questions = tuple(parse_question({**record, "book": book}, where=where) for where, record in rows)
     if not questions:
         raise MalformedQuestions(f"question file {name} holds no question", hint="write one JSON object per line")
     _refuse_duplicates(questions, name)
     return questions
+
+
+def load_question_set(path: Path) -> tuple[BankQuestion, ...]:
+    """As `load_questions`; each question knows the set that it is from."""
+    return load_questions(path, book=path.stem)
+
+
+def load_judged() -> tuple[BankQuestion, ...]:
+    """The question sets on books that nothing is fitted on."""
+    questions = [question for path in sorted(JUDGED_FOLDER.glob("*.jsonl")) for question in load_question_set(path)]
+    _refuse_duplicates(questions, JUDGED_FOLDER.name)
+    return tuple(questions)
 
 
 @lru_cache

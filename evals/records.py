@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from indexes.errors import Conflict
-from indexes.jsonl import JsonlLog
+from indexes.errors import Conflict, NotFound
+from indexes.jsonl import JsonlLog, read_jsonl
 
 AnswerKey: TypeAlias = tuple[str, str, int]
 """Question id, arm, repetition."""
+RECORDS = "records.jsonl"
 _HINT = "give another --out folder, or remove this one"
 
 
@@ -38,6 +39,8 @@ class Record:
         scores: one number per option, higher is better; extra: other scorings by name.
         picked: the option chosen, None when the words name none (unparsed).
         passages: those that were read; passages_left_out: found, but too long for the model's context.
+        evidence, note: as in `rag.types.Answer`.
+        evidence_score: what `evidence` was judged by, 0 to 1; None where nothing was searched.
         error: why there is no answer; the question is then unscored, not wrong.
     """
 
@@ -62,6 +65,9 @@ class Record:
     finish: str = "stop"
     tokens_per_s: float = 0.0
     peak_memory_bytes: int = 0
+    evidence: str | None = None
+    evidence_score: float | None = None
+    note: str = ""
     error: str = ""
 
     @property
@@ -106,6 +112,19 @@ class RecordFile:
         self._log.append(asdict(record))
         self.records.append(record)
         self._known.add(record.key)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The records of a run that has ended.
+
+    Raises:
+        NotFound: the folder holds none.
+        Conflict: a line is not a record.
+    """
+    path = folder / RECORDS
+    if not path.is_file():
+        raise NotFound(f"{folder} holds no {RECORDS}", hint="name the folder of an earlier run, as given to --out")
+    return [_record(row, where) for where, row in list(read_jsonl(path, Conflict))[1:]]
 
 
 def _check_same_run(path: Path, known: Mapping[str, Any], run: Mapping[str, Any]) -> None:

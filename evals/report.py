@@ -13,8 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from evals.comparison import SMALLEST_EFFECT, ArmScores, Result, verdict_sentence
-from evals.plots import ForestRow, ScatterPoint, forest_plot, scatter_plot
+from evals.calibration import calibration_data
+from evals.comparison import ANSWER_METRICS, SMALLEST_EFFECT, ArmScores, Result, RunDifference, verdict_sentence
+from evals.plots import CalibrationBin, ForestRow, ScatterPoint, calibration_plot, forest_plot, scatter_plot
 from evals.question_checks import LeakageReport
 from evals.questions import BankQuestion
 from evals.run import RunSpec
@@ -63,7 +64,12 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
     (
         "Open questions",
         (
-            MetricNote("key_fact_recall", "key-fact recall (open)", "Share of a right answer's facts that it states."),
+            MetricNote(
+                "key_facts_first_two",
+                "key facts in the first two sentences",
+                "Share of a right answer's facts that its first two sentences state.",
+            ),
+            MetricNote("key_fact_recall", "key facts in the whole answer", "Share that the whole answer states."),
             MetricNote(
                 "judge_score",
                 "judge's grade (open)",
@@ -72,12 +78,9 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
             MetricNote(
                 "answer_words",
                 "words per answer",
-                "How long answers are: long ones state more facts by chance.",
+                "How long answers are, without listings: long ones state more facts by chance.",
                 unit="number",
             ),
-            MetricNote("exact_match", "exact match", "Answers that are the reference answer word for word."),
-            MetricNote("token_f1", "token F1", "Words shared with the reference answer."),
-            MetricNote("chrf", "chrF", "Letter sequences shared with the reference answer."),
             MetricNote(
                 "unsupported_terms", "unsupported numbers and names", "Numbers and identifiers found in no passage."
             ),
@@ -98,6 +101,19 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
             MetricNote("abstention_recall", "refusal recall", "Share of the unanswerable questions that were refused."),
             MetricNote("abstention_precision", "refusal precision", "Share of refusals of unanswerable questions."),
             MetricNote("false_refusals", "false refusal rate", "Share of the answerable questions that were refused."),
+            MetricNote(
+                "marked_weak", "answerable, marked weak", "Share of the answerable questions answered with a warning."
+            ),
+            MetricNote(
+                "unanswerable_caught",
+                "unanswerable, refused or weak",
+                "Share of the questions that the book does not answer that were refused or answered with a warning.",
+            ),
+            MetricNote(
+                "off_topic_refused",
+                "off-topic, refused",
+                "Share of the questions about other things that were refused.",
+            ),
         ),
     ),
     (
@@ -132,6 +148,7 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
         ),
     ),
 )
+_NOTES = {note.name: note for _, notes in METRIC_GROUPS for note in notes}
 ARM_NOTES = {
     "base": "the model alone, without the book",
     "tuned": "the model after LoRA tuning on questions about the book, without the book",
@@ -141,9 +158,8 @@ ARM_NOTES = {
     "random": "the model with passages drawn at random: the gain from any text at all",
     "oracle+tuned": "the tuned model with the passages that hold the answer",
 }
-WITHOUT_MEANING = {"extractive": frozenset({"prompt_tokens", "tokens_per_s", "exact_match"})}
-"""Metrics left out for a generator: one that quotes whole sentences reads no prompt, writes no tokens, and never gives
-the reference answer word for word."""
+WITHOUT_MEANING = {"extractive": frozenset({"prompt_tokens", "tokens_per_s"})}
+"""Metrics left out for a generator: one that quotes whole sentences reads no prompt and writes no tokens."""
 
 
 def arm_note(arm: str) -> str:
@@ -164,6 +180,7 @@ class RunFacts:
         costs: seconds of one-time work: `index_s`, `tuning_s` over all seeds.
         not_run: arms or modes that could not run, with the reason.
         floors: share of choice questions that each shortcut gets right.
+        thresholds: least evidence score of an answer, and of strong evidence.
     """
 
     created_at: str
@@ -175,6 +192,7 @@ class RunFacts:
     costs: Mapping[str, float]
     not_run: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 def report_data(
@@ -207,6 +225,14 @@ def report_data(
             }
             for name, values in result.slices.items()
         },
+        "groups": {
+            name: {
+                value: {arm: _arm_data(scores, left_out) for arm, scores in by_arm.items()}
+                for value, by_arm in values.items()
+            }
+            for name, values in result.groups.items()
+        },
+        "calibration": calibration_data(rows, facts.thresholds),
         "fact_flow": {
             arm: fact_flow([row for row in rows if row.record.arm == arm])
             for arm in result.arms
@@ -229,6 +255,11 @@ def _arm_data(scores: ArmScores, left_out: Set[str]) -> dict[str, Any]:
         if name not in left_out
     }
     return {"n": scores.n, "unscored": scores.unscored, "metrics": metrics}
+
+
+def against_data(folder: Path, differences: Sequence[RunDifference]) -> dict[str, Any]:
+    """The paired differences from an earlier run, as `report.json` holds them."""
+    return {"against": _plain({"run": folder.name, "differences": [asdict(one) for one in differences]})}
 
 
 def _flips(rows: Sequence[Row], control: str, treatment: str) -> dict[str, Any] | None:
@@ -396,12 +427,16 @@ def render(data: Mapping[str, Any], template: str) -> str:
         trim_blocks=False,
     )
     return environment.get_template(template).render(
-        **{"judge": None, **data},
+        **{"judge": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
         scatter=scatter_plot(_speeds(data["arms"]), "questions per second", "accuracy"),
         flows=FACT_FLOWS,
         again=_to_repeat(data),
         metric_groups=_groups(data["arms"]),
+        calibration_plots=_calibration_plots(data.get("calibration")),
+        answer_notes=[_NOTES[name] for name in ANSWER_METRICS],
+        notes=_NOTES,
+        difference_cell=_difference_cell,
         arm_note=arm_note,
         cell=_cell,
         points=points,
@@ -423,6 +458,27 @@ def _forest(data: Mapping[str, Any]) -> str:
         for c in shown
     ]
     return forest_plot(rows, 100 * data["smallest_effect"])
+
+
+def _calibration_plots(calibration: Mapping[str, Any] | None) -> list[tuple[str, Mapping[str, Any], str]]:
+    if calibration is None:
+        return []
+    thresholds = calibration["thresholds"]
+    return [
+        (name, group, calibration_plot([CalibrationBin(**one) for one in group["bins"]], thresholds))
+        for name, group in calibration["groups"].items()
+    ]
+
+
+def _difference_cell(difference: Mapping[str, Any]) -> str:
+    """Before, after and the difference, in the metric's unit."""
+    note = _NOTES.get(difference["metric"])
+    share = note is not None and note.unit == "share"
+    scale = 100 if share else 1000 if note is not None and note.unit == "seconds" else 1
+    before, after, value, low, high = (
+        scale * difference[name] for name in ("before", "after", "difference", "low", "high")
+    )
+    return f"{before:.1f} → {after:.1f}: {value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _to_repeat(data: Mapping[str, Any]) -> dict[str, str]:

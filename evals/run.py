@@ -7,8 +7,8 @@ with its error: unscored, never wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from evals.questions import BankQuestion
 from evals.records import PassageRecord, Record, RecordFile
 from evals.text_match import choice_prompt, parse_option
 from indexes.errors import CoalesceError
+from indexes.types import Filters
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Question
@@ -34,11 +35,14 @@ class RunSpec:
 
     Attributes:
         questions: asked in this order.
-        own_library: search the user's library; else the bundled book alone.
+        own_library: search the user's library; else the bundled book alone, or `texts`.
+        texts: folder of the text that each question set is about, by the set's name; they make one library, and each
+            question is asked of its own book.
         with_model: a language model answers; else the embedded encoder, which is tuned on the spot.
         seed: of tuning, bootstrap and random passages.
         seeds: tuning runs of the encoder, with `seed`, `seed` + 1, and so on.
         quick: train the encoder for a few steps only.
+        against: folder of an earlier run, to compare this one with.
         language: `en` or `zh`, the wording that is asked.
         judge: a language model that grades open answers; None for no grades.
         export: folder for the run in other tools' formats; None for no export.
@@ -48,6 +52,7 @@ class RunSpec:
     questions: tuple[BankQuestion, ...]
     arms: tuple[ArmSpec, ...]
     own_library: bool = False
+    texts: Mapping[str, Path] = field(default_factory=dict)
     with_model: bool = False
     seed: int = 0
     seeds: int = 1
@@ -56,6 +61,7 @@ class RunSpec:
     top_k: int = 5
     judge: JudgeSettings | None = None
     export: Path | None = None
+    against: Path | None = None
     command: str = "coalesce eval"
 
     @property
@@ -105,13 +111,26 @@ def _modes(spec: RunSpec, question: BankQuestion, answers_openly: bool) -> list[
 
 
 class Runner:
-    """Asks the engine and logs records."""
+    """Asks the engine and logs records.
 
-    def __init__(self, engine: AnswerEngine, gold: GoldPassages, spec: RunSpec, adapters: ArmAdapters) -> None:
+    Args:
+        documents: id of the book that each question set is about; questions of other sets are asked of the library.
+    """
+
+    def __init__(
+        self,
+        engine: AnswerEngine,
+        gold: GoldPassages,
+        spec: RunSpec,
+        adapters: ArmAdapters,
+        documents: Mapping[str, str] | None = None,
+    ) -> None:
         self._engine = engine
         self._gold = gold
         self._spec = spec
         self._adapters = adapters
+        self._documents = documents or {}
+        self._in_chinese = {question.question: question.question_zh for question in spec.questions}
 
     def run(self, jobs: Sequence[Job], records: RecordFile) -> Iterator[int]:
         """Runs the jobs that have no record yet; yields the number of jobs done."""
@@ -121,9 +140,7 @@ class Runner:
             yield done
 
     def _ask(self, job: Job) -> Record:
-        text = job.question.question
-        if self._spec.language == "zh":
-            text = job.question.question_zh or text
+        text = self._worded(job.question.question, job.question.question_zh)
         started = time.perf_counter()
         try:
             passages = self._passages(job, text)
@@ -141,8 +158,16 @@ class Runner:
             return self._gold.random(job.question, self._spec.top_k, self._spec.seed)
         # The engine searches for an open question itself, so that refusals are measured as served.
         if job.mode != "open" and job.arm.engine_arm in RETRIEVING_ARMS:
-            return self._engine.search(text, self._spec.top_k)
+            return self._engine.search(text, self._spec.top_k, self._filters(job))
         return None
+
+    def _worded(self, english: str, chinese: str) -> str:
+        """The question in the run's language, in English where it has no Chinese wording."""
+        return chinese or english if self._spec.language == "zh" else english
+
+    def _filters(self, job: Job) -> Filters:
+        document = self._documents.get(job.question.book)
+        return Filters(document_ids=(document,)) if document else Filters()
 
     def _choose(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
         started = time.perf_counter()
@@ -190,7 +215,10 @@ class Runner:
             adapter=self._adapter(job),
             top_k=self._spec.top_k,
             seed=self._spec.seed,
+            filters=self._filters(job),
         )
+        if job.question.after:
+            question = replace(question, turns=self._earlier(question, job.question.after))
         found, answer = self._ask_engine(question, passages)
         picked = parse_option(answer.answer, job.question.choices) if job.mode == "generated-choice" else None
         return Record(
@@ -213,7 +241,15 @@ class Runner:
             finish=answer.usage.finish,
             tokens_per_s=answer.tokens_per_s,
             peak_memory_bytes=answer.peak_memory_bytes,
+            evidence=getattr(answer, "evidence", None),
+            note=getattr(answer, "note", None) or "",
         )
+
+    def _earlier(self, question: Question, asked: str) -> tuple[tuple[str, str], ...]:
+        """The turn before a follow-up, as a conversation keeps it: a refused question leaves none."""
+        asked = self._worded(asked, self._in_chinese.get(asked, ""))
+        answer = self._engine.ask(replace(question, text=asked), keep=False)
+        return () if answer.refused else ((asked, answer.answer),)
 
     def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[int, Answer]:
         """The number of passages found, and the answer, which holds those that fitted the context."""

@@ -6,17 +6,24 @@ Retrieval, over the parts (needed facts) that each passage holds, best passage f
     MRR                 1 / rank of the first passage with a needed part; 0 when no passage has one
     nDCG@k              DCG / DCG of the ideal order (Järvelin & Kekäläinen 2002); a part gains once, at its first rank
 Answers:
-    key-fact recall     key facts stated / key facts; string matching with aliases, as in ASQA and ALCE (str-EM)
-    exact match         1 when answer and reference are equal after levelling, final punctuation dropped
-    token F1            2PR / (P + R) over multisets of tokens (SQuAD)
-    chrF                character 6-gram F2 (Popović 2015), computed by sacrebleu
+    key-fact recall     key facts stated / key facts; string matching with aliases, as in ASQA and ALCE (str-EM); in
+                        the whole answer, and in its first two sentences, where being long does not help
+    words               words of an answer that is given, without listings and markers
     unsupported terms   numbers and identifiers in no passage and not in the question / those in the answer
+Refusals, each over the questions it is about, 1 or 0:
+    false refusals      answerable, refused
+    marked weak         answerable, answered with weak evidence
+    unanswerable caught not answered by the book, refused or answered with weak evidence
+    off-topic refused   about something else, refused
+    refusal recall, refusal precision   unanswerable ones refused; refused ones unanswerable
 Citations (Gao et al. 2023, arXiv 2305.14627, section 4), with `rag.citations` in place of the 11B entailment model:
     recall              sentences that the passages they cite support together / sentences
     precision           citations that count / citations: the sentence is supported, and this passage supports it alone
                         or the others do not without it
     gold recall         needed parts that some quote covers / parts
     gold precision      quotes that overlap a gold evidence text / quotes
+A text holds an evidence when it has at least `HELD_SHARE` of its runs of three words: evidence is quoted from the
+book's source, whose links and roles the readers take away.
 """
 
 from __future__ import annotations
@@ -27,20 +34,25 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from evals.questions import BankQuestion
 from evals.records import AnswerKey, PassageRecord, Record
-from evals.text_match import fact_met, normalize, tokens
+from evals.text_match import fact_met, ngrams, normalize, tokens
 from indexes.sentences import split_spans
-from indexes.words import terms_of
+from indexes.words import count_words, terms_of
 from rag.citations import find_markers, support_of, without_markers
 
 RETRIEVAL_K = 5
+HELD_SHARE = 0.8
+OFF_TOPIC = "off_topic"
+"""The kind of a question that is not about the book's subject."""
 GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
 """A judge's grades and their scores."""
 FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
 _OTHER_SCORINGS = {"letters": "accuracy_by_letter", "sum_logprob": "accuracy_sum_logprob"}
 """Metrics of a generator's other scorings of the options, by the name the generator gives them."""
+_LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\)")
 _NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
 
 
@@ -105,23 +117,18 @@ def _judge_score(
 
 
 def _open_metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
-    metrics: dict[str, float | None] = {
-        "refused": float(record.refused),
-        "tokens_per_s": record.tokens_per_s or None,
-        "ttft_s": record.ttft_s or None,
-    }
+    metrics = {"tokens_per_s": record.tokens_per_s or None, "ttft_s": record.ttft_s or None}
+    metrics |= _refusal_metrics(record, question)
     if not question.answerable:
         return metrics
     answer = "" if record.refused else record.answer
     metrics |= {
+        "key_facts_first_two": key_fact_recall(question.key_facts, first_sentences(answer)),
         "key_fact_recall": key_fact_recall(question.key_facts, answer),
-        "answer_words": float(len(answer.split())),
-        "exact_match": exact_match(answer, question.answer),
-        "token_f1": token_f1(answer, question.answer),
-        "chrf": chrf(answer, question.answer),
     }
     if record.refused:
         return metrics
+    metrics["answer_words"] = float(prose_words(answer))
     texts = [passage.text for passage in record.passages]
     metrics["unsupported_terms"] = unsupported_term_rate(answer, "\n".join(texts), question.question) if texts else None
     if texts:
@@ -134,6 +141,17 @@ def _open_metrics(record: Record, question: BankQuestion) -> dict[str, float | N
             "gold_citation_precision": gold.precision,
         }
     return metrics
+
+
+def _refusal_metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
+    refused = float(record.refused)
+    weak = None if record.evidence is None else float(not record.refused and record.evidence == "weak")
+    metrics: dict[str, float | None] = {"abstention_precision": float(not question.answerable) if refused else None}
+    if question.answerable:
+        return metrics | {"false_refusals": refused, "marked_weak": weak}
+    if question.kind == OFF_TOPIC:
+        return metrics | {"abstention_recall": refused, "off_topic_refused": refused}
+    return metrics | {"abstention_recall": refused, "unanswerable_caught": max(refused, weak or 0.0)}
 
 
 def _retrieval_metrics(passages: Sequence[PassageRecord], question: BankQuestion) -> dict[str, float | None]:
@@ -161,8 +179,7 @@ def _parts_by_section(passage: PassageRecord, question: BankQuestion) -> set[int
 
 
 def _parts_by_evidence(passage: PassageRecord, question: BankQuestion) -> set[int]:
-    text = normalize(passage.text)
-    return {gold.part for gold in question.gold if gold.evidence and normalize(gold.evidence) in text}
+    return {gold.part for gold in question.gold if gold.evidence and holds(passage.text, gold.evidence)}
 
 
 def _evidence_by_part(question: BankQuestion) -> list[list[str]]:
@@ -238,30 +255,29 @@ def key_fact_recall(facts: Sequence[str], answer: str) -> float | None:
     return sum(fact_met(fact, answer) for fact in facts) / len(facts)
 
 
-def exact_match(answer: str, reference: str) -> float | None:
-    """1.0 or 0.0; None without a reference."""
-    if not reference.strip():
-        return None
-    return float(normalize(answer).rstrip(".。!?") == normalize(reference).rstrip(".。!?"))
+def first_sentences(answer: str, count: int = 2) -> str:
+    """The answer up to the end of its sentence number `count`; a list item and a listing count as one, headings not."""
+    text = without_markers(answer)
+    spans = [
+        span for span in split_spans(text) if span.kind != "heading" and text[span.start : span.end].strip(" .!?。")
+    ]
+    return text[: spans[min(count, len(spans)) - 1].end] if spans else ""
+
+
+def prose_words(answer: str) -> int:
+    """Words of an answer without its listings and markers; two Chinese characters count as one."""
+    text = without_markers(answer)
+    return sum(count_words(text[span.start : span.end]) for span in split_spans(text) if span.kind != "code")
 
 
 def token_f1(answer: str, reference: str) -> float | None:
-    """0.0 to 1.0; None without a token in the reference."""
+    """2PR / (P + R) over multisets of tokens (SQuAD), 0.0 to 1.0; None without a token in the reference."""
     wanted = Counter(tokens(reference))
     if not wanted:
         return None
     given = Counter(tokens(answer))
     common = sum((given & wanted).values())
     return 2 * common / (sum(given.values()) + sum(wanted.values()))
-
-
-def chrf(answer: str, reference: str) -> float | None:
-    """0.0 to 1.0; None without a reference."""
-    if not reference.strip():
-        return None
-    from sacrebleu.metrics.chrf import CHRF
-
-    return float(CHRF().sentence_score(answer, [reference]).score) / 100
 
 
 def unsupported_term_rate(answer: str, passages: str, question: str = "") -> float | None:
@@ -319,11 +335,9 @@ def gold_citation_scores(quotes: Sequence[str], evidence_by_part: Sequence[Seque
     """
     if not evidence_by_part:
         return CitationScores(None, None)
-    levelled = [[normalize(text) for text in part] for part in evidence_by_part]
-    cited = [normalize(quote) for quote in quotes]
-    covered = sum(any(_overlap(quote, text) for quote in cited for text in part) for part in levelled)
-    right = sum(any(_overlap(quote, text) for part in levelled for text in part) for quote in cited)
-    return CitationScores(covered / len(levelled), right / len(cited) if cited else None)
+    covered = sum(any(_overlap(quote, text) for quote in quotes for text in part) for part in evidence_by_part)
+    right = sum(any(_overlap(quote, text) for part in evidence_by_part for text in part) for quote in quotes)
+    return CitationScores(covered / len(evidence_by_part), right / len(quotes) if quotes else None)
 
 
 def cited_sentences(answer: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -344,7 +358,20 @@ def cited_sentences(answer: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _overlap(quote: str, evidence: str) -> bool:
-    return bool(quote and evidence) and (quote in evidence or evidence in quote)
+    return bool(quote and evidence) and (holds(evidence, quote) or holds(quote, evidence))
+
+
+def holds(text: str, evidence: str) -> bool:
+    """Whether `text` has the stretch `evidence` of the book's source: verbatim, or nearly all of its words."""
+    if normalize(evidence) in normalize(text):
+        return True
+    wanted = _triples(_LINK.sub(r"\1", evidence))
+    return bool(wanted) and len(wanted & _triples(text)) >= HELD_SHARE * len(wanted)
+
+
+@lru_cache(maxsize=4096)
+def _triples(text: str) -> frozenset[tuple[str, ...]]:
+    return frozenset(ngrams(text, 3))
 
 
 def _supports(text: str, sentence: str) -> bool:

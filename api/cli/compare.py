@@ -31,6 +31,8 @@ bench = typer.Typer(
 commands.add_typer(bench, name="bench")
 EXAMPLES = """Example: coalesce eval --quick
 
+On other books: coalesce eval --questions judged --texts FOLDER
+
 With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Instruct-2507 --adapter qa=adapters/qa"""
 
 
@@ -43,7 +45,15 @@ def evaluate(
             help="Arms by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
         ),
     ] = None,
-    questions: Annotated[str, typer.Option(help="bank:test, bank:dev, or a question file (JSONL).")] = "bank:test",
+    questions: Annotated[
+        str, typer.Option(help="bank:test, bank:dev, judged (sets on books nothing is fitted on), or a question file.")
+    ] = "bank:test",
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the text of each question set, in a folder of the set's name (needed for judged)."
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
@@ -55,6 +65,9 @@ def evaluate(
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="Folder for the run in other tools' formats: BEIR, TREC runs, lm-eval samples.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier run: paired differences from it, question by question.")
     ] = None,
     generator: GeneratorName = None,
     model: Model = None,
@@ -81,7 +94,7 @@ def evaluate(
         judge_model=judge_model,
     )
     from evals.arms import DEFAULT_ARMS, parse_arms
-    from evals.experiment import choose_questions, has_language_model, run_experiment
+    from evals.experiment import JUDGED, choose_questions, find_texts, has_language_model, run_experiment
     from evals.judge import JudgeSettings
     from evals.run import RunSpec
     from indexes.errors import InvalidInput
@@ -92,12 +105,25 @@ def evaluate(
         )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
-    names = DEFAULT_ARMS if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
+    if questions == JUDGED and texts is None:
+        raise InvalidInput(
+            "the judged question sets are about texts that do not come with Coalesce",
+            hint="Fetch them as evals/question_sets/README.md says, and add --texts FOLDER.",
+        )
+    if questions.startswith("bank:") and texts is not None:
+        raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
+    asked = choose_questions(questions, limit, quick=quick, seed=seed)
+    with_model = has_language_model(settings.rag.generator)
+    if arms is not None:
+        names = [name.strip() for name in arms.split(",") if name.strip()]
+    else:  # without a language model or options, passages are all there is to answer from
+        names = list(DEFAULT_ARMS) if with_model or any(question.choices for question in asked) else ["rag"]
     spec = RunSpec(
-        questions=choose_questions(questions, limit, quick=quick, seed=seed),
+        questions=asked,
         arms=parse_arms(names),
-        own_library=not questions.startswith("bank:"),
-        with_model=has_language_model(settings.rag.generator),
+        own_library=not questions.startswith("bank:") and texts is None,
+        texts={} if texts is None else find_texts(asked, texts),
+        with_model=with_model,
         seed=seed,
         seeds=seeds,
         quick=quick,
@@ -105,6 +131,7 @@ def evaluate(
         top_k=top_k,
         judge=None if settings.judge is None else JudgeSettings(settings.judge, judge_labels),
         export=export,
+        against=against,
         command=shlex.join(["coalesce", *sys.argv[1:]]),
     )
     folder = out or settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
@@ -114,9 +141,11 @@ def evaluate(
 
 
 def _lines(data: dict[str, Any], folder: Path) -> list[str]:
-    rows = [["arm", "scored", "accuracy", "key facts"]]
+    rows = [["arm", "scored", "accuracy", "facts in two sentences", "in the whole answer"]]
     for name, arm in data["arms"].items():
-        cells = [_share(arm["metrics"].get(metric)) for metric in ("accuracy", "key_fact_recall")]
+        cells = [
+            _share(arm["metrics"].get(metric)) for metric in ("accuracy", "key_facts_first_two", "key_fact_recall")
+        ]
         rows.append([name, str(arm["n"]), *cells])
     return [*table(rows), "", data["verdict"] or data["verdict_withheld"], "", f"report: {folder / 'report.html'}"]
 

@@ -14,7 +14,7 @@ from fakes import FakeLibrary, hash_embed, make_node
 from numpy.typing import NDArray
 
 from evals.arms import GoldPassages, parse_arms
-from evals.comparison import compare, verdict_sentence
+from evals.comparison import compare, compare_runs, verdict_sentence
 from evals.question_checks import LeakageReport, check_leakage
 from evals.questions import BankQuestion, parse_question
 from evals.records import PassageRecord, Record, RecordFile
@@ -143,6 +143,31 @@ def test_refusals_by_hand() -> None:
         "abstention_precision"
         not in compare(score_records(answered, {questions[1].id: questions[1]})).arms["rag"].metrics
     )
+
+
+def test_what_is_not_in_the_book_is_caught_by_refusing_or_by_a_warning() -> None:
+    questions = [make_question(number, "short", answerable=number == 3) for number in range(5)]
+    questions[4] = replace(questions[4], kind="off_topic")
+    evidence = ["none", "weak", "strong", "weak", "weak"]
+    records = [
+        Record(question.id, "rag", 0, "open", answer="x", refused=number == 0, evidence=evidence[number])
+        for number, question in enumerate(questions)
+    ]
+    arm = compare(score_records(records, {question.id: question for question in questions})).arms["rag"]
+    assert arm.metrics["unanswerable_caught"].value == pytest.approx(2 / 3)
+    assert arm.scored["unanswerable_caught"] == 3
+    assert (arm.metrics["off_topic_refused"].value, arm.metrics["marked_weak"].value) == (0.0, 1.0)
+
+
+def test_two_runs_are_compared_question_by_question() -> None:
+    questions = {question.id: question for question in (make_question(number, "short") for number in range(6))}
+    said = [Record(question.id, "rag", 0, "open", answer=question.answer) for question in questions.values()]
+    before = [replace(record, answer="Nothing of it.") if number < 3 else record for number, record in enumerate(said)]
+    found = compare_runs(score_records(before[:5], questions), score_records(said, questions))
+    (facts,) = (one for one in found if one.metric == "key_fact_recall")
+    assert (facts.n, facts.before, facts.after) == (5, pytest.approx(2 / 5), 1.0)
+    assert facts.difference == pytest.approx(3 / 5)
+    assert 0 <= facts.low < facts.difference < facts.high <= 1
 
 
 def test_another_scoring_of_the_options_is_a_metric_of_its_own() -> None:

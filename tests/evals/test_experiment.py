@@ -13,10 +13,12 @@ from fakes import HashEncoder
 
 from evals.arms import parse_arms
 from evals.errors import MalformedQuestions
-from evals.experiment import choose_questions, run_experiment
+from evals.experiment import choose_questions, find_texts, run_experiment
 from evals.judge import JudgeSettings
+from evals.questions import BankQuestion
+from evals.records import read_records
 from evals.run import RunSpec
-from indexes.errors import CoalesceError, Conflict, InvalidInput
+from indexes.errors import CoalesceError, Conflict, InvalidInput, NotFound
 from indexes.library import Library, open_library
 from indexes.sample import add_sample
 from indexes.settings import IndexSettings
@@ -111,6 +113,89 @@ def test_a_home_with_other_books_is_left_alone(tmp_path: Path, hashed: HashEncod
     assert [document.sample for document in library.documents()] == [False]
     library.close()
     assert (index.home / "cache" / "sample-library").is_dir()
+
+
+TEXTS = {
+    "warps": "# Warps\n\nA warp has 32 threads. It runs in lockstep.\n\n## Divergence\n\nA branch splits a warp.\n",
+    "blocks": "# Blocks\n\nA block has at most 1024 threads. Its threads share memory.\n",
+}
+
+
+@pytest.fixture
+def two_sets(tmp_path: Path) -> tuple[BankQuestion, ...]:
+    """Question sets on two little texts, which lie in `tmp_path / "texts"`."""
+    asked: list[BankQuestion] = []
+    for name, text in TEXTS.items():
+        (tmp_path / "texts" / name).mkdir(parents=True)
+        (tmp_path / "texts" / name / "1.md").write_text(text, encoding="utf-8")
+        number = "32" if name == "warps" else "1024"
+        gold = [{"file": "1.md", "heading": name.capitalize(), "evidence": f"{number} threads"}]
+        rows = [
+            {
+                "id": f"{name}-1",
+                "kind": "number",
+                "style": "typo",
+                "question": f"How many threads has one of the {name}?",
+            },
+            {
+                "id": f"{name}-2",
+                "kind": "why",
+                "question": "and why?",
+                "after": f"How many threads has one of the {name}?",
+            },
+        ]
+        answer = {"answer": number, "key_facts": [number], "gold": gold}
+        unasked = {"kind": "off_topic", "answerable": False, "answer": "No."}
+        rows = [row | answer for row in rows] + [{"id": f"{name}-3", "question": "Who won the cup?"} | unasked]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        asked += choose_questions(str(path))
+    return tuple(asked)
+
+
+def test_a_question_set_is_asked_of_its_own_book(
+    tmp_path: Path, hashed: HashEncoder, two_sets: tuple[BankQuestion, ...]
+) -> None:
+    texts = find_texts(two_sets, tmp_path / "texts")
+    spec = RunSpec(two_sets, parse_arms(["rag"]), texts=texts)
+    data = run_experiment(spec, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one")
+    records = read_records(tmp_path / "one")
+    held = {(record.question_id.split("-")[0], passage.section[0]) for record in records for passage in record.passages}
+    assert held == {("warps", "Warps"), ("blocks", "Blocks")}
+    kinds, books = data["groups"]["kind"], data["groups"]["book"]
+    assert list(kinds) == ["number", "why", "typo", "follow-up", "off_topic"]
+    assert set(books) == {"warps", "blocks"}
+    assert kinds["number"]["rag"]["n"] == 2
+    assert kinds["off_topic"]["rag"]["metrics"].keys() == {"off_topic_refused"}
+    assert data["verdict"].startswith("rag: key facts in the first two sentences")
+    again = replace(spec, against=tmp_path / "one")
+    compared = run_experiment(again, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "two")
+    differences = {one["metric"]: one for one in compared["against"]["differences"]}
+    assert differences["key_facts_first_two"]["n"] == 4
+    assert {differences[name]["difference"] for name in ("key_fact_recall", "off_topic_refused")} == {0.0}
+    assert "Against the run one" in (tmp_path / "two" / "report.html").read_text(encoding="utf-8")
+
+
+def test_books_of_an_earlier_run_are_not_searched(
+    tmp_path: Path, hashed: HashEncoder, two_sets: tuple[BankQuestion, ...]
+) -> None:
+    for asked in (two_sets, two_sets[:3]):
+        spec = RunSpec(asked, parse_arms(["rag"]), texts=find_texts(asked, tmp_path / "texts"))
+        run_experiment(spec, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / f"run-{len(asked)}")
+    library = open_library(IndexSettings(tmp_path / "cache" / "texts"), create=False)
+    assert [Path(document.source).name for document in library.documents()] == ["warps"]
+    library.close()
+
+
+def test_a_missing_text_or_earlier_run_is_named_before_anything_runs(
+    tmp_path: Path, two_sets: tuple[BankQuestion, ...]
+) -> None:
+    with pytest.raises(InvalidInput, match="'warps'"):
+        find_texts(two_sets, tmp_path)
+    with pytest.raises(NotFound, match="gone"):
+        run_experiment(
+            spec_of("rag", against=tmp_path / "gone"), IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one"
+        )
 
 
 def test_few_questions_are_spread_over_the_chapters() -> None:

@@ -6,17 +6,17 @@ import math
 
 import ir_measures
 import pytest
-from sacrebleu.metrics.chrf import CHRF
 
 from evals.scoring import (
     all_parts_recall_at_k,
-    chrf,
     citation_scores,
     cited_sentences,
-    exact_match,
+    first_sentences,
     gold_citation_scores,
+    holds,
     key_fact_recall,
     ndcg_at_k,
+    prose_words,
     recall_at_k,
     reciprocal_rank,
     token_f1,
@@ -62,16 +62,24 @@ def test_token_f1_by_hand_in_english_and_chinese() -> None:
     assert token_f1("x", "") is None
 
 
-def test_chrf_equals_sacrebleu_and_reads_chinese() -> None:
-    pair = ("合并访问减少内存事务", "合并访问能减少事务")
-    assert chrf(*pair) == pytest.approx(CHRF().sentence_score(pair[0], [pair[1]]).score / 100)
-    assert chrf("同样", "同样") == pytest.approx(1.0)
-    assert chrf("x", " ") is None
+def test_only_what_stands_in_the_first_two_sentences_counts_as_said_first() -> None:
+    answer = "## Warps\n\nA warp, e.g. on Volta, has 32 threads. [1] They run together [2]. A block holds warps [1]."
+    assert first_sentences(answer) == "## Warps\n\nA warp, e.g. on Volta, has 32 threads. They run together."
+    assert first_sentences("One only [1].") == "One only."
+    assert first_sentences("- first [1]\n- second [1]\n- third [1]").endswith("second")
+    assert first_sentences("") == ""
 
 
-def test_exact_match_levels_case_and_full_stop_only() -> None:
-    assert exact_match("A Warp.", "a warp") == 1.0
-    assert exact_match("__syncthreads()", "syncthreads()") == 0.0
+def test_words_are_counted_without_listings_and_markers() -> None:
+    assert prose_words("Call it so. [1]\n\n```c\nint main(void) { return 0; }\n``` [1]\n\nThen stop. [2]") == 5
+
+
+def test_evidence_is_found_where_the_reader_took_markup_away() -> None:
+    source = "This includes [SYCL](https://www.khronos.org/sycl/), which *enables* `code` for many processors."
+    assert holds("Intro. This includes SYCL, which enables code for many processors. More.", source)
+    assert not holds("This includes SYCL, and then something else altogether about code.", source)
+    assert holds("two words", "two words")
+    assert not holds("two more words", "two words")
 
 
 def test_key_fact_recall_is_unscored_without_facts() -> None:
