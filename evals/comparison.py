@@ -57,9 +57,7 @@ ANSWER_METRICS = (
     "off_topic_refused",
 )
 """What the tables by kind of question and by book show of open answers."""
-_SHARES = frozenset(
-    ("false_refusals", "marked_weak", "unanswerable_caught", "off_topic_refused", "abstention_recall")
-) | {"abstention_precision"}
+_SHARES = (*ANSWER_METRICS[3:], "abstention_recall", "abstention_precision")
 """Metrics of 0 or 1 that may be 0 or 1 throughout, where a bootstrap would see no doubt: Wilson's interval."""
 SMALLEST_EFFECT = 0.05
 ALPHA = 0.05

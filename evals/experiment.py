@@ -285,6 +285,7 @@ def _facts(setup: _Setup) -> RunFacts:
             for arm in spec.arms
             if arm.engine_arm not in setup.open_arms
         },
+        thresholds=setup.engine.evidence_thresholds,
         floors={name: round(value, 4) for name, value in shortcut_floors(spec.questions, encoder.encode).items()},
     )
 

@@ -230,7 +230,7 @@ class Runner:
             refused=answer.refused,
             picked=picked,
             passages=_kept(answer.passages),
-            passages_left_out=found - len(answer.passages),
+            passages_left_out=len(found.passages) - len(answer.passages),
             quotes=tuple(citation.quote for citation in answer.citations),
             retrieve_s=retrieve_s if passages is not None else answer.timings.retrieve_s,
             ttft_s=answer.timings.ttft_s,
@@ -241,8 +241,9 @@ class Runner:
             finish=answer.usage.finish,
             tokens_per_s=answer.tokens_per_s,
             peak_memory_bytes=answer.peak_memory_bytes,
-            evidence=getattr(answer, "evidence", None),
-            note=getattr(answer, "note", None) or "",
+            evidence=answer.evidence,
+            evidence_score=found.evidence_score,
+            note=answer.note or "",
         )
 
     def _earlier(self, question: Question, asked: str) -> tuple[tuple[str, str], ...]:
@@ -251,14 +252,14 @@ class Runner:
         answer = self._engine.ask(replace(question, text=asked), keep=False)
         return () if answer.refused else ((asked, answer.answer),)
 
-    def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[int, Answer]:
-        """The number of passages found, and the answer, which holds those that fitted the context."""
-        found = 0
+    def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[PassagesFound, Answer]:
+        """What was found, and the answer, which holds the passages that fitted the context."""
+        found = PassagesFound(())
 
         def listen(event: Event) -> None:
             nonlocal found
             if isinstance(event, PassagesFound):
-                found = len(event.passages)
+                found = event
 
         answer = self._engine.ask(question, passages=passages, keep=False, listen=listen)
         return found, answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -106,6 +106,7 @@ class _Prepared:
     doubt: str | None = None
     said: tuple[TextPiece, ...] = ()
     parts: tuple[_Part, ...] = ()
+    evidence_score: float | None = None
 
     @property
     def note(self) -> str | None:
@@ -164,6 +165,11 @@ class AnswerEngine:
         """Arms that can run with what is configured."""
         return self.generator.arms
 
+    @property
+    def evidence_thresholds(self) -> Mapping[str, float]:
+        """Least evidence score of `weak` and of `strong`."""
+        return {"weak": self._judge.threshold, "strong": self._judge.strong}
+
     def load(self) -> None:
         """Loads whatever answering needs, so that the first question does not wait for it."""
         self._load()
@@ -201,7 +207,7 @@ class AnswerEngine:
         retrieved = time.perf_counter()
         if request.cancelled():
             raise Cancelled("the question was withdrawn")
-        yield PassagesFound(found, prepared.evidence, prepared.note)
+        yield PassagesFound(found, prepared.evidence, prepared.note, prepared.evidence_score)
 
         written = _Written()
         for piece in self._pieces(prepared):
@@ -374,7 +380,7 @@ class AnswerEngine:
         refusal = judged.refusal
         if refusal is not None:
             refusal = not_understood(query.standalone, self.library) or refusal
-        return _Prepared(request, judged.evidence, refusal, notes, judged.note)
+        return _Prepared(request, judged.evidence, refusal, notes, judged.note, evidence_score=judged.score)
 
     @property
     def _writes(self) -> bool:

@@ -91,11 +91,13 @@ class Judgement:
     Attributes:
         refusal: what to say instead of answering; None when the question is answered.
         note: what to say beside the answer.
+        score: the evidence from 0 to 1; None where nothing was found that could be judged.
     """
 
     evidence: Evidence
     refusal: str | None = None
     note: str | None = None
+    score: float | None = None
 
 
 class EvidenceJudge:
@@ -110,6 +112,7 @@ class EvidenceJudge:
     def __init__(self, embedder: str, threshold: float | None = None) -> None:
         self._calibration = calibration_for(embedder)
         self.threshold = self._calibration.threshold if threshold is None else threshold
+        self.strong = self._calibration.strong
 
     def judge(self, retrieval: Retrieval, library: SearchableLibrary, *, answer_anyway: bool = False) -> Judgement:
         """How sure the search is, and what to say about it in the question's language.
@@ -124,14 +127,15 @@ class EvidenceJudge:
             return Judgement("none", _NOTHING_THERE_ZH if chinese else _NOTHING_THERE)
         if not passages:
             return Judgement("none", _EMPTY_ZH if chinese else _EMPTY)
-        evidence = self.evidence(self.score(retrieval, passages))
+        score = self.score(retrieval, passages)
+        evidence = self.evidence(score)
         if evidence == "strong":
-            return Judgement(evidence)
+            return Judgement(evidence, score=score)
         if evidence == "weak":
-            return Judgement(evidence, note=_WEAK_ZH if chinese else _WEAK)
+            return Judgement(evidence, note=_WEAK_ZH if chinese else _WEAK, score=score)
         if answer_anyway:
-            return Judgement(evidence, note=_ANYWAY_ZH if chinese else _ANYWAY)
-        return Judgement(evidence, not_found(question, passages))
+            return Judgement(evidence, note=_ANYWAY_ZH if chinese else _ANYWAY, score=score)
+        return Judgement(evidence, not_found(question, passages), score=score)
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; 0 where even the nearest node is far from the question."""
@@ -142,7 +146,7 @@ class EvidenceJudge:
         """The step that a score belongs to."""
         if score < self.threshold:
             return "none"
-        return "strong" if score >= self._calibration.strong else "weak"
+        return "strong" if score >= self.strong else "weak"
 
 
 def not_found(question: str, passages: Sequence[Passage]) -> str:

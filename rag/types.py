@@ -264,11 +264,13 @@ class PassagesFound:
     Attributes:
         evidence: as in `Answer`.
         note: what is known of `Answer.note` before the answer is written.
+        evidence_score: what `evidence` was judged by, 0 to 1; None where nothing was judged.
     """
 
     passages: tuple[Passage, ...]
     evidence: Evidence | None = None
     note: str | None = None
+    evidence_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
