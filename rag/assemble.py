@@ -22,7 +22,7 @@ from rag.generators.protocol import ChoiceScorer, Generator, TokenCounter
 from rag.passages import PassageBudget
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever
-from rag.sentence_reader import FiveSignalsReader
+from rag.sentence_reader import FiveSignalsReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import open_encoder_adapter
 from rag.types import RETRIEVING_ARMS, Question, SearchableLibrary
@@ -38,7 +38,8 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     embedder = library.embedder_name
     reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker)
-    generator = build_generator(settings.generator, library)
+    reader = FiveSignalsReader(library.embed)
+    generator = build_generator(settings.generator, library, reader)
     count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
 
@@ -54,7 +55,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         generator,
         ConversationStore(settings.conversations_path),
         chooser=chooser,
-        judge=EvidenceJudge(embedder, retrieval.refusal_threshold),
+        judge=EvidenceJudge(embedder, retrieval.refusal_threshold, reader),
         budget=PassageBudget.of_tokens(retrieval.passage_budget_tokens, count_tokens),
         load=load,
     )
@@ -80,7 +81,7 @@ def check_before_loading(settings: RagSettings, library: SearchableLibrary, ques
         check_filters(question.filters, library)
 
 
-def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
+def build_generator(settings: GeneratorSettings, library: Library, reader: SentenceReader) -> Generator:
     """The generator that `settings.kind` names; `encoder` writes as `extractive` does and scores choices itself.
 
     Raises:
@@ -88,7 +89,7 @@ def build_generator(settings: GeneratorSettings, library: Library) -> Generator:
     """
     if resolve_kind(settings) in LANGUAGE_MODELS:
         return build_language_model(settings)
-    return ExtractiveGenerator(FiveSignalsReader(library.embed), library.embedder_name)
+    return ExtractiveGenerator(reader, library.embedder_name)
 
 
 def build_language_model(settings: GeneratorSettings) -> Generator:

@@ -8,8 +8,8 @@ code (`a[1]`, anything inside backticks or fences) are not markers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from indexes.sentences import Span, split_spans
 from indexes.words import Terms, terms_of
@@ -157,13 +157,18 @@ def find_markers(answer: str) -> Iterator[Marked]:
 
 
 def resolve(
-    answer: str, passages: Sequence[Passage], quoted: Mapping[int, Quoted] | None = None
+    answer: str,
+    passages: Sequence[Passage],
+    quoted: Mapping[int, Quoted] | None = None,
+    bears: Callable[[Quoted], bool] = lambda _: True,
 ) -> tuple[Citation, ...]:
     """One citation for every marker of `answer` that names one of `passages`, in the answer's order.
 
     Args:
         quoted: the stretch that a marker points to, by the marker's end offset; quotes of other markers are searched
             for.
+        bears: whether a quote that was searched for bears on the question; one that does not is `partial` at most:
+            a true sentence beside the question supports no answer.
     """
     citations = []
     for marked in find_markers(answer):
@@ -174,7 +179,10 @@ def resolve(
         if known is not None and known.passage == marked.number:
             citations.append(_citation(passage, known, "supported"))
         elif marked.claim:
-            citations.append(cite(marked.number, marked.claim, passage))
+            cited = cite(marked.number, marked.claim, passage)
+            if cited.verdict == "supported" and not bears(Quoted(cited.marker, cited.char_start, cited.char_end)):
+                cited = replace(cited, verdict="partial")
+            citations.append(cited)
     return tuple(citations)
 
 

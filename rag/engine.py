@@ -21,7 +21,7 @@ from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import EvidenceJudge, Judgement, not_found
+from rag.evidence import EvidenceJudge, Judgement, judged_passages, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -221,7 +221,8 @@ class AnswerEngine:
         ended = time.perf_counter()
         if done.passages_used is not None and not prepared.parts:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
-        citations = () if done.refused else resolve(written.text, found, written.quoted)
+        bears = partial(self._judge.bears, request.standalone_question, found)
+        citations = () if done.refused else resolve(written.text, found, written.quoted, bears)
         if done.refused and prepared.doubt:
             prepared.notes.remove(prepared.doubt)
         elif found and not citations and not done.refused:
@@ -339,6 +340,11 @@ class AnswerEngine:
         """The rank of the nodes of a page, or of some nodes, in each search for `query`: why a page was not found."""
         retrieval = self._retriever.search(clean_text(query, "query"), Filters())
         return explain(retrieval, self.library, document_id, page=page, node_ids=node_ids)
+
+    def evidence_signals(self, question: str, turns: Sequence[Turn] = ()) -> dict[str, float]:
+        """What the evidence for a question is judged by, for calibrating it (`evals.bench.evidence`)."""
+        retrieval = self._retriever.search(clean_text(question), Filters(), turns)
+        return self._judge.signals(retrieval, judged_passages(retrieval, self.library))
 
     def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
         """The checked question, and the request made of it, still without passages."""

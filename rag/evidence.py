@@ -19,12 +19,15 @@ from importlib.resources import files
 from indexes.words import STOP_WORDS, is_chinese, terms_of
 from rag.passages import PassageBudget, select_passages
 from rag.retrieval import Retrieval
-from rag.types import Evidence, Passage, SearchableLibrary
+from rag.sentence_reader import SentenceReader
+from rag.types import Evidence, Passage, Quoted, SearchableLibrary
 
 JUDGED_PASSAGES = 5
 JUDGED_BUDGET = PassageBudget()
 NAMED_SECTIONS = 3
 """Sections that a refusal names."""
+BEARING_SHARE = 0.3
+"""A sentence that reads under this share of the best one is beside the question."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
@@ -107,10 +110,12 @@ class EvidenceJudge:
         embedder: name of the embedder that made the cosines.
         threshold: the least score that is answered, instead of the calibrated one; 0 answers everything, more than 1
             nothing.
+        reader: gives the signal `read`; asked only where the calibration weighs it.
     """
 
-    def __init__(self, embedder: str, threshold: float | None = None) -> None:
+    def __init__(self, embedder: str, threshold: float | None = None, reader: SentenceReader | None = None) -> None:
         self._calibration = calibration_for(embedder)
+        self._reader = reader
         self.threshold = self._calibration.threshold if threshold is None else threshold
         self.strong = self._calibration.strong
 
@@ -120,7 +125,7 @@ class EvidenceJudge:
         Args:
             answer_anyway: refuse only where nothing at all was found.
         """
-        passages = select_passages(retrieval.hits, library, JUDGED_PASSAGES, JUDGED_BUDGET)
+        passages = judged_passages(retrieval, library)
         question = retrieval.query.text
         chinese = is_chinese(question)
         if not passages and library.documents():
@@ -139,14 +144,46 @@ class EvidenceJudge:
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; 0 where even the nearest node is far from the question."""
-        signals = evidence_signals(retrieval, passages)
+        weighs_reading = "read" in self._calibration.weights
+        signals = self.signals(retrieval, passages) if weighs_reading else evidence_signals(retrieval, passages)
         return self._calibration.score(signals) if signals["cosine"] >= self._calibration.least_cosine else 0.0
+
+    def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
+        """All signals by name; `read` is the score of the sentence that answers best."""
+        signals = evidence_signals(retrieval, passages)
+        if self._reader is None:
+            return signals
+        read = self._reader.read(retrieval.query.english, passages)
+        return signals | {"read": max((item.score for item in read), default=0.0)}
+
+    def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
+        """Whether a quote bears on the question: one of its sentences reads nearly as well as the best.
+
+        Args:
+            question: in the language of the passages; "" where there was none, or several.
+        """
+        if self._reader is None or not question:
+            return True
+        read = self._reader.read(question, passages)
+        least = BEARING_SHARE * max((item.score for item in read), default=0.0)
+        return any(
+            item.score >= least
+            and item.unit.passage == quoted.passage - 1
+            and item.unit.start < quoted.end
+            and quoted.start < item.unit.end
+            for item in read
+        )
 
     def evidence(self, score: float) -> Evidence:
         """The step that a score belongs to."""
         if score < self.threshold:
             return "none"
         return "strong" if score >= self.strong else "weak"
+
+
+def judged_passages(retrieval: Retrieval, library: SearchableLibrary) -> tuple[Passage, ...]:
+    """The passages that evidence is judged by, whatever a generator can read."""
+    return select_passages(retrieval.hits, library, JUDGED_PASSAGES, JUDGED_BUDGET)
 
 
 def not_found(question: str, passages: Sequence[Passage]) -> str:

@@ -9,6 +9,7 @@ from fakes import FakeLibrary, ScriptedGenerator, hash_embed, make_node, make_pa
 
 from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
 from indexes.types import Filters
+from indexes.words import terms_of
 from rag.assemble import check_before_loading
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
@@ -17,7 +18,7 @@ from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
 from rag.passages import PassageBudget
 from rag.retrieval import HybridRetriever
-from rag.sentence_reader import FiveSignalsReader
+from rag.sentence_reader import FiveSignalsReader, ScoredUnit, units_of
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 from rag.types import AnswerDone, PassagesFound, Question, TextDelta
 
@@ -26,6 +27,15 @@ NODES = [
     make_node("Occupancy is the share of resident warps.", 1, heading_path=("Chapter", "Occupancy")),
     make_node("Streams order commands of a device.", 2, chapter=2, heading_path=("Streams",)),
 ]
+
+
+class ByTerms:
+    """A reader that counts the question's words in a sentence."""
+
+    def read(self, question: str, passages):
+        asked = terms_of(question).pieces
+        units = [unit for unit in units_of(passages) if unit.kind != "heading"]
+        return sorted((ScoredUnit(unit, len(asked & unit.pieces)) for unit in units), key=lambda item: -item.score)
 
 
 def make_engine(home: Path, generator=None, nodes=NODES, threshold: float | None = 0.0) -> AnswerEngine:
@@ -111,6 +121,23 @@ def test_an_answer_that_names_no_passage_has_a_note(tmp_path: Path) -> None:
     assert not answer.refused and "names no passage" in answer.note
     alone = engine.ask(Question("What is a warp of threads in lockstep?", arm="base"))
     assert (alone.evidence, alone.note) == (None, None)
+
+
+def test_a_quote_beside_the_question_supports_no_answer(tmp_path: Path) -> None:
+    """The sentence is the book's own, and true, but about something else than what was asked."""
+    said = "A warp is a group of 32 threads [1]. Cats sleep on warm cards [1]."
+    nodes = [make_node("A warp is a group of 32 threads. Dogs bark. Cats sleep on warm cards.")]
+    library = FakeLibrary(nodes)
+    engine = AnswerEngine(
+        library,
+        HybridRetriever(library, RetrievalSettings()),
+        ScriptedGenerator([said]),
+        ConversationStore(tmp_path / "conversations.sqlite3"),
+        chooser=ScriptedGenerator(),
+        judge=EvidenceJudge("hash", 0.0, ByTerms()),
+    )
+    citations = engine.ask(Question("How many threads is a warp a group of?")).citations
+    assert [citation.verdict for citation in citations] == ["supported", "partial"]
 
 
 def test_evidence_does_not_depend_on_how_much_the_generator_reads(tmp_path: Path) -> None:
