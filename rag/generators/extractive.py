@@ -26,6 +26,8 @@ OTHER_SIDE_SHARE = 0.35
 """The same for the first sentence about a side of a comparison that has not been spoken of."""
 DEFINITION_SHARE = 0.4
 """What a sentence that defines the name asked about gains, as a share of the best score."""
+LEAST_WORDS = 2
+"""Fewer words are a label, and no sentence: 'Note', 'Demo: `name`'."""
 REPEATED = 0.93
 """A sentence this similar to a chosen one says it again."""
 LISTING_WORDS = 400
@@ -122,6 +124,8 @@ _COMPARED = re.compile(
 _PROSE = frozenset({"sentence", "item"})
 _BLOCKS = frozenset({"code", "table", "formula"})
 _ANNOUNCED = _BLOCKS | {"item"}
+_SHOWN_CODE = frozenset({"code", "how", "fact", "list"})
+"""Kinds of questions whose answers bring listings along."""
 _LEANT_ON = _PROSE | {"formula"}
 
 Place = tuple[int, int]
@@ -261,22 +265,23 @@ class _Choice:
 
     def fill(self, scored: Sequence[ScoredUnit], question: str) -> None:
         """Chooses among scored units, best first."""
-        listing = self._best_listing(scored) if self._kind == "code" else None
-        if listing is not None:
-            self._take_listing(listing)
+        if self._kind == "code":
+            listing = self._best_listing(scored)
+            if listing is not None:
+                self._take_listing(listing)
+            else:
+                self._thoughts = BUDGETS["how"].thoughts
         waiting = [item for item in scored if item.score > 0 and _says_something(item.unit)]
         best = waiting[0].score if waiting else 0.0
-        sides = _sides(question) if self._kind == "compare" else ()
-        for item in waiting:
-            if item.score < LEAST_SHARE * best:
-                break
-            self._take(item.unit)
-        for side in sides:
-            if self.runs and not any(side & unit.pieces for unit in self._picked):
-                about = (
-                    item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best and side & item.unit.pieces
-                )
-                next(filter(self._take, about), None)
+        close = [item.unit for item in waiting if item.score >= LEAST_SHARE * best]
+        if self._kind == "compare":
+            next(filter(self._take, close), None)
+            near = [item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best]
+            for side in _sides(question):
+                if not any(side & unit.pieces for unit in self._picked):
+                    next((unit for unit in near if side & unit.pieces and self._take(unit)), None)
+        for unit in close:
+            self._take(unit)
         if not self.runs and scored:
             self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
 
@@ -289,7 +294,7 @@ class _Choice:
         place = (listing.passage, listing.place)
         before = self._book.get((listing.passage, listing.place - 1))
         self.runs.append([place])
-        if before is not None and before.kind in ("sentence", "item") and not _is_aside(before):
+        if before is not None and before.kind in _PROSE and not _is_aside(before) and not _is_label(before):
             self.runs[0].insert(0, (before.passage, before.place))
             self._thoughts -= 1
 
@@ -342,7 +347,11 @@ def _says_something(unit: Unit) -> bool:
         return False
     if unit.section and _GOALS.match(unit.section[-1]):
         return False
-    if _EMPHASIS.match(unit.text) or (_is_label(unit) and not _is_signature(unit)):
+    if (
+        count_words(unit.text) < LEAST_WORDS
+        or _EMPHASIS.match(unit.text)
+        or (_is_label(unit) and not _is_signature(unit))
+    ):
         return False
     return not _is_code(unit)
 
@@ -360,13 +369,13 @@ def _is_code(unit: Unit) -> bool:
 
 def _is_label(unit: Unit) -> bool:
     """Whether a unit is code and at most a word beside it: `name(argument)`, 'Demo: `name`'."""
-    rest = _QUOTED_CODE.sub("", unit.text)
-    return rest != unit.text and count_words(rest) < 2
+    return count_words(_QUOTED_CODE.sub("", unit.text)) < LEAST_WORDS
 
 
 def _is_signature(unit: Unit) -> bool:
     """Whether a unit is code alone: a name over its description."""
-    return not re.search(r"\w", _QUOTED_CODE.sub("", unit.text))
+    rest = _QUOTED_CODE.sub("", unit.text)
+    return rest != unit.text and not re.search(r"\w", rest)
 
 
 def _sides(question: str) -> tuple[frozenset[str], ...]:
@@ -408,27 +417,28 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> l
         if following is None or following.kind not in _PROSE or _is_label(following):
             return []
         return [(unit.passage, first), (unit.passage, first + 1)]
-    if following is not None and following.kind == "code" and kind not in ("code", "how", "fact", "list"):
-        return [] if _announces(unit, following) else [(unit.passage, place) for place in range(first, last + 1)]
-    if following is not None and _announces(unit, following):
+    brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE)
+    if following is not None and brings and _announces(unit, following):
         last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
-        return [(unit.passage, place) for place in range(first, last + 1)] if last > unit.place else []
-    if _ends_open(unit):
+    if last == unit.place and _says_what_follows(unit, following):
         return []
-    if following is not None and _goes_on(unit, following):
+    if last == unit.place and following is not None and _goes_on(unit, following):
         last += 1
     return [(unit.passage, place) for place in range(first, last + 1)]
 
 
 def _announces(unit: Unit, following: Unit) -> bool:
-    """Whether a sentence is whole only with the block or list behind it."""
-    if following.kind == "formula" and following.paragraph == unit.paragraph + 1:
-        return not unit.text.endswith((".", "!", "。"))
-    return following.kind in _ANNOUNCED and (_ends_open(unit) or bool(_ANNOUNCES.match(unit.text)))
+    """Whether a sentence is read with the block or list behind it."""
+    if following.kind in ("formula", "code") and following.paragraph == unit.paragraph + 1:
+        return not unit.text.rstrip(_CLOSING).endswith((".", "!", "。"))
+    return following.kind in _ANNOUNCED and _says_what_follows(unit, following)
 
 
-def _ends_open(unit: Unit) -> bool:
-    return unit.text.rstrip(_CLOSING).endswith((":", "："))
+def _says_what_follows(unit: Unit, following: Unit | None) -> bool:
+    """Whether a sentence says nothing without what follows: it ends in a colon, or names the example below."""
+    if unit.text.rstrip(_CLOSING).endswith((":", "：")):
+        return True
+    return following is not None and following.kind in _ANNOUNCED and bool(_ANNOUNCES.match(unit.text))
 
 
 def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
@@ -453,7 +463,7 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
         first -= 1
     while (after := book.get((unit.passage, last + 1))) is not None and after.kind == "item":
         last += 1
-    if before is not None and before.kind == "sentence" and _ends_open(before):
+    if before is not None and before.kind == "sentence" and _says_what_follows(before, None):
         first -= 1
     places = [(unit.passage, place) for place in range(first, last + 1)]
     return places if sum(count_words(book[place].text) for place in places) <= LIST_WORDS else []
