@@ -38,7 +38,7 @@ FALSE_REFUSALS = 0.03
 """Share of answerable questions refused; the target on books that took no part is 0.05."""
 UNANSWERABLE_MARKED = 0.78
 """Share of unanswerable questions refused or marked weak; the target on books that took no part is 0.75."""
-RIDGE = 1e-3
+RIDGE = 1e-6
 STEPS = 50
 
 
@@ -62,7 +62,8 @@ class Fit:
     def scores(self, cases: Sequence[Case]) -> NDArray[np.float64]:
         """Evidence from 0 to 1, `(len(cases),)`."""
         logits = [self.intercept + sum(w * case.signals[name] for name, w in self.weights.items()) for case in cases]
-        return 1 / (1 + np.exp(-np.clip(np.array(logits), -50, 50)))
+        scores: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(np.array(logits), -50, 50)))
+        return scores
 
 
 def fit(cases: Sequence[Case], names: Sequence[str]) -> Fit:
@@ -127,7 +128,9 @@ def table_lines(cases: Sequence[Case], scores: NDArray[np.float64], least: float
         none, marked = int((own < least).sum()), int((own < strong).sum())
         shares = f"{1 - marked / len(own):8.3f}{(marked - none) / len(own):8.3f}{none / len(own):8.3f}"
         intervals = [wilson_interval(count, len(own)) for count in (none, marked)]
-        yield f"{name:34}{len(own):6}{shares}   " + "   ".join(f"[{low:.3f}, {high:.3f}]" for low, high in intervals)
+        yield f"{name:34}{len(own):6}{shares}   " + "   ".join(
+            f"[{interval.low:.3f}, {interval.high:.3f}]" for interval in intervals
+        )
 
 
 def read_cases(texts: Path, work: Path, language: str, limit: int | None) -> list[Case]:

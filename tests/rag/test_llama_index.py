@@ -13,7 +13,7 @@ from llama_index.core.llms import LLM, CustomLLM
 
 from indexes.errors import Cancelled, InvalidInput
 from indexes.types import Filters
-from rag.assemble import build_generator
+from rag.assemble import build_language_model
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.llama_index import GeneratorLLM, LlamaIndexGenerator, PassageRetriever
@@ -118,11 +118,10 @@ def test_a_named_llm_that_fails_or_has_no_adapter_is_a_clear_error() -> None:
 
 
 def test_settings_name_an_llm() -> None:
-    library: Any = FakeLibrary()
     settings = GeneratorSettings(kind="llama_index", model="llama_index:llama_index.core.llms:MockLLM?max_tokens=3")
-    generator = build_generator(settings, library)
+    generator = build_language_model(settings)
     assert isinstance(generator, Generator)
     assert generator.name == "llama_index"
     assert "".join(piece.text for piece in ask(generator) if isinstance(piece, TextPiece)) == "text text text"
     with pytest.raises(InvalidInput, match="needs an LLM"):
-        build_generator(GeneratorSettings(kind="llama_index"), library)
+        build_language_model(GeneratorSettings(kind="llama_index"))
