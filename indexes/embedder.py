@@ -186,12 +186,12 @@ def load_embedder(
     if on_step is not None:
         on_step(f"loading embedder {settings.embedder}")
     fingerprint = weights_fingerprint(Path(source), settings.home, bundled=bundled) if Path(source).is_dir() else None
-    device = _choose_device(settings.device)
+    device = choose_device(settings.device)
     dtype = _choose_dtype(settings.embedder_dtype, device)
     try:
         model: _Model
         if bundled and adapt is None:
-            model = _MiniLM(Path(source), device, dtype)
+            model = MiniLM(Path(source), device, dtype)
         else:
             model = _SentenceTransformersModel(source, device, dtype, adapt)
     except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError) as error:
@@ -203,7 +203,8 @@ def load_embedder(
     return Embedder(model, fingerprint, settings.embedder, settings.embed_batch_size or BATCH_SIZES[device])
 
 
-def _choose_device(wanted: str) -> str:
+def choose_device(wanted: str) -> str:
+    """`cpu` or `cuda`, for `auto` the one that is here. Raises InvalidInput, EmbedderCannotLoad."""
     import torch
 
     if wanted not in ("auto", "cpu", "cuda"):
@@ -250,7 +251,7 @@ class _Model(Protocol):
         """Vectors of one batch, computed in the calling thread: float32, shape (len(texts), dimension)."""
 
 
-class _MiniLM:
+class MiniLM:
     """The bundled all-MiniLM-L6-v2 (a BERT with mean pooling) in plain torch.
 
     It computes what sentence-transformers computes, in the same order and so with the same bits (a test compares them),
@@ -286,14 +287,19 @@ class _MiniLM:
         with torch.inference_mode():
             ids = torch.tensor([encoding.ids for encoding in encodings], device=self.device)
             mask = torch.tensor([encoding.attention_mask for encoding in encodings], device=self.device)
-            hidden = self._hidden(ids, mask).float()  # (batch, tokens, dimension)
+            hidden = self.hidden(ids, mask).float()  # (batch, tokens, dimension)
             counted = mask.unsqueeze(-1).float()
             mean = (hidden * counted).sum(1) / counted.sum(1).clamp(min=1e-9)
             # Twice, as in `_SentenceTransformersModel`, whose last module does it too: this sets the last bit.
             unit = torch.nn.functional.normalize(torch.nn.functional.normalize(mean, dim=-1), dim=-1)
             return np.asarray(unit.cpu().numpy(), dtype=np.float32)
 
-    def _hidden(self, ids: Any, mask: Any) -> Any:
+    def add(self, name: str, difference: Any) -> None:
+        """Adds a difference, float32 of the weight's shape, to the weight `name`: how a LoRA adapter is merged."""
+        weight = self._weights[name]
+        self._weights[name] = (weight.float() + difference.to(weight.device)).to(weight.dtype)
+
+    def hidden(self, ids: Any, mask: Any) -> Any:
         """The last layer's output, shape (batch, tokens, dimension), of token ids and their mask (batch, tokens)."""
         from torch.nn.functional import gelu, scaled_dot_product_attention
 

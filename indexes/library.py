@@ -68,6 +68,11 @@ class Library:
         return self._settings.embedder_name
 
     @property
+    def device(self) -> str:
+        """Where models of the library run: `auto`, `cpu` or `cuda`, as configured."""
+        return self._settings.device
+
+    @property
     def generation(self) -> int:
         """Number of writes so far, by this and other processes."""
         return self._catalog.generation()

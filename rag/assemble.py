@@ -13,6 +13,7 @@ from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
 from indexes.types import Filters
 from rag.conversations import ConversationStore
+from rag.cross_encoder import CrossEncoder
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
@@ -22,7 +23,7 @@ from rag.generators.protocol import ChoiceScorer, Generator, TokenCounter
 from rag.passages import PassageBudget
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever
-from rag.sentence_reader import FiveSignalsReader, SentenceReader
+from rag.sentence_reader import LearnedReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import open_encoder_adapter
 from rag.types import RETRIEVING_ARMS, Question, SearchableLibrary
@@ -38,8 +39,13 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     embedder = library.embedder_name
     reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker)
-    reader = FiveSignalsReader(library.embed)
-    generator = build_generator(settings.generator, library, reader)
+    cross_encoder = CrossEncoder(device=library.device)
+    reader = LearnedReader(cross_encoder.score)
+    generator: Generator  # `encoder` writes as `extractive` does and scores choices itself
+    if resolve_kind(settings.generator) in LANGUAGE_MODELS:
+        generator = build_language_model(settings.generator)
+    else:
+        generator = ExtractiveGenerator(reader, library.embedder_name)
     count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
 
@@ -47,6 +53,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         library.load()
         if reranker is not None:
             reranker.load()
+        cross_encoder.load()
         retriever.search("warp", Filters())
 
     return AnswerEngine(
@@ -79,17 +86,6 @@ def check_before_loading(settings: RagSettings, library: SearchableLibrary, ques
         if not library.documents():
             raise NotFound("the library is empty", hint="add a book first: coalesce add PATH")
         check_filters(question.filters, library)
-
-
-def build_generator(settings: GeneratorSettings, library: Library, reader: SentenceReader) -> Generator:
-    """The generator that `settings.kind` names; `encoder` writes as `extractive` does and scores choices itself.
-
-    Raises:
-        InvalidInput: an unknown kind, `local` without a model, `remote` without an address and a model.
-    """
-    if resolve_kind(settings) in LANGUAGE_MODELS:
-        return build_language_model(settings)
-    return ExtractiveGenerator(reader, library.embedder_name)
 
 
 def build_language_model(settings: GeneratorSettings) -> Generator:

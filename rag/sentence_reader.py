@@ -1,7 +1,8 @@
 """The seam for choosing sentences: question and passages in, sentences with scores out, best first.
 
-The reader here weighs five signals: cosine, terms of the question in the sentence, in its heading, in a neighbour, and
-the passage's rank. They do what twenty-nine hand-set ones did (`docs/decisions.md`).
+The reader here lets a cross-encoder read the most promising sentences with the question. Which are promising, four
+signals say that cost nothing: the question's terms in the sentence, in its heading, in a neighbour, and the passage's
+rank (`docs/decisions.md`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import terms_of
+from rag.cross_encoder import Pair
 from rag.types import Passage
 
-COSINE_WEIGHT = 0.44
 TERMS_WEIGHT = 0.7
 HEADING_WEIGHT = 0.56
 """For terms of the question in the heading of the sentence's section, but not in the sentence."""
@@ -28,17 +29,15 @@ NEIGHBOUR_WEIGHT = 0.4
 """For the better of the two neighbours: an answer often follows what repeats the question."""
 PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
-EMBEDDED_UNITS = 20
-"""Most units embedded for one question, those best by the other terms. Embedding takes most of an answer's time."""
-EMBEDDED_CHARACTERS = 240
-"""Only the beginning of a longer unit is embedded."""
-CACHED_VECTORS = 20_000
-BATCH = 8
-"""Texts of similar length that are embedded at once: a batch costs as much as if all its texts were as long as the
-longest, and a dozen sentences and one listing together took four times as long as apart."""
+READ_UNITS = 20
+"""Most units that are read with the question. Reading takes most of an answer's time."""
+READ_CHARACTERS = 600
+"""More than the model reads; spares the tokenizer a long listing."""
+REMEMBERED = 64
+"""Readings kept, so that whoever asks again about the same passages does not wait again."""
 
-Embed = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Texts to unit vectors, float32 `(len(texts), dim)`."""
+ScorePairs = Callable[[str, Sequence[Pair]], NDArray[np.float32]]
+"""A question and pairs to how likely each sentence answers, 0 to 1, `(len(pairs),)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +84,71 @@ class SentenceReader(Protocol):
         ...
 
 
-class FiveSignalsReader:
-    """Scores units by a weighted sum of five signals; keeps the vectors of recent sentences."""
+class LearnedReader:
+    """Reads the units with the best signals by a model. Threads may share it.
 
-    def __init__(self, embed: Embed) -> None:
-        self._embed = VectorMemory(embed)
+    Args:
+        score: the model, loaded when first called.
+    """
+
+    def __init__(self, score: ScorePairs) -> None:
+        self._score = score
+        self._readings: OrderedDict[tuple[str, tuple[str, ...]], list[ScoredUnit]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def read(self, question: str, passages: Sequence[Passage]) -> list[ScoredUnit]:
-        """At most `EMBEDDED_UNITS` units, best first."""
-        units = [unit for unit in units_of(passages) if unit.kind != "heading"]
-        if not units:
-            return []
-        scores = _scores_without_cosine(question, units)
-        kept = sorted(range(len(units)), key=lambda i: -scores[i])[:EMBEDDED_UNITS]
-        vectors = self._embed([question, *(units[i].text[:EMBEDDED_CHARACTERS] for i in kept)])
-        cosines = vectors[1:] @ vectors[0]
-        read = [
-            ScoredUnit(units[i], scores[i] + COSINE_WEIGHT * float(cosine))
-            for i, cosine in zip(kept, cosines, strict=True)
-        ]
-        return sorted(read, key=lambda item: (-item.score, item.unit.passage, item.unit.place))
+        """At most `READ_UNITS` units, best first."""
+        key = (question, tuple(passage.text for passage in passages))
+        with self._lock:
+            if key in self._readings:
+                return self._readings[key]
+        units, pairs = candidates(question, passages)
+        units, pairs = units[:READ_UNITS], pairs[:READ_UNITS]
+        read: list[ScoredUnit] = []
+        if pairs:
+            scores = self._score(question, pairs)
+            read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
+        read += _listings(passages, read)
+        read.sort(key=lambda item: (-item.score, item.unit.passage, item.unit.place))
+        with self._lock:
+            self._readings[key] = read
+            while len(self._readings) > REMEMBERED:
+                self._readings.popitem(last=False)
+        return read
+
+
+def candidates(question: str, passages: Sequence[Passage]) -> tuple[list[Unit], list[Pair]]:
+    """The units of the passages that a model may read, best signals first, and the same as pairs; no listings."""
+    every = units_of(passages)
+    places = [place for place, unit in enumerate(every) if unit.kind != "heading"]
+    units = [every[place] for place in places]
+    signals = _signals(question, units)
+    order = sorted((i for i, unit in enumerate(units) if unit.kind != "code"), key=lambda i: -signals[i])
+    pairs = []
+    for i in order:
+        unit, place = units[i], places[i]
+        before = every[place - 1] if place else None
+        adjoins = before is not None and before.passage == unit.passage and before.kind != "heading"
+        pairs.append(
+            Pair(
+                unit.text[:READ_CHARACTERS],
+                " > ".join(unit.section[-2:]),
+                before.text[-READ_CHARACTERS:] if before is not None and adjoins else "",
+                signals[i],
+            )
+        )
+    return [units[i] for i in order], pairs
+
+
+def _listings(passages: Sequence[Passage], read: Sequence[ScoredUnit]) -> list[ScoredUnit]:
+    """The listings beside sentences that were read; each scores as the better of the two."""
+    scores = {(item.unit.passage, item.unit.place): item.score for item in read}
+    found = []
+    for unit in units_of(passages):
+        beside = [scores.get((unit.passage, unit.place + step), 0.0) for step in (-1, 1)]
+        if unit.kind == "code" and max(beside) > 0.0:
+            found.append(ScoredUnit(unit, max(beside)))
+    return found
 
 
 def units_of(passages: Sequence[Passage]) -> list[Unit]:
@@ -119,7 +163,7 @@ def units_of(passages: Sequence[Passage]) -> list[Unit]:
     return units
 
 
-def _scores_without_cosine(question: str, units: Sequence[Unit]) -> list[float]:
+def _signals(question: str, units: Sequence[Unit]) -> list[float]:
     asked = terms_of(question).pieces
     weights = TermWeights([unit.pieces for unit in units])
     own = [weights.share(asked, unit.pieces) for unit in units]
@@ -157,34 +201,3 @@ class TermWeights:
 
     def _weight(self, piece: str) -> float:
         return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))
-
-
-class VectorMemory:
-    """An embedding function that keeps the vectors of the last `CACHED_VECTORS` texts. Threads may share it."""
-
-    def __init__(self, embed: Embed) -> None:
-        self._embed = embed
-        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors `(len(texts), dim)`, from memory where they were asked before."""
-        with self._lock:
-            known = {text: self._vectors[text] for text in texts if text in self._vectors}
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
-        if missing:
-            fresh = self._embed_by_length(missing)
-            known.update(fresh)
-            with self._lock:
-                self._vectors.update(fresh)
-                while len(self._vectors) > CACHED_VECTORS:
-                    self._vectors.popitem(last=False)
-        return np.stack([known[text] for text in texts])
-
-    def _embed_by_length(self, texts: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
-        fresh: dict[str, NDArray[np.float32]] = {}
-        by_length = sorted(texts, key=len)
-        for first in range(0, len(by_length), BATCH):
-            batch = by_length[first : first + BATCH]
-            fresh.update(zip(batch, self._embed(batch), strict=True))
-        return fresh

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from indexes.errors import Cancelled, NotFound
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
 from indexes.words import index_terms
+from rag.cross_encoder import Pair
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.types import Arm, Passage, Usage
@@ -22,6 +23,12 @@ DIM = 256
 def words_of(text: str) -> set[str]:
     """Lower-case words without a plural's ending, numbers, and Chinese characters one by one."""
     return {word.rstrip("s") or word for word in re.findall(r"[a-z0-9]+|[\u4e00-\u9fff]", text.lower())}
+
+
+def signals_only(question: str, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+    """Scores pairs for a `LearnedReader` by their signals alone, without a model."""
+    assert question
+    return np.array([min(pair.signals, 1.0) for pair in pairs], dtype=np.float32)
 
 
 def hash_embed(texts: Sequence[str]) -> NDArray[np.float32]:

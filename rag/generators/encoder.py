@@ -7,6 +7,7 @@ about the question. A LoRA adapter of the encoder (`rag/tuning/encoder.py`) give
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from indexes.words import is_chinese, terms_of
 from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
 from rag.glossary import translate_terms
-from rag.sentence_reader import EMBEDDED_CHARACTERS, Embed, TermWeights, Unit, VectorMemory, units_of
+from rag.sentence_reader import TermWeights, Unit, units_of
 from rag.types import RETRIEVING_ARMS, Arm, Usage
 
 CLOSED_BOOK_WEIGHT = 0.05
@@ -29,6 +30,15 @@ LEAST_RELEVANCE = 0.2
 """Relevance of a sentence that shares no term with the question."""
 NEIGHBOUR_SHARE = 0.7
 """Part of a sentence's relevance that the sentences beside it inherit."""
+EMBEDDED_CHARACTERS = 240
+"""Only the beginning of a longer sentence is embedded."""
+CACHED_VECTORS = 20_000
+BATCH = 8
+"""Texts of similar length that are embedded at once: a batch costs as much as if all its texts were as long as the
+longest, and a dozen sentences and one listing together took four times as long as apart."""
+
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Texts to unit vectors, float32 `(len(texts), dim)`."""
 
 
 class EncoderAnswerer:
@@ -135,3 +145,34 @@ def _spread(relevance: NDArray[np.float64], units: Sequence[Unit]) -> NDArray[np
             spread[place] = max(spread[place], NEIGHBOUR_SHARE * relevance[place - 1])
             spread[place - 1] = max(spread[place - 1], NEIGHBOUR_SHARE * relevance[place])
     return spread
+
+
+class VectorMemory:
+    """An embedding function that keeps the vectors of the last `CACHED_VECTORS` texts. Threads may share it."""
+
+    def __init__(self, embed: Embed) -> None:
+        self._embed = embed
+        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors `(len(texts), dim)`, from memory where they were asked before."""
+        with self._lock:
+            known = {text: self._vectors[text] for text in texts if text in self._vectors}
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        if missing:
+            fresh = self._embed_by_length(missing)
+            known.update(fresh)
+            with self._lock:
+                self._vectors.update(fresh)
+                while len(self._vectors) > CACHED_VECTORS:
+                    self._vectors.popitem(last=False)
+        return np.stack([known[text] for text in texts])
+
+    def _embed_by_length(self, texts: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
+        fresh: dict[str, NDArray[np.float32]] = {}
+        by_length = sorted(texts, key=len)
+        for first in range(0, len(by_length), BATCH):
+            batch = by_length[first : first + BATCH]
+            fresh.update(zip(batch, self._embed(batch), strict=True))
+        return fresh

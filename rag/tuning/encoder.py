@@ -23,7 +23,7 @@ from indexes.embedder import load_embedder
 from indexes.errors import Cancelled, InvalidInput
 from indexes.settings import IndexSettings
 from rag.errors import AdapterMismatch
-from rag.sentence_reader import Embed
+from rag.generators.encoder import Embed
 
 RECORD_FILE = "encoder_adapter.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import FakeLibrary, ScriptedGenerator, hash_embed, make_node, make_passage
+from fakes import FakeLibrary, ScriptedGenerator, make_node, make_passage, signals_only
 
 from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
 from indexes.types import Filters
@@ -18,7 +18,7 @@ from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
 from rag.passages import PassageBudget
 from rag.retrieval import HybridRetriever
-from rag.sentence_reader import FiveSignalsReader, ScoredUnit, units_of
+from rag.sentence_reader import LearnedReader, ScoredUnit, units_of
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 from rag.types import AnswerDone, PassagesFound, Question, TextDelta
 
@@ -281,7 +281,7 @@ def test_a_follow_up_is_answered_as_it_was_searched(tmp_path: Path) -> None:
         make_node("Occupancy is limited by registers. Streams order commands.", 0),
         make_node("A stream is limited by nothing. Dogs bark.", 1),
     ]
-    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"), nodes)
+    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"), nodes)
     first = engine.ask(Question("What is occupancy?"))
     second = engine.ask(Question("And what limits it?", conversation_id=first.conversation_id, max_tokens=8))
     assert second.answer.startswith("Occupancy is limited by registers.")
@@ -296,7 +296,7 @@ def test_a_follow_up_is_answered_as_it_was_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [False, True])
 def test_a_chinese_question_is_answered_with_english_quotes(tmp_path: Path, given: bool) -> None:
     node = make_node("Cats sleep all day. Shared memory is divided into 32 banks. Dogs bark at night.")
-    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"), [node])
+    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"), [node])
     passages = [make_passage(node.text)] if given else None
     answer = engine.ask(Question("共享内存有多少个存储体？", max_tokens=12), passages=passages)
     assert answer.answer == "Shared memory is divided into 32 banks. [1]"
@@ -387,7 +387,7 @@ def test_explaining_needs_a_page_or_a_node(tmp_path: Path) -> None:
 
 
 def test_extractive_citations_are_verbatim_through_the_engine(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"))
+    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"))
     answer = engine.ask(Question("How many threads are in a warp?"))
     assert answer.citations
     for citation in answer.citations:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from fakes import hash_embed, make_passage
+from fakes import make_passage, signals_only
 
 from indexes.errors import Cancelled
 from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.sentence_reader import FiveSignalsReader
+from rag.sentence_reader import LearnedReader
 from rag.types import Passage
 
 MEMORY = make_passage(
@@ -32,7 +32,7 @@ LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu
 
 
 def answer(question: str, *passages: Passage, **fields) -> tuple[str, GenerationDone]:
-    generator = ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash")
+    generator = ExtractiveGenerator(LearnedReader(signals_only), "hash")
     events = list(generator.stream(GenerationRequest(question, "rag", tuple(passages), **fields)))
     assert isinstance(events[-1], GenerationDone)
     return "".join(event.text for event in events if isinstance(event, TextPiece)), events[-1]
@@ -53,7 +53,7 @@ def test_the_answering_sentence_comes_first() -> None:
 
 
 def scores(question: str, *passages: Passage) -> dict[str, float]:
-    return {item.unit.text: item.score for item in FiveSignalsReader(hash_embed).read(question, passages)}
+    return {item.unit.text: item.score for item in LearnedReader(signals_only).read(question, passages)}
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,7 @@ def test_each_piece_names_the_stretch_that_it_quotes() -> None:
     passage = make_passage("A warp holds 32 threads.\n\n- All run  in lockstep.\n- They share *one* scheduler.")
     request = GenerationRequest("How does a warp run its threads in lockstep?", "rag", (passage,))
     pieces = [
-        p
-        for p in ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash").stream(request)
-        if isinstance(p, TextPiece)
+        p for p in ExtractiveGenerator(LearnedReader(signals_only), "hash").stream(request) if isinstance(p, TextPiece)
     ]
     assert len(pieces) > 1
     for piece in pieces:
@@ -269,7 +267,7 @@ def test_no_passages_means_refused() -> None:
 
 @pytest.mark.parametrize("arm", ["base", "tuned", "rag+tuned"])
 def test_arms_that_need_a_model_say_what_to_do(arm: str) -> None:
-    generator = ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash")
+    generator = ExtractiveGenerator(LearnedReader(signals_only), "hash")
     with pytest.raises(ArmUnavailable) as caught:
         generator.check(GenerationRequest("q", arm))
     assert "--generator local" in caught.value.hint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import FakeLibrary, hash_embed, make_node
+from fakes import FakeLibrary, make_node, signals_only
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -15,7 +15,7 @@ from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import PLAIN_FORMATS, ExtractiveGenerator, as_markdown
 from rag.retrieval import HybridRetriever
-from rag.sentence_reader import FiveSignalsReader
+from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
 from rag.types import Answer, Question
 
@@ -24,7 +24,7 @@ SENTENCE = "A __shared__ array a[i](x) of template<float> holds 2*n*m values, _u
 
 def ask(home: Path, book_format: str, text: str) -> Answer:
     library = FakeLibrary([make_node(text)], book_format=book_format)
-    generator = ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash")
+    generator = ExtractiveGenerator(LearnedReader(signals_only), "hash")
     engine = AnswerEngine(
         library,
         HybridRetriever(library, RetrievalSettings()),

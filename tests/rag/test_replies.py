@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import FakeLibrary, ScriptedGenerator, hash_embed, make_node
+from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
 
 from indexes.errors import InvalidInput
 from rag.conversations import ConversationStore
@@ -15,7 +15,7 @@ from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
 from rag.replies import _listing
 from rag.retrieval import HybridRetriever
-from rag.sentence_reader import FiveSignalsReader
+from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
 from rag.types import Answer, Question
 
@@ -34,7 +34,7 @@ def make_engine(home: Path, generator=None, nodes=NODES, threshold: float = 0.0)
     return AnswerEngine(
         library,
         HybridRetriever(library, RetrievalSettings()),
-        generator or ExtractiveGenerator(FiveSignalsReader(hash_embed), "hash"),
+        generator or ExtractiveGenerator(LearnedReader(signals_only), "hash"),
         ConversationStore(home / "conversations.sqlite3"),
         chooser=ScriptedGenerator(),
         judge=EvidenceJudge("hash", threshold),

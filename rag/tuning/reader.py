@@ -1,0 +1,213 @@
+"""Trains the cross-encoder that reads a question with a sentence: a LoRA adapter of the bundled encoder, and a head.
+
+The loss is listwise: the sentences that answer against those that do not and against a sentence of logit 0, which
+stands for 'nothing here answers'. That one is right for questions without an answer, and for some whose answering
+sentences are held back (near misses), so a score above 0 means an answer in any list.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.embedder import BUNDLED_SHA256, bundled_model_folder
+from indexes.errors import InvalidInput
+from rag.cross_encoder import EncodedPair, Pair, PairTokenizer, pad, score_hidden, write_adapter
+
+NEAR = 10
+"""Candidates before this place, by their signals, are the near ones."""
+CHUNK = 8
+"""Pairs of similar length in one forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pair and what is known of it; one that is neither `answers` nor `wrong` is left out of the loss."""
+
+    pair: Pair
+    answers: bool
+    wrong: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingExample:
+    """A question in English words with its candidates, best signals first.
+
+    Attributes:
+        answerable: whether its book answers it.
+        share: the probability that a run uses it at all.
+    """
+
+    question: str
+    candidates: tuple[Candidate, ...]
+    answerable: bool
+    share: float = 1.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be learned from: its answer is among the candidates, or there is none."""
+        return not self.answerable or any(candidate.answers for candidate in self.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTuning:
+    """Settings of a run; `held_back` is the share of questions that lose their answering sentences."""
+
+    rank: int = 32
+    epochs: int = 1
+    questions_per_step: int = 4
+    most_answers: int = 2
+    near_negatives: int = 4
+    negatives: int = 6
+    held_back: float = 0.15
+    held_back_weight: float = 0.5
+    learning_rate: float = 8e-4
+    head_learning_rate: float = 1e-3
+    mix_learning_rate: float = 2e-2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """One question's part of a step: its encoded candidates, the first `answers` of them right."""
+
+    pairs: list[EncodedPair]
+    answers: int
+    weight: float
+
+
+def tune_reader(
+    examples: Sequence[ReadingExample],
+    out: Path,
+    settings: ReaderTuning | None = None,
+    *,
+    record: dict[str, Any] | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> float:
+    """Trains and writes the adapter to `out`; the mean loss of the last fifth of the steps.
+
+    Args:
+        record: kept with the adapter: data and command.
+        progress: called with step, number of steps and the step's loss.
+
+    Raises:
+        InvalidInput: no example can be learned from.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertModel
+
+    settings = settings or ReaderTuning()
+    rng = random.Random(settings.seed)
+    chosen = [one for one in examples if one.usable and (one.share == 1.0 or rng.random() < one.share)]
+    steps = len(chosen) * settings.epochs // settings.questions_per_step
+    if not steps:
+        raise InvalidInput(f"{len(examples)} examples are too few to train on", hint="give questions with evidence")
+    started = time.perf_counter()
+    torch.set_num_threads(1)  # how sums are split among threads changes their last bits, and so the adapter
+    torch.manual_seed(settings.seed)
+    base = BertModel.from_pretrained(bundled_model_folder(), add_pooling_layer=False)
+    lora = LoraConfig(r=settings.rank, lora_alpha=2 * settings.rank, target_modules=["query", "key", "value", "dense"])
+    model: Any = get_peft_model(base, lora)
+    dimension = base.config.hidden_size
+    head = torch.nn.Linear(2 * dimension, 1)
+    torch.nn.init.normal_(head.weight, std=0.02)
+    torch.nn.init.zeros_(head.bias)
+    mix = torch.nn.Parameter(torch.tensor([5.0, 4.0, -6.0]))
+    tuned = [weight for weight in model.parameters() if weight.requires_grad]
+    rates = [settings.learning_rate, settings.head_learning_rate, settings.mix_learning_rate]
+    groups = [tuned, list(head.parameters()), [mix]]
+    optimizer = torch.optim.AdamW(
+        [{"params": group, "lr": rate} for group, rate in zip(groups, rates, strict=True)], weight_decay=0.01
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=rates, total_steps=steps, pct_start=0.1, anneal_strategy="linear"
+    )
+
+    def logits(pairs: list[EncodedPair]) -> Any:
+        order = sorted(range(len(pairs)), key=lambda index: len(pairs[index].ids))
+        parts = []
+        for first in range(0, len(order), CHUNK):
+            chunk = [pairs[index] for index in order[first : first + CHUNK]]
+            ids, mask = pad(chunk)
+            hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            parts.append(score_hidden(hidden, mask, chunk, head.weight, head.bias, mix))
+        return torch.cat(parts)[torch.tensor(np.argsort(order))]
+
+    losses = []
+    for step, lists in zip(range(1, steps + 1), _steps(chosen, settings, rng), strict=False):
+        scores = logits([pair for one in lists for pair in one.pairs])
+        loss: Any = torch.zeros(())
+        first = 0
+        for one in lists:
+            z = torch.cat([scores[first : first + len(one.pairs)], torch.zeros(1)])
+            first += len(one.pairs)
+            right = torch.logsumexp(z[: one.answers], 0) if one.answers else z[-1]
+            loss = loss + one.weight * (torch.logsumexp(z, 0) - right)
+        loss = loss / len(lists)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(tuned, 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        if progress is not None:
+            progress(step, steps, losses[-1])
+    weights = {
+        name.removeprefix("base_model.model.")
+        .replace(".lora_A.default.weight", ".lora_A")
+        .replace(".lora_B.default.weight", ".lora_B"): weight.detach().to(torch.float16).contiguous()
+        for name, weight in model.state_dict().items()
+        if "lora_" in name
+    }
+    weights |= {"head.weight": head.weight.detach(), "head.bias": head.bias.detach(), "mix": mix.detach()}
+    last = float(np.mean(losses[-max(1, steps // 5) :]))
+    write_adapter(
+        out,
+        weights,
+        {
+            "base": f"sha256:{BUNDLED_SHA256}",
+            "scale": 2.0,
+            **(record or {}),
+            "settings": asdict(settings),
+            "examples": len(chosen),
+            "steps": steps,
+            "train_loss": round(last, 4),
+            "minutes": round((time.perf_counter() - started) / 60, 1),
+        },
+    )
+    return last
+
+
+def _steps(examples: Sequence[ReadingExample], settings: ReaderTuning, rng: random.Random) -> Iterator[list[_List]]:
+    """Without end: the lists of each step; every example once before any comes again."""
+    tokenizer = PairTokenizer()
+    queue: list[ReadingExample] = []
+    while True:
+        lists = []
+        for _ in range(settings.questions_per_step):
+            if not queue:
+                queue = list(examples)
+                rng.shuffle(queue)
+            lists.append(_draw(queue.pop(), settings, rng, tokenizer))
+        yield lists
+
+
+def _draw(example: ReadingExample, settings: ReaderTuning, rng: random.Random, tokenizer: PairTokenizer) -> _List:
+    right = [candidate for candidate in example.candidates if candidate.answers]
+    near = [candidate for candidate in example.candidates[:NEAR] if candidate.wrong]
+    far = [candidate for candidate in example.candidates[NEAR:] if candidate.wrong]
+    held_back = example.answerable and rng.random() < settings.held_back
+    if held_back:
+        right = []
+    drawn = rng.sample(right, min(settings.most_answers, len(right)))
+    wrong = rng.sample(near, min(settings.near_negatives, len(near)))
+    wrong += rng.sample(far, min(settings.negatives - len(wrong), len(far)))
+    pairs = tokenizer.encode(example.question, [candidate.pair for candidate in (*drawn, *wrong)])
+    return _List(pairs, len(drawn), settings.held_back_weight if held_back else 1.0)

@@ -1,0 +1,124 @@
+"""Laws of the learned reader: one text form for training and serving, what is read, digests, and what shipped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import make_passage, signals_only
+from numpy.typing import NDArray
+
+from indexes.errors import InvalidInput
+from rag.cross_encoder import (
+    BEFORE_TOKENS,
+    HEADING_TOKENS,
+    QUESTION_TOKENS,
+    SENTENCE_TOKENS,
+    CrossEncoder,
+    Pair,
+    PairTokenizer,
+)
+from rag.errors import ModelCannotLoad
+from rag.sentence_reader import READ_UNITS, LearnedReader, candidates
+from rag.tuning.reader import Candidate, ReaderTuning, ReadingExample, tune_reader
+
+SHIPPED = Path(str(files("rag"))) / "reader_adapter"
+QUESTION = "What is a warp?"
+
+
+def pair(sentence: str, signals: float = 0.5) -> Pair:
+    return Pair(sentence, "Chapter > Warps", "Threads run in groups.", signals)
+
+
+def test_a_long_question_sentence_heading_and_neighbour_are_cut_not_refused() -> None:
+    encoded = PairTokenizer().encode("warp " * 900, [Pair("lane " * 900, "head " * 90, "before " * 90, 0.0)])[0]
+    assert (encoded.question_tokens, encoded.sentence_tokens) == (QUESTION_TOKENS, SENTENCE_TOKENS)
+    assert len(encoded.ids) == QUESTION_TOKENS + SENTENCE_TOKENS + HEADING_TOKENS + BEFORE_TOKENS + 5
+
+
+def test_headings_and_listings_are_not_read_and_the_sentence_before_comes_along() -> None:
+    passage = make_passage("# Warps\n\nA warp has 32 threads. It runs in lockstep.\n\n```c\nint warp;\n```\n")
+    units, pairs = candidates(QUESTION, [passage])
+    assert [unit.text for unit in units] == ["A warp has 32 threads.", "It runs in lockstep."]
+    assert [one.before for one in pairs] == ["", "A warp has 32 threads."]
+
+
+def test_a_listing_scores_as_the_sentence_beside_it_and_a_lone_one_is_left_out() -> None:
+    beside = make_passage("A warp has 32 threads:\n\n```c\nint lane;\n```\n")
+    alone = make_passage("```c\nint other;\n```\n")
+    read = LearnedReader(signals_only).read(QUESTION, [beside, alone])
+    assert [(item.unit.kind, item.score) for item in read] == [("sentence", read[0].score), ("code", read[0].score)]
+
+
+def test_at_most_so_many_sentences_are_read_and_asking_again_reads_none() -> None:
+    read: list[int] = []
+
+    def score(question: str, pairs: list[Pair]) -> NDArray[np.float32]:
+        read.append(len(pairs))
+        return signals_only(question, pairs)
+
+    reader = LearnedReader(score)  # type: ignore[arg-type]
+    passage = make_passage(" ".join(f"Sentence {number} is about a warp." for number in range(60)))
+    assert reader.read(QUESTION, [passage]) == reader.read(QUESTION, [passage])
+    assert read == [READ_UNITS]
+
+
+@pytest.mark.integration
+def test_the_shipped_reader_prefers_the_sentence_that_answers() -> None:
+    sentences = [
+        "With a stride of two floats the warp touches eight sectors.",
+        "A warp is a group of 32 threads that run one instruction together.",
+        "The next chapter shows how to use the profiler.",
+    ]
+    scores = CrossEncoder(device="cpu").score(QUESTION, [pair(sentence) for sentence in sentences])
+    assert int(np.argmax(scores)) == 1
+    assert ((scores > 0) & (scores < 1)).all()
+
+
+@pytest.mark.integration
+def test_scores_do_not_depend_on_what_is_read_beside() -> None:
+    model = CrossEncoder(device="cpu")
+    pairs = [pair("A warp has 32 threads. " * size, size / 10) for size in range(1, 8)]
+    together = model.score(QUESTION, pairs)
+    alone = [model.score(QUESTION, [one])[0] for one in pairs]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert model.score(QUESTION, []).shape == (0,)
+
+
+def test_a_damaged_or_missing_adapter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelCannotLoad, match="cannot be read"):
+        CrossEncoder(tmp_path / "none").load()
+    shutil.copytree(SHIPPED, tmp_path / "cut")
+    weights = tmp_path / "cut" / "adapter.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelCannotLoad, match="damaged") as caught:
+        CrossEncoder(tmp_path / "cut").load()
+    assert "evals.reader_training" in caught.value.hint
+
+
+@pytest.mark.integration
+def test_training_lowers_the_loss_and_what_it_writes_scores_as_it_learned(tmp_path: Path) -> None:
+    right = Candidate(pair("A warp is a group of 32 threads."), True, False)
+    wrong = [Candidate(pair(f"The weather on day {day} is fine."), False, True) for day in range(8)]
+    examples = [ReadingExample(QUESTION, (*wrong, right), True)] * 4
+    examples += [ReadingExample("Who wrote the opera?", tuple(wrong), False)] * 4
+    seen: list[float] = []
+    settings = ReaderTuning(rank=2, epochs=6)
+    tune_reader(examples, tmp_path, settings, progress=lambda step, steps, loss: seen.append(loss))
+    assert np.mean(seen[-3:]) < np.mean(seen[:3])
+    model = CrossEncoder(tmp_path, device="cpu")
+    scores = model.score(QUESTION, [one.pair for one in (*wrong, right)])
+    assert int(np.argmax(scores)) == len(wrong)
+    record = json.loads((tmp_path / "adapter.json").read_text(encoding="utf-8"))
+    assert record["settings"]["rank"] == 2
+    assert record["examples"] == 8
+
+
+def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
+    lost = ReadingExample(QUESTION, (Candidate(pair("Rain falls."), False, True),), True)
+    with pytest.raises(InvalidInput, match="too few"):
+        tune_reader([lost], tmp_path)
