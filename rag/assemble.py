@@ -36,7 +36,6 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         InvalidInput: a generator that does not exist, or one that lacks its model or address.
     """
     retrieval = settings.retrieval
-    embedder = library.embedder_name
     reranker = CrossEncoderReranker(retrieval.reranker) if retrieval.reranker else None
     retriever = HybridRetriever(library, retrieval, reranker=reranker)
     cross_encoder = CrossEncoder(device=library.device)
@@ -62,7 +61,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         generator,
         ConversationStore(settings.conversations_path),
         chooser=chooser,
-        judge=EvidenceJudge(embedder, retrieval.refusal_threshold, reader),
+        judge=EvidenceJudge(reader, retrieval.refusal_threshold),
         budget=PassageBudget.of_tokens(retrieval.passage_budget_tokens, count_tokens),
         load=load,
     )

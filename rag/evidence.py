@@ -36,8 +36,6 @@ _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
 _COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
 _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}
 """A book that names a maker's platform is about the maker."""
-FALLBACK = "*"
-"""The calibration for embedders that are not listed."""
 
 _NOT_FOUND = "The library does not answer this question."
 _NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。"
@@ -59,14 +57,12 @@ class Calibration:
 
     Attributes:
         threshold: least score that is answered; strong: least score of strong evidence.
-        least_cosine: a floor for questions of one everyday word ('hi', 'help'), which any book says somewhere.
     """
 
     weights: dict[str, float]
     intercept: float
     threshold: float
     strong: float
-    least_cosine: float = -1.0
 
     def score(self, signals: dict[str, float]) -> float:
         """Evidence from 0 to 1."""
@@ -75,16 +71,10 @@ class Calibration:
 
 
 @cache
-def load_calibrations() -> dict[str, Calibration]:
-    """Calibrations by embedder name; `FALLBACK` is always among them."""
-    data = json.loads(files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8"))
-    return {name: Calibration(**entry) for name, entry in data["calibrations"].items()}
-
-
-def calibration_for(embedder: str) -> Calibration:
-    """The calibration that belongs to `embedder`, or the fallback."""
-    known = load_calibrations()
-    return known.get(embedder, known[FALLBACK])
+def load_calibration() -> Calibration:
+    """The calibration that ships; `python -m evals.bench.evidence` fits it."""
+    text = files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8")
+    return Calibration(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +94,16 @@ class Judgement:
 
 
 class EvidenceJudge:
-    """Says how sure the search is, by the calibration of one embedder.
+    """Says how sure the search is.
 
     Args:
-        embedder: name of the embedder that made the cosines.
+        reader: reads the passages; the score of the sentence that answers best is the strongest signal.
         threshold: the least score that is answered, instead of the calibrated one; 0 answers everything, more than 1
             nothing.
-        reader: gives the signal `read`; asked only where the calibration weighs it.
     """
 
-    def __init__(self, embedder: str, threshold: float | None = None, reader: SentenceReader | None = None) -> None:
-        self._calibration = calibration_for(embedder)
+    def __init__(self, reader: SentenceReader, threshold: float | None = None) -> None:
+        self._calibration = load_calibration()
         self._reader = reader
         self.threshold = self._calibration.threshold if threshold is None else threshold
         self.strong = self._calibration.strong
@@ -143,18 +132,13 @@ class EvidenceJudge:
         return Judgement(evidence, not_found(question, passages), score=score)
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
-        """Evidence from 0 to 1; 0 where even the nearest node is far from the question."""
-        weighs_reading = "read" in self._calibration.weights
-        signals = self.signals(retrieval, passages) if weighs_reading else evidence_signals(retrieval, passages)
-        return self._calibration.score(signals) if signals["cosine"] >= self._calibration.least_cosine else 0.0
+        """Evidence from 0 to 1."""
+        return self._calibration.score(self.signals(retrieval, passages))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
         """All signals by name; `read` is the score of the sentence that answers best."""
-        signals = evidence_signals(retrieval, passages)
-        if self._reader is None:
-            return signals
         read = self._reader.read(retrieval.query.english, passages)
-        return signals | {"read": max((item.score for item in read), default=0.0)}
+        return evidence_signals(retrieval, passages) | {"read": max((item.score for item in read), default=0.0)}
 
     def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
         """Whether a quote bears on the question: one of its sentences reads nearly as well as the best.
@@ -162,7 +146,7 @@ class EvidenceJudge:
         Args:
             question: in the language of the passages; "" where there was none, or several.
         """
-        if self._reader is None or not question:
+        if not question:
             return True
         read = self._reader.read(question, passages)
         least = BEARING_SHARE * max((item.score for item in read), default=0.0)
@@ -201,21 +185,17 @@ def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
 
 
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
-    """The signals by name.
+    """The signals of words, by name.
 
-    `cosine`: of the nearest node. `coverage`: greatest share of the question's terms in one passage.
-    `coverage_all`: the same over all passages. `unnamed`: 1 when the question names an identifier such as `gfx90a`
-    that no passage holds together with half of the question's other terms, or has a word with a capital (`NCCL`,
-    `Metal`) that no passage holds at all; else 0.
+    `coverage_all`: share of the question's terms in the passages together. `unnamed`: 1 when the question names an
+    identifier such as `gfx90a` that no passage holds together with half of the question's other terms, or has a word
+    with a capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
     """
     question = retrieval.query.english
-    pieces = terms_of(question).pieces
     texts = [" ".join((passage.title, *passage.section, passage.text)) for passage in passages]
     held = [terms_of(text).pieces for text in texts]
     return {
-        "cosine": max((hit.score for hit in retrieval.dense), default=0.0),
-        "coverage": max((_share(pieces, item) for item in held), default=0.0),
-        "coverage_all": _share(pieces, frozenset().union(*held)),
+        "coverage_all": _share(terms_of(question).pieces, frozenset().union(*held)),
         "unnamed": float(_unnamed(question, texts, held) or _unheard_of(retrieval.query.standalone, texts)),
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from fakes import FakeLibrary, ScriptedGenerator, make_node
+from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
 from waiting import PATIENCE_S, wait_until
 
 from api.server import create_app
@@ -25,6 +25,7 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
 from rag.retrieval import HybridRetriever
+from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
 
 WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of a streaming multiprocessor."
@@ -131,7 +132,7 @@ class FakeBuilder:
     def __init__(self, generator: ScriptedGenerator | None = None) -> None:
         self.shelf = ShelfLibrary()
         self.generator = generator or ScriptedGenerator(["A warp has ", "32 threads [1]."])
-        self.judge = EvidenceJudge("hash", 0.0)
+        self.judge = EvidenceJudge(LearnedReader(signals_only), 0.0)
         self.gate = threading.Event()
         self.gate.set()
         self.samples_added = 0

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evals.reader_training import DEVELOPMENT
 from evals.statistics import wilson_interval
 from indexes.jsonl import JsonlLog
 from indexes.library import open_library
@@ -133,10 +134,10 @@ def table_lines(cases: Sequence[Case], scores: NDArray[np.float64], least: float
         )
 
 
-def read_cases(texts: Path, work: Path, language: str, limit: int | None) -> list[Case]:
-    """The cases of every fit set; what was read before comes from the work folder."""
+def read_cases(texts: Path, work: Path, language: str, limit: int | None, books: Sequence[str]) -> list[Case]:
+    """The cases of some fit sets; what was read before comes from the work folder."""
     cases = []
-    for path in sorted(SETS.glob("*.jsonl")):
+    for path in (SETS / f"{book}.jsonl" for book in books):
         text = SAMPLE_PATH if path.stem == SAMPLE_SET else texts / path.stem
         questions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         log = JsonlLog(work / f"evidence-{path.stem}-{language}.jsonl")
@@ -188,11 +189,19 @@ def main() -> None:
         "--work", type=Path, default=Path("evidence-work"), metavar="FOLDER", help="libraries and signals"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="answerable questions of each book; all by default")
-    parser.add_argument("--language", choices=("en", "zh"), default="en")
+    parser.add_argument("--language", default="en,zh", help="en, zh or both")
+    parser.add_argument(
+        "--books", default=DEVELOPMENT, help="names of the sets; by default the one that the reader was not trained on"
+    )
     parser.add_argument("--signals", help="names of the signals to use; all by default")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
-    cases = read_cases(given.texts, given.work, given.language, given.limit)
+    languages = given.language.split(",")
+    cases = [
+        case
+        for language in languages
+        for case in read_cases(given.texts, given.work, language, given.limit, given.books.split(","))
+    ]
     names = given.signals.split(",") if given.signals else sorted(cases[0].signals)
     scores = scores_of_unseen_books(cases, names)
     least, strong = thresholds(cases, scores)

@@ -20,9 +20,9 @@ from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
 WORDS_PER_TOKEN = 0.75
-LEAST_SHARE = 0.7
+LEAST_SHARE = 0.2
 """A sentence scoring under this share of the best one is left out."""
-OTHER_SIDE_SHARE = 0.35
+OTHER_SIDE_SHARE = 0.1
 """The same for the first sentence about a side of a comparison that has not been spoken of."""
 DEFINITION_SHARE = 0.4
 """What a sentence that defines the name asked about gains, as a share of the best score."""
@@ -51,10 +51,10 @@ class Budget:
 
 
 BUDGETS: dict[QuestionKind, Budget] = {
-    "define": Budget(60, 2),
+    "define": Budget(60, 3),
     "number": Budget(50, 2),
-    "fact": Budget(60, 3),
-    "yes_no": Budget(60, 3),
+    "fact": Budget(80, 4),
+    "yes_no": Budget(80, 4),
     "why": Budget(100, 4),
     "how": Budget(100, 4),
     "compare": Budget(100, 4),

@@ -9,10 +9,11 @@ import threading
 import httpx
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
-from fakes import ScriptedGenerator
+from fakes import ScriptedGenerator, signals_only
 
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
+from rag.sentence_reader import LearnedReader
 
 ANSWER_FIELDS = {
     "id", "conversation_id", "question", "answer", "refused", "evidence", "note", "arm", "generator", "model",
@@ -238,7 +239,7 @@ def test_the_first_event_says_what_the_search_is_worth(live: Live):
 
 def test_a_question_that_would_be_refused_is_answered_anyway_when_asked_so(settings):
     builder = FakeBuilder()
-    builder.judge = EvidenceJudge("hash", 1.1)
+    builder.judge = EvidenceJudge(LearnedReader(signals_only), 1.1)
     with running(settings, builder) as live:
         refused = live.client.post("/v1/ask", json={"question": QUESTION}).json()
         answered = live.client.post("/v1/ask", json={"question": QUESTION, "answer_anyway": True}).json()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from api_fakes import WARP, FakeBuilder, ShelfLibrary
+from fakes import signals_only
 
 from api.cli import run
 from api.console import Console, table
@@ -18,6 +19,7 @@ from api.health_checks import faiss_check
 from api.settings import load_settings
 from indexes.errors import InvalidInput
 from rag.evidence import EvidenceJudge
+from rag.sentence_reader import LearnedReader
 
 COMMANDS = ("serve", "add", "list", "remove", "ask", "search", "doctor")
 HEAVY = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "llama_index", "nicegui", "fastapi")
@@ -234,7 +236,7 @@ def test_a_note_stands_above_the_answer_and_is_no_part_of_it(monkeypatch, capsys
 def _answer_by(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     """Lets the command line answer by an engine that finds no evidence for anything."""
     builder.shelf.put("sample", WARP, source="Sample", sample=True, pages=True)
-    builder.judge = EvidenceJudge("hash", 1.1)
+    builder.judge = EvidenceJudge(LearnedReader(signals_only), 1.1)
     engine = builder.engine(load_settings({"home": home}), builder.shelf)
     monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: builder.shelf)
     monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)

@@ -47,7 +47,7 @@ def make_engine(home: Path, generator=None, nodes=NODES, threshold: float | None
         generator,
         ConversationStore(home / "conversations.sqlite3"),
         chooser=generator if isinstance(generator, ScriptedGenerator) else ScriptedGenerator(),
-        judge=EvidenceJudge("hash", threshold),
+        judge=EvidenceJudge(LearnedReader(signals_only), threshold),
     )
 
 
@@ -134,7 +134,7 @@ def test_a_quote_beside_the_question_supports_no_answer(tmp_path: Path) -> None:
         ScriptedGenerator([said]),
         ConversationStore(tmp_path / "conversations.sqlite3"),
         chooser=ScriptedGenerator(),
-        judge=EvidenceJudge("hash", 0.0, ByTerms()),
+        judge=EvidenceJudge(ByTerms(), 0.0),
     )
     citations = engine.ask(Question("How many threads is a warp a group of?")).citations
     assert [citation.verdict for citation in citations] == ["supported", "partial"]
@@ -150,7 +150,7 @@ def test_evidence_does_not_depend_on_how_much_the_generator_reads(tmp_path: Path
             ScriptedGenerator(),
             ConversationStore(tmp_path / f"{words}.sqlite3"),
             chooser=ScriptedGenerator(),
-            judge=EvidenceJudge("hash"),
+            judge=EvidenceJudge(LearnedReader(signals_only)),
             budget=PassageBudget(words, words),
         )
         answer = engine.ask(Question("Is a stream of commands resident in lockstep warps?", top_k=top_k))

@@ -31,7 +31,7 @@ def ask(home: Path, book_format: str, text: str) -> Answer:
         generator,
         ConversationStore(home / "conversations.sqlite3"),
         chooser=generator,  # type: ignore[arg-type]  # no choice question is asked
-        judge=EvidenceJudge("hash", 0.0),
+        judge=EvidenceJudge(LearnedReader(signals_only), 0.0),
     )
     return engine.ask(Question("What does a __shared__ array hold?"))
 

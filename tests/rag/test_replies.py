@@ -37,7 +37,7 @@ def make_engine(home: Path, generator=None, nodes=NODES, threshold: float = 0.0)
         generator or ExtractiveGenerator(LearnedReader(signals_only), "hash"),
         ConversationStore(home / "conversations.sqlite3"),
         chooser=ScriptedGenerator(),
-        judge=EvidenceJudge("hash", threshold),
+        judge=EvidenceJudge(LearnedReader(signals_only), threshold),
     )
 
 

