@@ -138,7 +138,8 @@ class EvidenceJudge:
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
         """All signals by name; `read` is the score of the sentence that answers best."""
         read = self._reader.read(retrieval.query.english, passages)
-        return evidence_signals(retrieval, passages) | {"read": max((item.score for item in read), default=0.0)}
+        best = max((item.score for item in read if item.unit.kind != "code"), default=0.0)
+        return evidence_signals(retrieval, passages) | {"read": best}
 
     def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
         """Whether a quote bears on the question: one of its sentences reads nearly as well as the best.

@@ -108,7 +108,7 @@ class LearnedReader:
         if pairs:
             scores = self._score(question, pairs)
             read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
-        read += _listings(passages, read)
+        read += _listings(question, passages, read)
         read.sort(key=lambda item: (-item.score, item.unit.passage, item.unit.place))
         with self._lock:
             self._readings[key] = read
@@ -140,14 +140,15 @@ def candidates(question: str, passages: Sequence[Passage]) -> tuple[list[Unit], 
     return [units[i] for i in order], pairs
 
 
-def _listings(passages: Sequence[Passage], read: Sequence[ScoredUnit]) -> list[ScoredUnit]:
-    """The listings beside sentences that were read; each scores as the better of the two."""
+def _listings(question: str, passages: Sequence[Passage], read: Sequence[ScoredUnit]) -> list[ScoredUnit]:
+    """The listings, each scored by the mean of its signals and of the better sentence beside it."""
     scores = {(item.unit.passage, item.unit.place): item.score for item in read}
+    units = [unit for unit in units_of(passages) if unit.kind != "heading"]
     found = []
-    for unit in units_of(passages):
-        beside = [scores.get((unit.passage, unit.place + step), 0.0) for step in (-1, 1)]
-        if unit.kind == "code" and max(beside) > 0.0:
-            found.append(ScoredUnit(unit, max(beside)))
+    for unit, signals in zip(units, _signals(question, units), strict=True):
+        if unit.kind == "code":
+            beside = max(scores.get((unit.passage, unit.place + step), 0.0) for step in (-1, 1))
+            found.append(ScoredUnit(unit, (min(signals, 1.0) + beside) / 2))
     return found
 
 

@@ -28,7 +28,7 @@ def words_of(text: str) -> set[str]:
 def signals_only(question: str, pairs: Sequence[Pair]) -> NDArray[np.float32]:
     """Scores pairs for a `LearnedReader` by their signals alone, without a model."""
     assert question
-    return np.array([min(pair.signals, 1.0) for pair in pairs], dtype=np.float32)
+    return np.array([min(pair.signals, 1.0) ** 1.5 for pair in pairs], dtype=np.float32)
 
 
 def hash_embed(texts: Sequence[str]) -> NDArray[np.float32]:

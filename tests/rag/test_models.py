@@ -88,7 +88,7 @@ def test_weights_that_are_not_there_or_of_another_program_say_so(folder: Path) -
     (folder / "model.safetensors").rename(folder / "model.gguf")
     with pytest.raises(ModelCannotLoad, match="no weight files") as error:
         check_folder(folder)
-    assert "Ollama" in error.value.hint
+    assert f"--model {folder / 'model.gguf'}" in error.value.hint
 
 
 def test_a_tokenizer_without_chat_template_is_refused(folder: Path) -> None:

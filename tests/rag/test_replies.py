@@ -41,12 +41,12 @@ def make_engine(home: Path, generator=None, nodes=NODES, threshold: float = 0.0)
     )
 
 
-def talk(engine: AnswerEngine, *messages: str) -> list[Answer]:
+def talk(engine: AnswerEngine, *messages: str, max_tokens: int = 40) -> list[Answer]:
     """The answers of one conversation."""
     answers: list[Answer] = []
     for message in messages:
         conversation_id = answers[0].conversation_id if answers else None
-        answers.append(engine.ask(Question(message, conversation_id=conversation_id, max_tokens=40)))
+        answers.append(engine.ask(Question(message, conversation_id=conversation_id, max_tokens=max_tokens)))
         check_quotes(answers[-1])
     return answers
 
@@ -76,7 +76,7 @@ def test_a_shorter_answer_is_its_first_sentence_with_its_citation(tmp_path: Path
 
 def test_the_code_comes_from_the_sections_of_the_last_answer(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
-    _, _, listing = talk(engine, "What is a warp of threads?", "thanks", "show the code")
+    _, _, listing = talk(engine, "What is a warp of threads?", "thanks", "show the code", max_tokens=15)
     assert "threadIdx.x" in listing.answer and not listing.refused and listing.evidence is None
     assert "last answer" in listing.note and listing.citations[-1].section == WARPS
 

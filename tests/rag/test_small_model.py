@@ -144,7 +144,7 @@ def test_quantization_costs_some_perplexity_and_not_the_language(small_model_hom
         name: math.exp(statistics.fmean(window_losses(load_model(folder, quantization=name), 2, 256)))
         for name in ("none", quantization)
     }
-    assert 8 < perplexity["none"] < 40
+    assert 8 < perplexity["none"] < 80
     assert 0.98 < perplexity[quantization] / perplexity["none"] < 1.4
 
 
