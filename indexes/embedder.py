@@ -262,9 +262,6 @@ class MiniLM:
     revision = ""
 
     def __init__(self, folder: Path, device: str, dtype: str) -> None:
-        import torch
-        from safetensors.torch import load_file
-
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.device, self.dtype = device, dtype
         self.dimension = int(config["hidden_size"])
@@ -272,8 +269,7 @@ class MiniLM:
         self._layers = range(config["num_hidden_layers"])
         self._heads = int(config["num_attention_heads"])
         self._epsilon = float(config["layer_norm_eps"])
-        weights = load_file(folder / "model.safetensors")
-        self._weights = {name: weight.to(device, getattr(torch, dtype)) for name, weight in weights.items()}
+        self._weights = dict(_load_weights(folder, device, dtype))
         self.tokenizer = bundled_tokenizer()
         self._batching = bundled_tokenizer()
         self._batching.enable_truncation(self.max_tokens)
@@ -335,6 +331,16 @@ class MiniLM:
 
         weight, bias = (self._weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
         return layer_norm(values, (self.dimension,), weight, bias, self._epsilon)
+
+
+@cache
+def _load_weights(folder: Path, device: str, dtype: str) -> Mapping[str, Any]:
+    """Tensors by name; whoever changes one replaces it in a dict of its own, so that the rest are in memory once."""
+    import torch
+    from safetensors.torch import load_file
+
+    weights = load_file(folder / "model.safetensors")
+    return {name: weight.to(device, getattr(torch, dtype)) for name, weight in weights.items()}
 
 
 class _SentenceTransformersModel:
