@@ -150,7 +150,7 @@ def _patterns() -> tuple[tuple[Kind, re.Pattern[str]], ...]:
             parts[name] = f"(?:{parts[name]}|{wording})" if name in parts else wording
             continue
         if name not in get_args(Kind):
-            raise ValueError(f"messages.tsv: {name!r} is no kind of message")
+            raise ValueError(f"messages.tsv: {name!r} is not a kind of message")
         for part, pattern in parts.items():
             wording = wording.replace(part, pattern)
         polite = parts["{please}"]

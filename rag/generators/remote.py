@@ -114,7 +114,7 @@ class RemoteGenerator:
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """As `Generator.stream`; when the engine finds the prompt too long the lowest passages, then turns, go.
 
-        Engines count reasoning among the answer's tokens. One that begins to reason is asked anew, once and for all
+        Engines count reasoning among the answer's tokens. One that begins to reason is asked again, once and for all
         later answers, with room for both.
 
         Raises:

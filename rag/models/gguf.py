@@ -195,7 +195,7 @@ def _reader_class() -> Any:
 
 @contextmanager
 def _read_once(reader: Any, on_tensor: Callable[[int], None]) -> Iterator[None]:
-    """Lets transformers take `reader` wherever it would read the file anew, and map the names of tensors once."""
+    """Lets transformers take `reader` wherever it would read the file again, and map the names of tensors once."""
     import gguf
     from transformers import modeling_gguf_pytorch_utils as theirs
 

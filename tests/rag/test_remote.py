@@ -497,7 +497,7 @@ def test_reasoning_is_left_out_and_denial_is_a_refusal(
 
 
 def test_reasoning_takes_nothing_from_the_answer(engine: Engine, generator: RemoteGenerator) -> None:
-    """An engine counts both together: once it is seen to reason it is asked anew, with room for both."""
+    """An engine counts both together: once it is seen to reason it is asked again, with room for both."""
     engine.answer = think("one ", "two ", "three ", "four")
     text, done = run(generator, replace(REQUEST, max_tokens=3))
     assert text == "one two three "
