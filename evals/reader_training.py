@@ -2,7 +2,7 @@
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists, one folder each. The reader is fitted on the
 bundled book, with the bank's questions that are not for testing, and on two of the texts; the third, `DEVELOPMENT`,
-chose the settings. About forty minutes on two cores.
+chose the settings. About twenty-five minutes: a few to read the books, then one core trains.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Fits the weights and thresholds of `rag/evidence_calibration.json` on the question sets in `evals/question_sets/fit`.
 
-    python -m evals.bench.evidence --texts FOLDER [--work FOLDER] [--limit N] [--language en|zh] [--signals NAME,…]
+    python -m evals.bench.evidence --texts FOLDER [--work FOLDER] [--limit N] [--language en,zh]
+        [--books NAME,…] [--signals NAME,…]
 
 `FOLDER` holds the texts under the names of their sets; the bundled book needs none. Each text becomes a library of its
 own in the work folder, and the signals of each question are kept there, so that a second fit takes seconds.
 
-The weights are a logistic regression of 'answerable' on the signals, each side weighing as much. Every book is scored
-by weights fitted on the others. Two thresholds are read off these scores: `threshold` refuses `FALSE_REFUSALS` of the
-answerable questions, `strong` leaves `UNANSWERABLE_MARKED` of the unanswerable ones below it.
+The weights are a logistic regression of 'answerable' on the signals, each side weighing as much. Of several books each
+is scored by weights fitted on the others; a single one is scored by its own, so its table flatters. Two thresholds are
+read off these scores: `threshold` refuses `FALSE_REFUSALS` of the answerable questions, `strong` leaves
+`UNANSWERABLE_MARKED` of the unanswerable ones below it.
 """
 
 from __future__ import annotations
@@ -207,7 +209,8 @@ def main() -> None:
     least, strong = thresholds(cases, scores)
     answerable = np.array([case.answerable for case in cases])
     found = fit(cases, names)
-    lines = [f"area under the curve {area_under_curve(scores, answerable):.3f}, books not fitted on"]
+    seen = "books not fitted on" if len({case.book for case in cases}) > 1 else "the book fitted on"
+    lines = [f"area under the curve {area_under_curve(scores, answerable):.3f}, {seen}"]
     lines += table_lines(cases, scores, least, strong)
     weights = {name: round(weight, 2) for name, weight in found.weights.items()}
     entry = {"weights": weights, "intercept": round(found.intercept, 2), "threshold": round(least, 3)}
