@@ -22,7 +22,8 @@ from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
 from evals.text_match import normalize
 from indexes.errors import InvalidInput
 from indexes.sample import SAMPLE_PATH
-from rag.passages import passage_from_nodes
+from indexes.types import Hit
+from rag.passages import PassageBudget, select_passages
 from rag.types import Passage, SearchableLibrary
 
 Clock = Callable[[], datetime]
@@ -288,11 +289,16 @@ def justify(question: BankQuestion, library: SearchableLibrary | None) -> Passag
             evidence = normalize(gold.evidence)
             for hit in library.lexical(f"{gold.heading} {gold.evidence}", _EVIDENCE_CANDIDATES):
                 if evidence and evidence in normalize(hit.node.text):
-                    return passage_from_nodes([hit.node], hit.node, hit.score)
+                    return _passage(hit, library)
         if not question.gold:
             hits = library.lexical(f"{question.question} {question.answer}", 1)
-            return passage_from_nodes([hits[0].node], hits[0].node, hits[0].score) if hits else None
+            return _passage(hits[0], library) if hits else None
     return _bundled_section(question) if question.gold else None
+
+
+def _passage(hit: Hit, library: SearchableLibrary) -> Passage:
+    """The node alone, whose listing may have begun in an earlier one."""
+    return select_passages([hit], library, 1, PassageBudget(0, 0))[0]
 
 
 def _bundled_section(question: BankQuestion) -> Passage | None:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import fsrs
 import pytest
+from fakes import FakeLibrary, make_node
 
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, Result, draw_exam, mark_answer
-from evals.questions import BankQuestion, parse_question
-from evals.study import Study
+from evals.questions import BankQuestion, Gold, parse_question
+from evals.study import Study, justify
 from evals.study_store import StoredExam, StudyStore
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.types import Passage
@@ -318,3 +319,13 @@ def test_the_csv_holds_every_question_once() -> None:
     rows = list(csv.DictReader(io.StringIO(cards_csv(BANK))))
     assert [row["id"] for row in rows] == [question.id for question in BANK]
     assert rows[0]["choices"] == "value1 | b | c | d"
+
+
+def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_prose() -> None:
+    opened = make_node("Before.\n\n```c\nint first = 1;", 0, heading_path=("Part",))
+    evidence = "The second constant of this listing is two."
+    rest = make_node(f"int second = 2;\n```\n\n{evidence}", 1, heading_path=("Part",))
+    question = replace(make_question(2, kind="short"), gold=(Gold(file="book.md", heading="Part", evidence=evidence),))
+    passage = justify(question, FakeLibrary([opened, rest]))
+    assert passage is not None
+    assert (passage.node_id, passage.text) == (rest.node_id, f"```\n{rest.text}")
