@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
@@ -281,6 +281,9 @@ class Answering:
         self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
         self.limit = AdmissionLimit(settings.answer_threads + settings.max_waiting_asks)
+        self._lock = threading.Lock()
+        self._users: Counter[int] = Counter()
+        self._when_unused: dict[int, Callable[[], None]] = {}
 
     def start(self, question: Question, client: str, *, keep: bool = True, grace_s: float = 0.0) -> AnswerRun:
         """Begins an answer.
@@ -293,10 +296,10 @@ class Answering:
         Raises:
             NotReady, RateLimited, Busy: before anything begins.
         """
-        engine = self._engine()
-        self._rate.take(client)
-        self.limit.enter()
-        return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
+        with self._using() as engine:
+            self._rate.take(client)
+            self.limit.enter()
+            return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
 
     async def compare(self, question: Question, arms: Sequence[Arm], client: str) -> AsyncGenerator[AnswerRun]:
         """Answers with each arm in turn and yields each run as it begins; with no arm named, every one that can run.
@@ -306,17 +309,17 @@ class Answering:
         Raises:
             NotReady, RateLimited, Busy, ArmUnavailable: before anything begins.
         """
-        engine = self._engine()
-        questions = engine.comparison(question, arms)
-        self._rate.take(client)
-        with self.limit.place():
-            for one in questions:
-                run = self._begin(engine, one, lambda: None, keep=False, grace_s=0.0)
-                try:
-                    yield run
-                    await run.answer()
-                finally:
-                    run.stop()
+        with self._using() as engine:
+            questions = engine.comparison(question, arms)
+            self._rate.take(client)
+            with self.limit.place():
+                for one in questions:
+                    run = self._begin(engine, one, lambda: None, keep=False, grace_s=0.0)
+                    try:
+                        yield run
+                        await run.answer()
+                    finally:
+                        run.stop()
 
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""
@@ -345,9 +348,38 @@ class Answering:
             run.stop()
             self._runs.pop(run.id, None)
 
+    def when_unused(self, engine: AnswerEngine, act: Callable[[], None]) -> None:
+        """Calls `act` once no answer of an engine that was replaced is in work."""
+        with self._lock:
+            if self._users[id(engine)]:
+                self._when_unused[id(engine)] = act
+                return
+        act()
+
     def close(self) -> None:
         """Takes no more; answers in work run to their end or until their readers leave."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def _using(self) -> Iterator[AnswerEngine]:
+        """The engine that answers now, not freed before the block ends."""
+        with self._lock:
+            engine = self._engine()
+            self._users[id(engine)] += 1
+        try:
+            yield engine
+        finally:
+            self._leave(engine)
+
+    def _leave(self, engine: AnswerEngine) -> None:
+        with self._lock:
+            self._users[id(engine)] -= 1
+            if self._users[id(engine)]:
+                return
+            del self._users[id(engine)]
+            act = self._when_unused.pop(id(engine), None)
+        if act is not None:
+            act()
 
     def _of(self, conversation_id: str) -> list[AnswerRun]:
         """The runs of a conversation, oldest first; from any thread."""
@@ -357,11 +389,18 @@ class Answering:
         self, engine: AnswerEngine, question: Question, finished: Callable[[], None], *, keep: bool, grace_s: float
     ) -> AnswerRun:
         question = replace(question, answer_id=uuid.uuid4().hex)
+        with self._lock:
+            self._users[id(engine)] += 1
+
+        def ended() -> None:
+            finished()
+            self._leave(engine)
+
         run = AnswerRun(
             question,
             lambda cancelled: self._counted(engine.stream(question, cancelled, keep=keep)),
             self._threads,
-            finished,
+            ended,
             grace_s,
         )
         self._runs[run.id] = run

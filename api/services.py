@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from api.answering import Answering
 from api.errors import NotReady
+from api.generator_switch import GeneratorSwitch
 from api.jobs import JobQueue
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
@@ -23,7 +24,7 @@ from api.uploads import Books
 from evals.questions import QuestionFolder
 from evals.study import Study, justify
 from evals.study_store import StudyStore
-from indexes.errors import HomeNotWritable, IndexMissing, InvalidInput, NotFound
+from indexes.errors import CoalesceError, HomeNotWritable, IndexMissing, InvalidInput, NotFound
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
 from rag.question import reject_control_characters
 from rag.types import Answer
@@ -132,6 +133,9 @@ class Services:
         self.jobs = JobQueue(settings.home)
         self.answering = Answering(lambda: self.engine, settings, self.metrics)
         self.books = Books(settings.home, lambda: self.library, self.jobs)
+        self.generators = GeneratorSwitch(
+            settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
+        )
         self.question_files = QuestionFolder(settings.questions_folder)
         self.study = Study(StudyStore(settings.study_path), lambda question: justify(question, self.library))
         self._load = load
@@ -173,7 +177,7 @@ class Services:
             "model": engine.generator.model_name,
             "adapters": list(engine.generator.adapters),
             "arms": list(engine.arms),
-            "quantization": self.settings.quantization if engine.generator.name == "local" else None,
+            "quantization": self.generators.running.quantization if engine.generator.name == "local" else None,
             "embedder": library.embedder_name,
             "faiss_device": library.faiss_device,
             "documents": len(documents),
@@ -246,6 +250,11 @@ class Services:
         comment = reject_control_characters(comment.strip(), "comment")
         return self.conversations(owner).give_feedback(answer_id, rating, comment)
 
+    def use_engine(self, engine: AnswerEngine) -> None:
+        """Makes another engine the one that answers; the old generator is freed after its last answer."""
+        old, self._engine = self.engine, engine
+        self.answering.when_unused(old, old.generator.close)
+
     def start(self, first: Callable[[], None] | None = None) -> None:
         """Begins to prepare; returns at once.
 
@@ -283,7 +292,7 @@ class Services:
                 preparation.report("loading the page")
                 self._first()
             # Before the sample book: a model that cannot load must say so at once, not after a minute of indexing.
-            self._library, self._engine = self._load(self.settings, preparation.report)
+            self._library, self._engine = self._load_chosen()
             self._add_sample_once(self._library)
         except Exception as error:  # noqa: BLE001  every caller hears of it, and the server ends
             preparation.error = error
@@ -293,6 +302,17 @@ class Services:
         preparation.ready = True
         self.books.renew_outdated()
         preparation.report("ready")
+
+    def _load_chosen(self) -> tuple[Library, AnswerEngine]:
+        """Library and engine, with what the settings say where the generator chosen on the page cannot load."""
+        report = self.preparation.report
+        if self.settings.chosen is not None:
+            try:
+                return self._load(self.settings, report)
+            except CoalesceError as error:
+                report(f"going on without the chosen generator: {error}")
+                self.generators.forget(error)
+        return self._load(self.settings.choosing(None), report)
 
     def _add_sample_once(self, library: Library) -> None:
         marker = self.settings.home / SAMPLE_MARKER

@@ -1,31 +1,34 @@
 """The one settings object, made at the edge and passed down in its narrowest parts.
 
-Sources, the first that names a value wins: command line > `COALESCE_*` environment > `coalesce.toml` in the home >
-defaults. A misspelt name, in the environment or in the file, is refused with the nearest right one.
+Sources, the first that names a value wins: command line > `COALESCE_*` environment > what was chosen on the page (which
+model answers) > `coalesce.toml` in the home > defaults. A misspelt name, in the environment or in the file, is refused
+with the nearest right one.
 """
 
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from api.chosen_generator import GeneratorChoice, is_loopback, origin_of, read_choice
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 
 ENV_PREFIX = "COALESCE_"
+OF_A_CHOICE = ("generator", "model", "base_url", "adapters", "quantization")
+"""What a choice made on the page stands for; any of them on the command line or in the environment undoes it."""
 TOML_NAME = "coalesce.toml"
 
 
@@ -192,6 +195,8 @@ class CoalesceSettings(BaseSettings):
         0, ge=0, description="Questions per minute for each key, or for each address without keys; 0 is no limit."
     )
 
+    _chosen: GeneratorChoice | None = PrivateAttr(default=None)
+
     @field_validator("api_keys", "allowed_hosts", mode="before")
     @classmethod
     def _read_commas(cls, value: object) -> object:
@@ -263,7 +268,43 @@ class CoalesceSettings(BaseSettings):
 
     @property
     def rag(self) -> RagSettings:
-        """The settings of `rag`."""
+        """The settings of `rag`, with the generator that was chosen on the page where there is one."""
+        return self.rag_with(self._chosen)
+
+    @property
+    def chosen(self) -> GeneratorChoice | None:
+        """The generator that was chosen on the page; None where the settings themselves say what answers."""
+        return self._chosen
+
+    def choosing(self, choice: GeneratorChoice | None) -> Self:
+        """These settings with another choice."""
+        other = self.model_copy()
+        other._chosen = choice
+        return other
+
+    def rag_with(self, choice: GeneratorChoice | None) -> RagSettings:
+        """The settings of `rag` with a choice, or as they stand. The key goes to the address of the settings only."""
+        settings = self._configured_rag
+        if choice is None:
+            return settings
+        adapters = {}
+        if choice.adapter is not None:
+            kept = choice.adapter if choice.generator == "remote" else str(self.home / "adapters" / choice.adapter)
+            adapters = {choice.adapter: self.adapters.get(choice.adapter, kept)}
+        same_address = origin_of(choice.base_url) == origin_of(self.base_url)
+        generator = replace(
+            settings.generator,
+            kind=choice.generator,
+            model=choice.model,
+            quantization=choice.quantization or self.quantization,
+            adapters=adapters,
+            base_url=choice.base_url,
+            api_key=settings.generator.api_key if same_address else None,
+        )
+        return replace(settings, generator=generator)
+
+    @property
+    def _configured_rag(self) -> RagSettings:
         retrieval = RetrievalSettings(
             candidates=self.candidates,
             passage_budget_tokens=self.passage_budget_tokens,
@@ -317,10 +358,7 @@ class CoalesceSettings(BaseSettings):
     @property
     def loopback(self) -> bool:
         """True when only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -370,7 +408,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSetting
     _check_environment(os.environ)
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     try:
-        return CoalesceSettings(**given)
+        settings = CoalesceSettings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
@@ -379,6 +417,10 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSetting
             f"setting {name}{value} cannot be used: {first['msg']}",
             hint=f"It comes from --{name.replace('_', '-')}, {ENV_PREFIX}{name.upper()} or {TOML_NAME}.",
         ) from error
+    set_here = {name.upper() for name, value in os.environ.items() if value}
+    if any(name in given or f"{ENV_PREFIX}{name.upper()}" in set_here for name in OF_A_CHOICE):
+        return settings
+    return settings.choosing(read_choice(settings.home))
 
 
 def _check_environment(environment: Iterable[str]) -> None:

@@ -19,14 +19,14 @@ from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
-from rag.generators.protocol import ChoiceScorer, Generator, TokenCounter
+from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
 from rag.passages import PassageBudget
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever
-from rag.sentence_reader import LearnedReader
+from rag.sentence_reader import LearnedReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import open_encoder_adapter
-from rag.types import RETRIEVING_ARMS, Question, SearchableLibrary
+from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Question, SearchableLibrary
 
 
 def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
@@ -40,13 +40,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
     retriever = HybridRetriever(library, retrieval, reranker=reranker)
     cross_encoder = CrossEncoder(device=library.device)
     reader = LearnedReader(cross_encoder.score)
-    generator: Generator  # `encoder` writes as `extractive` does and scores choices itself
-    if resolve_kind(settings.generator) in LANGUAGE_MODELS:
-        generator = build_language_model(settings.generator)
-    else:
-        generator = ExtractiveGenerator(reader, library.embedder_name)
-    count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
-    chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
+    generator, chooser, budget = _writing(settings, library, reader)
 
     def load() -> None:
         library.load()
@@ -62,9 +56,49 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         ConversationStore(settings.conversations_path),
         chooser=chooser,
         judge=EvidenceJudge(reader, retrieval.refusal_threshold),
-        budget=PassageBudget.of_tokens(retrieval.passage_budget_tokens, count_tokens),
+        budget=budget,
         load=load,
     )
+
+
+def switch_generator(engine: AnswerEngine, settings: RagSettings, library: Library) -> AnswerEngine:
+    """The engine with the generator of other settings, loaded and asked; `engine` goes on as it is.
+
+    Raises:
+        CoalesceError: as `build_engine`, or the model cannot load, or an engine does not answer or lacks the model.
+    """
+    generator, chooser, budget = _writing(settings, library, engine.reader)
+    wanted = settings.generator
+    try:
+        if wanted.base_url and generator.name == "remote":
+            from rag.generators.openai_client import OpenAIClient
+
+            client = OpenAIClient(wanted.base_url, wanted.api_key, wanted.request_timeout_s)
+            try:
+                client.get("models")  # the generator itself takes an engine that is down for one that starts later
+            finally:
+                client.close()
+        for arm in generator.arms:
+            adapter = generator.adapters[0] if arm in TUNED_ARMS else None
+            generator.check(GenerationRequest("What is a warp?", arm, adapter=adapter))
+    except BaseException:
+        generator.close()
+        raise
+    return engine.with_generator(generator, chooser, budget)
+
+
+def _writing(
+    settings: RagSettings, library: Library, reader: SentenceReader
+) -> tuple[Generator, ChoiceScorer, PassageBudget]:
+    """What writes answers, what scores options, and how many passages fit: all that depends on the generator."""
+    generator: Generator  # `encoder` writes as `extractive` does and scores choices itself
+    if resolve_kind(settings.generator) in LANGUAGE_MODELS:
+        generator = build_language_model(settings.generator)
+    else:
+        generator = ExtractiveGenerator(reader, library.embedder_name)
+    count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
+    chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
+    return generator, chooser, PassageBudget.of_tokens(settings.retrieval.passage_budget_tokens, count_tokens)
 
 
 def check_before_loading(settings: RagSettings, library: SearchableLibrary, question: Question) -> None:

@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -47,6 +48,7 @@ from rag.question import (
 from rag.question_kind import kind_of as question_kind
 from rag.replies import left_undone, not_understood, reply_to
 from rag.retrieval import RESCORED, HybridRetriever, Retrieval, prepare_query
+from rag.sentence_reader import SentenceReader
 from rag.types import (
     EVIDENCE,
     RETRIEVING_ARMS,
@@ -169,6 +171,17 @@ class AnswerEngine:
     def evidence_thresholds(self) -> Mapping[str, float]:
         """Least evidence score of `weak` and of `strong`."""
         return {"weak": self._judge.threshold, "strong": self._judge.strong}
+
+    @property
+    def reader(self) -> SentenceReader:
+        """What reads sentences, for judging evidence and for quoting."""
+        return self._judge.reader
+
+    def with_generator(self, generator: Generator, chooser: ChoiceScorer, budget: PassageBudget) -> AnswerEngine:
+        """This engine with another generator, over the same library and conversations."""
+        other = copy(self)
+        other.generator, other.chooser, other._budget = generator, chooser, budget
+        return other
 
     def load(self) -> None:
         """Loads whatever answering needs, so that the first question does not wait for it."""

@@ -108,6 +108,11 @@ class EvidenceJudge:
         self.threshold = self._calibration.threshold if threshold is None else threshold
         self.strong = self._calibration.strong
 
+    @property
+    def reader(self) -> SentenceReader:
+        """What reads the passages."""
+        return self._reader
+
     def judge(self, retrieval: Retrieval, library: SearchableLibrary, *, answer_anyway: bool = False) -> Judgement:
         """How sure the search is, and what to say about it in the question's language.
 

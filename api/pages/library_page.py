@@ -13,11 +13,10 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
-from api.errors import sentence
 from api.job_store import Job
-from api.jobs import as_clock
 from api.pages.controls import button, confirm, set_attributes, tag, toast
 from api.pages.frame import Visit, empty_state, open_view
+from api.pages.job_row import say_job
 from api.pages.texts import Texts
 from indexes.errors import CoalesceError
 from indexes.types import BookHealth, Document
@@ -110,13 +109,7 @@ class _LibraryView:
                         button(self._t("cancel"), partial(self._cancel, job), kind="quiet")
 
     def _say(self, job: Job) -> str:
-        if job.error:
-            return " ".join(sentence(job.error[part]) for part in ("message", "hint") if job.error.get(part))
-        if job.id in self._stopping:
-            return self._t("library.stopping")
-        stage = self._t.either(f"stage.{job.message}", job.message)
-        left = f" (≈ {as_clock(job.seconds_left)})" if job.seconds_left is not None and not job.final else ""
-        return f"{stage} {job.done:,} / {job.total:,}{left}" if job.total > 1 else stage
+        return self._t("library.stopping") if job.id in self._stopping and not job.error else say_job(self._t, job)
 
     def _dismiss(self, job: Job) -> None:
         self._dismissed.add(job.id)

@@ -8,8 +8,10 @@ import shutil
 import threading
 from typing import Any
 
+import pytest
 from api_fakes import PATIENCE_S, Live, wait_until
-from browser_help import Open
+from browser_help import Open, ask
+from fake_engine import MODEL, fake_engine
 from playwright.sync_api import Page, expect
 
 from evals.arms import parse_arms
@@ -19,6 +21,7 @@ from evals.records import Record
 from evals.report import RunFacts, report_data, write_report
 from evals.run import RunSpec
 from evals.scoring import score_records
+from rag.models import home
 
 
 def upload(page: Page, name: str, text: str) -> None:
@@ -181,3 +184,18 @@ def test_settings_name_what_runs_and_the_command_that_changes_it(open_page: Open
     row = page.locator("tr", has_text="Vector search")
     expect(row).to_contain_text("FAISS on the CPU")
     expect(row).to_contain_text("make serve GPU=1")
+
+
+def test_another_model_answers_after_a_press_in_settings(site: Live, open_page: Open) -> None:
+    before = site.services.engine
+    with fake_engine() as engine, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(home, "ENGINE_PORTS", {"Ollama": engine.server_address[1]})
+        page = open_page("/settings", viewport={"width": 390, "height": 844}, locale="zh-CN")
+        page.get_by_role("button", name=f"使用: {MODEL}").click()
+        expect(page.locator(".model.current")).to_contain_text(MODEL)
+        expect(page.locator(".settings-table")).to_contain_text(MODEL)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.goto(site.address)
+        ask(page, "How many threads are in a warp?")
+        expect(page.locator(".answer")).to_contain_text("says the engine")
+    site.services.use_engine(before)

@@ -1,0 +1,86 @@
+"""The generator that a person chose while the server ran, kept in the home for its next start."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from indexes.disk import disk_errors, replaced_file
+from indexes.errors import InvalidInput
+
+CHOICE_FILE = "generator.json"
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class GeneratorChoice(BaseModel):
+    """What should answer.
+
+    Attributes:
+        model: a folder, a `.gguf` file or a name (local), the engine's name for it (remote).
+        adapter: the name of one adapter; None runs the bare model alone.
+        quantization: of a local model; None takes the setting.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    generator: Literal["extractive", "local", "remote"]
+    model: str | None = None
+    base_url: str | None = None
+    adapter: str | None = None
+    quantization: Literal["none", "int8", "nf4"] | None = None
+
+
+def read_choice(home: Path) -> GeneratorChoice | None:
+    """The choice that the home keeps, if there is one.
+
+    Raises:
+        InvalidInput: its file is damaged.
+    """
+    path = home / CHOICE_FILE
+    try:
+        return GeneratorChoice.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValidationError) as error:
+        raise InvalidInput(f"{path} cannot be read", hint="Remove it, and choose again what answers.") from error
+
+
+def keep_choice(home: Path, choice: GeneratorChoice | None) -> None:
+    """Keeps a choice in the home; None forgets the one there.
+
+    Raises:
+        StorageFull, HomeNotWritable: it could not be written.
+    """
+    path = home / CHOICE_FILE
+    with disk_errors(path):
+        if choice is None:
+            path.unlink(missing_ok=True)
+            return
+        with replaced_file(path) as part:
+            part.write_text(choice.model_dump_json(exclude_none=True) + "\n", encoding="utf-8")
+
+
+def origin_of(address: str | None) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an address; None where it is not one of the web."""
+    if not address:
+        return None
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        return None
+    return parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme]
+
+
+def is_loopback(host: str) -> bool:
+    """True for this machine's own addresses."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

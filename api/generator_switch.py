@@ -1,0 +1,169 @@
+"""Another model without a restart: what could answer is found, loaded by a job while the old one answers, and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of
+from api.errors import NotAllowed
+from api.job_store import Job
+from api.jobs import JobHandle, JobQueue
+from api.settings import CoalesceSettings
+from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from indexes.library import Library
+    from rag.engine import AnswerEngine
+    from rag.models.home import Finding
+    from rag.settings import GeneratorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What answers now; `chosen` on the page rather than by the settings, `problem` what kept a choice from loading."""
+
+    generator: str
+    model: str
+    base_url: str | None
+    adapter: str | None
+    quantization: str | None
+    chosen: bool
+    problem: str | None
+
+
+class GeneratorSwitch:
+    """Finds what could answer and switches to it.
+
+    Args:
+        library, engine: of the running server; they raise NotReady until they are there.
+        use: makes an engine the one that answers, and frees the generator of the one before when it is done.
+
+    Attributes:
+        own_port: of this server, which is neither asked nor taken for an engine.
+        problem: why a choice kept from an earlier start does not answer.
+    """
+
+    def __init__(
+        self,
+        settings: CoalesceSettings,
+        jobs: JobQueue,
+        library: Callable[[], Library],
+        engine: Callable[[], AnswerEngine],
+        use: Callable[[AnswerEngine], None],
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._library = library
+        self._engine = engine
+        self._use = use
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+        self._choice = settings.chosen
+        self.own_port = settings.port
+        self.problem: str | None = None
+
+    @property
+    def running(self) -> GeneratorSettings:
+        """The settings of the generator that answers now."""
+        return self._settings.rag_with(self._choice).generator
+
+    def now(self) -> Answers:
+        """What answers now; raises NotReady."""
+        generator, running = self._engine().generator, self.running
+        return Answers(
+            generator=generator.name,
+            model=generator.model_name,
+            base_url=running.base_url if generator.name == "remote" else None,
+            adapter=next(iter(generator.adapters), None),
+            quantization=running.quantization if generator.name == "local" else None,
+            chosen=self._choice is not None,
+            problem=self.problem,
+        )
+
+    def look_around(self) -> Finding:
+        """The models and adapters of the home, the engines of this machine, and what can be fetched (half a second)."""
+        from rag.models.home import look_around
+
+        return look_around(self._settings.home, self.own_port)
+
+    def forget(self, error: BaseException) -> None:
+        """Goes on without a kept choice that cannot load; its file stays, for a model that is only away for now."""
+        self._choice, self.problem = None, str(error)
+
+    def switch(self, choice: GeneratorChoice | None) -> Job:
+        """Queues the job that loads a choice, None being what the settings say; the old one answers meanwhile.
+
+        Raises:
+            NotReady: nothing answers yet.
+            InvalidInput: it lacks its model or address.
+            NotAllowed: the address is neither of this machine nor that of the settings, or it is this server's own.
+            NotFound: the home has no such adapter.
+            Conflict: another switch is not done yet.
+        """
+        self._engine()
+        if choice is not None:
+            self._check(choice)
+        with self._lock:
+            if self._job is not None and not self._jobs.get(self._job.id).final:
+                raise Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job.")
+            self._job = self._jobs.submit("generator", lambda handle: self._load(handle, choice))
+        return self._job
+
+    def _check(self, choice: GeneratorChoice) -> None:
+        if choice.generator == "extractive":
+            return
+        if not choice.model:
+            raise InvalidInput(f"generator `{choice.generator}` needs a model", hint="Name it with `model`.")
+        if choice.generator == "remote":
+            self._check_address(choice.base_url)
+        elif choice.adapter is not None and choice.adapter not in self._settings.adapters:
+            folder = self._settings.home / "adapters" / choice.adapter
+            if folder.parent != self._settings.home / "adapters" or not folder.is_dir():
+                raise NotFound(
+                    f"the home has no adapter {choice.adapter!r:.80}", hint="GET /v1/generator lists the adapters."
+                )
+
+    def _check_address(self, address: str | None) -> None:
+        origin = origin_of(address)
+        if origin is None:
+            raise InvalidInput(
+                f"{address!r:.200} is not the address of an engine", hint="For example: http://127.0.0.1:11434/v1"
+            )
+        _, host, port = origin
+        if origin == origin_of(self._settings.base_url):
+            return
+        if not is_loopback(host):
+            raise NotAllowed(
+                f"{host} is not this machine",
+                hint="An engine elsewhere must stand in the settings: COALESCE_BASE_URL=URL coalesce serve",
+            )
+        if port == self.own_port:
+            raise InvalidInput(f"port {port} is this server's own", hint="Name the port of the engine.")
+
+    def _load(self, handle: JobHandle, choice: GeneratorChoice | None) -> str:
+        from rag.assemble import switch_generator
+        from rag.models.home import PACKAGES, find_model, get_model
+
+        def tell(step: str, done: int, total: int) -> None:
+            if handle.cancelled():
+                raise Cancelled("the switch was cancelled")
+            handle.progress(done, total, step)
+
+        settings = self._settings.rag_with(choice)
+        wanted = settings.generator
+        if wanted.kind in ("auto", "local") and wanted.model is not None and wanted.home is not None:
+            if wanted.model in PACKAGES:
+                get_model(wanted.model, wanted.home, tell)
+            find_model(wanted.model, wanted.home, tell)
+        tell("loading the model", 0, 0)
+        engine = switch_generator(self._engine(), settings, self._library())
+        if handle.cancelled():
+            engine.generator.close()
+            raise Cancelled("the switch was cancelled")
+        keep_choice(self._settings.home, choice)
+        self._choice, self.problem = choice, None
+        self._use(engine)
+        return f"{engine.generator.model_name} answers now"

@@ -1,0 +1,89 @@
+"""A job in work: what it does, how far it is, a button that stops it, and in the end what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from nicegui import ui
+
+from api.errors import sentence
+from api.job_store import Job
+from api.jobs import as_clock
+from api.pages.controls import button, set_attributes, tag, toast
+from api.pages.frame import Visit
+from api.pages.texts import Texts
+from indexes.errors import CoalesceError
+
+POLL_S = 0.25
+
+
+def say_job(t: Texts, job: Job) -> str:
+    """How far a job is, or why it failed."""
+    if job.error:
+        return " ".join(sentence(part) for part in (job.error["message"], job.error["hint"]) if part)
+    stage = t.either(f"stage.{job.message}", job.message)
+    left = f" (≈ {as_clock(job.seconds_left)})" if job.seconds_left is not None and not job.final else ""
+    if job.total > 100_000:  # bytes
+        return f"{stage}: {100 * job.done // job.total} %{left}"
+    return f"{stage} {job.done:,} / {job.total:,}{left}" if job.total > 1 else stage
+
+
+class JobRow:
+    """Drawn where it is made. A job that failed stays until it is dismissed; any other row goes with its job.
+
+    Args:
+        name: what the job does.
+        on_end: awaited once with the job when it has ended.
+    """
+
+    def __init__(self, visit: Visit, job: Job, name: str, on_end: Callable[[Job], Awaitable[None]]) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._id = job.id
+        self._on_end = on_end
+        self._stopping = self._ended = False
+        with tag("div", "", "upload", role="status") as self._row:
+            tag("span", name, "upload-name")
+            self._state = tag("span", "", "upload-state")
+            self._bar = tag("progress", "", "bar", aria_label=name)
+            self._button = button(self._t("cancel"), self._press, kind="quiet")
+            self._timer = ui.timer(POLL_S, self._look)
+        self._draw(job)
+
+    async def _look(self) -> None:
+        if self._ended:
+            return
+        job = self._visit.services.jobs.get(self._id)
+        self._draw(job)
+        if job.final:
+            self._end(job)
+            await self._on_end(job)
+
+    def _draw(self, job: Job) -> None:
+        self._state.set_text(self._t("library.stopping") if self._stopping and not job.final else say_job(self._t, job))
+        counted = job.total > 0
+        set_attributes(self._bar, max=job.total if counted else None, value=job.done if counted else None)
+
+    def _end(self, job: Job) -> None:
+        self._ended = True
+        self._timer.deactivate()
+        if job.state == "failed":
+            self._row.classes(add="failed")
+            self._bar.set_visibility(False)
+            self._button.clear()
+            with self._button:
+                tag("span", self._t("upload.dismiss"))
+        else:
+            self._row.set_visibility(False)
+
+    async def _press(self) -> None:
+        if self._ended:
+            self._row.delete()
+            return
+        try:
+            await asyncio.to_thread(self._visit.services.jobs.cancel, self._id)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        self._stopping = True

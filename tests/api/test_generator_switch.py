@@ -1,0 +1,154 @@
+"""Another generator without a restart: found, switched, kept for the next start, and left alone after a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_fakes import FakeBuilder, Live, running
+from fake_engine import MODEL, WRITES, FakeEngine, fake_engine
+from waiting import PATIENCE_S, wait_until
+
+from api.chosen_generator import GeneratorChoice, keep_choice
+from api.settings import CoalesceSettings, load_settings
+from rag.errors import ModelCannotLoad
+
+QUESTION = {"question": "How many threads are in a warp?"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[FakeEngine]:
+    with fake_engine() as server:
+        yield server
+
+
+def put(live: Live, **body: Any) -> dict[str, Any]:
+    """The job of a switch, ended."""
+    reply = live.client.put("/v1/generator", json=body)
+    assert reply.status_code == 202, reply.text
+    job: dict[str, Any] = {}
+
+    def ended() -> bool:
+        job.update(live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json())
+        return job["state"] in ("done", "failed", "cancelled")
+
+    wait_until(ended, "the switch ends")
+    return job
+
+
+def ask(live: Live) -> dict[str, Any]:
+    answer: dict[str, Any] = live.client.post("/v1/ask", json=QUESTION).json()
+    return answer
+
+
+def test_a_switch_answers_at_once_and_is_kept_for_the_next_start(
+    live: Live, engine: FakeEngine, settings: CoalesceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert live.client.get("/v1/generator").json()["chosen"] is False
+    assert put(live, generator="remote", base_url=engine.address, model=MODEL)["state"] == "done"
+    answer = ask(live)
+    assert (answer["generator"], answer["model"], answer["answer"]) == ("remote", MODEL, WRITES)
+    now = live.client.get("/v1/generator").json()
+    assert (now["generator"], now["base_url"], now["chosen"]) == ("remote", engine.address, True)
+    kept = load_settings({"home": settings.home}).rag.generator
+    assert (kept.kind, kept.base_url, kept.model) == ("remote", engine.address, MODEL)
+    assert load_settings({"home": settings.home, "generator": "extractive"}).rag.generator.model is None
+    monkeypatch.setenv("COALESCE_MODEL", "other")
+    assert load_settings({"home": settings.home}).rag.generator.model == "other"
+    monkeypatch.delenv("COALESCE_MODEL")
+    assert put(live, generator="auto")["state"] == "done"
+    assert load_settings({"home": settings.home}).chosen is None
+
+
+def test_a_failure_keeps_the_old_generator_and_says_why(live: Live, engine: FakeEngine) -> None:
+    job = put(live, generator="remote", base_url=engine.address, model="another")
+    assert job["state"] == "failed" and "another" in job["error"]["message"]
+    job = put(live, generator="remote", base_url="http://127.0.0.1:9/v1", model=MODEL)
+    assert job["error"]["type"] == "engine_unreachable"
+    job = put(live, generator="local", model="no-such-folder.gguf")
+    assert "no-such-folder.gguf" in job["error"]["message"]
+    assert ask(live)["generator"] == "scripted"
+    assert live.client.get("/v1/generator").json()["chosen"] is False
+
+
+def test_an_answer_in_work_is_finished_by_the_old_generator_before_that_is_freed(
+    live: Live, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, gate, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(index: int) -> None:
+        reached.set()
+        gate.wait(PATIENCE_S)
+
+    live.generator.before_piece = hold
+    monkeypatch.setattr(live.generator, "close", closed.set)
+    answers: list[dict[str, Any]] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(live)))
+    asking.start()
+    reached.wait(PATIENCE_S)
+    put(live, generator="remote", base_url=engine.address, model=MODEL)
+    assert ask(live)["generator"] == "remote"
+    assert not closed.is_set()
+    gate.set()
+    asking.join(PATIENCE_S)
+    assert answers[0]["generator"] == "scripted" and answers[0]["answer"].startswith("A warp has 32")
+    assert closed.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"generator": "remote", "model": "m", "base_url": "http://10.0.0.1/v1"}, 403),
+        ({"generator": "remote", "model": "m", "base_url": "http://127.0.0.1:80@example.org/v1"}, 403),
+        ({"generator": "remote", "model": "m", "base_url": "http://127.0.0.1.example.org/v1"}, 403),
+        ({"generator": "remote", "model": "m", "base_url": "http://localhost:8000/v1"}, 400),
+        ({"generator": "remote", "model": "m", "base_url": "file:///etc/passwd"}, 400),
+        ({"generator": "remote", "model": "m", "base_url": "http://[::1/v1"}, 400),
+        ({"generator": "remote", "base_url": "http://127.0.0.1:9/v1"}, 400),
+        ({"generator": "local"}, 400),
+        ({"generator": "local", "model": "m", "adapter": "../x"}, 404),
+        ({"generator": "vllm"}, 422),
+    ],
+)
+def test_what_may_not_answer_is_refused_before_any_job(shared: Live, body: dict[str, Any], status: int) -> None:
+    reply = shared.client.put("/v1/generator", json=body)
+    assert reply.status_code == status, reply.text
+
+
+def test_a_learners_key_changes_nothing_and_a_stored_key_goes_to_its_own_address_only(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    configured = {"base_url": "http://books.example.org/v1", "generator_api_key": "secret"}
+    values = {"home": tmp_path, "api_keys": ("open",), "learner_keys": {"ann": "hers"}, **configured}
+    with running(load_settings(values)) as live:
+        live.client.headers["Authorization"] = "Bearer hers"
+        wanted = {"generator": "remote", "base_url": engine.address, "model": MODEL}
+        assert live.client.put("/v1/generator", json=wanted).status_code == 403
+        live.client.headers["Authorization"] = "Bearer open"
+        engine.keys.clear()
+        assert put(live, **wanted)["state"] == "done"
+        assert set(engine.keys) == {None}
+    own = load_settings({"home": tmp_path, "base_url": engine.address, "generator_api_key": "secret"})
+    choice = GeneratorChoice(generator="remote", base_url=engine.address, model=MODEL)
+    assert own.rag_with(choice).generator.api_key == "secret"
+
+
+def test_a_kept_choice_that_cannot_load_does_not_stop_the_server(settings: CoalesceSettings) -> None:
+    settings.home.mkdir()
+    keep_choice(settings.home, GeneratorChoice(generator="local", model="gone"))
+    builder = FakeBuilder()
+    load = builder.load
+
+    def loading(asked: CoalesceSettings, on_step: Callable[[str], None]) -> Any:
+        if asked.chosen is not None:
+            raise ModelCannotLoad("gone is not there", hint="choose another")
+        return load(asked, on_step)
+
+    builder.load = loading  # type: ignore[method-assign]
+    with running(load_settings({"home": settings.home}), builder) as live:
+        now = live.client.get("/v1/generator").json()
+        assert (now["chosen"], now["generator"]) == (False, "scripted")
+        assert "gone is not there" in now["problem"]

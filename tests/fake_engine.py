@@ -1,0 +1,62 @@
+"""An OpenAI-compatible engine of a few lines: it lists one model and writes one answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MODEL = "small-writer"
+WRITES = "A warp has 32 threads, says the engine [1]."
+
+
+class FakeEngine(ThreadingHTTPServer):
+    """Remembers the keys that it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.keys: list[str | None] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeEngine
+
+    def do_GET(self) -> None:
+        self.server.keys.append(self.headers.get("Authorization"))
+        self._send("application/json", json.dumps({"data": [{"id": MODEL}]}))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        events: list[dict[str, Any]] = [
+            {"choices": [{"delta": {"content": WRITES}, "finish_reason": None}]},
+            {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        ]
+        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        self._send("text/event-stream", lines + "data: [DONE]\n\n")
+
+    def _send(self, kind: str, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def fake_engine() -> Iterator[FakeEngine]:
+    """An engine on a free port of this machine."""
+    with FakeEngine() as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        yield engine
+        engine.shutdown()
