@@ -24,7 +24,8 @@ AREAS = {
 INTRODUCTION = f"""# Configuration
 
 A value on the command line wins over one in the environment (`{ENV_PREFIX}*`), that over one in the home's
-`{TOML_NAME}`, and that over the default. A name that is not a setting is refused with the nearest right one.
+`{TOML_NAME}`, and that over the default. A name that is not a setting is refused with the nearest right one. What was
+chosen to answer on the settings page wins over the file.
 
 `--help` of a command lists those that it takes as options. The file has the settings by their own names:
 

@@ -83,7 +83,7 @@ def _values(visit: Visit) -> dict[str, str | None]:
     server = visit.services.settings
     return {
         "generator": t.either(f"generator.{running['generator']}", running["generator"]),
-        "model": running["model"],
+        "model": running["model"] if running["generator"] != "extractive" else None,
         "quantization": running["quantization"],
         "adapters": ", ".join(running["adapters"]) or t("settings.no_adapter"),
         "arms": ", ".join(t(f"arm.{arm}") for arm in running["arms"]),
