@@ -25,7 +25,7 @@ from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import Hit, StoredNode
 from rag.errors import ArmUnavailable
-from rag.passages import PassageBudget, select_passages
+from rag.retrieval import PassageBudget, select_passages
 from rag.settings import GeneratorSettings
 from rag.tuning.encoder import ChoiceExample, EncoderTuning, data_hash, read_record, tune_encoder
 from rag.types import ARMS, TUNED_ARMS, Arm, Passage, SearchableLibrary

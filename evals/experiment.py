@@ -31,7 +31,7 @@ from rag.assemble import build_engine, resolve_kind
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationRequest
-from rag.passages import PassageBudget
+from rag.retrieval import PassageBudget
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import EncoderTuning
 

@@ -21,8 +21,7 @@ from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH, add_sample
 from indexes.settings import IndexSettings
 from indexes.types import Filters
-from rag.passages import PassageBudget, select_passages
-from rag.retrieval import HybridRetriever
+from rag.retrieval import HybridRetriever, PassageBudget, select_passages
 from rag.sentence_reader import candidates
 from rag.settings import RetrievalSettings
 from rag.tuning.reader import Candidate, ReadingExample, tune_reader

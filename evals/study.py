@@ -23,7 +23,7 @@ from evals.text_match import normalize
 from indexes.errors import InvalidInput
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Hit
-from rag.passages import PassageBudget, select_passages
+from rag.retrieval import PassageBudget, select_passages
 from rag.types import Passage, SearchableLibrary
 
 Clock = Callable[[], datetime]

@@ -30,7 +30,7 @@ from indexes.settings import IndexSettings
 from indexes.types import StoredNode
 from rag.assemble import build_engine
 from rag.citations import support_of
-from rag.passages import PassageBudget
+from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings
 from rag.tuning.data import INFO_FILE, Format, RowPassage, TrainingRow, write_dataset
 from rag.types import Passage, SearchableLibrary

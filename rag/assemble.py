@@ -20,9 +20,8 @@ from rag.evidence import EvidenceJudge
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
-from rag.passages import PassageBudget
 from rag.question import check_filters, check_question, choose_adapter
-from rag.retrieval import CrossEncoderReranker, HybridRetriever
+from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
 from rag.sentence_reader import LearnedReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import open_encoder_adapter

@@ -33,21 +33,29 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
-from rag.glossary import note_on_english
-from rag.messages import parts_of
-from rag.passages import PassageBudget, select_passages
 from rag.question import (
     MOST_PASSAGES,
-    admit,
     check_filters,
     check_question,
     check_top_k,
     choose_adapter,
     clean_text,
+    code_in,
+    message_kind,
+    parts_of,
+    question_kind,
+    without_style,
 )
-from rag.question_kind import kind_of as question_kind
-from rag.replies import left_undone, not_understood, reply_to
-from rag.retrieval import RESCORED, HybridRetriever, Retrieval, prepare_query
+from rag.replies import not_understood, reply_to
+from rag.retrieval import (
+    RESCORED,
+    HybridRetriever,
+    PassageBudget,
+    Retrieval,
+    prepare_query,
+    select_passages,
+    split_inline_filters,
+)
 from rag.sentence_reader import SentenceReader
 from rag.types import (
     EVIDENCE,
@@ -69,6 +77,7 @@ from rag.types import (
     Turn,
     Usage,
 )
+from rag.wording import note_on_english
 
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
 _BLOCK = re.compile(r"[-|`$]")
@@ -76,8 +85,15 @@ _BLOCK = re.compile(r"[-|`$]")
 SEVERAL_TOKENS = 133
 """Longest answer to all questions of one message together, about 100 words; a listing is not bounded."""
 _SAID = GenerationDone(Usage(), 0.0, 0)
+EARLIER_TURNS = 6
+"""Newest turns of a conversation that a generator reads."""
 _UNCITED = "The answer names no passage of the books; check it before you rely on it."
 _UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
+_CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
+_STYLE_UNDONE = (
+    "Other words than the books' own need a language model.",
+    "换一种说法需要语言模型，以下是书中的原句。",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,11 +376,38 @@ class AnswerEngine:
         return self._judge.signals(retrieval, judged_passages(retrieval, self.library))
 
     def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
-        """The checked question, and the request made of it, still without passages."""
-        question, request = admit(question, self.generator, self.conversations, cancelled)
+        """The checked question, and the request made of it, still without passages.
+
+        Raises:
+            InvalidInput, TooLarge: the question cannot be used.
+            NotFound: the conversation does not exist, or a book or chapter that the filters name.
+            ArmUnavailable, PromptTooLong: the generator cannot run it.
+        """
+        question = check_question(question)
+        question = replace(question, adapter=choose_adapter(question.arm, question.adapter, self.generator.adapters))
+        request = GenerationRequest(
+            question=question.text,
+            arm=question.arm,
+            turns=self._turns(question),
+            adapter=question.adapter,
+            max_tokens=question.max_tokens,
+            temperature=question.temperature,
+            sampling_top_p=question.sampling_top_p,
+            seed=question.seed,
+            stop=question.stop,
+            cancelled=cancelled,
+        )
+        self.generator.check(request)
         if question.arm in RETRIEVING_ARMS:
             check_filters(question.filters, self.library)
         return question, request
+
+    def _turns(self, question: Question) -> tuple[Turn, ...]:
+        if question.conversation_id is None:
+            turns = tuple(Turn(asked, answered) for asked, answered in question.turns)
+        else:
+            turns = tuple(Turn(one.question, one.answer) for one in self._earlier(question) if not one.refused)
+        return turns[-EARLIER_TURNS:]
 
     def _find(
         self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn]
@@ -379,11 +422,13 @@ class AnswerEngine:
             return _Prepared(replace(request, passages=tuple(passages), standalone_question=query.english))
         if question.arm not in RETRIEVING_ARMS:
             return _Prepared(request)
-        earlier = self._earlier(question)
-        reply = reply_to(question, earlier, request.turns, self.library, writes=self._writes)
-        if reply is not None:
-            request = replace(request, passages=reply.passages)
-            return _Prepared(request, notes=[*filter(None, [reply.note])], said=reply.pieces)
+        text, filters = split_inline_filters(question.text, question.filters, self.library)
+        if (kind := message_kind(text)) != "question":
+            message, earlier = replace(question, text=text, filters=filters), self._earlier(question)
+            reply = reply_to(kind, message, earlier, request.turns, self.library, writes=self._writes)
+            if reply is not None:
+                request = replace(request, passages=reply.passages)
+                return _Prepared(request, notes=[*filter(None, [reply.note])], said=reply.pieces)
         parts = parts_of(question.text)
         if len(parts) > 1:
             return self._prepare_parts(question, request, parts)
@@ -394,7 +439,7 @@ class AnswerEngine:
         english = note_on_english(query.standalone, [passage.text for passage in found])
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
-        unread = None if self._writes else left_undone(query.text)
+        unread = None if self._writes else _left_undone(query.text)
         notes = [*query.notes, *filter(None, [english, unread, judged.note])]
         refusal = judged.refusal
         if refusal is not None:
@@ -526,3 +571,11 @@ class AnswerEngine:
         if question.conversation_id is not None:
             return question.conversation_id
         return self.conversations.of(question.owner).create().id if keep else ""
+
+
+def _left_undone(text: str) -> str | None:
+    """What a message asks beside its question that only a language model could do."""
+    chinese = is_chinese(text)
+    if code_in(text)[1]:
+        return _CODE_UNDONE[chinese]
+    return _STYLE_UNDONE[chinese] if without_style(text) != text else None

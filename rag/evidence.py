@@ -17,8 +17,7 @@ from functools import cache
 from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
-from rag.passages import PassageBudget, select_passages
-from rag.retrieval import Retrieval
+from rag.retrieval import PassageBudget, Retrieval, select_passages
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
 

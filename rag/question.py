@@ -1,25 +1,30 @@
-"""Checks a question and its filters, chooses its adapter, and reads its conversation."""
+"""What was asked: is the question allowed, is it a question at all, and what kind of answer does it want?
+
+Checks come first: every entry point uses them. A message is a question for the books or talk about the conversation, in
+English or Chinese; only a message that is nothing else counts as talk: 'thanks' does, 'thanks, and what is a warp?' is
+a question. The kind of a question decides the form of its answer.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeAlias, cast, get_args
 
 from indexes.errors import InvalidInput, NotFound, TooLarge
 from indexes.types import Document, Filters
-from rag.conversations import ConversationStore
+from indexes.words import CJK, is_chinese, terms_of
 from rag.errors import ArmUnavailable
-from rag.generators.protocol import GenerationRequest, Generator
-from rag.messages import has_words
 from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, Turn
+from rag.wording import translate_terms
 
 MOST_CHARACTERS = 20_000
 MOST_PASSAGES = 50
 MOST_ANSWER_TOKENS = 32_768
-EARLIER_TURNS = 6
-"""Newest turns of a conversation that a generator reads."""
 
 _MOST_DIGITS = 9
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -145,36 +150,415 @@ def choose_adapter(arm: Arm, named: str | None, known: Sequence[str]) -> str | N
     return named or known[0]
 
 
-def admit(
-    question: Question, generator: Generator, conversations: ConversationStore, cancelled: Callable[[], bool]
-) -> tuple[Question, GenerationRequest]:
-    """The checked question and the request made of it, still without passages.
+# --- messages: a question, or talk
 
-    Raises:
-        InvalidInput, TooLarge: the question cannot be used.
-        NotFound: the conversation does not exist.
-        ArmUnavailable, PromptTooLong: the generator cannot run it.
+MessageKind: TypeAlias = Literal[
+    "question", "greeting", "thanks", "about", "recall", "shorter", "reword", "listing", "chapter", "library"
+]
+"""`about`: who answers, and what it can do. `recall`: what was asked before. `shorter`, `reword` (simpler, in another
+language) and `listing` (code, an example) are about the last answer. `chapter` and `library` ask what they are about.
+"""
+
+MOST_PARTS = 5
+"""Questions of one message that are answered apart."""
+MOST_SEARCHED_CHARACTERS = 2000
+"""A longer question is searched for by its beginning: an embedder reads no more of it."""
+_FEW_STEMS = 6
+
+_WITH_TRAIL = re.compile(r"^[\s,.;:!?~…，。！？；：、()\"'“”]+|[\s,.;:!?~…，。！？；：、()\"'“”]+$")
+_AND_THANKS = re.compile(
+    r"^(?:ok|okay|alright|right|well|great|cool|thanks?(?: you)?|yes|sure|hmm?|oh|and|but|so|now|好的?|嗯)"
+    r"[\s,.!，。！]+(?=\S)",
+    re.IGNORECASE,
+)
+
+_ORDINALS = (
+    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+    "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+).split()
+_CARDINALS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+).split()
+_CHINESE_DIGITS = "零一二三四五六七八九"
+_NUMBER = rf"\d{{1,4}}|{'|'.join(reversed(_CARDINALS))}"
+_CHAPTER = re.compile(
+    rf"\b(?:chapter|ch\.?|chap\.?)\s*(?:number |no\.? ?|#)?(?P<number>{_NUMBER})\b"
+    rf"|\b(?P<ordinal>{'|'.join(reversed(_ORDINALS))}|last|final|\d{{1,3}}(?:st|nd|rd|th)) chapter\b"
+    r"|第\s*(?P<chinese>[零一二三四五六七八九十百\d]{1,5})\s*章|(?P<last>最后一章)"
+    r"|\bchapter (?:on|about|called|titled) (?P<title>[^?.!,]{2,80})",
+    re.IGNORECASE,
+)
+_ABOUT_WHAT = (
+    r"summar\w+|sum\w*|overview|outline\w*|cover\w*|about|contents?|contain\w*|key (?:points?|ideas?)|take-?aways?"
+    r"|topics?|main (?:points?|ideas?|topics?)|recap\w*|gist|abstract|deal\w*|discuss\w*|teach\w*|tl;?dr|describe"
+    r"|explain|say|in"
+)
+_ASKS_WHAT_IT_IS_ABOUT = re.compile(
+    rf"\b(?:{_ABOUT_WHAT})\b|讲|内容|概括|总结|介绍|概述|概要|主要|要点|摘要|说了", re.IGNORECASE
+)
+_NO_SUBJECT = re.compile(
+    rf"\b(?:{_ABOUT_WHAT}|books?|librar\w+|chapters?|text|manual|brief\w*|short\w*|quick\w*|sentences?|words?|give|tell"
+    r"|learn|section|ask|whole|entire|document\w*|know|you|me|i|have|available|loaded|list|please|up|with)\b",
+    re.IGNORECASE,
+)
+_NO_SUBJECT_ZH = re.compile(
+    r"讲了?|内容|概括|总结|介绍|概述|概要|主要|要点|摘要|说了?|什么|哪些|这|本|书|全|的|了|一下|请|是|关于|章|有|书库|里|你|啥|呢|吗|和|有关|整"
+)
+_LIBRARY = re.compile(
+    r"\b(?:(?:this|the|your|my|these|those|all) (?:whole |entire )?(?:books?|librar\w+|documents?|manuals?)"
+    r"|(?:which|what|list) (?:\w+ )?books)\b"
+    r"|这(?:本|些)书|本书|全书|书库|有哪些书|哪些书",
+    re.IGNORECASE,
+)
+
+_CLAUSE = re.compile(r"[,.;!，。；！]\s*")
+_ASKS_WHICH_BOOKS = re.compile(r"(?:which|what|list) (?:\w+ )?books\b|哪些书", re.IGNORECASE)
+
+_POINTS_BACK = re.compile(
+    r"\b(?:it|its|they|them|their|this|that|these|those|he|she|same|such|former|latter|above|previous|one|ones|each|both"
+    r")\b|它|他们|它们|这|那|该|上述|前者|后者|刚才",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"^(?:(?:ok|okay|well|hmm?|yes|alright|right|cool|great|thanks?),?\s+)?"
+    r"(?P<lead>and|but|so|or|then|also|why|how so|how come|what about|how about|what if|any|more|another|else"
+    r"|tell me more|go on)\b|为什么呢|还有|呢[？?]?$",
+    re.IGNORECASE,
+)
+_NAMES_ITS_SUBJECT = re.compile(
+    r"^(?:what(?:'s| is| are| does)|who is|define|explain|describe) (?!the\b)\w|什么(?:是|叫)|是什么|解释",
+    re.IGNORECASE,
+)
+"""Asks what one thing is, and so names it: 'What is occupancy?', but not 'what is the syntax?'."""
+
+_STYLE = re.compile(
+    r"[,:;]?\s*\b(?:please )?(?:(?:can|could) you )?(?:(?:explain|tell me|describe)(?: (?:it|to me))? )?"
+    r"(?:(?:like|as if) i(?:'m| am| were|m) (?:a )?(?:five|5|child|kid|beginner)(?: years? old)?|eli5"
+    r"|in (?:very )?(?:simple|simpler|plain|easy|layman'?s?) (?:words|terms|english))\b[,:;]?",
+    re.IGNORECASE,
+)
+
+_ITEM = re.compile(r"^\s*(?:\(?\d{1,2}[.)、]|[-*•])\s*(?=\S)", re.MULTILINE)
+_QUESTION_END = re.compile(r"(?<=[?？])[\s\"')”’]*")
+_ASKS = re.compile(
+    r"^(?:(?:and|but|so|or|also|then|ok|okay|please|hi|hello)[,\s]+)*"
+    r"(?:what|how|why|when|where|which|who|whose|is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|must|"
+    r"explain|describe|define|list|name|compare|give|show|tell)\b",
+    re.IGNORECASE,
+)
+
+_ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
+_FENCED = re.compile(r"```[^\n`]*\n.*?(?:```|\Z)", re.DOTALL)
+_CODE_LINE = re.compile(
+    r"[;{}]\s*(?://.*|/\*.*)?$|^\s*(?:#\s*(?:include|pragma|define|if|endif)|__\w+__|import \w|from \w+ import"
+    r"|def \w+\(|class \w+[:(]|@\w+[.(]|(?:for|while|if)\s*\(|return\b|//|template\s*<|\w[\w.\[\]]*\s*[-+*/]?=\s*\S"
+    r"|\w[\w.:]*\(.*\)\s*$|>>> )"
+)
+_STATEMENT = re.compile(r"[=(].*[;{}]\s*$")
+_ABOUT_CODE = re.compile(
+    r"\b(?:what|explain|describe|does|do|is|this|the|following|code|kernel|program|function|snippet|here|wrong|with|it|in|my|why|slow|bug|fix|"
+    r"mean|please|can|you|me|how|work|works|tell|help|about|review|there|any|errors?|problem|understand|i|for|to|a|of|optimi[sz]e|faster|make|"
+    r"improve)\b|[\W_]|这|段|个|代码|程序|是|做|什么|的|有|问题|解释|一下|请|错|哪里|吗|在|干|怎么|为|慢|了|意思",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class ChapterAsked:
+    """A chapter as a message names it: its number (-1 is the last), or words of its title."""
+
+    number: int | None = None
+    title: str = ""
+
+
+@cache
+def _patterns() -> tuple[tuple[MessageKind, re.Pattern[str]], ...]:
+    """Kinds and wordings of `messages.tsv`."""
+    parts: dict[str, str] = {}
+    found: list[tuple[MessageKind, re.Pattern[str]]] = []
+    for line in files("rag").joinpath("messages.tsv").read_text(encoding="utf-8").splitlines():
+        name, tab, wording = line.partition("\t")
+        if not tab:
+            continue
+        if name.startswith("{"):
+            parts[name] = f"(?:{parts[name]}|{wording})" if name in parts else wording
+            continue
+        if name not in get_args(MessageKind):
+            raise ValueError(f"messages.tsv: {name!r} is not a kind of message")
+        for part, pattern in parts.items():
+            wording = wording.replace(part, pattern)
+        polite = parts["{please}"]
+        whole = rf"(?:{polite},? )*(?:{parts['{can_you}']} )?(?:{wording})(?:[, ]+{polite})*"
+        found.append((cast("MessageKind", name), re.compile(whole, re.IGNORECASE)))
+    return tuple(found)
+
+
+def message_kind(text: str) -> MessageKind:
+    """The kind of a message, by its whole wording."""
+    bare = _bare(text)
+    if len(bare) > 200:
+        return "question"
+    for candidate in (bare, _AND_THANKS.sub("", bare)):
+        if kind := _talk(candidate):
+            return kind
+    clauses = [_talk(_bare(clause)) for clause in _CLAUSE.split(bare)]
+    if len(clauses) > 1 and all(clauses):
+        return clauses[-1] or "question"
+    if _CHAPTER.search(bare):
+        return "question" if _subject(_CHAPTER.sub(" ", bare)) else "chapter"
+    if not _ASKS_WHAT_IT_IS_ABOUT.search(bare) and not _ASKS_WHICH_BOOKS.search(bare):
+        return "question"
+    return "library" if _LIBRARY.search(bare) and not _subject(bare) else "question"
+
+
+def _talk(bare: str) -> MessageKind | None:
+    """The kind of a wording of `messages.tsv`."""
+    return next((kind for kind, pattern in _patterns() if pattern.fullmatch(bare)), None)
+
+
+def asks_which_books(text: str) -> bool:
+    """Whether a message of kind `library` wants the books by name."""
+    return bool(_ASKS_WHICH_BOOKS.search(text))
+
+
+def has_words(text: str) -> bool:
+    """Whether a message holds a letter or digit of any script, or an emoji that says thanks."""
+    return any(character.isalnum() for character in text) or message_kind(text) != "question"
+
+
+def chapter_asked(text: str) -> ChapterAsked:
+    """The chapter that a message of kind `chapter` names."""
+    match = _CHAPTER.search(text)
+    if match is None:
+        return ChapterAsked()
+    number, ordinal, chinese = match["number"], match["ordinal"], match["chinese"]
+    if match["title"]:
+        return ChapterAsked(title=_ASKS_WHAT_IT_IS_ABOUT.sub(" ", match["title"]).strip(" \"'“”"))
+    if match["last"] or (ordinal or "").lower() in ("last", "final"):
+        return ChapterAsked(-1)
+    if chinese:
+        return ChapterAsked(_chinese_number(chinese))
+    if ordinal:
+        digits = re.match(r"\d+", ordinal)
+        return ChapterAsked(int(digits.group()) if digits else _ORDINALS.index(ordinal.lower()))
+    return ChapterAsked(int(number) if number.isdecimal() else _CARDINALS.index(number.lower()))
+
+
+def refers_to_earlier(text: str) -> bool:
+    """Whether a follow-up question is too short, or points back too much, to be searched for alone."""
+    stems = len(terms_of(translate_terms(text) if is_chinese(text) else text).pieces)
+    points_back = bool(_POINTS_BACK.search(text))
+    if stems and _NAMES_ITS_SUBJECT.search(text) and not points_back:
+        return False
+    return stems < 2 or (stems <= _FEW_STEMS and (points_back or bool(_GOES_ON.search(text))))
+
+
+def standing_question(turns: Sequence[Turn], follow_up: str = "") -> str:
+    """What a follow-up is about: the newest question that stands alone; "" where there is none.
+
+    One without words of its own ('why?') is about the newest follow-up, too.
     """
-    question = check_question(question)
-    question = replace(question, adapter=choose_adapter(question.arm, question.adapter, generator.adapters))
-    request = GenerationRequest(
-        question=question.text,
-        arm=question.arm,
-        turns=_turns(question, conversations),
-        adapter=question.adapter,
-        max_tokens=question.max_tokens,
-        temperature=question.temperature,
-        sampling_top_p=question.sampling_top_p,
-        seed=question.seed,
-        stop=question.stop,
-        cancelled=cancelled,
-    )
-    generator.check(request)
-    return question, request
+    asked = [turn.question for turn in turns if message_kind(turn.question) == "question"]
+    alone = next((question for question in reversed(asked) if not refers_to_earlier(question)), "")
+    more = asked and asks_for_more(follow_up) and asked[-1] != alone
+    return f"{alone} {asked[-1]}".strip() if more else alone
 
 
-def _turns(question: Question, conversations: ConversationStore) -> tuple[Turn, ...]:
-    if question.conversation_id is None:
-        return tuple(Turn(asked, answered) for asked, answered in question.turns)[-EARLIER_TURNS:]
-    answers = conversations.of(question.owner).answers(question.conversation_id)
-    return tuple(Turn(answer.question, answer.answer) for answer in answers if not answer.refused)[-EARLIER_TURNS:]
+def asks_for_more(follow_up: str) -> bool:
+    """Whether a follow-up has no words of its own ('why?', 'go on'), and so asks for more than was said."""
+    return not terms_of(translate_terms(follow_up) if is_chinese(follow_up) else follow_up).pieces
+
+
+def without_style(text: str) -> str:
+    """A question without 'explain like I'm five' and the like; unchanged where nothing would be left."""
+    rest = _STYLE.sub(" ", text).strip(" ,:;-")
+    return rest if rest != text and len(terms_of(rest).pieces) > 0 else text
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """The questions of a message that asks several, at most `MOST_PARTS`; the message alone where it asks one."""
+    if "```" in text or len(text) > MOST_SEARCHED_CHARACTERS:
+        return (text,)
+    starts = [match.start() for match in _ITEM.finditer(text)]
+    if len(starts) > 1:
+        lead = text[: starts[0]].strip()
+        pieces = [_ITEM.sub("", text[a:b]).strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+        asked = pieces if all(map(_is_question, pieces)) and not lead.endswith("?") else []
+    else:
+        pieces = [piece.strip() for piece in _QUESTION_END.split(text) if piece.strip()]
+        asked = pieces if all(piece[-1] in "?？" and _is_question(piece) for piece in pieces) else []
+    return tuple(asked[:MOST_PARTS]) if len(asked) > 1 else (text,)
+
+
+def code_in(text: str) -> tuple[str, str]:
+    """A message as its prose and the code pasted into it, "" for none."""
+    fenced = _FENCED.findall(text)
+    if fenced:
+        return _FENCED.sub(" ", text).strip(), "\n".join(fenced)
+    lines = text.splitlines()
+    code = [line for line in lines if _CODE_LINE.search(line)]
+    if not code or (len(code) == 1 and not (len(lines) == 1 and _STATEMENT.search(text))):
+        return text, ""
+    kept = set(code)
+    return "\n".join(line for line in lines if line not in kept).strip(), "\n".join(code)
+
+
+def only_about_code(prose: str) -> bool:
+    """Whether what stands beside pasted code asks about that code alone: 'what does this code do?', or nothing."""
+    return not _ABOUT_CODE.sub("", prose).strip()
+
+
+def names_in(code: str) -> tuple[str, ...]:
+    """The names of some code in order, each once."""
+    return tuple(dict.fromkeys(_NAME.findall(code)))
+
+
+def _bare(text: str) -> str:
+    return " ".join(_WITH_TRAIL.sub("", text.replace("’", "'")).split())
+
+
+def _subject(text: str) -> bool:
+    """Whether words are left that say more than 'summarise the book'."""
+    rest = _NO_SUBJECT_ZH.sub("", text) if is_chinese(text) or re.search(f"[{CJK}]", text) else text
+    return bool(terms_of(_NO_SUBJECT.sub(" ", rest)).pieces)
+
+
+def _is_question(piece: str) -> bool:
+    if is_chinese(piece):
+        return bool(_ASKS_ZH.search(piece)) and len(terms_of(translate_terms(piece)).pieces) > 0
+    return bool(_ASKS.match(piece)) and len(terms_of(piece).pieces) > 0
+
+
+def _chinese_number(text: str) -> int:
+    """Up to 99: 五, 十, 十二, 二十, 二十三; digits as they are."""
+    if text.isdecimal():
+        return int(text)
+    tens, ten, ones = text.partition("十")
+    high = (_CHINESE_DIGITS.find(tens) if tens else 1) if ten else 0
+    low = ones if ten else tens
+    return max(high, 0) * 10 + (max(_CHINESE_DIGITS.find(low), 0) if low else 0)
+
+
+# --- questions: what kind of answer
+
+QuestionKind: TypeAlias = Literal["define", "number", "fact", "why", "how", "compare", "list", "code", "yes_no"]
+
+LONGEST_READ = 300
+"""Only the beginning of a longer question or sentence is looked at, in characters."""
+
+_PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
+    "why": (r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b", "为什么|为何|原因"),
+    "compare": (
+        r"\bdiffer(?:s|ence|ences|ent)?\b|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b|\bas opposed to\b",
+        "区别|不同|差别|差异|比较|相比|不一样",
+    ),
+    "number": (
+        r"\bhow (?:many|much|large|big|long|fast|wide|high|deep|often|small)\b",
+        "多少|几个|几次|多大|多长|多快",
+    ),
+    "code": (
+        r"\b(?:code|snippet|listing|syntax)\b|\bimplement(?:ed|ation)?\b|\blooks? like\b",
+        r"^\W*(?:please |can you |could you )?(?:write|show)\b",
+        r"\bhow (?:do|can|would|should) (?:i|you|we|one) (?:write|declare|call|launch)\b",
+        "代码|怎么写|写一个|写出|实现|语法|命令",
+    ),
+    "list": (
+        r"^\W*(?:list|name|enumerate)\b|\bwhat are the\b",
+        r"\b(?:which|what) (?:two|three|four|five|six|kinds?|types?|sorts?|steps?|options?)\b",
+        r"\b(?:which|what) (?:\w+ ){0,2}\w+s (?:are|can|do|does|were|exist|have)\b",
+        "哪些|哪几|列出",
+    ),
+    "how": (r"\bhow\b|\bsteps\b|\bprocedure\b", "怎么|如何|怎样|步骤"),
+    "yes_no": (
+        r"^\W*(?:so |and |but |then )?"
+        r"(?:is|are|does|do|did|can|could|will|would|should|has|have|was|were|must|may)\b",
+        "吗[？?]?$|是否|能不能|可不可以|是不是",
+    ),
+}
+_KINDS = {kind: re.compile("|".join(patterns), re.IGNORECASE) for kind, patterns in _PATTERNS.items()}
+_ASKS_MORE = re.compile(r"\band (?:what|why|how|when|which|where)\b", re.IGNORECASE)
+"""Two questions in one are answered at length."""
+_DEFINES = re.compile(
+    r"^\W*(?:[^:?]{1,40}: )?(?:so |and |but |then |please |ok |hey |hi |well |exactly |can you |could you |just )*"
+    r"(?:what(?:'s|s| is| are| was|re|'re) (?:meant by |called )?|who(?:'s| is) |define |definition of "
+    r"|(?:the )?meaning of |explain (?:to me )?(?:what )?|describe |tell me about "
+    r"|what do(?:es)? (?:you |they )?mean by )"
+    r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"
+    r"(?:,? (?:in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
+    r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to)\W*$"
+    r"|^\W*(?P<asked>[^,;.?!]+?),? (?:meaning|definition|what is (?:it|that|this))\W*$"
+    r"|^\W*(?P<terse>[\x2f-\x7e]+(?: [\x2f-\x7e]+){0,2})\W*$",
+    re.IGNORECASE,
+)
+_DEFINES_ZH = re.compile(
+    r"什么是|什么叫|何谓|是什么(?:意思|东西)?[？?]?$|是指什么|指的是什么|的含义|的定义|^(?:请)?解释"
+)
+_MOST_TERMS = 4
+"""Words of the longest name that is defined; more than these are a question about something."""
+_NOT_A_NAME = re.compile(
+    r"\b(?:of|to|that|which|what|who|when|where|if|between|than|and|or|from|by|how|why|used|is|are|do|does|did|can|show"
+    r"|write|vs|versus|it|this|these|those|there|you|i|more)\b",
+    re.IGNORECASE,
+)
+
+_IS = re.compile(
+    r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
+)
+_ACTED_ON = re.compile(
+    r"(?:not|why|how|where)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
+)
+"""After 'is': what happens to it, instead of what it is."""
+_BESIDE_NAME = re.compile(
+    r"^(?:in [\w ]{2,30}, )?(?:the term |the word )?(?:an? |the |each |every |such (?:an? )?|so-called )?"
+    r"|\([^)]*\)|,[^,]*,?$",
+    re.IGNORECASE,
+)
+_COLON = re.compile(r":\s|：|\s[–—-]\s")
+_MARKS = re.compile(r"[*_`\"“”'‘’]")
+_EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\1(?![\w*])|[“\"]([^“”\"]{2,40})[”\"]")
+_CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
+
+
+def question_kind(question: str) -> QuestionKind:
+    """The kind of a question in the user's words; `fact` where its words do not say."""
+    question = question[:LONGEST_READ]
+    if _ASKS_MORE.search(question):
+        return "how"
+    if subject_of(question) or _DEFINES_ZH.search(question):
+        return "define"
+    return next((kind for kind, pattern in _KINDS.items() if pattern.search(question)), "fact")
+
+
+def subject_of(question: str) -> str:
+    """The name that an English question wants defined ('What is a warp?': 'warp'); "" for other questions."""
+    match = _DEFINES.match(question) if len(question) <= LONGEST_READ else None
+    if match is None:
+        return ""
+    subject = next(filter(None, match.groups())).strip()
+    few = bool(terms_of(subject).stems) and len(subject.split()) <= _MOST_TERMS
+    return subject if few and not _NOT_A_NAME.search(subject) else ""
+
+
+def defines(subject: str, sentence: str) -> bool:
+    """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
+    wanted = terms_of(subject).stems
+    if not wanted:
+        return False
+    sentence = sentence[:LONGEST_READ]
+    plain = _MARKS.sub("", sentence).strip(" -")
+    verb, colon = _IS.search(plain), _COLON.search(plain)
+    if verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]):
+        return True
+    if colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted):
+        return True
+    words = len(subject.split())
+    if any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain)):
+        return True
+    return any(terms_of(match[2] or match[3]).stems == wanted for match in _EMPHASISED.finditer(sentence))
+
+
+def _is_name(text: str, wanted: frozenset[str]) -> bool:
+    """Whether a text, without its article and what stands in brackets, is the name of these stems."""
+    return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted

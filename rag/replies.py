@@ -18,12 +18,11 @@ from indexes.words import count_words, index_terms, is_chinese, terms_of
 from rag.citations import without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece
-from rag.messages import ChapterAsked, Kind, chapter_asked, code_in, kind_of, without_style
-from rag.passages import passage_from_nodes
-from rag.retrieval import chapters_named, split_inline_filters
+from rag.question import ChapterAsked, MessageKind, chapter_asked, message_kind
+from rag.retrieval import chapters_named, passage_from_nodes
 from rag.sentence_reader import TermWeights, units_of
-from rag.spelling import is_english
 from rag.types import Answer, Passage, Question, Quoted, SearchableLibrary, Turn
+from rag.wording import is_english
 
 SUMMARY_WORDS = 100
 OPENING_WORDS = 60
@@ -40,7 +39,7 @@ _SUMMARY = re.compile(
 )
 _MARKERS = re.compile(r"(?:\s*\[\d{1,3}\])*")
 
-_ABOUT_BOOKS: frozenset[Kind] = frozenset({"question", "chapter", "library"})
+_ABOUT_BOOKS: frozenset[MessageKind] = frozenset({"question", "chapter", "library"})
 
 _TEXTS = {
     "greeting": (
@@ -63,11 +62,6 @@ _TEXTS = {
         "Other words or another language need a language model; without one, an answer is made of the books' own "
         "sentences. `coalesce models` lists what can run here.",
         "换一种说法或语言需要语言模型；没有语言模型时，回答由书中的原句组成。`coalesce models` 会列出这里可用的模型。",
-    ),
-    "code": ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。"),
-    "style": (
-        "Other words than the books' own need a language model.",
-        "换一种说法需要语言模型，以下是书中的原句。",
     ),
     "unknown_words": (
         "None of these words is in the books: {words}. Ask in English or Chinese.",
@@ -113,22 +107,26 @@ class Reply:
 
 
 def reply_to(
-    question: Question, earlier: Sequence[Answer], turns: Sequence[Turn], library: SearchableLibrary, *, writes: bool
+    kind: MessageKind,
+    question: Question,
+    earlier: Sequence[Answer],
+    turns: Sequence[Turn],
+    library: SearchableLibrary,
+    *,
+    writes: bool,
 ) -> Reply | None:
-    """The reply to a message that is not a question; None where the library has to be searched.
+    """The reply to a message that is not a question; None where the library has to be searched all the same.
 
     Args:
+        question: the message, its inline filters among its other filters.
         earlier: the answers of the conversation, oldest first.
         turns: the same as text, also where a caller brings its own conversation.
         writes: whether the generator can put things in its own words.
     """
-    text, filters = split_inline_filters(question.text, question.filters, library)
-    kind = kind_of(text)
+    text = question.text
     chinese = is_chinese(text) or (not text.isascii() and any(is_chinese(turn.question) for turn in turns))
-    if kind == "question":
-        return None
     if kind in ("chapter", "library"):
-        return _about_books(text, kind, filters, library, chinese=chinese, writes=writes)
+        return _about_books(text, kind, question.filters, library, chinese=chinese, writes=writes)
     if kind in ("greeting", "thanks"):
         return _said(kind, chinese)
     if kind == "about":
@@ -136,8 +134,9 @@ def reply_to(
         return _said(kind, chinese, books=_list(books, chinese) or ("none yet" if not chinese else "暂无"))
     if kind == "recall":
         asked = [answer.question for answer in earlier] or [turn.question for turn in turns]
-        return _recall(text, [one for one in asked if kind_of(one) in _ABOUT_BOOKS], chinese)
-    last = next((one for one in reversed(earlier) if one.citations and kind_of(one.question) in _ABOUT_BOOKS), None)
+        return _recall(text, [one for one in asked if message_kind(one) in _ABOUT_BOOKS], chinese)
+    cited = (one for one in reversed(earlier) if one.citations and message_kind(one.question) in _ABOUT_BOOKS)
+    last = next(cited, None)
     if kind == "listing":
         found = _listing(last, library) if last is not None else None
         return replace(found, note=_text("same_sections", chinese)) if found else _nothing_yet(turns, chinese)
@@ -232,19 +231,11 @@ def not_understood(text: str, library: SearchableLibrary) -> str | None:
     return _text("unknown_words", chinese=False, words=_list(words, chinese=False)[:MOST_NAMED_CHARACTERS])
 
 
-def left_undone(text: str) -> str | None:
-    """What a message asks beside its question that only a language model could do."""
-    chinese = is_chinese(text)
-    if code_in(text)[1]:
-        return _text("code", chinese)
-    return _text("style", chinese) if without_style(text) != text else None
-
-
 # --- chapters and books
 
 
 def _about_books(
-    text: str, kind: Kind, filters: Filters, library: SearchableLibrary, *, chinese: bool, writes: bool
+    text: str, kind: MessageKind, filters: Filters, library: SearchableLibrary, *, chinese: bool, writes: bool
 ) -> Reply:
     documents = library.documents()
     if not documents:

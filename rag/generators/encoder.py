@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from indexes.words import is_chinese, terms_of
 from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
-from rag.glossary import translate_terms
 from rag.sentence_reader import TermWeights, Unit, units_of
 from rag.types import RETRIEVING_ARMS, Arm, Usage
+from rag.wording import translate_terms
 
 CLOSED_BOOK_WEIGHT = 0.05
 """Weight of the similarity of option and question when there are passages; fitted, as the two below, on the choice

@@ -15,7 +15,7 @@ from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.question_kind import LONGEST_READ, QuestionKind, defines, kind_of, subject_of
+from rag.question import LONGEST_READ, QuestionKind, defines, question_kind, subject_of
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
@@ -171,7 +171,7 @@ class ExtractiveGenerator:
         """Yields one piece per sentence, listing or table, the best one first, then the figures."""
         self.check(request)
         started = time.perf_counter()
-        kind = kind_of(request.question)
+        kind = question_kind(request.question)
         question = request.standalone_question or request.question
         units = self.choose(question, request.passages, request.max_tokens, kind=kind, said=request.said)
         pieces = _pieces(units, request)
@@ -207,7 +207,7 @@ class ExtractiveGenerator:
             said: an earlier answer, whose sentences are left out as long as others are left.
         """
         book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
-        kind = kind or kind_of(question)
+        kind = kind or question_kind(question)
         bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
         choice = _Choice(book, kind, bound)
         scored = self._reader.read(question, passages)

@@ -24,7 +24,7 @@ from evals.scoring import fact_flow, score_records
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import ChoiceScores
-from rag.passages import PassageBudget
+from rag.retrieval import PassageBudget
 
 
 def make_question(number: int, kind: str = "choice", *, seen: bool = False, answerable: bool = True) -> BankQuestion:

@@ -23,7 +23,7 @@ from evals.training_rows import (
 )
 from indexes.jsonl import to_jsonl
 from rag.generators.prompts import says_unknown
-from rag.passages import PassageBudget
+from rag.retrieval import PassageBudget
 from rag.tuning.data import FORMATS, Format, TrainingRow, read_dataset
 from rag.types import Passage
 

@@ -16,8 +16,7 @@ from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
-from rag.passages import PassageBudget
-from rag.retrieval import HybridRetriever
+from rag.retrieval import HybridRetriever, PassageBudget
 from rag.sentence_reader import LearnedReader, ScoredUnit, units_of
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 from rag.types import AnswerDone, PassagesFound, Question, TextDelta

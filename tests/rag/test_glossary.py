@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from indexes.words import CJK, index_terms
-from rag.glossary import KEY_TERMS, cover, key_terms, load_glossary, note_on_english, translate_terms
+from rag.wording import KEY_TERMS, cover, key_terms, load_glossary, note_on_english, translate_terms
 
 ROOT = Path(__file__).parents[2]
 FIT_SETS = ROOT / "evals" / "question_sets" / "fit"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from fakes import FakeLibrary, make_node
 
-from rag.messages import (
+from rag.question import (
     ChapterAsked,
     chapter_asked,
     code_in,
-    kind_of,
+    message_kind,
     only_about_code,
     parts_of,
     standing_question,
     without_style,
 )
 from rag.retrieval import prepare_query
-from rag.spelling import correct
 from rag.types import Turn
+from rag.wording import correct
 
 TALK = {
     "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
@@ -57,7 +57,7 @@ TALK = {
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TALK.items() for text in texts.split("|")])
 def test_only_a_message_that_is_nothing_else_is_talk(kind: str, text: str) -> None:
-    assert kind_of(text) == kind
+    assert message_kind(text) == kind
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indexes.types import Hit
 from indexes.words import count_words
-from rag.passages import PassageBudget, passage_from_nodes, select_passages
+from rag.retrieval import PassageBudget, passage_from_nodes, select_passages
 from rag.types import Passage
 
 

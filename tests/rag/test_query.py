@@ -8,7 +8,7 @@ from fakes import FakeLibrary, make_node
 from indexes.types import Filters
 from indexes.words import is_chinese
 from rag.generators.protocol import Turn
-from rag.messages import refers_to_earlier
+from rag.question import refers_to_earlier
 from rag.retrieval import prepare_query, split_inline_filters
 
 

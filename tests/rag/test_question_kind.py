@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rag.question_kind import defines, kind_of, subject_of
+from rag.question import defines, question_kind, subject_of
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from rag.question_kind import defines, kind_of, subject_of
     ],
 )
 def test_a_questions_words_tell_its_kind(question: str, kind: str) -> None:
-    assert kind_of(question) == kind
+    assert question_kind(question) == kind
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_a_definition_is_known_by_its_form(subject: str, sentence: str, defined:
 @pytest.mark.parametrize("hostile", ["what is a " * 2000, "what is " + "a" * 19_000, "?" * 20_000, "a or " * 4000])
 def test_the_longest_question_is_read_in_no_time(hostile: str) -> None:
     started = time.process_time()
-    kind_of(hostile)
+    question_kind(hostile)
     defines("warp", hostile)
     assert time.process_time() - started < 0.5

@@ -8,7 +8,7 @@ from fakes import FakeLibrary, make_node
 from indexes.types import Filters
 from rag.retrieval import HybridRetriever
 from rag.settings import RetrievalSettings
-from rag.vendor_words import OtherWords, _load_table, find_other_words, put_into_books_words
+from rag.wording import OtherWords, _load_table, find_other_words, put_into_books_words
 
 CUDA = FakeLibrary(
     [
