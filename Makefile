@@ -16,8 +16,9 @@ TESTING := $(VENV)/.testing-$(FAISS)
 # Two jobs at once, each printed when it ends; an old make prints them mixed.
 BOTH := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-# A file's tests stay in one process: they share its servers and models.
-ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
+# A file's tests stay in one process: they share its servers and models. Files come in the order of tests/conftest.py.
+ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+NOT_THE_PAGE := --ignore tests/browser
 
 .PHONY: help serve test test-all check test-unmarked install lint format dist clean
 .DEFAULT_GOAL := help
@@ -41,24 +42,28 @@ serve: $(SERVING)
 
 # The page's toolkit keeps its state in the process, so the browser tests have processes of their own, after the others.
 test: install
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow and not browser"
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "browser and not slow"
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) $(NOT_THE_PAGE) -m "not slow"
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) tests/browser -m "not slow"
 
 test-all: install
-	@$(BIN)/python -m pytest -m "not browser" --timeout 3600 --hypothesis-profile thorough
-	@$(BIN)/python -m pytest -m browser
+	@$(BIN)/python -m pytest $(NOT_THE_PAGE) --timeout 3600 --hypothesis-profile thorough
+	@$(BIN)/python -m pytest tests/browser
 
 check: install
 	@$(BOTH) test-unmarked lint
 
 test-unmarked:
-	@$(BIN)/python -m pytest -q $(ON_ALL_CORES) -m "not integration and not browser and not gpu and not slow"
+	@$(BIN)/python -m pytest -q $(ON_ALL_CORES) $(NOT_THE_PAGE) -m "not integration and not gpu and not slow"
 
 install: $(TESTING)
 
 # pip brings faiss-cpu with the package; with GPU=1 faiss-gpu takes its place, and the other way round without.
+# Python compiles what it imports: compiling all that pip brings would take a third of the installation.
 define install_package
-	@$(PIP) install $(1) --constraint constraints.txt --editable "$(2)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Coalesce needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 …")'
+	@test -x $(BIN)/python || { echo "making the environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the pinned packages (the first time takes some minutes)"
+	@$(PIP) install --no-compile --constraint constraints.txt --editable "$(1)"
 	@if [ "$(FAISS)" = gpu ]; then \
 		$(PIP) uninstall --quiet --yes faiss-cpu; \
 		$(PIP) install --quiet --force-reinstall --no-deps --constraint constraints.txt faiss-gpu; \
@@ -67,20 +72,16 @@ define install_package
 		$(PIP) uninstall --quiet --yes faiss-gpu; \
 		$(PIP) install --quiet --force-reinstall --no-deps --constraint constraints.txt faiss-cpu; \
 	fi
+	@rm -f $(VENV)/.serving-* $(VENV)/.testing-*
 endef
 
 $(SERVING): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Coalesce needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 …")'
-	@test -x $(BIN)/python || { echo "making the environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the pinned packages (the first time takes some minutes)"
-	$(call install_package,--progress-bar on,.$(SERVE_EXTRAS))
-	@rm -f $(VENV)/.serving-* $(VENV)/.testing-*
+	$(call install_package,.$(SERVE_EXTRAS))
 	@touch $@
 
-$(TESTING): $(SERVING)
-	@echo "installing the test tools"
-	$(call install_package,--quiet,.$(TEST_EXTRAS))
-	@touch $@
+$(TESTING): pyproject.toml constraints.txt
+	$(call install_package,.$(TEST_EXTRAS))
+	@touch $(SERVING) $@
 
 lint: install
 	@$(BIN)/ruff format --check .

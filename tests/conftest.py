@@ -46,6 +46,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that load models or start processes come first, so that no process is left alone with a long one."""
+    long = {item.path for item in items if item.get_closest_marker("integration")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def _loaded() -> set[str]:
     return {name for name in HEAVY if sys.modules.get(name)}
 
@@ -95,7 +101,7 @@ def small_model_home(pytestconfig: pytest.Config) -> Path:
     return home
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Tiny models on one torch thread: on a busy machine two threads wait for each other at every product."""
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from rag.models.adapters import read_adapter
 from rag.settings import GeneratorSettings
 from rag.tuning import train
 from rag.tuning.data import RowPassage, TrainingRow
-from rag.tuning.settings import TuneProgress, TuneSettings
+from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
 from rag.tuning.train import (
     IGNORED,
     LengthSampler,
@@ -54,9 +54,32 @@ QUICK = TuneSettings(
 
 
 @pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one layer, on which a step of training takes a third of the time."""
+    return build_model(tmp_path_factory.mktemp("models") / "shallow", num_hidden_layers=1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, its report, and the progress it reported."""
+
+    out: Path
+    report: TuneReport
+    seen: list[TuneProgress]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, shallow: Path) -> Run:
+    """A run of `QUICK` on `shallow`, to be looked at and never written to."""
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    seen: list[TuneProgress] = []
+    return Run(out, tune(str(shallow), ROWS, out, QUICK, progress=seen.append), seen)
+
+
+@pytest.fixture(scope="module")
 def biased_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen2 shape: its attention has biases, wide enough for 4-bit blocks."""
-    return build_model(tmp_path_factory.mktemp("models") / "qwen2", family="qwen2", num_hidden_layers=2)
+    return build_model(tmp_path_factory.mktemp("models") / "qwen2", family="qwen2", num_hidden_layers=1)
 
 
 def stop_after(steps: int) -> tuple[Callable[[TuneProgress], None], Callable[[], bool]]:
@@ -113,10 +136,10 @@ def test_a_template_without_system_role_gets_its_text_before_the_question() -> N
     assert "What is a warp?" in text
 
 
-def test_the_loss_is_the_mean_over_answer_tokens_alone(tiny_model: Path) -> None:
+def test_the_loss_is_the_mean_over_answer_tokens_alone(shallow: Path) -> None:
     import torch
 
-    loaded = load_for_training(str(tiny_model), QUICK, place_process("cpu"))
+    loaded = load_for_training(str(shallow), QUICK, place_process("cpu"))
     rows = encode_rows(loaded.tokenizer, ROWS[:6:2], 256).rows
     batch = collate(rows, 0)
     labels = batch.pop("labels")
@@ -150,9 +173,9 @@ def test_rows_of_like_length_share_a_batch_in_an_order_of_the_seed_and_epoch() -
     assert order(0, 0) == order(0, 0) != order(0, 1) != order(1, 0)
 
 
-def test_the_adapter_of_the_lowest_validation_loss_is_kept(tmp_path: Path, tiny_model: Path) -> None:
+def test_the_adapter_of_the_lowest_validation_loss_is_kept(tmp_path: Path, shallow: Path) -> None:
     out = tmp_path / "out"
-    report = tune(str(tiny_model), ROWS, out, replace(QUICK, learning_rate=1e-2, checkpoint_steps=2, patience=0))
+    report = tune(str(shallow), ROWS, out, replace(QUICK, learning_rate=1e-2, checkpoint_steps=2, patience=0))
     points = [json.loads(line) for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
     losses = {int(point["step"]): point["eval_loss"] for point in points if "eval_loss" in point}
     assert list(losses) == [2, 4, 6, 8]
@@ -176,8 +199,8 @@ def test_training_stops_when_the_validation_loss_no_longer_falls(
     assert control.should_training_stop == stops
 
 
-def test_the_last_step_is_validated_too(tmp_path: Path, tiny_model: Path) -> None:
-    report = tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, max_steps=5, checkpoint_steps=3))
+def test_the_last_step_is_validated_too(tmp_path: Path, shallow: Path) -> None:
+    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=5, checkpoint_steps=3))
     assert report.best_step == 5
 
 
@@ -196,23 +219,21 @@ def test_target_modules_are_names_or_a_regular_expression(
 
 
 @pytest.mark.parametrize(("targets", "said"), [("query", "It has the layers"), ("q_(proj", "regular expression")])
-def test_target_modules_that_are_not_there_are_refused(
-    tmp_path: Path, tiny_model: Path, targets: str, said: str
-) -> None:
+def test_target_modules_that_are_not_there_are_refused(tmp_path: Path, shallow: Path, targets: str, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, target_modules=targets))
+        tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, target_modules=targets))
     assert said in str(refused.value.hint)
     assert targets in refused.value.message
 
 
-def test_rslora_and_dora_are_served_as_they_were_trained(tmp_path: Path, tiny_model: Path) -> None:
+def test_rslora_and_dora_are_served_as_they_were_trained(tmp_path: Path, shallow: Path) -> None:
     settings = replace(QUICK, max_steps=40, learning_rate=1e-2, validation_share=0.0, rslora=True, dora=True)
-    report = tune(str(tiny_model), ROWS[:4], tmp_path / "out", settings)
+    report = tune(str(shallow), ROWS[:4], tmp_path / "out", settings)
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text("utf-8"))
     assert (config["use_rslora"], config["use_dora"]) == (True, True)
     generator = load_local_generator(
         GeneratorSettings(
-            kind="local", model=str(tiny_model), quantization="none", device="cpu", max_tokens=40,
+            kind="local", model=str(shallow), quantization="none", device="cpu", max_tokens=40,
             adapters={"qa": report.adapter},
         )
     )  # fmt: skip
@@ -223,18 +244,18 @@ def test_rslora_and_dora_are_served_as_they_were_trained(tmp_path: Path, tiny_mo
         generator.close()
 
 
-def test_neftune_adds_noise_while_training_only(tmp_path: Path, tiny_model: Path) -> None:
+def test_neftune_adds_noise_while_training_only(tmp_path: Path, shallow: Path) -> None:
     settings = replace(QUICK, max_steps=1, dropout=0.0, learning_rate=1e-9)
-    plain = tune(str(tiny_model), ROWS, tmp_path / "plain", settings)
-    noisy = tune(str(tiny_model), ROWS, tmp_path / "noisy", replace(settings, neftune=50.0))
+    plain = tune(str(shallow), ROWS, tmp_path / "plain", settings)
+    noisy = tune(str(shallow), ROWS, tmp_path / "noisy", replace(settings, neftune=50.0))
     assert noisy.train_loss != plain.train_loss
     assert noisy.eval_loss == pytest.approx(plain.eval_loss, abs=1e-6)
 
 
-def test_checkpointed_activations_give_the_same_adapter(tmp_path: Path, tiny_model: Path) -> None:
+def test_checkpointed_activations_give_the_same_adapter(tmp_path: Path, shallow: Path) -> None:
     settings = replace(QUICK, max_steps=2, validation_share=0.0)
     for name, switch in (("kept", False), ("again", True)):
-        tune(str(tiny_model), ROWS, tmp_path / name, replace(settings, activation_checkpointing=switch))
+        tune(str(shallow), ROWS, tmp_path / name, replace(settings, activation_checkpointing=switch))
     kept, again = weights(tmp_path / "kept"), weights(tmp_path / "again")
     assert all(kept[name].allclose(again[name], atol=1e-5) for name in kept)
 
@@ -261,18 +282,18 @@ def test_long_rows_lose_their_last_passages_before_they_are_left_out() -> None:
 
 
 @BOTH_PRECISIONS
-def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
+def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, shallow: Path, quantization: str) -> None:
     settings = replace(
         QUICK, quantization=quantization, dtype="auto", max_steps=50, learning_rate=1e-2, validation_share=0.0,
         checkpoint_steps=50, activation_checkpointing=False,
     )  # fmt: skip
-    report = tune(str(tiny_model), ROWS[:8], tmp_path / "out", settings)
+    report = tune(str(shallow), ROWS[:8], tmp_path / "out", settings)
     assert report.steps == 50
     assert report.eval_loss is None
     assert report.tokens_per_s > 0
     generator = load_local_generator(
         GeneratorSettings(
-            kind="local", model=str(tiny_model), quantization=quantization, device="cpu", max_tokens=40,
+            kind="local", model=str(shallow), quantization=quantization, device="cpu", max_tokens=40,
             adapters={"qa": report.adapter},
         )
     )  # fmt: skip
@@ -288,10 +309,8 @@ def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, tiny_mode
         generator.close()
 
 
-def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(tmp_path: Path, tiny_model: Path) -> None:
-    out = tmp_path / "out"
-    seen: list[TuneProgress] = []
-    report = tune(str(tiny_model), ROWS, out, QUICK, progress=seen.append)
+def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(finished: Run) -> None:
+    out, report, seen = finished.out, finished.report, finished.seen
     assert [progress.step for progress in seen] == list(range(1, 9))
     assert seen[-1].total_steps == 8
     assert report.eval_loss is not None
@@ -310,15 +329,15 @@ def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(tmp_path: Path, t
 
 
 @BOTH_PRECISIONS
-def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, tiny_model: Path, quantization: str) -> None:
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, shallow: Path, quantization: str) -> None:
     """Dropout on, validation in between: every source of randomness has to be restored."""
     settings = replace(QUICK, quantization=quantization, dtype="auto", dropout=0.1)
-    whole = tune(str(tiny_model), ROWS, tmp_path / "whole", settings)
+    whole = tune(str(shallow), ROWS, tmp_path / "whole", settings)
     progress, cancelled = stop_after(5)
     with pytest.raises(Cancelled, match="stopped at step 5"):
-        tune(str(tiny_model), ROWS, tmp_path / "parts", settings, progress=progress, cancelled=cancelled)
+        tune(str(shallow), ROWS, tmp_path / "parts", settings, progress=progress, cancelled=cancelled)
     assert not (tmp_path / "parts" / "adapter_model.safetensors").exists()
-    resumed = tune(str(tiny_model), ROWS, tmp_path / "parts", settings, resume=True)
+    resumed = tune(str(shallow), ROWS, tmp_path / "parts", settings, resume=True)
     assert resumed.steps == whole.steps == 8
     assert equal(tmp_path / "whole", tmp_path / "parts")
     assert resumed.eval_loss == whole.eval_loss
@@ -328,11 +347,11 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, tiny_model:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2"])
-def test_validation_leaves_gradients_as_they_were(tiny_model: Path, biased_model: Path, family: str) -> None:
+def test_validation_leaves_gradients_as_they_were(shallow: Path, biased_model: Path, family: str) -> None:
     """Without `keep_gradients_right` this fails on CPUs with AVX512-BF16: wrong gradients, or an error with biases."""
     import torch
 
-    base = tiny_model if family == "qwen3" else biased_model
+    base = shallow if family == "qwen3" else biased_model
     settings = replace(QUICK, quantization="nf4", dtype="bfloat16", dropout=0.0)
     loaded = load_for_training(str(base), settings, place_process("cpu"))
     model = add_lora(loaded, settings)
@@ -357,9 +376,7 @@ def test_validation_leaves_gradients_as_they_were(tiny_model: Path, biased_model
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_gradient_trap_is_real_where_the_processor_has_it(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gradient_trap_is_real_where_the_processor_has_it(shallow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails after an update of bitsandbytes, `keep_gradients_right` may be removed."""
     from bitsandbytes.functional import has_avx512bf16
 
@@ -367,22 +384,20 @@ def test_the_gradient_trap_is_real_where_the_processor_has_it(
         pytest.skip("this processor does not repack 4-bit weights")
     monkeypatch.setattr(train, "keep_gradients_right", lambda model: None)
     with pytest.raises((AssertionError, RuntimeError, UserWarning)):
-        test_validation_leaves_gradients_as_they_were(tiny_model, tiny_model, "qwen3")
+        test_validation_leaves_gradients_as_they_were(shallow, shallow, "qwen3")
 
 
-def test_a_finished_or_other_run_is_not_overwritten(tmp_path: Path, tiny_model: Path) -> None:
-    settings = replace(QUICK, max_steps=2, checkpoint_steps=1)
-    tune(str(tiny_model), ROWS, tmp_path / "out", settings)
+def test_a_finished_or_other_run_is_not_overwritten(shallow: Path, finished: Run) -> None:
     with pytest.raises(Conflict, match="already holds a training run"):
-        tune(str(tiny_model), ROWS, tmp_path / "out", settings)
+        tune(str(shallow), ROWS, finished.out, QUICK)
     with pytest.raises(Conflict, match="another data_sha256"):
-        tune(str(tiny_model), ROWS[1:], tmp_path / "out", settings, resume=True)
+        tune(str(shallow), ROWS[1:], finished.out, QUICK, resume=True)
     with pytest.raises(Conflict, match="another settings"):
-        tune(str(tiny_model), ROWS, tmp_path / "out", replace(settings, rank=4), resume=True)
+        tune(str(shallow), ROWS, finished.out, replace(QUICK, rank=4), resume=True)
 
 
 def test_a_full_disk_loses_no_earlier_checkpoint(
-    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shallow: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
@@ -398,30 +413,26 @@ def test_a_full_disk_loses_no_earlier_checkpoint(
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(StorageFull, match="the last complete checkpoint is kept"):
-        tune(str(tiny_model), ROWS, tmp_path / "out", QUICK)
+        tune(str(shallow), ROWS, tmp_path / "out", QUICK)
     monkeypatch.setattr(torch, "save", save)
     assert [folder.name for folder in (tmp_path / "out" / "checkpoints").iterdir()] == ["checkpoint-4"]
-    tune(str(tiny_model), ROWS, tmp_path / "out", QUICK, resume=True)
-    tune(str(tiny_model), ROWS, tmp_path / "whole", QUICK)
-    assert equal(tmp_path / "out", tmp_path / "whole")
+    tune(str(shallow), ROWS, tmp_path / "out", QUICK, resume=True)
+    assert equal(tmp_path / "out", finished.out)
 
 
-def test_an_adapter_is_refused_by_another_base_of_the_same_shape(tmp_path: Path, tiny_model: Path) -> None:
-    tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, max_steps=1))
-    twin = build_model(tmp_path / "twin", seed=99)
+def test_an_adapter_is_refused_by_another_base_of_the_same_shape(tmp_path: Path, finished: Run) -> None:
+    twin = build_model(tmp_path / "twin", seed=99, num_hidden_layers=1)
     with pytest.raises(AdapterMismatch, match="was trained on"):
         load_local_generator(
-            GeneratorSettings(
-                kind="local", model=str(twin), quantization="none", adapters={"qa": str(tmp_path / "out")}
-            )
+            GeneratorSettings(kind="local", model=str(twin), quantization="none", adapters={"qa": str(finished.out)})
         )
 
 
-def test_passages_can_be_left_out_of_the_prompts(tmp_path: Path, tiny_model: Path) -> None:
+def test_passages_can_be_left_out_of_the_prompts(tmp_path: Path, shallow: Path) -> None:
     rows = [replace(row, passages=(RowPassage("B", (), "A warp is 32 threads."),)) for row in ROWS]
     settings = replace(QUICK, max_steps=1, max_tokens=512)
-    tune(str(tiny_model), rows, tmp_path / "with", settings)
-    tune(str(tiny_model), rows, tmp_path / "without", replace(settings, passages=False))
+    tune(str(shallow), rows, tmp_path / "with", settings)
+    tune(str(shallow), rows, tmp_path / "without", replace(settings, passages=False))
     records = [read_adapter(tmp_path / name).record for name in ("with", "without")]
     assert [record and record.with_passages for record in records] == [True, False]
 
@@ -434,10 +445,10 @@ def test_settings_that_no_run_can_have_are_refused(tmp_path: Path, change: dict[
         tune("anything", ROWS, tmp_path, replace(QUICK, **change))
 
 
-def test_repacking_is_switched_off_for_every_quantized_layer(tiny_model: Path) -> None:
+def test_repacking_is_switched_off_for_every_quantized_layer(shallow: Path) -> None:
     settings = replace(QUICK, quantization="nf4", dtype="bfloat16")
-    model = load_for_training(str(tiny_model), settings, place_process("cpu")).model
+    model = load_for_training(str(shallow), settings, place_process("cpu")).model
     flags = [m.support_avx512bf16_for_cpu for m in model.modules() if hasattr(m, "support_avx512bf16_for_cpu")]
-    assert len(flags) == 21
+    assert len(flags) == 7
     assert not any(flags)
     keep_gradients_right(model)
