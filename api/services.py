@@ -11,32 +11,37 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from api.answering import Answering
 from api.errors import NotReady
 from api.generator_switch import GeneratorSwitch
-from api.jobs import JobQueue
+from api.job_store import Job
+from api.jobs import JobHandle, JobQueue
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from api.uploads import Books
-from evals.questions import QuestionFolder
+from evals.made_store import MadeQuestions
+from evals.questions import BankQuestion, QuestionFolder
 from evals.study import Study, justify
 from evals.study_store import StudyStore
-from indexes.errors import CoalesceError, HomeNotWritable, IndexMissing, InvalidInput, NotFound
+from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissing, InvalidInput, NotFound
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
 from rag.question import reject_control_characters
 from rag.types import Answer
 
 if TYPE_CHECKING:
     from indexes.library import Library
-    from indexes.types import AddProgress
+    from indexes.types import AddProgress, Document
     from rag.engine import AnswerEngine
     from rag.explanation import Explanation
 
 SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
+MAKING = "questions"
+"""The kind of the job that makes questions."""
 READY_RETRY_S = 1.0
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
@@ -132,7 +137,8 @@ class Services:
         self.metrics = Metrics()
         self.jobs = JobQueue(settings.home)
         self.answering = Answering(lambda: self.engine, settings, self.metrics)
-        self.books = Books(settings.home, lambda: self.library, self.jobs)
+        self.made = MadeQuestions(settings.made_questions_path)
+        self.books = Books(settings.home, lambda: self.library, self.jobs, self.made.forget)
         self.generators = GeneratorSwitch(
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
         )
@@ -142,6 +148,7 @@ class Services:
         self._add_sample = add_sample
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
+        self._making = threading.Lock()
         self._first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._prepare, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
@@ -255,6 +262,48 @@ class Services:
         old, self._engine = self.engine, engine
         self.answering.when_unused(old, old.generator.close)
 
+    def make_questions(self, document_id: str, count: int | None, types: Sequence[str]) -> Job:
+        """Queues the job that makes questions from a book, in place of those made before.
+
+        Raises:
+            NotFound: no such book.
+            Conflict: it is the bundled book, which has its bank, or a job makes some already.
+        """
+        document = self.library.document(document_id)
+        if document.sample:
+            raise Conflict(
+                f"'{document.title}' has a question bank", hint="start an exam on it; nothing needs to be made"
+            )
+        with self._making:
+            running = self.jobs.unfinished(document_id, MAKING)
+            if running is not None:
+                raise Conflict(
+                    f"questions are being made from '{document.title}'", hint=f"see GET /v1/jobs/{running.id}"
+                )
+            work = partial(self._make_questions, document, count, tuple(types))
+            return self.jobs.submit(MAKING, work, document_id=document_id)
+
+    def _make_questions(self, document: Document, count: int | None, types: Sequence[str], handle: JobHandle) -> str:
+        from evals.made_questions import make_questions
+
+        handle.progress(0, 0, "finding what can be asked")
+        questions = make_questions(
+            self.engine,
+            document.document_id,
+            count=count,
+            types=types,
+            progress=lambda at: handle.progress(at.done, at.total, MAKING),
+            cancelled=handle.cancelled,
+        )
+        self.made.keep(self.library.document(document.document_id), questions)
+        if not questions:
+            return "the book has no sentence that a question can be made from"
+        return f"{len(questions)} questions were made"
+
+    def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
+        """The questions on some books; raises NotFound, and Conflict where none were made yet."""
+        return self.made.about([self.library.document(document_id) for document_id in document_ids])
+
     def start(self, first: Callable[[], None] | None = None) -> None:
         """Begins to prepare; returns at once.
 
@@ -274,6 +323,7 @@ class Services:
         self.answering.close()
         self.jobs.close()
         self.study.close()
+        self.made.close()
         if self._engine is not None:
             self._engine.close()
         if self._library is not None:

@@ -250,6 +250,11 @@ class CoalesceSettings(BaseSettings):
         return self.home / "study.sqlite3"
 
     @property
+    def made_questions_path(self) -> Path:
+        """The database of questions made from books."""
+        return self.home / "questions.sqlite3"
+
+    @property
     def questions_folder(self) -> Path:
         """The folder of the user's own question files."""
         return self.home / "questions"

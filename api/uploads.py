@@ -192,10 +192,14 @@ class Books:
 
     Args:
         library: gives the library; raises NotReady until it is open.
+        forget: removes what else is kept about a book, by its id.
     """
 
-    def __init__(self, home: Path, library: Callable[[], Library], jobs: JobQueue) -> None:
+    def __init__(
+        self, home: Path, library: Callable[[], Library], jobs: JobQueue, forget: Callable[[str], None]
+    ) -> None:
         self._library = library
+        self._forget = forget
         self._jobs = jobs
         self._folder = UploadFolder(home)
         self._lock = threading.Lock()
@@ -213,7 +217,7 @@ class Books:
         incoming = self._folder.take_in(source)
         document_id = upload_id(incoming.sha256)
         with self._lock:
-            waiting = self._jobs.unfinished(document_id)
+            waiting = self._jobs.unfinished(document_id, "add")
             if waiting is not None or self._has(document_id):
                 self._folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)
@@ -239,6 +243,7 @@ class Books:
             document = library.document(document_id)
             library.remove(document_id)
             self._folder.forget_book(document)
+            self._forget(document_id)
 
     def _add(self, handle: JobHandle, path: Path) -> str:
         def tell(progress: AddProgress) -> None:

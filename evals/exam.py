@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from evals.questions import TYPES, BankQuestion
@@ -21,6 +21,7 @@ from rag.question import reject_control_characters
 from rag.types import Passage
 
 MAX_QUESTIONS = 500
+USUAL_COUNT = 10
 MAX_ANSWER_CHARACTERS = 4000
 PASSED = 0.999
 """Least share of the points that counts as right."""
@@ -36,12 +37,12 @@ class ExamPlan:
     Attributes:
         chapters: chapter ordinals; empty takes all.
         types: question types; empty takes all.
-        count: number of questions, 1 to `MAX_QUESTIONS`.
+        count: number of questions, 1 to `MAX_QUESTIONS`; None takes `USUAL_COUNT`, or all where there are fewer.
         weights: share of each chapter (any positive scale); empty draws from all alike.
         time_limit_s: seconds until answers come too late; None sets no limit.
     """
 
-    count: int
+    count: int | None = None
     chapters: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
     seed: int = 0
@@ -107,17 +108,20 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
     """
     _check_plan(plan)
     pool = [question for question in questions if _fits(question, plan)]
-    if len(pool) < plan.count:
+    if plan.count is None:
+        plan = replace(plan, count=min(USUAL_COUNT, max(len(pool), 1)))
+    count = plan.count or 0
+    if len(pool) < count:
         raise InvalidInput(
-            f"an exam of {plan.count} questions was asked for, {len(pool)} fit the chapters and types",
+            f"an exam of {count} questions was asked for, {len(pool)} fit the chapters and types",
             hint="ask for fewer questions, or more chapters or types",
         )
     generator = random.Random(plan.seed)
     pool.sort(key=lambda question: question.id)
     if not plan.weights:
-        return tuple(generator.sample(pool, plan.count))
+        return tuple(generator.sample(pool, count))
     drawn: list[BankQuestion] = []
-    for chapter, number in _apportion(pool, plan).items():
+    for chapter, number in _apportion(pool, plan, count).items():
         of_chapter = [question for question in pool if question.chapter == chapter]
         drawn += generator.sample(of_chapter, number)
     generator.shuffle(drawn)
@@ -125,7 +129,7 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
 
 
 def _check_plan(plan: ExamPlan) -> None:
-    if not 1 <= plan.count <= MAX_QUESTIONS:
+    if plan.count is not None and not 1 <= plan.count <= MAX_QUESTIONS:
         raise InvalidInput(f"count is {plan.count}", hint=f"ask for 1 to {MAX_QUESTIONS} questions")
     unknown = [kind for kind in plan.types if kind not in TYPES]
     if unknown:
@@ -147,19 +151,19 @@ def _fits(question: BankQuestion, plan: ExamPlan) -> bool:
     )
 
 
-def _apportion(pool: Sequence[BankQuestion], plan: ExamPlan) -> dict[int, int]:
+def _apportion(pool: Sequence[BankQuestion], plan: ExamPlan, count: int) -> dict[int, int]:
     """Questions per chapter by largest remainder; what a small chapter cannot give goes to the others."""
     available: dict[int, int] = defaultdict(int)
     for question in pool:
         available[question.chapter] += 1
     given = dict.fromkeys(sorted(available), 0)
-    while (left := plan.count - sum(given.values())) > 0:
+    while (left := count - sum(given.values())) > 0:
         open_chapters = [chapter for chapter in given if given[chapter] < available[chapter]]
         total = sum(plan.weights.get(chapter, 0.0) for chapter in open_chapters)
         shares = {chapter: left * plan.weights.get(chapter, 0.0) / total for chapter in open_chapters}
         for chapter, share in shares.items():
             given[chapter] += min(int(share), available[chapter] - given[chapter])
-        if plan.count - sum(given.values()) == left:  # every share is below one: one more to the largest
+        if count - sum(given.values()) == left:  # every share is below one: one more to the largest
             largest = max(open_chapters, key=lambda chapter: (shares[chapter] - int(shares[chapter]), -chapter))
             given[largest] += 1
     return given

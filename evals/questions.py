@@ -30,6 +30,8 @@ SPLITS: tuple[str, ...] = get_args(Split)
 BANK_FOLDER = Path(__file__).parent / "question_bank"
 JUDGED_FOLDER = Path(__file__).parent / "question_sets" / "judged"
 NUM_CHOICES = 4
+MOST_BY_DEFAULT = 60
+"""Questions that are made from a book where no number is named."""
 _FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.jsonl")
 _LARGEST_NUMBER = 1_000_000
 _REASONS = {

@@ -99,6 +99,7 @@ def remove(
     invocation: Invocation = context.obj
     settings = invocation.settings()
     from api.uploads import UploadFolder
+    from evals.made_store import MadeQuestions
     from indexes.library import open_library
 
     library = open_library(settings.index, create=False)
@@ -106,6 +107,7 @@ def remove(
         document = library.document(document_id)
         library.remove(document_id)
         UploadFolder(settings.home).forget_book(document)
+        MadeQuestions(settings.made_questions_path).forget(document_id)
     finally:
         library.close()
     Console(json_output=json_output).result({"removed": document_id}, [f"removed {document.title}"])

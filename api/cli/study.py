@@ -6,6 +6,7 @@ import math
 import secrets
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,15 @@ def quiz(
     types: Annotated[
         str | None, typer.Option(help="Kinds of questions, separated by commas: choice,short,why,code.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, max=500, help="How many questions.")] = 5,
+    book: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="A book's id; questions are made from it where there are none. See `coalesce list`."
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, max=500, help="How many questions; by default 5, or what there is.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="Weights of chapters, separated by commas: 5=2,6=1.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
     questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL).")] = None,
@@ -55,6 +64,7 @@ def quiz(
     from evals.exam import ExamPlan
     from evals.learners import DEFAULT_LEARNER
     from evals.questions import load_questions
+    from indexes.errors import InvalidInput
 
     console = Console(json_output=json_output)
     plan = ExamPlan(
@@ -64,13 +74,50 @@ def quiz(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         weights=_weights(weights),
     )
+    if questions is not None and book is not None:
+        raise InvalidInput("--book and --questions both name questions", hint="Name one of them.")
     own = load_questions(questions) if questions is not None else None
+    if book is not None:
+        own = _questions_on(invocation, book, console)
+    if count is None:
+        plan = replace(plan, count=min(5, len(own)) if own else 5)
     with open_study(settings) as study:
         exam = study.start_exam(plan, DEFAULT_LEARNER if learner is None else learner, own)
         given = _ask_all(exam, console, chinese=chinese)
         result = study.hand_in(exam.id, given, exam.learner)
     document = ResultOut.model_validate(result).model_dump()
     console.result({"exam_id": exam.id, **document}, _marks(exam, result))
+
+
+def _questions_on(invocation: Invocation, document_id: str, console: Console) -> tuple[BankQuestion, ...]:
+    """The questions on a book, made and kept where there are none."""
+    settings = invocation.settings(generator="extractive")  # no language model is needed
+    from contextlib import closing
+
+    from evals.made_questions import make_questions
+    from evals.made_store import MadeQuestions
+    from indexes.errors import Conflict
+    from indexes.library import open_library
+    from rag.assemble import build_engine
+
+    with closing(open_library(settings.index, create=False)) as library:
+        document = library.document(document_id)
+        made = MadeQuestions(settings.made_questions_path)
+        if not document.sample and not made.of(document):
+            console.step("loading the embedder")
+            library.load()
+            with closing(build_engine(settings.rag, library)) as engine:
+                found = make_questions(
+                    engine,
+                    document_id,
+                    progress=lambda at: console.step("making questions", at.done, at.total),
+                )
+            if not found:
+                raise Conflict(
+                    f"no question can be made from '{document.title}'", hint="choose a book with more running text"
+                )
+            made.keep(document, found)
+        return made.about([document])
 
 
 def _numbers(chapters: str | None) -> list[int]:

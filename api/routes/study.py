@@ -18,6 +18,8 @@ from api.schemas.study import (
     ExamIn,
     ExamOut,
     ExamsOut,
+    MakeIn,
+    MakingOut,
     ProgressOut,
     QuestionFileOut,
     QuestionFilesOut,
@@ -51,13 +53,14 @@ def list_questions(
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> Response:
-    """Questions in chapter order. The bank is over the bundled book: another book's id gives none."""
+    """Questions in chapter order: of the bank, of a question file, or those made from a book."""
     document: Document | None = services.library.document(document_id) if document_id is not None else None
-    if document is not None and not document.sample and question_file is None:
-        return listed(QuestionsOut(questions=[]))
+    made = document is not None and not document.sample and question_file is None
     chosen = [
         question
-        for question in services.question_files.load(question_file)
+        for question in (
+            services.made.of(document) if made and document else services.question_files.load(question_file)
+        )
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     found = [QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]]
@@ -77,7 +80,17 @@ def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep
     return QuestionFileOut(name=name, questions=len(services.question_files.add(name, file.file.read())))
 
 
-@router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 422, 503))
+@router.post(
+    "/documents/{document_id}/questions", status_code=202, responses=error_responses(400, 403, 404, 409, 422, 503)
+)
+def make_questions(document_id: str, services: ServicesDep, caller: CallerDep, body: MakeIn | None = None) -> MakingOut:
+    """Makes questions from a book, in place of those made before; the job says how many."""
+    caller.need_open_key("make questions")
+    wanted = body or MakeIn()
+    return MakingOut(job_id=services.make_questions(document_id, wanted.count, wanted.types or ()).id)
+
+
+@router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
 def start_exam(body: ExamIn, services: ServicesDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
     unreadable = [chapter for chapter in body.weights or {} if whole_number(chapter) is None]
@@ -85,7 +98,12 @@ def start_exam(body: ExamIn, services: ServicesDep, caller: CallerDep) -> ExamOu
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="Name chapters by their numbers.")
     plan = body.plan(secrets.randbelow(2**31))
     learner = caller.learner_for(body.learner)
-    questions = services.question_files.load(body.question_file)
+    if body.document_ids is not None and body.question_file is not None:
+        raise InvalidInput("`document_ids` and `question_file` both name questions", hint="Name one of them.")
+    if body.document_ids:
+        questions = services.questions_on(body.document_ids)
+    else:
+        questions = services.question_files.load(body.question_file)
     return ExamOut.model_validate(services.study.start_exam(plan, learner, questions))
 
 

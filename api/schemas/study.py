@@ -11,14 +11,15 @@ from pydantic import Field, model_validator
 
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
-from evals.exam import MAX_QUESTIONS, ExamPlan
+from evals.exam import MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
-from evals.questions import BankQuestion
+from evals.questions import MOST_BY_DEFAULT, BankQuestion
 from evals.study import ChapterProgress, Progress
 from evals.study_store import StoredCard
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
 QuestionKind = Literal["choice", "short", "why", "code"]
+MadeType = Literal["choice", "short"]
 ChapterNumber = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -37,6 +38,7 @@ class QuestionOut(WireOut):
     id: str
     chapter: int
     type: str
+    kind: str = ""
     question: str
     question_zh: str
     choices: list[str] | None = None
@@ -56,6 +58,7 @@ class QuestionOut(WireOut):
             id=value.id,
             chapter=value.chapter,
             type=value.type,
+            kind=value.kind,
             question=value.question,
             question_zh=value.question_zh,
             choices=list(value.choices) or None,
@@ -95,12 +98,30 @@ class QuestionFilesOut(WireOut):
     files: list[str]
 
 
+class MakeIn(WireIn):
+    """Body of `POST /v1/documents/{id}/questions`."""
+
+    count: Annotated[int, Field(ge=1, le=MAX_QUESTIONS)] | None = Field(
+        default=None, description=f"what the book holds, up to {MOST_BY_DEFAULT}, if left out"
+    )
+    types: list[MadeType] | None = Field(default=None, max_length=10, description="all if left out")
+
+
+class MakingOut(WireOut):
+    """The job that makes questions."""
+
+    job_id: str
+
+
 class ExamIn(WireIn):
     """Body of `POST /v1/exams`."""
 
+    document_ids: list[Id] | None = Field(default=None, max_length=100, description="books; by default the bundled one")
     chapters: list[ChapterNumber] | None = Field(default=None, max_length=1000)
     types: list[QuestionKind] | None = Field(default=None, max_length=10)
-    count: Annotated[int, Field(ge=1, le=MAX_QUESTIONS)] = 10
+    count: Annotated[int, Field(ge=1, le=MAX_QUESTIONS)] | None = Field(
+        default=None, description=f"{USUAL_COUNT} if left out, or all where there are fewer"
+    )
     seed: Seed | None = None
     weights: dict[str, Annotated[float, Field(gt=0, le=1e6)]] | None = Field(
         default=None, max_length=1000, description="share of each chapter, by its number"

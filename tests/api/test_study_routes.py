@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from api_fakes import SAMPLE_ID, Live
+from waiting import wait_until
 
 
 def start(live: Live, **body: Any) -> dict[str, Any]:
@@ -290,3 +291,69 @@ def test_drafts_count_when_the_time_runs_out_and_the_list_shows_the_marks(live: 
     closed = live.client.get(f"/v1/exams/{exam['id']}").json()
     assert (closed["result"]["score"], closed["handed_in_at"]) == (1.0, closed["deadline"])
     assert live.client.put(draft, json={"answers": {}}).status_code == 409
+
+
+BOOK = (
+    "A warp is a group of neighbouring threads that a scheduler issues together. "
+    "The second-level cache of the chip holds 128 bytes in every line of four sectors. "
+    "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once."
+)
+
+
+def finished(live: Live, job_id: str) -> dict[str, Any]:
+    def job() -> dict[str, Any]:
+        shown: dict[str, Any] = live.client.get(f"/v1/jobs/{job_id}").json()
+        return shown
+
+    wait_until(lambda: job()["state"] in ("done", "failed", "cancelled"), "the job ended")
+    return job()
+
+
+def test_questions_are_made_from_a_book_and_go_with_it(live: Live) -> None:
+    live.shelf.put("own", BOOK, source="own.md")
+    early = live.client.post("/v1/exams", json={"document_ids": ["own"]})
+    assert (early.status_code, early.json()["error"]["type"]) == (409, "conflict")
+    reply = live.client.post("/v1/documents/own/questions", json={})
+    assert reply.status_code == 202
+    job = finished(live, reply.json()["job_id"])
+    assert (job["state"], job["kind"]) == ("done", "questions")
+    hidden = live.client.get("/v1/questions", params={"document_id": "own"}).json()["questions"]
+    shown = live.client.get("/v1/questions", params={"document_id": "own", "with_answers": True}).json()["questions"]
+    assert [q["id"] for q in hidden] == [q["id"] for q in shown] != []
+    assert all(q["answer"] is None and q["gold"] is None for q in hidden)
+    assert all(q["gold"][0]["evidence"] in BOOK and q["chapter"] == 1 for q in shown)
+    exam = start(live, document_ids=["own"], count=None)
+    assert {q["id"] for q in exam["questions"]} == {q["id"] for q in shown}
+    right = {q["id"]: q["answer"] if q["type"] == "short" else q["answer_index"] for q in shown}
+    result = live.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": right}).json()
+    assert result["score"] == result["max_score"]
+    assert all(mark["passage"]["document_id"] == "own" for mark in result["marks"])
+    assert live.client.delete("/v1/documents/own").status_code == 204
+    assert live.client.get("/v1/questions", params={"document_id": "own"}).status_code == 404
+    live.shelf.put("own", BOOK, source="own.md")
+    assert live.client.get("/v1/questions", params={"document_id": "own"}).json()["questions"] == []
+
+
+def test_a_book_too_thin_for_questions_says_so_in_its_job(live: Live) -> None:
+    live.shelf.put("thin", "See above.", source="thin.md")
+    job = finished(live, live.client.post("/v1/documents/thin/questions").json()["job_id"])
+    assert (job["state"], "no sentence" in job["message"]) == ("done", True)
+
+
+@pytest.mark.parametrize(
+    ("book", "body", "status"),
+    [("none", {}, 404), (SAMPLE_ID, {}, 409), (SAMPLE_ID, {"count": 0}, 422), (SAMPLE_ID, {"types": ["why"]}, 422)],
+)
+def test_questions_that_cannot_be_made_are_refused_in_words(
+    shared: Live, book: str, body: dict[str, Any], status: int
+) -> None:
+    reply = shared.client.post(f"/v1/documents/{book}/questions", json=body)
+    assert reply.status_code == status
+    assert reply.json()["error"]["message"]
+
+
+def test_an_exam_names_a_book_or_a_file_not_both(shared: Live) -> None:
+    reply = shared.client.post("/v1/exams", json={"document_ids": [SAMPLE_ID], "question_file": "x.jsonl"})
+    assert reply.status_code == 400
+    assert shared.client.post("/v1/exams", json={"document_ids": ["none"]}).status_code == 404
+    assert shared.client.post("/v1/exams", json={"document_ids": [SAMPLE_ID]}).status_code == 201

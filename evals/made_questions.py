@@ -1,0 +1,238 @@
+"""Questions made from any book, without a language model, each checked against the book itself.
+
+A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
+sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
+stands beside it. Wrong options are other terms, names or numbers of the same class from other sections of the book;
+how many of them are longer or shorter than the right one is drawn by lot, and so is its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from evals.question_drafts import Draft, Drafts, Option, draft_questions
+from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
+from indexes.errors import Cancelled
+from indexes.types import Filters, StoredNode
+from indexes.words import terms_of
+from rag.engine import AnswerEngine
+from rag.generators.encoder import EncoderAnswerer
+from rag.generators.protocol import GenerationRequest
+from rag.tuning.synthesis import QuestionsSeen
+from rag.types import Passage
+
+MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
+"""The types that can be made without a language model."""
+MOST_ALIKE = 0.72
+"""A wrong option nearer to the right one than this (cosine) may mean the same."""
+MOST_PER_ANSWER = 2
+BESIDE_SHARE = 0.5
+"""A sentence read as well as this share of the best one must not hold a wrong option."""
+_ORDER = ("definition", "name", "number", "term")
+_SCREENED_PASSAGES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MakingProgress:
+    """`done` questions of `total` are made; `tried` drafts were checked for them."""
+
+    done: int
+    total: int
+    tried: int
+
+
+def make_questions(
+    engine: AnswerEngine,
+    document_id: str,
+    *,
+    count: int | None = None,
+    types: Sequence[str] = (),
+    progress: Callable[[MakingProgress], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[BankQuestion, ...]:
+    """Questions from a book in reading order: at most `count`, or what the book holds up to `MOST_BY_DEFAULT`.
+
+    The same book gives the same questions. A book too thin gives fewer, or none.
+
+    Args:
+        types: of `MADE_TYPES`; empty takes all.
+
+    Raises:
+        NotFound: no such book.
+        Cancelled: `cancelled` became true.
+    """
+    nodes = engine.library.nodes_of(document_id)
+    wanted = count if count is not None else MOST_BY_DEFAULT
+    drafts = draft_questions(nodes)
+    maker = _Maker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
+    kept: list[tuple[StoredNode, BankQuestion]] = []
+    for tried, draft in enumerate(_spread(drafts.drafts), 1):
+        if cancelled():
+            raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
+        if len(kept) == wanted:
+            break
+        question = maker.question(draft)
+        if question is not None:
+            kept.append((draft.statement.node, question))
+        progress(MakingProgress(len(kept), wanted, tried))
+    kept.sort(key=lambda item: item[0].ordinal)
+    return tuple(question for _, question in kept)
+
+
+def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """The drafts in turns of chapters and, within a chapter, of kinds, so that any number of them covers the book."""
+    chapters: dict[int, dict[str, list[Draft]]] = defaultdict(lambda: {kind: [] for kind in _ORDER})
+    for draft in drafts:
+        chapters[draft.statement.node.chapter][draft.kind].append(draft)
+    lots = random.Random(len(drafts))
+    turns: dict[int, Iterator[Draft]] = {}
+    for chapter in sorted(chapters):
+        for waiting in chapters[chapter].values():
+            lots.shuffle(waiting)
+        turns[chapter] = _in_turns(chapters[chapter])
+    while turns:
+        for chapter in sorted(turns):
+            following = next(turns[chapter], None)
+            if following is None:
+                del turns[chapter]
+            else:
+                yield following
+
+
+def _in_turns(kinds: dict[str, list[Draft]]) -> Iterator[Draft]:
+    while any(kinds.values()):
+        for waiting in kinds.values():
+            if waiting:
+                yield waiting.pop()
+
+
+class _Maker:
+    """Checks drafts of one book, and gives them options."""
+
+    def __init__(self, engine: AnswerEngine, document_id: str, drafts: Drafts, types: frozenset[str]) -> None:
+        self._engine = engine
+        self._encoder = EncoderAnswerer(engine.library.embed, "")
+        self._document_id = document_id
+        self._types = types
+        self._pool: dict[str, list[Option]] = defaultdict(list)
+        for option in drafts.pool:
+            self._pool[option.options].append(option)
+        self._seen = QuestionsSeen()
+        self._quotes: set[str] = set()
+        self._answers: Counter[str] = Counter()
+
+    def question(self, draft: Draft) -> BankQuestion | None:
+        """The draft as a question, None if it does not hold."""
+        answer = draft.answer.lower()
+        if draft.statement.quote in self._quotes or self._answers[answer] >= MOST_PER_ANSWER:
+            return None
+        lots = random.Random(f"{self._document_id}:{draft.question}")
+        choices = draw_options(draft.answer, self._wrong(draft), lots) if "choice" in self._types else ()
+        if not choices and "short" not in self._types:
+            return None
+        passages = self._passages(draft)
+        if not passages or not self._is_read(draft, passages, choices):
+            return None
+        if choices and not self._is_chosen(draft, choices, passages):
+            return None
+        if not self._seen.add(f"{draft.question} {draft.answer}"):
+            return None
+        self._quotes.add(draft.statement.quote)
+        self._answers[answer] += 1
+        return _question(draft, choices, self._document_id)
+
+    def _passages(self, draft: Draft) -> tuple[Passage, ...]:
+        """What the question finds; empty unless its own passage comes first."""
+        filters = Filters(document_ids=(self._document_id,))
+        found = self._engine.search(draft.question, _SCREENED_PASSAGES, filters)
+        first = bool(found) and found[0].node_id == draft.statement.node.node_id
+        return found if first and draft.statement.quote in found[0].text else ()
+
+    def _is_read(self, draft: Draft, passages: Sequence[Passage], choices: Sequence[str]) -> bool:
+        """Whether the reader finds the draft's sentence, and no wrong option in one that it likes nearly as well."""
+        read = self._engine.reader.read(draft.question, passages)
+        quote = draft.statement.quote
+        if not read or not (read[0].unit.text in quote or quote in read[0].unit.text):
+            return False
+        near = [item.unit.text for item in read[1:] if item.score >= BESIDE_SHARE * read[0].score]
+        wrong = [choice for choice in choices if choice != draft.answer]
+        return not any(_holds(text, choice) for text in near for choice in wrong)
+
+    def _is_chosen(self, draft: Draft, choices: Sequence[str], passages: Sequence[Passage]) -> bool:
+        """Whether the encoder prefers the right option."""
+        request = GenerationRequest(draft.question, "rag", tuple(passages))
+        scores = self._encoder.score_choices(request, tuple(choices)).scores
+        return choices[scores.index(max(scores))] == draft.answer
+
+    def _wrong(self, draft: Draft) -> list[str]:
+        """Answers of the draft's class that are wrong: from other sections, with other words, not of like meaning."""
+        if not draft.options:
+            return []
+        section = draft.statement.node.heading_path
+        taken = terms_of(f"{draft.question} {draft.answer}").pieces
+        answer = draft.answer.lower()
+        number = draft.kind == "number"
+        found = []
+        for option in self._pool[draft.options]:
+            if section in option.sections or option.text.lower() == answer:
+                continue
+            if number or not (terms_of(option.text).pieces & taken):
+                found.append(option.text)
+        if len(found) < NUM_CHOICES - 1 or number:
+            return found
+        vectors = self._engine.library.embed([draft.answer, *found])
+        near = vectors[1:] @ vectors[0]
+        return [text for text, cosine in zip(found, near.tolist(), strict=True) if cosine < MOST_ALIKE]
+
+
+def draw_options(answer: str, wrong: Sequence[str], lots: random.Random) -> tuple[str, ...]:
+    """The answer among three wrong ones, in a drawn order; empty where they are too few.
+
+    How many are shorter (numbers: smaller) than the answer is drawn too, so that its size says nothing.
+    """
+    shuffled = list(dict.fromkeys(wrong))
+    lots.shuffle(shuffled)
+    size = _size(answer)
+    fewer = sorted((text for text in shuffled if _size(text) < size), key=lambda text: size - _size(text))
+    more = sorted((text for text in shuffled if _size(text) > size), key=lambda text: _size(text) - size)
+    for place in lots.sample(range(NUM_CHOICES), NUM_CHOICES):
+        if len(fewer) >= place and len(more) >= NUM_CHOICES - 1 - place:
+            options = [answer, *fewer[:place], *more[: NUM_CHOICES - 1 - place]]
+            lots.shuffle(options)
+            return tuple(options)
+    return ()
+
+
+def _size(text: str) -> float:
+    """What options are matched by: the value of a number, else the length."""
+    number = re.match(r"[\d,.\u202f]+", text)
+    return float(re.sub(r"[,\u202f]", "", number[0].rstrip("."))) if number else float(len(text))
+
+
+def _holds(text: str, option: str) -> bool:
+    return re.search(rf"(?<![\w]){re.escape(option)}(?![\w])", text, re.IGNORECASE) is not None
+
+
+def _question(draft: Draft, choices: Sequence[str], document_id: str) -> BankQuestion:
+    node = draft.statement.node
+    digest = hashlib.sha256(f"{document_id}\n{draft.question}".encode()).hexdigest()[:16]
+    heading = node.heading_path[-1] if node.heading_path else ""
+    return BankQuestion(
+        id=f"made-{digest}",
+        chapter=node.chapter,
+        type="choice" if choices else "short",
+        question=draft.question,
+        choices=tuple(choices),
+        answer_index=choices.index(draft.answer) if choices else None,
+        answer=draft.answer,
+        key_facts=("|".join(dict.fromkeys((draft.answer, *draft.accepted))),),
+        gold=(Gold(file=node.title or document_id, heading=heading, evidence=draft.statement.quote),),
+        section=f"{node.heading_path[0] if node.heading_path else node.title}#{heading}",
+        kind=draft.kind,
+        book=document_id,
+    )

@@ -1,0 +1,660 @@
+"""Drafts of questions by rule, from a book's own sentences, without a language model.
+
+Four kinds: a definition ('Which term means …?', 'What does SM stand for?'), a key term left out of a sentence, a number
+left out before its unit, and the name of code that a sentence or table describes ('Which function …?'). Only a sentence
+that can be read alone is asked about. Whether the book answers a draft, and in one way only, is checked by
+`evals/made_questions.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from indexes.sentences import SpanKind, fence_after, split_spans
+from indexes.types import StoredNode
+from indexes.words import STOP_WORDS, count_words, is_chinese, is_identifier, terms_of
+from rag.wording import load_glossary
+
+MadeKind: TypeAlias = Literal["definition", "term", "number", "name"]
+BLANK = "____"
+
+_WORDS = (7, 38)
+"""Fewest and most words of a sentence that is asked about."""
+_PREDICATE_WORDS = (4, 28)
+_TERM_WORDS = 4
+_LEAST_LEFT = 5
+"""Content words that must stay when a term is left out."""
+
+_MARKS = re.compile(r"(?<![\w*`])(\*{1,3})(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
+_EMPHASIS = re.compile(r"(?<![\w*`])(\*{1,3})(?=\S)([^*`\n]{2,40}?)(?<=\S)\1(?![\w*])")
+_CODE = re.compile(r"(?<!`)`([^`\n]{2,60})`(?!`)")
+_NAME = re.compile(r"(?:@|--?)?[A-Za-z_][\w.:\-]*(?:\(\))?")
+_BEGINS_BADLY = re.compile(
+    r"(?:this|that|these|those|it|its|they|their|them|he|she|such|here|there|hence|thus|therefore|however|so|and|but|or"
+    r"|nor|also|then|now|next|finally|first|firstly|second|secondly|third|thirdly|lastly|note|notice|similarly"
+    r"|otherwise|instead|moreover|furthermore|additionally|besides|likewise|conversely|consequently|accordingly"
+    r"|nevertheless|nonetheless|meanwhile|again|still|yet|both|either|neither|another|others?|one|same|none|what|which"
+    r"|who|how|why|where|because|see|let|suppose|assume|consider|try|remember|recall|imagine|say|we|our|i|my|you|your"
+    r"|although|though|more|less|like|no|not|only|just|even|add|change|run|compile|make|open|copy|download|go|click"
+    r"|check|edit|modify|look|start|begin|create|replace|implement|install|figure|table|listing|example|exercise"
+    r"|solution|answer|question|hint|warning|tip|todo|step|part|in fact|in practice|in general|in principle|in addition"
+    r"|in other words|in particular|in that|in turn|in contrast|on the other|for now|of course|after that|as a|as an"
+    r"|as with|as in|as noted|as of|at first|at last|if not|if so|likely|probably|maybe|perhaps|unfortunately|luckily"
+    r"|interestingly|clearly|obviously|basically|essentially|generally|familiari[sz]e|verify|observe|determine)\b",
+    re.IGNORECASE,
+)
+_BEGINS_DANGLING = re.compile(
+    r"(?:the|an?|each|every)\s+(?:[a-z\-]+\s+)?(?:first|second|third|last|next|latter|former|above|following|previous|"
+    r"same|other|rest|result|results|output|code|listing|figure|table|example|exercise|solution|program|function|functions|"
+    r"method|methods|argument|arguments|parameter|parameters|value|values|variable|variables|command|script|file|files|"
+    r"call|calls|loop|step|steps|line|lines|option|options|approach|idea|goal|purpose|reason|problem|difference|"
+    r"advantage|advantages|disadvantage|point|way|case|cases|thing|number|name|names|type|types|size|right|left|plot|"
+    r"picture|image|diagram|graph|answer|question|task|page|text|author|authors|user|users|default|callback|callbacks|"
+    r"object|objects|class|structure|field|fields|string|list|array|arrays|data|buffer|buffers|process|system|"
+    r"operation|operations|algorithm|implementation|version|library|package|tool|document|guide|course|tutorial|"
+    r"main|key|most|best|simplest|easiest|only|total|final|initial|original|new|current|corresponding|resulting|"
+    r"returned|given|actual|whole|entire|full|complete|copy|sum|index|pointer|handle|message|error|time|cost)\b"
+    r"(?! of\b)",
+    re.IGNORECASE,
+)
+_POINTS_ELSEWHERE = re.compile(
+    r"\b(?:this|these|those|above|below|following|previous(?:ly)?|earlier|here|we|our|us|i|my|me|let's|figure|fig|table|"
+    r"listing|exercises?|episodes?|lessons?|chapters?|sections?|course|tutorial|slides?|see|former|latter|respectively|"
+    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|e\.g|i\.e|etc|example|instance|suppose|assume|"
+    r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
+    r"at present|presently|soon|recent(?:ly)?|new|page|pages|documentation|guide|link|links|website|click)\b"
+    r"|\bas follows\b|https?:|www\.",
+    re.IGNORECASE,
+)
+_PRONOUN = re.compile(r"\b(?:it|they|them|their|such|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
+_FIRST_CLAUSE_WORDS = 4
+"""A pronoun after this many words most likely refers to the sentence's own subject."""
+_NOUN_PHRASE = re.compile(
+    r"\b(?:the|an?|each|every|of|in|on|by|per|between|with|into|from|for)\s+(?P<phrase>[A-Za-z][A-Za-z\-]+(?:\s[A-Za-z][A-Za-z\-]+){0,2}?)"
+    r"(?=[,.;:)]|\s(?:is|are|was|were|of|in|on|to|and|or|that|which|can|cannot|may|must|will|should|for|by|with|from|has|have)\b)"
+)
+_WORD = re.compile(r"(?<![\w`/.])[A-Za-z][A-Za-z\-+]*(?![\w`/(]|\.\w)")
+_BEFORE_NOUN = frozenset("the a an each every of in by per between with from for on into".split())
+_BEFORE_VERB = frozenset("to can will not may must should we you they".split())
+_NAMED = 3
+"""What makes a noun phrase a term: that it is emphasised, defined, spelt out, a heading, or used so many times."""
+_MOST_NODES = 0.15
+"""A term in more of a book's nodes than this is what the book is about; to leave it out asks nothing."""
+_FINITE = re.compile(
+    r"\b(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|uses?|contains?|"
+    r"holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|means?|maps?|stores?|shares?|"
+    r"reads?|writes?|accesses|access|launches|performs?|creates?|enables?|specifies|refers?|represents?|copies|"
+    r"allocates?|synchronizes?|waits?|becomes?|depends?|works?|handles?|sets?|gets?|calls?|compiles?|loads?|moves?|"
+    r"helps?|prevents?|ensures?|guarantees?|reduces?|increases?|improves?|hides?|limits?|defines?|describes?|measures?)\b"
+)
+_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|\?|!|://|\b\w+/\w+/\w+")
+_GENERIC = frozenset(
+    """argument arguments parameter parameters value values result results goal goals purpose idea reason problem
+    problems difference differences advantage advantages default example examples way ways step steps case cases
+    thing things part parts one ones first second third next last number numbers name names type types size
+    sizes output input code codes program programs main only key point points solution solutions question
+    questions answer answers note approach feature features option options fact rule rules method methods issue
+    issues choice exercise task tasks aim objective reader user users people person version versions line lines
+    file files text time times list end start beginning lot kind kinds set sets something everything anything
+    nothing what which use uses there here work section chapter page author book lesson course tutorial guide
+    details detail information documentation support requirement requirements limitation limitations exception
+    exceptions benefit benefits drawback important good bad better best useful possible necessary available
+    different same other new old more less most not must always never any all warning tip hint yes no true false
+    none and or but if then else do don't very also both each every some many few often usually just even slow
+    fast high low total""".split()
+)
+_TITLE_IDLE = re.compile(
+    r"\b(?:introduction|overview|summary|outline|exercises?|solutions?|examples?|notes?|conclusions?|background|"
+    r"contents|preface|prerequisites|objectives?|questions?|key ?points?|usage|description|remarks?|resources?|"
+    r"references?|demos?|tasks?|hints?|challenge|faq|appendix|see also|getting started|other|miscellaneous|terms|"
+    r"glossary|frequently|what|how|why|when|which|is|are|do|does|can|using|about)\b",
+    re.IGNORECASE,
+)
+_DEFINED = re.compile(
+    r"(?:(?P<article>An?|The)\s+)?(?P<term>[A-Za-z][\w\-+/ ]{1,40}?)(?:\s+\((?P<short>[A-Z][A-Za-z]{1,7})\))?"
+    r"\s+(?P<verb>is|are|means|refers to|denotes)\s+(?P<what>(?:an?|the|any|all|one|two)\b\s*.+?)\.?$"
+)
+_CALLED = re.compile(
+    r"(?P<what>.{12,140}?),?\s+(?P<verb>is|are)\s+(?:often |usually |commonly |also )?"
+    r"(?:called|known as|termed|referred to as)\s+(?:an?\s+|the\s+)?(?P<term>[\w\-+/ ]{3,40}?)\.$"
+)
+_ENTRY = re.compile(
+    r"(?P<term>`[^`\n]{2,60}`|\*\*[^*\n]{2,50}\*\*|\*[^*\n]{2,50}\*|[A-Z][\w\-+/ ]{2,40}?)(?:\s+\([^()]{1,30}\))?"
+    r"\s*(?::|\s[-–—]{1,3}\s)\s*(?P<what>[^\s].{15,260})$",
+    re.DOTALL,
+)
+_EXPANDED = re.compile(r"\b(?P<long>[A-Z]?[A-Za-z]+(?:[\s\-][A-Za-z]+){1,5})\s+\((?P<short>[A-Z]{2,6})s?\)")
+_UNITS = (
+    r"threads?|bytes?|bits?|[kKMGT]i?B/s|[kKMGT]i?B|[kMGT]bit/s|(?:clock )?cycles|warps?|[nmµu]?s|%|percent|[kMG]Hz|"
+    r"[MGT]FLOPS?(?:/s)?|W|watts?|nm|dimensional|billion|million|(?:multi)?processors|compute units|work-items|"
+    r"(?!exercises|chapters|sections|parts|steps|examples|lines|versions|years|weeks|days|hours|people|students|files|"
+    r"ways|times|is|has|was|as|this|its|us)[a-z]{2,}[a-rt-z]s"
+)
+_NUMBER = re.compile(
+    r"(?<![\w.\-/:])(?P<number>\d{1,3}(?:[,\u202f]\d{3})+|\d+(?:\.\d+)?)"
+    rf"(?P<gap>\s|-|\u00a0|\u202f)?(?P<unit>{_UNITS})(?![\w/])"
+)
+_USED_FOR = re.compile(
+    r"To (?P<aim>[a-z][^,`]{8,110}), (?:you can |one can |you should |you may |simply |just )?use (?:the )?"
+    r"(?P<name>`[^`]{2,50}`)(?P<noun> [a-z]+(?: [a-z]+)?)?(?:\.|:|$)"
+)
+_SUBJECT = re.compile(
+    r"(?:The )?(?P<name>`[^`\n]{2,60}`)(?P<noun>(?: [a-z]+){0,3}?)\s+"
+    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+s)\s.+?)\.?$",
+    re.DOTALL,
+)
+_NOUNS = frozenset(
+    """function method attribute macro decorator call variable keyword directive clause qualifier flag option command
+    tool type class module header library property argument parameter specifier modifier routine construct
+    pragma api constant field register instruction intrinsic operator compiler debugger profiler package
+    namespace structure struct extension statement object array""".split()
+)
+_VERB_AFTER = re.compile(
+    r"\s+(?P<rest>(?:is|can|cannot|will|must|may|has|does|allows|provides|returns|uses|contains|holds|runs|executes|consists|"
+    r"supports|requires|needs|makes|takes|gives|means|maps|stores|shares|reads|writes|launches|performs|creates|enables|"
+    r"specifies|refers|represents|copies|allocates|synchronizes|waits|becomes|depends|works|handles|sets|helps|prevents|"
+    r"ensures|guarantees|reduces|increases|improves|hides|limits|defines|describes|measures)\s)"
+)
+_NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits arguments values functions types ones".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence, list item or table row that can be read alone.
+
+    Attributes:
+        quote: verbatim in its node's text.
+        text: without emphasis, white space levelled.
+        topic: the heading that says what it is about, "" where none does.
+    """
+
+    node: StoredNode
+    quote: str
+    text: str
+    kind: SpanKind
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A question that is not checked yet.
+
+    Attributes:
+        answer: a term, a name, a number with its unit.
+        accepted: other wordings of the answer.
+        options: what wrong options are drawn from: other answers of this class.
+    """
+
+    kind: MadeKind
+    question: str
+    answer: str
+    statement: Statement
+    options: str
+    accepted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An answer that a book could give, by class, and the sections it stands in."""
+
+    text: str
+    options: str
+    sections: frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The drafts of a book in reading order, and what wrong options are drawn from."""
+
+    drafts: tuple[Draft, ...]
+    pool: tuple[Option, ...]
+
+
+def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
+    """All drafts of a book's nodes, in reading order."""
+    statements = list(_statements(nodes))
+    terms = _key_terms(nodes, statements)
+    names = _names(nodes)
+    sections = _sections_of(nodes, [*terms, *names])
+    by_lower = {term.lower(): term for term in terms}
+    drafts: list[Draft] = []
+    for statement in statements:
+        drafts.extend(_expansions(statement))
+        drafts.extend(_definitions(statement))
+        drafts.extend(_described_names(statement))
+        drafts.extend(_numbers(statement))
+        drafts.extend(_left_out(statement, by_lower))
+    pool: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
+    for text in terms:
+        pool[(text, term_class(text))] |= sections[text.lower()]
+    for text in names:
+        pool[(text, name_class(text))] |= sections[text.lower()]
+    for node in nodes:
+        for match in _NUMBER.finditer(_bare(node.text)):
+            pool[(_number_text(match), f"number {_unit(match)}")].add(node.heading_path)
+    options = tuple(Option(text, group, frozenset(where)) for (text, group), where in pool.items())
+    return Drafts(tuple(drafts), options)
+
+
+# --- statements
+
+
+def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
+    fence = ""
+    path: tuple[str, ...] = ()
+    for node in nodes:
+        if node.heading_path != path:
+            fence, path = "", node.heading_path
+        before = f"{fence}\n" if fence else ""
+        text = before + node.text
+        fence = fence_after(node.text, fence)
+        if is_chinese(node.text):
+            continue
+        topic = _topic(node.heading_path)
+        for span in split_spans(text):
+            if span.kind in ("sentence", "item"):
+                quote = text[span.start : span.end]
+                yield Statement(node, quote, _plain(quote), span.kind, topic)
+            elif span.kind == "table":
+                for row in text[span.start : span.end].splitlines():
+                    cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
+                    if len(cells) == 2 and all(cells):
+                        yield Statement(node, row.strip(), f"{_plain(cells[0])}: {_plain(cells[1])}", "table", topic)
+
+
+def _plain(text: str) -> str:
+    return " ".join(_MARKS.sub(r"\2", text).split())
+
+
+def _bare(text: str) -> str:
+    """A text without its listings, formulas and code spans."""
+    kept = [text[span.start : span.end] for span in split_spans(text) if span.kind in ("sentence", "item", "table")]
+    return _CODE.sub(" ", " ".join(kept))
+
+
+def _topic(path: Sequence[str]) -> str:
+    """The last heading that names a subject."""
+    for heading in reversed(path):
+        plain = _plain(heading).strip(" :.")
+        if 1 <= len(plain.split()) <= 7 and not _TITLE_IDLE.search(plain) and not re.search(r"[?!:\d]", plain):
+            return plain
+    return ""
+
+
+def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
+    """Whether a sentence is whole and refers to nothing outside itself."""
+    low, high = _WORDS
+    if not low <= count_words(text) <= high or (kind == "sentence" and not text.endswith((".", ".)", '."'))):
+        return False
+    if text.endswith((":", ";", ",", "…")) or ", so " in text:
+        return False
+    if not (text[0].isupper() or text[0] == "`") or _BAD_CHARACTERS.search(_CODE.sub("x", text)):
+        return False
+    if any(text.count(left) != text.count(right) for left, right in ("()", "[]")) or text.count("`") % 2:
+        return False
+    if text.count('"') % 2 or _BEGINS_BADLY.match(text) or _BEGINS_DANGLING.match(text):
+        return False
+    if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)) or not _FINITE.search(text):
+        return False
+    pronoun = _PRONOUN.search(text)
+    return pronoun is None or count_words(text[: pronoun.start()]) > _FIRST_CLAUSE_WORDS
+
+
+# --- terms and names of a book
+
+
+def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> list[str]:
+    """Technical terms, as the book writes them: noun phrases that it uses several times, but not everywhere."""
+    found: Counter[str] = Counter()
+    for statement in statements:
+        for match in _EMPHASIS.finditer(statement.quote):
+            found[match[2]] += _NAMED
+        for match in _EXPANDED.finditer(statement.text):
+            found[match["long"]] += _NAMED
+        defined = _DEFINED.match(statement.text)
+        if defined is not None and (defined["article"] or "") != "The":
+            found[defined["term"]] += _NAMED
+        for match in _NOUN_PHRASE.finditer(statement.text):
+            found[match["phrase"].lower()] += 1 if " " in match["phrase"] else 0
+    for path in {node.heading_path for node in nodes}:
+        found[_plain(path[-1]) if path else ""] += _NAMED
+    for english in _subject_terms():
+        found[english] += _NAMED
+    wanted = {term.strip(" .:,;").lower() for term, count in found.items() if count >= _NAMED}
+    uses = _uses([_bare(node.text) for node in nodes], {term for term in wanted if _is_term(term)})
+    kept: dict[str, str] = {}
+    for term, use in sorted(uses.items()):
+        if use.count >= 2 and use.nodes <= _MOST_NODES * len(nodes) and use.as_noun > use.as_verb:
+            kept.setdefault(_singular(term), use.written.most_common(1)[0][0])
+    return list(kept.values())
+
+
+@dataclass(slots=True)
+class _Use:
+    """How a book uses a term: how often, in how many nodes, after which words, and how it writes it."""
+
+    count: int = 0
+    nodes: int = 0
+    as_noun: int = 0
+    as_verb: int = 0
+    written: Counter[str] = field(default_factory=Counter)
+
+
+def _uses(texts: Sequence[str], wanted: set[str]) -> dict[str, _Use]:
+    found: dict[str, _Use] = defaultdict(_Use)
+    for text in texts:
+        here = set()
+        for start, end, before in _word_runs(text):
+            term = text[start:end].lower()
+            if term in wanted:
+                use = found[term]
+                use.count += 1
+                use.written[text[start:end]] += 1
+                use.as_noun += before in _BEFORE_NOUN
+                use.as_verb += before in _BEFORE_VERB
+                here.add(term)
+        for term in here:
+            found[term].nodes += 1
+    return found
+
+
+def _word_runs(text: str) -> Iterator[tuple[int, int, str]]:
+    """Start and end of every run of up to `_TERM_WORDS` words with single spaces between, and the word before it."""
+    words = [match.span() for match in _WORD.finditer(text)]
+    for first, (start, end) in enumerate(words):
+        before = text[slice(*words[first - 1])].lower() if first and words[first - 1][1] + 1 == start else ""
+        yield start, end, before
+        for last in range(first + 1, min(first + _TERM_WORDS, len(words))):
+            if words[last][0] != words[last - 1][1] + 1 or not text[words[last][0] - 1].isspace():
+                break
+            yield start, words[last][1], before
+
+
+@lru_cache(maxsize=1)
+def _subject_terms() -> tuple[str, ...]:
+    """Terms of the subject, in English, that the glossary knows."""
+    known = {rendering.best.lower() for rendering in load_glossary().values() if rendering.technical and rendering.best}
+    return tuple(sorted(known))
+
+
+def _is_term(term: str) -> bool:
+    words = term.split()
+    if not 1 <= len(words) <= _TERM_WORDS or not re.fullmatch(r"[A-Za-z][A-Za-z\-+/ ]{2,40}", term):
+        return False
+    if len(words) == 1 and (len(term) < 4 or is_identifier(term)):
+        return False
+    plain = [word.lower() for word in words]
+    if any(word in STOP_WORDS or word in _GENERIC for word in plain):
+        return False
+    return not _TITLE_IDLE.search(term) and not (len(words) == 1 and plain[0].endswith(("ing", "ly", "ed")))
+
+
+def _singular(term: str) -> str:
+    return term.lower().removesuffix("s")
+
+
+def _names(nodes: Sequence[StoredNode]) -> list[str]:
+    """Names of code in code spans, outside listings."""
+    found: dict[str, None] = {}
+    for node in nodes:
+        for span in split_spans(node.text):
+            if span.kind in ("sentence", "item", "table"):
+                for match in _CODE.finditer(node.text[span.start : span.end]):
+                    if _is_name(match[1]):
+                        found.setdefault(match[1])
+    return list(found)
+
+
+def _is_name(text: str) -> bool:
+    return bool(_NAME.fullmatch(text)) and len(text) >= 4 and (is_identifier(text) or text[0] in "@-")
+
+
+def term_class(term: str) -> str:
+    """Terms of one class can stand in one another's place: number, words, capitals."""
+    words = term.split()
+    plural = "s" if words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is")) else ""
+    capital = "C" if term[0].isupper() else "c"
+    return f"term {capital}{min(len(words), 2)}{plural}"
+
+
+def name_class(name: str) -> str:
+    """Names of one class look alike: their prefix or module, and what kind of name they are."""
+    bare = name.removesuffix("()").lstrip("@-")
+    module, dot, last = bare.rpartition("::" if "::" in bare else ".")
+    if dot:
+        prefix = module
+    elif (match := re.match(r"_*[a-z]+(?=[A-Z_])|_*[A-Z]+(?=_)", last)) is not None:
+        prefix = match[0]
+    else:
+        prefix = ""
+    style = "CAPS" if last.isupper() else "snake" if "_" in last.strip("_") else "camel"
+    return f"name {name[0] if name[0] in '@-' else ''}{prefix} {style} {name_noun(name)}"
+
+
+def name_noun(name: str) -> str:
+    """What a name is by its form."""
+    if name.endswith("()"):
+        return "function"
+    if name.startswith("@"):
+        return "decorator"
+    if name.startswith("-"):
+        return "option"
+    if name.endswith("_t"):
+        return "type"
+    return "name"
+
+
+def _sections_of(nodes: Sequence[StoredNode], texts: Sequence[str]) -> dict[str, set[tuple[str, ...]]]:
+    """The sections that each text stands in, by its lower case."""
+    whole: dict[tuple[str, ...], str] = defaultdict(str)
+    for node in nodes:
+        whole[node.heading_path] += f" {' '.join(node.heading_path)} {_plain(node.text)}".lower()
+    found: dict[str, set[tuple[str, ...]]] = {text.lower(): set() for text in texts}
+    for path, text in whole.items():
+        for wanted in found:
+            if wanted in text:
+                found[wanted].add(path)
+    return found
+
+
+# --- the kinds
+
+
+def _expansions(statement: Statement) -> Iterator[Draft]:
+    """'What does SM stand for?'"""
+    for match in _EXPANDED.finditer(statement.text):
+        short = match["short"]
+        words = re.split(r"[\s\-]", match["long"])
+        for first in range(len(words)):
+            tail = words[first:]
+            initials = "".join(word[0] for word in tail).upper()
+            content = "".join(word[0] for word in tail if word.lower() not in STOP_WORDS).upper()
+            if short in (initials, content) and len(tail) > 1 and tail[0].lower() not in STOP_WORDS:
+                start = len(match["long"]) - len(" ".join(tail))
+                long = match["long"][start:]
+                yield Draft("definition", f"What does {short} stand for?", long, statement, "", (long.lower(),))
+                break
+
+
+def _definitions(statement: Statement) -> Iterator[Draft]:
+    text = statement.text
+    called = _CALLED.match(text) if _reads_alone(text, statement.kind) else None
+    if called is not None and _is_term(called["term"]):
+        what = _in_sentence(called["what"])
+        if _fits(what, called["term"]):
+            question = f"What {called['verb']} {what} called?"
+            yield Draft("definition", question, called["term"], statement, term_class(called["term"]))
+        return
+    defined = _DEFINED.match(text) if _reads_alone(text, statement.kind) else None
+    if defined is not None and _is_term(defined["term"]) and _fits(defined["what"], defined["term"]):
+        term, article = defined["term"], defined["article"]
+        if article == "The" and len(term.split()) == 1:
+            return
+        answer = term if article or not term[1:].islower() else _uncapital(term)
+        accepted = (defined["short"],) if defined["short"] else ()
+        question = f"Which term means “{defined['what'].rstrip('.')}”?"
+        yield Draft("definition", question, answer, statement, term_class(answer), accepted)
+        return
+    entry = _ENTRY.match(text) if statement.kind == "item" else None
+    if entry is not None and not entry["term"].startswith("`"):
+        term = entry["term"].strip("* ")
+        what = entry["what"].strip().rstrip(".")
+        bold = statement.quote.lstrip().startswith("*")
+        if bold and _is_term(term) and _fits(what, term) and _describes(what):
+            yield Draft("definition", f"Which term is described by “{what}”?", term, statement, term_class(term))
+
+
+def _described_names(statement: Statement) -> Iterator[Draft]:
+    text = statement.text
+    used = _USED_FOR.match(text)
+    if used is not None and _is_name(used["name"].strip("`")):
+        name = used["name"].strip("`")
+        noun = _noun(used["noun"], name)
+        aim = used["aim"]
+        if not _POINTS_ELSEWHERE.search(aim) and not _PRONOUN.search(aim):
+            yield Draft("name", f"Which {noun} is used to {aim}?", name, statement, name_class(name), _called(name))
+            return
+    subject = _SUBJECT.match(text) if _reads_alone(text, statement.kind) else None
+    if subject is not None and _is_name(subject["name"].strip("`")):
+        name, verb = subject["name"].strip("`"), subject["verb"]
+        words = subject["noun"].split()
+        if (not words or words[-1] in _NOUNS) and verb not in _NOT_A_VERB:
+            rest = subject["rest"]
+            if _fits(rest, name):
+                question = f"Which {_noun(subject['noun'], name)} {rest}?"
+                yield Draft("name", question, name, statement, name_class(name), _called(name))
+                return
+    entry = _ENTRY.match(text) if statement.kind in ("item", "table") else None
+    if entry is not None and entry["term"].startswith("`"):
+        name, what = entry["term"].strip("`"), entry["what"].strip().rstrip(".")
+        if _is_name(name) and _fits(what, name) and _describes(what):
+            question = f"Which {_noun('', name)} is described by “{what}”?"
+            yield Draft("name", question, name, statement, name_class(name), _called(name))
+
+
+def _numbers(statement: Statement) -> Iterator[Draft]:
+    if not _reads_alone(statement.text, statement.kind):
+        return
+    matches = [m for m in _NUMBER.finditer(statement.text) if m["number"] not in ("0", "1")]
+    if len(matches) != 1 or len(re.findall(r"\d+", _CODE.sub("", statement.text))) > 2:
+        return
+    (match,) = matches
+    text = statement.text
+    left = f"{text[: match.start('number')]}{BLANK}{text[match.end('number') :]}"
+    answer = _number_text(match)
+    if text.count(match["number"]) == 1:
+        question = _with_topic("Fill in the number", statement, left, answer)
+        yield Draft("number", question, answer, statement, f"number {_unit(match)}", (match["number"],))
+
+
+def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
+    """A key term, or the only name of code, left out of a sentence."""
+    text = statement.text
+    if not _reads_alone(text, statement.kind):
+        return
+    held = [(start, end) for start, end, _ in _word_runs(text) if text[start:end].lower() in terms]
+    for start, end in sorted(held, key=lambda place: (place[0] - place[1], place[0]))[:3]:
+        said = text[start:end]
+        answer = _uncapital(said) if not start and terms[said.lower()][0].islower() else said
+        if _is_part_of_name(text, start, end) or not _leaves_enough(text, start, end):
+            continue
+        verb = _VERB_AFTER.match(text, end)
+        if start == 0 and verb is not None and text.endswith("."):
+            yield Draft("term", f"What {text[verb.start('rest') : -1]}?", answer, statement, term_class(answer))
+        else:
+            yield _cloze("term", "Fill in the term", statement, start, end, answer)
+        return
+    names = [match for match in _CODE.finditer(text) if _is_name(match[1])]
+    if len(names) == 1 and len(list(_CODE.finditer(text))) == 1 and _leaves_enough(text, *names[0].span()):
+        (match,) = names
+        yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
+
+
+def _cloze(kind: MadeKind, lead: str, statement: Statement, start: int, end: int, answer: str) -> Draft:
+    text = statement.text
+    before = re.sub(r"\b([Aa])n? $", r"\1(n) ", text[:start])
+    question = _with_topic(lead, statement, f"{before}{BLANK}{text[end:]}", answer)
+    if kind == "name":
+        return Draft(kind, question, answer, statement, name_class(answer), _called(answer))
+    return Draft(kind, question, answer, statement, term_class(answer))
+
+
+def _leaves_enough(text: str, start: int, end: int) -> bool:
+    """Whether the rest of a sentence says much, and nothing of what was left out."""
+    rest = terms_of(f"{text[:start]} {text[end:]}")
+    return not terms_of(text[start:end]).pieces & rest.pieces and len(rest.pieces) >= _LEAST_LEFT
+
+
+def _is_part_of_name(text: str, start: int, end: int) -> bool:
+    """Whether a capital word before or after makes the term part of a longer name."""
+    after = re.match(r"\s+(?:[A-Z]|`|\()", text[end:])
+    before = re.search(r"(?:[a-z,]\s+[A-Z]\w+|`)\s$", text[:start])
+    return after is not None or (before is not None and text[start].isupper())
+
+
+# --- helpers
+
+
+def _with_topic(lead: str, statement: Statement, text: str, answer: str) -> str:
+    """The question, with its topic unless that gives the answer away or stands in the sentence."""
+    topic = statement.topic
+    stems = terms_of(topic).stems
+    if not stems or stems & terms_of(answer).pieces or stems <= terms_of(text).stems:
+        return f"{lead}: “{text}”"
+    return f"{lead} ({topic}): “{text}”"
+
+
+def _fits(what: str, term: str) -> bool:
+    """Whether a description has the right length, does not give the term away, and refers to nothing outside."""
+    low, high = _PREDICATE_WORDS
+    if not low <= count_words(what) <= high or _BAD_CHARACTERS.search(_CODE.sub("x", what)):
+        return False
+    said, wanted = terms_of(what), terms_of(term)
+    if said.pieces & wanted.pieces or len(said.stems) < 3:
+        return False
+    return not _POINTS_ELSEWHERE.search(what)
+
+
+def _describes(what: str) -> bool:
+    """Whether an entry's text is one whole phrase or sentence."""
+    first = what.split()[0].strip("`*(").lower()
+    return first not in {"see", "this", "these", "it", "and", "or", "default", "defaults", "same"} and ". " not in what
+
+
+def _noun(said: str | None, name: str) -> str:
+    words = (said or "").split()
+    if words and words[-1] in _NOUNS:
+        return " ".join(words)
+    by_form = name_noun(name)
+    return "identifier" if by_form == "name" else by_form
+
+
+def _called(name: str) -> tuple[str, ...]:
+    """Other ways to write a name: without `()`, without its module."""
+    bare = name.removesuffix("()").lstrip("@")
+    last = re.split(r"::|\.", bare)[-1]
+    return tuple(dict.fromkeys(text for text in (bare, last) if text != name and len(text) > 3))
+
+
+def _in_sentence(text: str) -> str:
+    first = text.split()[0]
+    return _uncapital(text) if first[1:].islower() or first in ("A", "An") else text
+
+
+def _uncapital(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _unit(match: re.Match[str]) -> str:
+    unit = match["unit"]
+    return unit.removesuffix("s") if len(unit) > 3 and not unit.endswith("/s") else unit
+
+
+def _number_text(match: re.Match[str]) -> str:
+    gap = match["gap"] or ""
+    return f"{match['number']}{' ' if gap.isspace() else gap}{match['unit']}"

@@ -1,0 +1,149 @@
+"""Questions made from a small book by rule, over fakes: each is answered by its own passage, and in one way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
+
+from evals.exam import ExamPlan, draw_exam
+from evals.made_questions import MakingProgress, draw_options, make_questions
+from evals.made_store import MadeQuestions
+from evals.question_drafts import draft_questions
+from evals.questions import BankQuestion
+from indexes.errors import Cancelled, Conflict
+from indexes.types import StoredNode
+from rag.conversations import ConversationStore
+from rag.engine import AnswerEngine
+from rag.evidence import EvidenceJudge
+from rag.retrieval import HybridRetriever
+from rag.sentence_reader import LearnedReader
+from rag.settings import RetrievalSettings
+
+SECTIONS = {
+    "Warps": "A warp is a group of neighbouring threads that a scheduler issues together. "
+    "Every warp on NVIDIA hardware holds 32 threads in hardware order. It is fast.",
+    "Shared memory": "Shared memory allows the threads of one block to exchange data without leaving the chip. "
+    "This is shown in Figure 3. The scratchpad is divided into 64 banks of equal width.",
+    "Streams": "A stream is an ordered queue of work that the device performs in sequence. "
+    "The Stream Priority Hint (SPH) decides which queue goes first when both are ready.",
+    "Barriers": "A barrier is a point in a kernel that all members must reach before any goes on. "
+    "The `__syncthreads()` function waits until all members of the block have arrived.",
+    "Copies": "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once. "
+    "To reserve page-locked host storage, use `cudaMallocHost`. What does it cost?",
+    "Events": "`cudaEventRecord` notes the moment at which earlier work in a queue has ended. "
+    "`cudaEventElapsedTime` gives the milliseconds between two recorded moments.",
+    "Caches": "A cache line on the second level holds 128 bytes in four sectors. Figure 3: A cache line.",
+    "Textures": "Texture memory suits reads that are near one another in two dimensions. "
+    "A sampler is a fixed piece of hardware that interpolates between neighbouring texels.",
+}
+
+
+def nodes_of_book() -> list[StoredNode]:
+    return [
+        make_node(text, number, heading_path=("GPU Book", heading), chapter=number // 3 + 1)
+        for number, (heading, text) in enumerate(SECTIONS.items())
+    ]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> AnswerEngine:
+    library = FakeLibrary(nodes_of_book())
+    return AnswerEngine(
+        library,
+        HybridRetriever(library, RetrievalSettings()),
+        ScriptedGenerator(),
+        ConversationStore(tmp_path / "conversations.sqlite3"),
+        chooser=ScriptedGenerator(),
+        judge=EvidenceJudge(LearnedReader(signals_only), 0.0),
+    )
+
+
+def made(engine: AnswerEngine, **options: object) -> tuple[BankQuestion, ...]:
+    return make_questions(engine, "book", **options)  # type: ignore[arg-type]
+
+
+def test_a_made_question_carries_its_verbatim_quote_section_and_chapter(engine: AnswerEngine) -> None:
+    by_heading = {node.heading_path[-1]: node for node in nodes_of_book()}
+    questions = made(engine)
+    assert len({question.kind for question in questions}) >= 3
+    for question in questions:
+        (gold,) = question.gold
+        node = by_heading[gold.heading]
+        assert gold.evidence in node.text
+        assert question.chapter == node.chapter
+        assert question.answer.lower() in gold.evidence.lower()
+        assert question.answer.lower() not in question.question.lower()
+
+
+def test_a_question_finds_its_own_passage_first(engine: AnswerEngine) -> None:
+    for question in made(engine):
+        assert question.gold[0].evidence in engine.search(question.question, 1)[0].text
+
+
+def test_sentences_that_point_elsewhere_are_not_asked_about() -> None:
+    quotes = " ".join(draft.statement.quote for draft in draft_questions(nodes_of_book()).drafts)
+    for bad in ("Figure 3", "It is fast", "What does it cost"):
+        assert bad not in quotes
+
+
+def test_the_same_book_gives_the_same_questions_and_a_count_is_kept(engine: AnswerEngine) -> None:
+    assert made(engine) == made(engine)
+    assert len(made(engine, count=2)) == 2
+    assert {question.type for question in made(engine, types=["short"])} == {"short"}
+
+
+def test_a_thin_book_gives_no_question_and_no_error(tmp_path: Path, engine: AnswerEngine) -> None:
+    engine.library.nodes[:] = [make_node("See above.\n\n```\nint x;\n```")]  # type: ignore[attr-defined]
+    assert made(engine) == ()
+
+
+def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
+    told: list[MakingProgress] = []
+    with pytest.raises(Cancelled):
+        made(engine, progress=told.append, cancelled=lambda: len(told) == 3)
+    assert [at.tried for at in told] == [1, 2, 3]
+
+
+def test_neither_place_nor_length_tells_the_right_option() -> None:
+    names = [f"cuda{'x' * (number % 9)}{number:03}" for number in range(600)]
+    drawn = [
+        draw_options(name, names[:number] + names[number + 1 :], Random(name)) for number, name in enumerate(names)
+    ]
+    assert all(len(set(options)) == 4 and name in options for name, options in zip(names, drawn, strict=True))
+    inner = [(name, options) for name, options in zip(names, drawn, strict=True) if 4 < len(name) - 7 + 4 < 12]
+    for rule in (
+        lambda options: options[0],
+        lambda options: max(options, key=len),
+        lambda options: min(options, key=len),
+        lambda options: sorted(options, key=len)[1],
+    ):
+        share = sum(rule(options) == name for name, options in inner) / len(inner)
+        assert abs(share - 0.25) < 2.6 * (0.25 * 0.75 / len(inner)) ** 0.5
+
+
+def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
+    text_of = {node.heading_path[-1]: node.text.lower() for node in nodes_of_book()}
+    for question in made(engine, types=["choice"]):
+        assert len(question.choices) == 4
+        for index, choice in enumerate(question.choices):
+            assert (choice.lower() in text_of[question.gold[0].heading]) == (index == question.answer_index)
+
+
+def test_made_questions_go_with_their_book_and_with_its_content(tmp_path: Path, engine: AnswerEngine) -> None:
+    store = MadeQuestions(tmp_path / "questions.sqlite3")
+    (document,) = engine.library.documents()
+    with pytest.raises(Conflict, match="no questions have been made"):
+        store.about([document])
+    questions = made(engine)
+    store.keep(document, questions)
+    assert store.about([document]) == store.of(document) == questions
+    assert len(draw_exam(questions, ExamPlan())) == min(10, len(questions))
+    assert store.of(replace(document, sha256="other")) == ()
+    store.keep(document, questions[:1])
+    assert store.of(document) == questions[:1]
+    store.forget(document.document_id)
+    assert store.of(document) == ()
