@@ -18,7 +18,7 @@ from indexes.disk import disk_errors
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of, read_book
-from indexes.readers.outline import real_title
+from indexes.readers.elements import real_title
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 

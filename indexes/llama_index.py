@@ -42,8 +42,8 @@ from indexes.errors import (
     UnreadableBook,
 )
 from indexes.readers.book import document_id_of
+from indexes.readers.elements import chapters_in_file, title_of
 from indexes.readers.markdown import parse_markdown
-from indexes.readers.outline import chapters_in_file, title_of
 from indexes.settings import LLAMA_INDEX
 from indexes.types import Book, CancelCheck, Filters, Section, StoredNode
 

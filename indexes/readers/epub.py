@@ -12,9 +12,8 @@ from urllib.parse import unquote
 from bs4.element import Tag
 
 from indexes.errors import Cancelled, UnreadableBook
-from indexes.readers.elements import Block, Element, Heading, Parsed, one_line
+from indexes.readers.elements import Block, Element, Heading, Parsed, one_line, same_title
 from indexes.readers.html import elements_of, make_soup
-from indexes.readers.outline import same_title
 from indexes.readers.source import check_archive, clean_text
 from indexes.types import BookHealth
 

@@ -1,6 +1,7 @@
 """Markdown and its dialects (MyST, Pandoc, MkDocs, Jekyll) through markdown-it into HTML, and that into elements.
 
-Emphasis stays as its author typed it; links and images become their words.
+Emphasis stays as its author typed it; links and images become their words. The second half holds the rules for
+markdown-it: what MkDocs, Jekyll, kramdown, MyST, Pandoc and LaTeX habits add to CommonMark.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bs4.element import Tag
+from lxml.html import defs
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
+from markdown_it.ruler import RuleOptionsType
+from markdown_it.rules_block import StateBlock, html_block
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from mdit_py_plugins.deflist import deflist_plugin
@@ -22,15 +28,6 @@ from mdit_py_plugins.myst_role import myst_role_plugin
 
 from indexes.readers.elements import SPOKEN_LABELS, Block, Element, Heading, Parsed, bold, one_line
 from indexes.readers.html import html_to_elements, make_soup, plain_title
-from indexes.readers.markdown_rules import (
-    DIRECTIVE,
-    DIRECTIVE_OPTION,
-    IMAGE_DIRECTIVES,
-    add_dialects,
-    label_of,
-    visible_tag,
-    without_links,
-)
 from indexes.readers.source import included_file, included_lines, read_text
 from indexes.types import BookHealth
 
@@ -219,6 +216,286 @@ def _make_parser() -> MarkdownIt:
 
 def _rule(write: Callable[[Token], str]) -> Callable[..., str]:
     return lambda _self, tokens, index, _options, _env: write(tokens[index])
+
+
+# --- rules for markdown-it
+
+DIRECTIVE = re.compile(r"^\{([\w:+.-]+)\}[ \t]*(.*)$")
+"""The info string of a directive: its name and its argument."""
+DIRECTIVE_OPTION = re.compile(r"^[ \t]*:([\w-]+):(.*)$")
+IMAGE_DIRECTIVES = frozenset({"figure", "image"})
+"""Directives whose argument is a file, not words."""
+VERBATIM_DIRECTIVES = frozenset(
+    {"code", "code-block", "code-cell", "sourcecode", "prompt", "parsed-literal", "literalinclude", "math",
+     "list-table", "csv-table", "mermaid", "raw", "eval-rst"}
+)  # fmt: skip
+"""Directives whose content is not Markdown."""
+_BOX = re.compile(r'^(?:!!!|\?\?\?\+?)[ \t]+(?P<kind>[\w-]+)(?:[ \t][\w \t]*)?(?:"(?P<title>.*)")?$')
+_TAB = re.compile(r'^===[+!]?[ \t]+"(?P<title>.+)"$')
+_TEMPLATE_MARK = re.compile(r"^(?:\{:[^}]*\}|\{%.*%\}|\+\+\+(?:[ \t]*\{.*\})?|-+8<-+.*|\*\[[^\]]+\]:.*|\([\w:.-]+\)=)$")
+_COLONS = re.compile(r"^(:{3,})(.*)$")
+_LAYOUT = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
+_BOX_TAG = re.compile(r"^</?(?:div|section|article|aside|center|details|figure)\b[^<>]*>$", re.IGNORECASE)
+_VERBATIM_TAG = re.compile(r"<(?:pre|script|style|textarea)\b", re.IGNORECASE)
+_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")
+_HEADING_ATTRIBUTES = re.compile(r"\{[ \t]*[#.:=\w-][^{}]*\}[ \t]*$")
+_TAG_NAME = re.compile(r"</?([A-Za-z][\w-]*)")
+_BROKEN_LINK = re.compile(
+    r"!?\[([^\[\]]*)\]\(+(?:\.{0,2}/|https?://|#|[^()\s]+\.(?:png|jpe?g|gif|svg)\b)[^()]*\)+(?:\{[^{}]*\})?"
+)
+_TEX_BLOCK = re.compile(
+    r"\\(?:\[|begin\{((?:equation|multline|gather|align|alignat|flalign|eqnarray|[pbBvV]?matrix)\*?\}))"
+)
+_INDENT = 4
+_MAX_FORMULA_LINES, _MAX_FORMULA_CHARS = 100, 2_000
+"""Longer formulas are text: hostile files open one formula after the other and close none."""
+_MAX_NESTING = 100
+"""Boxes, lists and quotations nested deeper stay as they are; hostile files nest without end."""
+_INTERRUPTS: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquote", "list", "footnote_def"]}
+
+
+def add_dialects(parser: MarkdownIt) -> None:
+    """Add the rules of this file to a parser."""
+    parser.options["maxNesting"] = _MAX_NESTING
+    block = parser.block.ruler
+    block.before("fence", "box", _box, _INTERRUPTS)
+    block.before("fence", "colons", _colons, _INTERRUPTS)
+    block.before("fence", "template_mark", _template_mark, _INTERRUPTS)
+    block.before("fence", "comment", _comment)
+    block.before("fence", "tex_block", _tex_block, _INTERRUPTS)
+    block.at("html_block", _html, {"alt": ["paragraph", "reference", "blockquote"]})
+    inline = parser.inline.ruler
+    inline.before("escape", "bracket_math", _inline_bracket_formula)
+    inline.after("image", "broken_link", _broken_link)
+    inline.after("broken_link", "attributes", _attributes)
+    parser.core.ruler.after("block", "heading_attributes", _drop_heading_attributes)
+    parser.core.ruler.after("block", "join_html", _join_html)
+
+
+def label_of(opener: str) -> str:
+    """The words for a div's or directive's opening line: its title, else its name if that says something."""
+    directive = DIRECTIVE.match(opener)
+    name, title = (directive[1], directive[2]) if directive else ("", "")
+    if not directive:
+        named = re.match(r"^\{?[ \t]*\.?([\w-]+)", opener)
+        name = named[1] if named else ""
+    if name in _LAYOUT or name in IMAGE_DIRECTIVES:
+        return ""
+    return title or SPOKEN_LABELS.get(name.lower(), "")
+
+
+def without_links(markup: str) -> str:
+    """Replace Markdown links inside HTML by their words: CommonMark leaves them as they are."""
+    return _BROKEN_LINK.sub(r"\1", markup) if "](" in markup else markup
+
+
+def visible_tag(tag: str) -> str:
+    """What an inline tag shows: known tags keep what the walker reads, other `<words>` are words."""
+    name = _TAG_NAME.match(tag)
+    if name is None:
+        return ""
+    if name[1].lower() in ("br", "sup", "sub", "code"):
+        return tag
+    return "" if name[1].lower() in defs.tags else escapeHtml(tag)
+
+
+def _line(state: StateBlock, number: int) -> str:
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip()
+
+
+def _say(state: StateBlock, words: str, line: int) -> None:
+    """Push a paragraph."""
+    for kind, nesting in (("paragraph_open", 1), ("inline", 0), ("paragraph_close", -1)):
+        token = state.push(kind, "p" if nesting else "", nesting)  # type: ignore[arg-type]
+        token.map = [line, line + 1]
+        if not nesting:
+            token.content, token.children = words, []
+
+
+def _box(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """An admonition or a tab of MkDocs: its title in bold, then its indented body."""
+    text = _line(state, start)
+    box = _BOX.match(text) or _TAB.match(text)
+    if box is None or state.is_code_block(start) or state.level >= _MAX_NESTING - 1:
+        return False
+    if silent:
+        return True
+    title = box["title"]
+    if title is None:
+        title = box["kind"].replace("-", " ").capitalize()
+    if title:
+        _say(state, bold(title), start)
+    indent = state.sCount[start] + _INDENT
+    last = start + 1
+    for number in range(start + 1, end):
+        if state.isEmpty(number):
+            continue
+        if state.sCount[number] < indent:
+            break
+        last = number + 1
+    outer, state.blkIndent = state.blkIndent, indent
+    line_max, state.lineMax = state.lineMax, last
+    state.level += 1
+    state.md.block.tokenize(state, start + 1, last)
+    state.level -= 1
+    state.blkIndent, state.lineMax = outer, line_max
+    state.line = last
+    return True
+
+
+def _colons(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A line of a fenced div: the label of what it opens; a directive with verbatim content is a fence."""
+    if state.is_code_block(start):
+        return False
+    found = _COLONS.match(_line(state, start))
+    if found is None:
+        return False
+    if silent:
+        return True
+    colons, opener = found[1], found[2].strip().rstrip(":").rstrip()
+    directive = DIRECTIVE.match(opener)
+    following = start + 1
+    if directive is not None and directive[1].lower() in VERBATIM_DIRECTIVES:
+        while following < end and not re.fullmatch(rf"{colons}:*", _line(state, following)):
+            following += 1
+        token = state.push("fence", "code", 0)
+        token.info = opener
+        token.content = state.getLines(start + 1, following, state.sCount[start], True)
+        token.map = [start, following]
+        state.line = min(following + 1, end)
+        return True
+    if label := label_of(opener):
+        _say(state, bold(label), start)
+    while opener and following < end and (state.isEmpty(following) or DIRECTIVE_OPTION.match(_line(state, following))):
+        following += 1
+    state.line = following
+    return True
+
+
+def _template_mark(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
+    """A line that only a template engine reads."""
+    if state.is_code_block(start) or not _TEMPLATE_MARK.match(_line(state, start)):
+        return False
+    if not silent:
+        state.line = start + 1
+    return True
+
+
+def _comment(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
+    """A comment of MyST. It cannot interrupt a paragraph: '30 % of all' may be broken before the '%'."""
+    if silent or state.is_code_block(start) or not re.match(r"%[ \t]", _line(state, start)):
+        return False
+    state.line = start + 1
+    return True
+
+
+def _tex_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    r"""A displayed formula between `\[` and `\]`, or an environment such as `align`."""
+    opening = _TEX_BLOCK.match(_line(state, start))
+    if opening is None or state.is_code_block(start):
+        return False
+    closing = "\\end{" + opening[1] if opening[1] else "\\]"
+    for number in range(start, min(end, start + _MAX_FORMULA_LINES)):
+        line = _line(state, number)
+        if not line:
+            return False
+        if line.endswith(closing):
+            break
+    else:
+        return False
+    if not silent:
+        token = state.push("math_block", "math", 0)
+        content = state.getLines(start, number + 1, state.sCount[start], False).strip()
+        token.content = content if opening[1] else content[2:-2]
+        token.map = [start, number + 1]
+        state.line = number + 1
+    return True
+
+
+def _html(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """HTML up to a blank line, a fenced div or a box's tag right before text.
+
+    CommonMark takes such text for HTML; Pandoc and writers of slides mean Markdown.
+    """
+    text = _text_in_box(state, start, end)
+    if text is not None:
+        if not silent:
+            state.line = text
+        return True
+    if not html_block(state, start, end, silent):
+        return False
+    if not silent and not _VERBATIM_TAG.match(_line(state, start)):
+        for number in range(start + 1, state.line):
+            if _BOX_TAG.match(_line(state, number - 1)):
+                continue  # looked at with the tag before it
+            if _COLONS.match(_line(state, number)) or _text_in_box(state, number, end) is not None:
+                state.tokens[-1].content = state.getLines(start, number, state.blkIndent, True)
+                state.line = number
+                break
+    return True
+
+
+def _text_in_box(state: StateBlock, start: int, end: int) -> int | None:
+    """The line of the text that follows one or more tags of boxes, if the line `start` is such a tag."""
+    number = start
+    while number < end and _BOX_TAG.match(_line(state, number)) and not state.is_code_block(number):
+        number += 1
+    if number in (start, end) or state.is_code_block(number) or _line(state, number)[:1] in ("", "<"):
+        return None
+    return number
+
+
+def _inline_bracket_formula(state: StateInline, silent: bool) -> bool:
+    if not state.src.startswith("\\(", state.pos):
+        return False
+    end = state.src.find("\\)", state.pos + 3, state.pos + _MAX_FORMULA_CHARS)
+    if end < 0:
+        return False
+    if not silent:
+        state.push("math_inline", "math", 0).content = state.src[state.pos + 2 : end]
+    state.pos = end + 2
+    return True
+
+
+def _broken_link(state: StateInline, silent: bool) -> bool:
+    """A link that Markdown's rules do not accept: its words stay, its target goes."""
+    if state.src[state.pos] not in "![":
+        return False
+    found = _BROKEN_LINK.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        state.pending += found[1]
+    state.pos = found.end()
+    return True
+
+
+def _attributes(state: StateInline, silent: bool) -> bool:
+    """Attributes in braces right behind an image or a link."""
+    if state.src[state.pos] != "{" or silent or state.pending or not state.tokens:
+        return False
+    found = _ATTRIBUTES.match(state.src, state.pos)
+    if found is None or state.tokens[-1].type not in ("image", "link_close"):
+        return False
+    state.pos = found.end()
+    return True
+
+
+def _drop_heading_attributes(state: StateCore) -> None:
+    for before, token in zip(state.tokens, state.tokens[1:], strict=False):
+        if before.type == "heading_open":
+            token.content = _HEADING_ATTRIBUTES.sub("", token.content).rstrip()
+
+
+def _join_html(state: StateCore) -> None:
+    """Join HTML that CommonMark parts at blank lines, so that a table stays whole."""
+    joined = state.tokens[:1]
+    for token in state.tokens[1:]:
+        if token.type == joined[-1].type == "html_block":
+            joined[-1].content += token.content
+        else:
+            joined.append(token)
+    state.tokens = joined
 
 
 _parser = _make_parser()

@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes.errors import Cancelled, CoalesceError, UnreadableBook, UnsupportedFormat
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence, is_monospace, nested_list, pipe_table
-from indexes.readers.outline import real_title
+from indexes.readers.elements import (
+    Block,
+    Element,
+    Heading,
+    Parsed,
+    fence,
+    is_monospace,
+    nested_list,
+    pipe_table,
+    real_title,
+)
 from indexes.readers.source import MAX_ZIP_BYTES, check_archive, clean_text
 from indexes.types import BookHealth
 

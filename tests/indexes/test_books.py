@@ -6,7 +6,7 @@ import pytest
 
 from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers import find_books, read_book, source
-from indexes.readers.folder import natural_key
+from indexes.readers.book import natural_key
 
 
 def folder(root: Path, files: dict[str, str]) -> Path:

@@ -17,7 +17,7 @@ from indexes.errors import InvalidInput
 from indexes.library import open_library
 from indexes.readers import read_book
 from indexes.readers.pdf import document
-from indexes.readers.pdf.ocr import Recogniser
+from indexes.readers.pdf.document import Recogniser
 from indexes.settings import IndexSettings
 
 WORDS = [
