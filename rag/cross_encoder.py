@@ -27,7 +27,7 @@ SENTENCE_TOKENS = 56
 HEADING_TOKENS = 16
 BEFORE_TOKENS = 14
 """Longest parts of an input. Of the sentence before, the last tokens are read, else the first."""
-BATCH = 5
+BATCH = 4
 """Pairs of similar length that one core reads at once."""
 _CLS, _SEP = 101, 102
 _WEIGHTS, _RECORD = "adapter.safetensors", "adapter.json"

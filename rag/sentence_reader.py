@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import terms_of
 from rag.cross_encoder import Pair
+from rag.question import question_kind
 from rag.types import Passage
 
 TERMS_WEIGHT = 0.7
@@ -29,8 +30,10 @@ NEIGHBOUR_WEIGHT = 0.4
 """For the better of the two neighbours: an answer often follows what repeats the question."""
 PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
-READ_UNITS = 20
+READ_UNITS = 16
 """Most units that are read with the question. Reading takes most of an answer's time."""
+READ_LISTINGS = 6
+"""Most of them that are listings, where code is asked for; other answers bring a listing along with a sentence."""
 READ_CHARACTERS = 600
 """More than the model reads; spares the tokenizer a long listing."""
 REMEMBERED = 64
@@ -103,12 +106,12 @@ class LearnedReader:
             if key in self._readings:
                 return self._readings[key]
         units, pairs = candidates(question, passages)
+        if question_kind(question) == "code":
+            listings, shown = candidates(question, passages, listings=True)
+            units, pairs = listings[:READ_LISTINGS] + units, shown[:READ_LISTINGS] + pairs
         units, pairs = units[:READ_UNITS], pairs[:READ_UNITS]
-        read: list[ScoredUnit] = []
-        if pairs:
-            scores = self._score(question, pairs)
-            read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
-        read += _listings(question, passages, read)
+        scores = self._score(question, pairs) if pairs else np.zeros(0, dtype=np.float32)
+        read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
         read.sort(key=lambda item: (-item.score, item.unit.passage, item.unit.place))
         with self._lock:
             self._readings[key] = read
@@ -117,13 +120,17 @@ class LearnedReader:
         return read
 
 
-def candidates(question: str, passages: Sequence[Passage]) -> tuple[list[Unit], list[Pair]]:
-    """The units of the passages that a model may read, best signals first, and the same as pairs; no listings."""
+def candidates(question: str, passages: Sequence[Passage], *, listings: bool = False) -> tuple[list[Unit], list[Pair]]:
+    """The units of the passages that a model may read, best signals first, and the same as pairs.
+
+    Args:
+        listings: the listings, instead of everything else; headings are in neither.
+    """
     every = units_of(passages)
     places = [place for place, unit in enumerate(every) if unit.kind != "heading"]
     units = [every[place] for place in places]
     signals = _signals(question, units)
-    order = sorted((i for i, unit in enumerate(units) if unit.kind != "code"), key=lambda i: -signals[i])
+    order = sorted((i for i, unit in enumerate(units) if (unit.kind == "code") == listings), key=lambda i: -signals[i])
     pairs = []
     for i in order:
         unit, place = units[i], places[i]
@@ -138,18 +145,6 @@ def candidates(question: str, passages: Sequence[Passage]) -> tuple[list[Unit], 
             )
         )
     return [units[i] for i in order], pairs
-
-
-def _listings(question: str, passages: Sequence[Passage], read: Sequence[ScoredUnit]) -> list[ScoredUnit]:
-    """The listings, each scored by the mean of its signals and of the better sentence beside it."""
-    scores = {(item.unit.passage, item.unit.place): item.score for item in read}
-    units = [unit for unit in units_of(passages) if unit.kind != "heading"]
-    found = []
-    for unit, signals in zip(units, _signals(question, units), strict=True):
-        if unit.kind == "code":
-            beside = max(scores.get((unit.passage, unit.place + step), 0.0) for step in (-1, 1))
-            found.append(ScoredUnit(unit, (min(signals, 1.0) + beside) / 2))
-    return found
 
 
 def units_of(passages: Sequence[Passage]) -> list[Unit]:
