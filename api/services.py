@@ -30,6 +30,7 @@ from evals.study_store import StudyStore
 from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissing, InvalidInput, NotFound
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
 from rag.question import reject_control_characters
+from rag.reading import Reading
 from rag.types import Answer
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Services:
         self.generators = GeneratorSwitch(
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
         )
+        self.reading = Reading(lambda: self.library)
         self.question_files = QuestionFolder(settings.questions_folder)
         self.study = Study(StudyStore(settings.study_path), lambda question: justify(question, self.library))
         self._load = load

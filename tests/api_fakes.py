@@ -20,7 +20,7 @@ from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.errors import Cancelled, NotFound, UnreadableBook
 from indexes.readers import document_id_of, find_books, readable_endings
-from indexes.types import AddProgress, AddResult, BookHealth, Document, FindFile, StoredNode
+from indexes.types import AddProgress, AddResult, BookHealth, Document, FindFile, Section, StoredNode
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
@@ -121,6 +121,11 @@ class ShelfLibrary(FakeLibrary):
 
     def nodes_of(self, document_id: str) -> list[StoredNode]:
         return [node for node in self.nodes if node.document_id == document_id]
+
+    def sections_of(self, document_id: str) -> tuple[Section, ...]:
+        """One section for each node."""
+        nodes = self.nodes_of(document_id)
+        return tuple(Section(node.heading_path, node.text, node.chapter, node.page_marks) for node in nodes)
 
     def close(self) -> None:
         self.closed = True

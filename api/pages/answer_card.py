@@ -24,6 +24,7 @@ from indexes.words import stem
 from rag.evidence import nearest_sections
 from rag.explanation import Explanation, NodeRanks
 from rag.question import whole_number
+from rag.reading import Suggestion
 from rag.types import Answer, Citation, Passage
 
 REDRAW_S = 0.04
@@ -100,10 +101,10 @@ class AnswerCard:
         """Where notes about the answer go."""
         return self._notes
 
-    def show(self, answer: Answer, rating: str | None = None) -> None:
-        """Draws a finished answer."""
+    def show(self, answer: Answer, rating: str | None = None, *, last: bool = False) -> None:
+        """Draws a finished answer; after the last one, what to ask next."""
         self.begin(answer.question, reveal=False)
-        self.finish(answer, rating)
+        self.finish(answer, rating, last=last)
 
     def begin(self, question: str, *, reveal: bool = True) -> None:
         """Draws the question and an empty answer."""
@@ -129,7 +130,7 @@ class AnswerCard:
         if not run.text and run.done is None:
             self._text.set_html("")
 
-    def finish(self, answer: Answer, rating: str | None = None) -> None:
+    def finish(self, answer: Answer, rating: str | None = None, *, last: bool = True) -> None:
         """Draws the whole answer with its sources, figures and buttons."""
         self._text.citations, self._text.passages = answer.citations, answer.passages
         self._text.draw(answer.answer)
@@ -140,6 +141,9 @@ class AnswerCard:
                 self._nearest(answer.passages)
             self._sources(answer)
             self._tools(answer, rating)
+            if last:
+                suggestions = partial(self._visit.services.reading.suggest_next, answer)
+                Suggestions(self._visit, suggestions, self._ask, "ask.next").build()
 
     def _sources(self, answer: Answer) -> None:
         first: dict[int, int] = {}
@@ -192,6 +196,52 @@ class AnswerCard:
             tag("span", figures(self._t, answer), "figures")
         if self._visit.services.library.documents():
             ExplainPanel(self._visit, answer.question, answer.id).build()
+
+
+class Suggestions:
+    """Questions from the books' headings, as buttons; they are looked up when the view stands.
+
+    Args:
+        find: looks them up.
+        heading: the key of their heading.
+    """
+
+    def __init__(
+        self,
+        visit: Visit,
+        find: Callable[[], Sequence[Suggestion]],
+        ask: Ask,
+        heading: str,
+        kind: str = "next-questions",
+    ) -> None:
+        self._visit = visit
+        self._find = find
+        self._ask = ask
+        self._heading = heading
+        self._kind = kind
+
+    def build(self) -> None:
+        """Draws the empty list and begins to look."""
+        self._list = tag("ul", "", f"examples {self._kind}", aria_label=self._visit.t(self._heading))
+        self._list.set_visibility(False)
+        with self._list:
+            ui.timer(0, self._fill, once=True)
+
+    async def _fill(self) -> None:
+        t = self._visit.t
+        try:
+            found = await asyncio.to_thread(self._find)
+        except CoalesceError:  # the book has gone meanwhile
+            return
+        if not found:
+            return
+        self._list.set_visibility(True)
+        with self._list:
+            for suggestion in found:
+                name = suggestion.heading
+                text = name if name.endswith(("?", "？")) else t("ask.section", section=name)
+                with tag("li"):
+                    button(text, partial(self._ask, text), kind="example")
 
 
 class _Thumbs:

@@ -7,12 +7,13 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from fastapi import Request
 from nicegui import background_tasks, ui
 
 from api.answering import PAGE_GRACE_S, AnswerRun
-from api.pages.answer_card import AnswerCard
+from api.pages.answer_card import AnswerCard, Suggestions
 from api.pages.controls import button, confirm, field, link, set_attributes, show_dialog, tag, text_box, toast
 from api.pages.filter_bar import FilterBar
 from api.pages.frame import Visit, empty_state, open_view, show_problem
@@ -63,7 +64,8 @@ class AskView:
                 self._welcome()
             ratings = self._store.ratings(self._conversation_id) if self._conversation_id else {}
             for answer in answers:
-                AnswerCard(self._visit, self._source, self._ask).show(answer, ratings.get(answer.id))
+                card = AnswerCard(self._visit, self._source, self._ask)
+                card.show(answer, ratings.get(answer.id), last=answer is answers[-1])
             if len(answers) > 1:
                 ui.run_javascript("coalesce.showLastTurn()")
         answering = self._visit.services.answering
@@ -87,7 +89,11 @@ class AskView:
                 return
             tag("h2", self._t("ask.welcome"))
             tag("p", self._t.count("ask.books", len(documents), title=documents[0].title))
-            if any(document.sample for document in documents):
+            own = [document.document_id for document in documents if not document.sample]
+            if own:
+                suggestions = partial(self._visit.services.reading.suggest, own)
+                Suggestions(self._visit, suggestions, self._ask, "ask.examples", "").build()
+            else:
                 with tag("ul", "", "examples", aria_label=self._t("ask.examples")):
                     for number in range(1, EXAMPLES + 1):
                         text = self._t(f"ask.example.{number}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from nicegui import Client, app, ui
@@ -81,6 +82,11 @@ def open_view(request: Request, view: str, build: Build, *, title: str = "") -> 
     _head(visit, request, view, title or t(f"nav.{view}"))
     with tag("main", "", f"view {view}", id="main", tabindex="-1") as main:
         _when_ready(visit, main, build)
+
+
+def book_path(document_id: str, **place: int | str) -> str:
+    """The address of a book, or of a place in it: `part`, `chapter`, or `node` with its `quote` and `page`."""
+    return f"/book/{quote(document_id, safe='')}{'?' if place else ''}{urlencode(place, quote_via=quote)}"
 
 
 def show_problem(visit: Visit, error: BaseException) -> None:

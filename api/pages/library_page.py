@@ -14,8 +14,8 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from api.job_store import Job
-from api.pages.controls import button, confirm, set_attributes, tag, toast
-from api.pages.frame import Visit, empty_state, open_view
+from api.pages.controls import button, confirm, link, set_attributes, tag, toast
+from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import say_job
 from api.pages.texts import Texts
 from indexes.errors import CoalesceError
@@ -162,7 +162,8 @@ def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | 
     with tag("article", "", "card book"):
         with tag("div", "", "book-head"):
             with tag("div"):
-                tag("h2", document.title)
+                with tag("h2"):
+                    link(document.title, book_path(document.document_id))
                 tag("p", _extent(t, document), "soft")
                 tag("p", t("library.sample") if document.sample else document.source, "soft source-name")
             if on_remove is not None:
@@ -238,7 +239,7 @@ def _chapters(visit: Visit, document: Document, tree: Element) -> None:
     with tree:
         for chapter in chapters:
             with tag("li"):
-                tag("span", f"{chapter.ordinal}. {chapter.title}")
+                link(f"{chapter.ordinal}. {chapter.title}", book_path(document.document_id, chapter=chapter.ordinal))
                 tag("span", visit.t.count("library.nodes", chapter.nodes), "soft")
                 if paths := headings.get(chapter.ordinal):
                     with tag("ul"):

@@ -81,6 +81,7 @@ def _make_shell(services: Services) -> FastAPI:
 
     from api.pages import (  # noqa: F401  imported for the paths that they add
         ask_page,
+        book_page,
         cards_page,
         compare_page,
         exam_page,

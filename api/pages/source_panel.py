@@ -7,8 +7,8 @@ from urllib.parse import quote as url_quote
 from nicegui import ui
 
 from api.page_images import page_source
-from api.pages.controls import button, set_attributes, tag
-from api.pages.frame import Visit
+from api.pages.controls import button, link, set_attributes, tag
+from api.pages.frame import Visit, book_path
 from api.pages.markup import passage_html
 from api.pages.texts import Texts
 from rag.generators.extractive import PLAIN_FORMATS
@@ -31,6 +31,7 @@ class SourcePanel:
                 close.on("click", js_handler="() => coalesce.returnFocus()")
             self._place = tag("p", "", "place")
             self._verdict = tag("p", "", "verdict")
+            self._read_on = link(self._t("source.read_on"), "", "read-on")
             self._image = tag("div", "", "page-image")
             self._text = ui.html("", sanitize=False).classes("passage")
         self._panel.set_visibility(False)
@@ -41,6 +42,7 @@ class SourcePanel:
         self._verdict.set_text(self._t(f"source.{citation.verdict}"))
         self._verdict.classes(replace=f"verdict {citation.verdict}")
         self._verdict.set_visibility(True)
+        self._lead(citation.document_id, citation.node_id, citation.page_start, citation.quote)
         self._show(
             citation.marker, passage, place_of(self._t, citation, title=False), (citation.char_start, citation.char_end)
         )
@@ -49,6 +51,7 @@ class SourcePanel:
     def open_passage(self, number: int, passage: Passage) -> None:
         """Shows a passage as it is."""
         self._verdict.set_visibility(False)
+        self._lead(passage.document_id, passage.node_id, passage.page_start, "")
         self._show(number, passage, place_of(self._t, passage, title=False), (0, 0))
         self._show_page(passage.document_id, passage.page_start, "")
 
@@ -60,19 +63,30 @@ class SourcePanel:
         self._panel.set_visibility(True)
         ui.run_javascript(f"coalesce.showSource('c{self._text.id}')")
 
+    def _lead(self, document_id: str, node_id: str, page: int | None, quote: str) -> None:
+        """Leads the link to the place in the book, unless the book is gone."""
+        there = any(document.document_id == document_id for document in self._visit.services.library.documents())
+        place: dict[str, int | str | None] = {"node": node_id, "quote": quote[:QUOTE_IN_URL], "page": page}
+        set_attributes(self._read_on, href=book_path(document_id, **{k: v for k, v in place.items() if v}))
+        self._read_on.set_visibility(there)
+
     def _show_page(self, document_id: str, page: int | None, quote: str) -> None:
         self._image.clear()
         services = self._visit.services
         if page is None or page_source(services.settings.home, services.library, document_id) is None:
             return
-        address = f"/page-image/{url_quote(document_id)}/{page}.png?quote={url_quote(quote[:QUOTE_IN_URL])}"
         with self._image, tag("details"):
             tag("summary", self._t("source.page_image"))
-            image = tag("img", loading="lazy", src=address)
+            image = tag("img", loading="lazy", src=page_image_path(document_id, page, quote))
             set_attributes(image, alt=self._t("source.page_alt", page=page))
 
     def _close(self) -> None:
         self._panel.set_visibility(False)
+
+
+def page_image_path(document_id: str, page: int, quote: str) -> str:
+    """The address of a page's picture with a quote marked on it."""
+    return f"/page-image/{url_quote(document_id)}/{page}.png?quote={url_quote(quote[:QUOTE_IN_URL])}"
 
 
 def place_of(t: Texts, source: Citation | Passage, *, title: bool = True) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Query, Response, UploadFile
@@ -14,10 +15,22 @@ from api.deps import CallerDep, ServicesDep
 from api.job_store import Job
 from api.jobs import JobQueue
 from api.page_images import page_source, render_page
-from api.schemas.base import error_responses
-from api.schemas.library import ChaptersOut, DocumentOut, DocumentsOut, JobOut, JobsOut, UploadOut
+from api.schemas.base import MAX_ID_CHARS, error_responses
+from api.schemas.library import (
+    ChaptersOut,
+    ContentsOut,
+    DocumentOut,
+    DocumentsOut,
+    JobOut,
+    JobsOut,
+    PartOut,
+    PlaceOut,
+    SuggestionsOut,
+    UploadOut,
+)
 from api.streaming import event_stream, sse
 from indexes.errors import NotFound
+from rag.reading import find_part
 
 router = APIRouter(prefix="/v1", tags=["library"])
 page_router = APIRouter(tags=["library"])
@@ -59,6 +72,44 @@ def list_chapters(document_id: str, services: ServicesDep) -> ChaptersOut:
     """The chapters of a book, in order."""
     services.library.document(document_id)
     return ChaptersOut.model_validate({"chapters": services.library.chapters(document_id)})
+
+
+@router.get("/documents/{document_id}/contents", responses=error_responses(404, 503))
+def list_contents(document_id: str, services: ServicesDep) -> ContentsOut:
+    """The parts of a book (its chapters, long ones in pieces) and their sections."""
+    return ContentsOut.model_validate({"parts": services.reading.parts(document_id)})
+
+
+@router.get("/documents/{document_id}/parts/{number}", responses=error_responses(404, 422, 503))
+def read_part(document_id: str, number: int, services: ServicesDep) -> PartOut:
+    """A part of a book to read."""
+    parts = services.reading.parts(document_id)
+    return PartOut.model_validate(asdict(find_part(parts, number=number)) | {"parts": len(parts)})
+
+
+@router.get("/documents/{document_id}/place", responses=error_responses(404, 422, 503))
+def find_place(
+    document_id: str,
+    services: ServicesDep,
+    node_id: Annotated[str, Query(max_length=MAX_ID_CHARS)],
+    quote: Annotated[str, Query(max_length=MAX_QUOTE_CHARS)] = "",
+) -> PlaceOut:
+    """Where a citation's quote stands in its book, or a passage's node."""
+    return PlaceOut.model_validate(services.reading.place(document_id, node_id, quote))
+
+
+@router.get("/suggestions", responses=error_responses(404, 422, 503))
+def suggest_questions(
+    services: ServicesDep,
+    caller: CallerDep,
+    answer_id: Annotated[str | None, Query(max_length=MAX_ID_CHARS, description="questions after this answer")] = None,
+) -> SuggestionsOut:
+    """Questions that the books' sections answer: to begin with, or after an answer from the sections around it."""
+    if answer_id is not None:
+        found = services.reading.suggest_next(services.answer(answer_id, caller.learner))
+    else:
+        found = services.reading.suggest([document.document_id for document in services.library.documents()])
+    return SuggestionsOut.model_validate({"suggestions": found})
 
 
 @router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 503))

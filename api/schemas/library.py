@@ -54,6 +54,70 @@ class ChaptersOut(WireOut):
     chapters: list[ChapterOut]
 
 
+class HeadingOut(WireOut):
+    """A section in a book's contents; its page where the format has pages."""
+
+    section: list[str]
+    page_start: int | None
+    page_label: str | None
+
+
+class ContentsPartOut(WireOut):
+    """A part of a book: a chapter, or a piece of a long one."""
+
+    number: int
+    chapter: int
+    title: str
+    sections: list[HeadingOut]
+
+
+class ContentsOut(WireOut):
+    """A book's contents."""
+
+    parts: list[ContentsPartOut]
+
+
+class StretchOut(HeadingOut):
+    """A section's text; `begins` is false where a long section goes on."""
+
+    text: str
+    begins: bool
+
+
+class PartOut(WireOut):
+    """A part of a book to read, and how many there are."""
+
+    number: int
+    chapter: int
+    title: str
+    sections: list[StretchOut]
+    parts: int
+
+
+class PlaceOut(WireOut):
+    """Where a quote stands: the part, its section from 0, and `text[char_start:char_end]` of that."""
+
+    part: int
+    section: int
+    char_start: int
+    char_end: int
+
+
+class SuggestionOut(WireOut):
+    """A question that a section of a book answers."""
+
+    document_id: str
+    title: str
+    section: list[str]
+    question: str
+
+
+class SuggestionsOut(WireOut):
+    """Questions to ask."""
+
+    suggestions: list[SuggestionOut]
+
+
 class JobOut(WireOut):
     """Work that goes on after the call that started it."""
 

@@ -218,3 +218,18 @@ def test_a_second_server_on_one_home_leaves_the_firsts_jobs_alone(settings):
 
 def _fields(job) -> dict:
     return {name: getattr(job, name) for name in type(job).__dataclass_fields__}
+
+
+def test_a_book_is_read_on_over_rest(shared: Live) -> None:
+    client = shared.client
+    (part,) = client.get(f"/v1/documents/{SAMPLE_ID}/contents").json()["parts"]
+    assert (part["number"], part["sections"][0]["section"]) == (1, ["Chapter", "Section"])
+    text = client.get(f"/v1/documents/{SAMPLE_ID}/parts/1").json()["sections"][0]["text"]
+    answer = client.post("/v1/ask", json={"question": "How many threads are in a warp?"}).json()
+    citation = answer["citations"][0]
+    asked = {"node_id": citation["node_id"], "quote": citation["quote"]}
+    place = client.get(f"/v1/documents/{SAMPLE_ID}/place", params=asked).json()
+    assert text[place["char_start"] : place["char_end"]] == citation["quote"]
+    assert client.get("/v1/suggestions", params={"answer_id": answer["id"]}).json() == {"suggestions": []}
+    for path in (f"/v1/documents/{SAMPLE_ID}/parts/2", "/v1/documents/nope/contents", "/v1/suggestions?answer_id=x"):
+        assert client.get(path).status_code == 404

@@ -59,6 +59,10 @@ window.coalesce = (() => {
     });
   }
 
+  function showMark() {
+    whenDrawn(() => document.querySelector(".book-text mark"), (mark) => mark.scrollIntoView({ block: "center" }));
+  }
+
   const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   function reveal(id) {
@@ -260,5 +264,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, send, sendOnEnter, restoreQuestion, remember, returnFocus, showSource, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
+  return { prefer, send, sendOnEnter, restoreQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
 })();
