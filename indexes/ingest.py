@@ -96,30 +96,24 @@ class Ingest:
                 found.append((document, path))
         return found
 
-    def renew(
-        self,
-        document: Document,
-        path: Path | None,
-        progress: ProgressListener | None,
-        cancelled: CancelCheck | None,
-    ) -> AddResult:
+    def renew(self, document: Document, path: Path | None, cancelled: CancelCheck | None) -> AddResult:
         """Read and cut a book again under its id and title; without its file only cut again."""
         started = time.monotonic()
         reader = self._settings.readers.get(Path(document.source).suffix.casefold())
         with self._book_lock(document.document_id, cancelled):
             stored = self._catalog.chunking_of(document.document_id) or ""
             if path is not None:
-                book, digest = self._read(path, document.sha256, reader, document.source, progress, cancelled)
+                book, digest = self._read(path, document.sha256, reader, document.source, None, cancelled)
                 chunking = self._chunking(reader=reader)
             else:
                 book, digest = self._catalog.book(document.document_id), document.sha256
                 chunking = self._chunking(_versions(stored)[1], reader)
             identity = BookIdentity(document.document_id, document.source, document.sample, digest, chunking)
             titled = replace(book, title=real_title(document.title) or book.title)
-            embedded = self._store(identity, titled, progress, cancelled)
+            embedded = self._store(identity, titled, None, cancelled)
         return AddResult(self._catalog.document(document.document_id), "updated", embedded, time.monotonic() - started)
 
-    def reindex(self, progress: ProgressListener | None, cancelled: CancelCheck | None) -> tuple[AddResult, ...]:
+    def reindex(self, progress: ProgressListener | None) -> tuple[AddResult, ...]:
         """Cut and embed all books again from the sections in the catalog, then switch over in one transaction.
 
         Vectors are stored book by book beforehand, so an interrupted run continues where it stopped. Until the switch
@@ -131,7 +125,7 @@ class Ingest:
         for document in self._catalog.documents():
             book = self._catalog.book(document.document_id)
             drafts = self._cut(book)
-            vectors = self._embed(drafts, progress, cancelled)
+            vectors = self._embed(drafts, progress, None)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
             stored = self._catalog.chunking_of(document.document_id) or ""
             chunking = self._chunking(_versions(stored)[1])  # cut again, but not read again

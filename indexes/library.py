@@ -168,7 +168,6 @@ class Library:
         document: Document,
         path: Path | None,
         *,
-        progress: ProgressListener | None = None,
         cancelled: CancelCheck | None = None,
     ) -> AddResult:
         """Read and cut an outdated book again, keeping its id and title; without its file it is only cut again.
@@ -177,7 +176,7 @@ class Library:
             UnreadableBook: its file cannot be read any more; the book stays as it was.
             Cancelled, StorageFull, HomeNotWritable, Busy: the book stays as it was.
         """
-        result = Ingest(self._settings, self._catalog, self.encoder).renew(document, path, progress, cancelled)
+        result = Ingest(self._settings, self._catalog, self.encoder).renew(document, path, cancelled)
         self._sync()
         return result
 
@@ -198,12 +197,10 @@ class Library:
         """Chapters of a book. Raises NotFound."""
         return self._catalog.chapters(document_id)
 
-    def reindex(
-        self, *, progress: ProgressListener | None = None, cancelled: CancelCheck | None = None
-    ) -> tuple[AddResult, ...]:
+    def reindex(self, *, progress: ProgressListener | None = None) -> tuple[AddResult, ...]:
         """Cut and embed every book again with the configured embedder, from the sections in the catalog."""
         self._load_encoder()
-        results = Ingest(self._settings, self._catalog, self.encoder).reindex(progress, cancelled)
+        results = Ingest(self._settings, self._catalog, self.encoder).reindex(progress)
         with self._loading:
             self._vectors = None  # made by the former embedder
         self.load()

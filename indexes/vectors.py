@@ -265,7 +265,7 @@ class VectorIndex:
         return checked
 
 
-def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> VectorIndex:
+def build_inverted(ids: np.ndarray, vectors: Matrix) -> VectorIndex:
     """Build an `ivf` index of these vectors, shape (n, dimension), that searches as many lists as `RECALL_AIM` needs.
 
     The probes are stored vectors plus noise of `PROBE_NOISE` times their length: about as far from their neighbours as
@@ -276,7 +276,7 @@ def build_inverted(ids: np.ndarray, vectors: Matrix, *, seed: int = 1) -> Vector
 
     count, dimension = vectors.shape
     lists = max(16, min(int(4 * count**0.5), count // 40))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     sample = vectors[np.sort(rng.choice(count, min(count, lists * TRAINING_VECTORS_PER_LIST), replace=False))]
     quantizer = faiss.IndexFlatIP(dimension)
     half = faiss.ScalarQuantizer.QT_fp16

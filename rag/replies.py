@@ -18,7 +18,7 @@ from indexes.words import count_words, index_terms, is_chinese, terms_of
 from rag.citations import without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece
-from rag.question import ChapterAsked, MessageKind, chapter_asked, message_kind
+from rag.question import ChapterAsked, MessageKind, asks_which_books, chapter_asked, message_kind
 from rag.retrieval import chapters_named, passage_from_nodes
 from rag.sentence_reader import TermWeights, units_of
 from rag.types import Answer, Passage, Question, Quoted, SearchableLibrary, Turn
@@ -78,7 +78,7 @@ _TEXTS = {
         "“{title}” has {count} chapters, and none of them is {asked}. The chapters: {names}.",
         "《{title}》共有 {count} 章，没有{asked}。各章：{names}。",
     ),
-    "books": ("The library holds {count} books: {names}.", "书库中有 {count} 本书：{names}。"),
+    "books": ("The library holds: {names}.", "书库中有：{names}。"),
     "which_book": (
         "The library holds {count} books: {names}. Choose one as a filter, or name it in the question, for example "
         "“{example}”.",
@@ -240,6 +240,8 @@ def _about_books(
     documents = library.documents()
     if not documents:
         return _said("no_books", chinese)
+    if asks_which_books(text):
+        return _said("books", chinese, names=_list([document.title for document in documents], chinese))
     chosen = (
         [one for one in documents if one.document_id in filters.document_ids] or _titled(text, documents) or documents
     )

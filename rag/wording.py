@@ -281,8 +281,9 @@ def _two_edits(word: str) -> set[str]:
     return {other for other in alike if _distance(word, other) == 2}
 
 
-def _distance(one: str, other: str, most: int = 2) -> int:
-    """Edits between two words, neighbours swapped counting as one (optimal string alignment); `most + 1` if more."""
+def _distance(one: str, other: str) -> int:
+    """Edits between two words, neighbours swapped counting as one (optimal string alignment); 3 for any above 2."""
+    most = 2
     if abs(len(one) - len(other)) > most:
         return most + 1
     before: list[int] = []

@@ -149,6 +149,12 @@ def test_of_several_books_one_has_to_be_named(tmp_path: Path) -> None:
     assert "HIP runs on AMD" in engine.ask(Question("what is this book about? #hip-handbook")).answer
 
 
+@pytest.mark.parametrize("message", ["Which books are there?", "有哪些书？"])
+def test_who_asks_which_books_there_are_gets_their_titles(tmp_path: Path, message: str) -> None:
+    answer = make_engine(tmp_path).ask(Question(message))
+    assert "Book" in answer.answer and not answer.passages
+
+
 def test_several_questions_are_answered_in_parts_with_their_own_citations(tmp_path: Path) -> None:
     answer = make_engine(tmp_path).ask(Question("What is a warp? And what orders commands of a device?"))
     first, second = answer.answer.split("**2.**")
