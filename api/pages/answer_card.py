@@ -21,7 +21,6 @@ from api.pages.texts import Texts
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from indexes.words import stem
-from rag.evidence import nearest_sections
 from rag.explanation import Explanation, NodeRanks
 from rag.question import whole_number
 from rag.reading import Suggestion
@@ -137,8 +136,7 @@ class AnswerCard:
         self._text.set_note(answer.note)
         with self._notes:
             if answer.refused and answer.passages:
-                self._instead(answer)
-                self._nearest(answer.passages)
+                self._nearest(answer)
             self._sources(answer)
             self._tools(answer, rating)
             if last:
@@ -162,20 +160,13 @@ class AnswerCard:
                             tag("span", self._t(f"verdict.{citation.verdict}"), f"verdict {citation.verdict}")
                     self._opens(opener, index, marker)
 
-    def _instead(self, answer: Answer) -> None:
-        """What to ask instead: the nearest sections, and the same question again."""
-        with tag("ul", "", "examples", aria_label=self._t("ask.instead")):
-            for section in nearest_sections(answer.passages):
-                text = section if section.endswith(("?", "？")) else self._t("ask.section", section=section)
-                with tag("li"):
-                    button(text, partial(self._ask, text), kind="example")
+    def _nearest(self, answer: Answer) -> None:
+        """The places that a refusal names, to open, and the same question again."""
         if answer.evidence == "none":
             button(self._t("ask.anyway"), partial(self._ask, answer.question, answer_anyway=True))
-
-    def _nearest(self, passages: Sequence[Passage]) -> None:
         tag("h3", self._t("ask.nearest"), "small-heading")
         with tag("ol", "", "sources"):
-            for number, passage in enumerate(passages, 1):
+            for number, passage in enumerate(answer.passages, 1):
                 with tag("li"), tag("button", "", "source-link", type="button") as opener:
                     tag("span", str(number), "number")
                     tag("span", place_of(self._t, passage))
