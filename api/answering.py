@@ -21,7 +21,7 @@ from api.errors import RateLimited, describe
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from indexes.errors import Busy, Cancelled, NotFound
-from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta, Thinking
+from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta, Thinking, Variant
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
@@ -301,8 +301,10 @@ class Answering:
             self.limit.enter()
             return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
 
-    async def compare(self, question: Question, arms: Sequence[Arm], client: str) -> AsyncGenerator[AnswerRun]:
-        """Answers with each arm in turn and yields each run as it begins; with no arm named, every one that can run.
+    async def compare(
+        self, question: Question, arms: Sequence[Arm], client: str, variants: Sequence[Variant] = ()
+    ) -> AsyncGenerator[AnswerRun]:
+        """Answers with each variant or arm in turn and yields each run as it begins; by default, all arms that can run.
 
         Close the iterator (`contextlib.aclosing`) to stop. The answers are not kept: see `AnswerEngine.keep_together`.
 
@@ -310,7 +312,7 @@ class Answering:
             NotReady, RateLimited, Busy, ArmUnavailable: before anything begins.
         """
         with self._using() as engine:
-            questions = engine.comparison(question, arms)
+            questions = engine.comparison(question, arms, variants)
             self._rate.take(client)
             with self.limit.place():
                 for one in questions:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from indexes.library import Library
     from rag.engine import AnswerEngine
     from rag.models.home import Finding
-    from rag.settings import GeneratorSettings
+    from rag.settings import GeneratorSettings, RagSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,14 @@ class GeneratorSwitch:
         self.problem: str | None = None
 
     @property
+    def rag(self) -> RagSettings:
+        """The settings of what answers now."""
+        return self._settings.rag_with(self._choice)
+
+    @property
     def running(self) -> GeneratorSettings:
         """The settings of the generator that answers now."""
-        return self._settings.rag_with(self._choice).generator
+        return self.rag.generator
 
     def now(self) -> Answers:
         """What answers now; raises NotReady."""

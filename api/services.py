@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from api.answering import Answering
+from api.comparisons import Comparisons, Run
 from api.errors import NotReady
 from api.generator_switch import GeneratorSwitch
 from api.job_store import Job
@@ -123,6 +124,7 @@ class Services:
         listener: called at every step of the preparation, on the preparing thread.
         load: opens library and engine.
         add_sample: adds the sample book to an empty library.
+        compare: runs a comparison; None is the real one.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class Services:
         listener: Callable[[Preparation], None] = lambda _: None,
         load: Callable[[CoalesceSettings, OnStep], tuple[Library, AnswerEngine]] = load_engine,
         add_sample: Callable[[Library, Progress], None] = add_sample_book,
+        compare: Run | None = None,
     ) -> None:
         self.settings = settings
         self.preparation = Preparation(listener=listener)
@@ -142,6 +145,9 @@ class Services:
         self.books = Books(settings.home, lambda: self.library, self.jobs, self.made.forget)
         self.generators = GeneratorSwitch(
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
+        )
+        self.comparisons = Comparisons(
+            settings, self.jobs, lambda: self.generators.rag, lambda: self.engine.arms, compare
         )
         self.reading = Reading(lambda: self.library)
         self.question_files = QuestionFolder(settings.questions_folder)
@@ -242,7 +248,7 @@ class Services:
             )
         if len({answer.question for answer in answers}) > 1:
             raise InvalidInput("the answers belong to several questions", hint="Vote between answers to one question.")
-        winner = next((answer.arm for answer in answers if answer.id == preferred), "")
+        winner = next((answer.name for answer in answers if answer.id == preferred), "")
         return self.engine.conversations.vote(answers, winner, blind=blind)
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str | None) -> Conversation:

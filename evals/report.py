@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -426,7 +427,8 @@ def render(data: Mapping[str, Any], template: str) -> str:
         undefined=StrictUndefined,
         trim_blocks=False,
     )
-    return environment.get_template(template).render(
+    arms = list(data["arms"])
+    text = environment.get_template(template).render(
         **{"judge": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
         scatter=scatter_plot(_speeds(data["arms"]), "questions per second", "accuracy"),
@@ -441,7 +443,18 @@ def render(data: Mapping[str, Any], template: str) -> str:
         cell=_cell,
         points=points,
         p_value=_p_value,
+        title="Retrieve or tune?" if len(arms) > 1 else f"How well does {arms[0]} answer?",
     )
+    return _with_contents(text)
+
+
+def _with_contents(page: str) -> str:
+    """A page with a line of links to its headings before the first of them; Markdown has none and stays as it is."""
+    names = re.findall("<h2>(.*?)</h2>", page)
+    for number, name in enumerate(names):
+        page = page.replace(f"<h2>{name}</h2>", f'<h2 id="s{number}">{name}</h2>', 1)
+    links = " · ".join(f'<a href="#s{number}">{name}</a>' for number, name in enumerate(names))
+    return page.replace('<h2 id="s0">', f'<nav class="soft" aria-label="Contents">{links}</nav>\n<h2 id="s0">', 1)
 
 
 def _forest(data: Mapping[str, Any]) -> str:

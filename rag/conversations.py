@@ -117,7 +117,7 @@ class Vote:
     """A choice between answers of several arms to one question.
 
     Attributes:
-        winner: the best arm, or "" when none was better.
+        winner: the best arm or variant, or "" when none was better.
         blind: the arms were hidden.
     """
 
@@ -126,6 +126,24 @@ class Vote:
     blind: bool
     answers: tuple[Answer, ...]
     at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """How often an arm or variant won, of the votes in which it was shown."""
+
+    name: str
+    won: int
+    shown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wins:
+    """The table of wins; `undecided` counts the votes in which none was better."""
+
+    votes: int
+    undecided: int
+    wins: tuple[Won, ...]
 
 
 class ConversationStore:
@@ -268,9 +286,9 @@ class ConversationStore:
         """Keep a vote between `answers` to one question.
 
         Raises:
-            InvalidInput: fewer than two answers, or a winner that is not one of their arms or "".
+            InvalidInput: fewer than two answers, or a winner that is not one of their names or "".
         """
-        arms = [answer.arm for answer in answers]
+        arms = [answer.name for answer in answers]
         if len(arms) < 2 or (winner and winner not in arms):
             raise InvalidInput(f"a vote for {winner!r} among {arms}", hint="vote for one of at least two arms, or none")
         vote = Vote(answers[0].question, winner, blind, tuple(answers), datetime.now(UTC).isoformat())
@@ -289,10 +307,13 @@ class ConversationStore:
             for row in rows
         )
 
-    def wins(self) -> dict[str, int]:
-        """How often each arm won a vote; "" counts the votes in which none was better."""
-        with self._database.reading() as connection:
-            return dict(Counter(connection.scalars(select(_votes.c.winner))))
+    def wins(self) -> Wins:
+        """How often each arm or variant won, of the votes in which it was shown; those that won most come first."""
+        votes = self.votes()
+        won = Counter(vote.winner for vote in votes)
+        shown = Counter(answer.name for vote in votes for answer in vote.answers)
+        rows = (Won(name, won[name], count) for name, count in shown.items())
+        return Wins(len(votes), won[""], tuple(sorted(rows, key=lambda row: (-row.won / row.shown, row.name))))
 
     # --- within
 

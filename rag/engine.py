@@ -71,11 +71,13 @@ from rag.types import (
     Question,
     Quoted,
     SearchableLibrary,
+    Searched,
     TextDelta,
     Thinking,
     Timings,
     Turn,
     Usage,
+    Variant,
 )
 from rag.wording import note_on_english
 
@@ -274,6 +276,7 @@ class AnswerEngine:
             peak_memory_bytes=done.peak_memory_bytes,
             evidence=prepared.evidence,
             note=prepared.note,
+            variant=question.variant,
         )
         if keep:
             self.conversations.append(answer)
@@ -314,8 +317,10 @@ class AnswerEngine:
         check_filters(filters, self.library)
         return self._find(clean_text(query, "query"), top_k, filters, ())[1]
 
-    def comparison(self, question: Question, arms: Sequence[Arm] = ()) -> tuple[Question, ...]:
-        """The question put to each arm, in the order asked; to every arm that can run when none is named.
+    def comparison(
+        self, question: Question, arms: Sequence[Arm] = (), variants: Sequence[Variant] = ()
+    ) -> tuple[Question, ...]:
+        """The question put to each variant or arm, in the order asked; to every arm that can run when none is named.
 
         Raises:
             ArmUnavailable, NotFound: one of the arms cannot run, or the filters name what does not exist; then none
@@ -325,6 +330,19 @@ class AnswerEngine:
             replace(question, arm=arm, adapter=question.adapter if arm in TUNED_ARMS else None)
             for arm in dict.fromkeys(arms or self.arms)
         )
+        if variants:
+            questions = tuple(
+                replace(
+                    question,
+                    arm=one.arm,
+                    adapter=question.adapter if one.arm in TUNED_ARMS else None,
+                    top_k=one.top_k or question.top_k,
+                    retrieval=one.retrieval or question.retrieval,
+                    filters=one.filters or question.filters,
+                    variant=one.name,
+                )
+                for one in dict.fromkeys(variants)
+            )
         for one in questions:
             self._admit(one, lambda: False)
         return questions
@@ -410,9 +428,9 @@ class AnswerEngine:
         return turns[-EARLIER_TURNS:]
 
     def _find(
-        self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn]
+        self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn], searched: Searched = "hybrid"
     ) -> tuple[Retrieval, tuple[Passage, ...]]:
-        retrieval = self._retriever.search(text, filters, turns)
+        retrieval = self._retriever.search(text, filters, turns, searched)
         return retrieval, select_passages(retrieval.hits, self.library, top_k, self._budget)
 
     def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
@@ -432,7 +450,9 @@ class AnswerEngine:
         parts = parts_of(question.text)
         if len(parts) > 1:
             return self._prepare_parts(question, request, parts)
-        retrieval, found = self._find(question.text, question.top_k, question.filters, request.turns)
+        retrieval, found = self._find(
+            question.text, question.top_k, question.filters, request.turns, question.retrieval
+        )
         query = retrieval.query
         judged = self._judge.judge(retrieval, self.library, answer_anyway=question.answer_anyway)
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
@@ -464,7 +484,7 @@ class AnswerEngine:
         turns = list(request.turns)
         retrievals = []
         for part in parts:
-            retrievals.append(self._retriever.search(part, question.filters, turns))
+            retrievals.append(self._retriever.search(part, question.filters, turns, question.retrieval))
             turns.append(Turn(part, ""))
         best_first = [hit for hits in zip_longest(*(one.hits for one in retrievals)) for hit in hits if hit is not None]
         top_k = min(question.top_k * len(parts), MOST_PASSAGES)

@@ -41,7 +41,7 @@ from rag.question import (
     without_style,
 )
 from rag.settings import RetrievalSettings
-from rag.types import Passage, PassagePart, SearchableLibrary, Turn
+from rag.types import Passage, PassagePart, SearchableLibrary, Searched, Turn
 from rag.wording import OtherWords, correct, find_other_words, put_into_books_words, translate_terms
 
 RRF_CONSTANT = 10.0
@@ -119,18 +119,21 @@ class HybridRetriever:
         self._candidates = settings.candidates
         self._reranker = reranker
 
-    def search(self, question: str, filters: Filters, turns: Sequence[Turn] = ()) -> Retrieval:
+    def search(
+        self, question: str, filters: Filters, turns: Sequence[Turn] = (), searched: Searched = "hybrid"
+    ) -> Retrieval:
         """Ranked nodes for a question; inline filters in it are taken out and applied.
 
         Args:
             turns: earlier exchanges, oldest first; used when the question refers to them.
+            searched: one search alone keeps its own order.
         """
         text, filters = split_inline_filters(question, filters, self._library)
         query = prepare_query(text, turns, library=self._library)
         query = in_the_books_words(query, find_other_words(query.english, self._library, filters))
-        dense = self._library.dense(query.dense, self._candidates, filters)
-        lexical = self._library.lexical(query.lexical, self._candidates, filters)
-        hits = rescore(query.english, fuse(lexical, dense))
+        dense = self._library.dense(query.dense, self._candidates, filters) if searched != "lexical" else []
+        lexical = self._library.lexical(query.lexical, self._candidates, filters) if searched != "dense" else []
+        hits = rescore(query.english, fuse(lexical, dense)) if searched == "hybrid" else fuse(lexical or dense)
         if self._reranker is not None:
             hits = self._reranker.rerank(query.english, hits)
         return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))

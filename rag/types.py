@@ -18,6 +18,7 @@ RETRIEVING_ARMS: frozenset[str] = frozenset({"rag", "rag+tuned"})
 TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 
 Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
+Searched: TypeAlias = Literal["hybrid", "dense", "lexical"]
 Evidence: TypeAlias = Literal["strong", "weak", "none"]
 """How sure the search is that the passages answer the question."""
 EVIDENCE: tuple[Evidence, ...] = ("strong", "weak", "none")
@@ -96,6 +97,8 @@ class Question:
         owner: whose conversations it may continue, and who owns a new one; None continues anyone's.
         answer_id: the id its answer gets; None makes a new one.
         answer_anyway: answer from the nearest passages even where the evidence is `none`.
+        retrieval: both searches fused, or one of them alone.
+        variant: what a comparison calls this question's way of being answered.
     """
 
     text: str
@@ -113,6 +116,32 @@ class Question:
     owner: str | None = None
     answer_id: str | None = None
     answer_anyway: bool = False
+    retrieval: Searched = "hybrid"
+    variant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way of answering in a comparison; what is None or empty is taken from the question."""
+
+    arm: Arm = "rag"
+    top_k: int | None = None
+    retrieval: Searched | None = None
+    filters: Filters | None = None
+
+    @property
+    def name(self) -> str:
+        """What varies, in short: `rag retrieval=dense`, `rag top_k=10`, `rag book=ID`."""
+        parts = [str(self.arm)]
+        if self.retrieval is not None:
+            parts.append(f"retrieval={self.retrieval}")
+        if self.top_k is not None:
+            parts.append(f"top_k={self.top_k}")
+        if self.filters is not None:
+            parts += [f"book={document_id}" for document_id in self.filters.document_ids]
+            parts += [f"chapter={chapter}" for chapter in self.filters.chapters]
+            parts += [f"pages={self.filters.pages[0]}-{self.filters.pages[1]}"] if self.filters.pages else []
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +265,7 @@ class Answer:
     Attributes:
         evidence: None where nothing was searched.
         note: what a reader should know beside the answer, never part of it; None when there is nothing.
+        variant: what a comparison called this way of answering, where more than the arm was varied.
     """
 
     id: str
@@ -255,6 +285,12 @@ class Answer:
     peak_memory_bytes: int
     evidence: Evidence | None = None
     note: str | None = None
+    variant: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What a vote calls it: its variant, else its arm."""
+        return self.variant or self.arm
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`/compare`: one question through several arms side by side, and a vote that does not know which is which."""
+"""`/compare`: one question answered in several ways side by side, and a vote that does not know which is which."""
 
 from __future__ import annotations
 
@@ -6,28 +6,59 @@ import asyncio
 import random
 from contextlib import aclosing, suppress
 from functools import partial
+from operator import setitem
 
 from fastapi import Request
 from nicegui import ui
 
 from api.answering import AnswerRun
+from api.chosen_generator import GeneratorChoice
+from api.job_store import Job
 from api.pages.answer_card import QUOTING, REDRAW_S, THINKING, MarkedAnswer
-from api.pages.controls import button, check, link, set_attributes, tag, toast
+from api.pages.controls import button, check, field, link, select, set_attributes, tag, toast
 from api.pages.filter_bar import FilterBar
 from api.pages.frame import Visit, open_view, show_problem
+from api.pages.job_row import JobRow
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
 from indexes.errors import Cancelled, CoalesceError
+from indexes.types import Filters
+from rag.models.home import PACKAGES
 from rag.question import check_question
-from rag.types import ARMS, Answer, Arm, Question
+from rag.types import ARMS, Answer, Arm, Question, Variant
 
-LETTERS = "ABCD"
+LETTERS = "ABCDEFGH"
+ARMS_KIND = "arms"
+KINDS: dict[str, tuple[Variant, ...]] = {
+    "search": (Variant(retrieval="hybrid"), Variant(retrieval="dense"), Variant(retrieval="lexical")),
+    "passages": (Variant(top_k=3), Variant(top_k=10)),
+    "books": (),
+}
+"""What is compared besides arms."""
+SMALL_MODEL = "smollm2-135m"
 MEBIBYTE = 2**20
 
 
 @ui.page("/compare")
 def compare(request: Request) -> None:
     open_view(request, "compare", lambda visit: _CompareView(visit).build())
+
+
+def name_of(visit: Visit, name: str) -> str:
+    """An arm or variant in the reader's words."""
+    arm, *varied = name.split(" ")
+    if not varied:
+        return visit.t.either(f"arm.{arm}", arm)
+    return " · ".join(_varied(visit, *part.partition("=")[::2]) for part in varied)
+
+
+def _varied(visit: Visit, what: str, value: str) -> str:
+    if what == "book":
+        titles = {document.document_id: document.title for document in visit.services.library.documents()}
+        return titles.get(value, value)
+    if what == "retrieval":
+        return visit.t.either(f"compare.retrieval.{value}", value)
+    return visit.t("compare.passages", n=value) if what == "top_k" else f"{what} {value}"
 
 
 class _CompareView:
@@ -38,6 +69,8 @@ class _CompareView:
         self._t = visit.t
         self._engine = visit.services.engine
         self._chosen: set[Arm] = set(self._engine.arms)
+        self._books = [document.document_id for document in visit.services.library.documents()][:2]
+        self._kind = ARMS_KIND if len(self._engine.arms) > 1 else "search"
         self._blind = True
         self._running: AnswerRun | None = None
         self._busy = False
@@ -46,6 +79,8 @@ class _CompareView:
         """Draws the view."""
         tag("h1", self._t("nav.compare"))
         tag("p", self._t("compare.lead"), "lead")
+        if len(self._engine.arms) < 2:
+            self._offer_model()
         with tag("section", "", "card"):
             with tag("label", "", "field"):
                 tag("span", self._t("compare.question"), "field-label")
@@ -53,10 +88,12 @@ class _CompareView:
             box.on(
                 "keydown.enter", lambda event: self._run(event.args), js_handler="(e) => coalesce.sendOnEnter(e, emit)"
             )
-            with tag("fieldset", "", "arms"):
-                tag("legend", self._t("compare.arms"))
-                for arm in ARMS:
-                    self._arm_choice(arm)
+            kinds = [kind for kind in (ARMS_KIND, *KINDS) if kind != "books" or len(self._books) > 1]
+            with field(self._t("compare.what")):
+                listed = [(kind, self._t(f"compare.kind.{kind}")) for kind in kinds]
+                select(listed, self._choose_kind, value=self._kind, id="compare-kind")
+            self._options = tag("div", "")
+            self._draw_options()
             self._filters = FilterBar(self._visit, arms=False)
             check(self._t("compare.blind"), self._set_blind, checked=True)
             with tag("div", "", "row"):
@@ -74,10 +111,58 @@ class _CompareView:
         self._source = SourcePanel(self._visit)
         self._draw_tally()
 
+    def _offer_model(self) -> None:
+        """Says that only one arm runs, and what opens the others."""
+        with tag("section", "", "card offer"):
+            tag("p", self._t("compare.one_arm"))
+            if self._visit.owner is None:
+                with tag("div", "", "row"):
+                    size = f"{PACKAGES[SMALL_MODEL].download_bytes / 1e6:,.0f}"
+                    button(self._t("compare.get_model", size=size), self._get_model, kind="primary")
+                    link(self._t("compare.other_model"), "/settings")
+                self._jobs = tag("div", "", "uploads")
+
+    async def _get_model(self) -> None:
+        choice = GeneratorChoice(generator="local", model=SMALL_MODEL, quantization="none")
+        try:
+            job = await asyncio.to_thread(self._visit.services.generators.switch, choice)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        self._jobs.clear()
+        with self._jobs:
+            JobRow(self._visit, job, self._t("library.job.generator"), self._got_model)
+
+    async def _got_model(self, job: Job) -> None:
+        if job.state == "done":
+            ui.navigate.to("/compare")
+
+    def _choose_kind(self, kind: str) -> None:
+        self._kind = kind
+        self._draw_options()
+
+    def _draw_options(self) -> None:
+        """What there is to choose for the kind of comparison."""
+        self._options.clear()
+        with self._options:
+            if self._kind == ARMS_KIND:
+                with tag("fieldset", "", "arms"):
+                    tag("legend", self._t("compare.arms"))
+                    for arm in ARMS:
+                        self._arm_choice(arm)
+            elif self._kind == "books":
+                with tag("div", "", "grid"):
+                    for place in range(2):
+                        with field(self._t("compare.book", letter=LETTERS[place])):
+                            listed = [(d.document_id, d.title) for d in self._visit.services.library.documents()]
+                            select(listed, partial(setitem, self._books, place), value=self._books[place])
+            else:
+                tag("p", self._t(f"compare.about.{self._kind}"), "soft")
+
     def _arm_choice(self, arm: Arm) -> None:
         available = arm in self._engine.arms
         with tag("div", "", "arm"):
-            box = check(self._t(f"arm.{arm}"), lambda on: self._choose(arm, on), checked=available)
+            box = check(self._t(f"arm.{arm}"), lambda on: self._choose(arm, on), checked=arm in self._chosen)
             if not available:
                 box.classes("unavailable")
                 for child in box:
@@ -92,11 +177,17 @@ class _CompareView:
     def _set_blind(self, on: bool) -> None:
         self._blind = on
 
+    def _ways(self) -> list[Variant]:
+        """What is compared, in the order shown."""
+        if self._kind == "books":
+            return [Variant(filters=Filters((book,))) for book in dict.fromkeys(self._books)]
+        return list(KINDS.get(self._kind) or [Variant(arm) for arm in ARMS if arm in self._chosen])
+
     async def _run(self, text: str) -> None:
         if self._busy or not text.strip():
             return
-        arms = [arm for arm in ARMS if arm in self._chosen]
-        if not arms:
+        ways = self._ways()
+        if not ways:
             toast(self._t("compare.choose"), bad=True)
             return
         self._set_busy(True)
@@ -104,23 +195,25 @@ class _CompareView:
             question = Question(
                 text, adapter=self._filters.adapter, filters=self._filters.value(), owner=self._visit.owner
             )
-            await self._answer(check_question(question), arms)
+            await self._answer(check_question(question), ways)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
         finally:
             with suppress(RuntimeError):  # the tab has gone meanwhile
                 self._set_busy(False)
 
-    async def _answer(self, question: Question, arms: list[Arm]) -> None:
-        """Draws the answer of each arm in turn, then the vote; raises what refuses the whole comparison."""
-        blind = self._blind and len(arms) > 1
+    async def _answer(self, question: Question, ways: list[Variant]) -> None:
+        """Draws the answer of each way in turn, then the vote; raises what refuses the whole comparison."""
+        blind = self._blind and len(ways) > 1
         if blind:
-            random.shuffle(arms)
+            random.shuffle(ways)
+        arms = [way.arm for way in ways] if self._kind == ARMS_KIND else []
         answers: list[Answer] = []
         columns: list[ArmAnswer] = []
-        async with aclosing(self._visit.services.answering.compare(question, arms, self._visit.asker)) as runs:
+        comparing = self._visit.services.answering.compare(question, arms, self._visit.asker, () if arms else ways)
+        async with aclosing(comparing) as runs:
             async for run in runs:
-                columns = columns or self._draw_columns(arms, blind=blind)
+                columns = columns or self._draw_columns(ways, blind=blind)
                 self._running = run
                 answer = await columns[len(answers)].write(run)
                 if answer is None:
@@ -132,13 +225,13 @@ class _CompareView:
         else:
             columns[0].reveal()
 
-    def _draw_columns(self, arms: list[Arm], *, blind: bool) -> list[ArmAnswer]:
+    def _draw_columns(self, ways: list[Variant], *, blind: bool) -> list[ArmAnswer]:
         self._ballot.clear()
         self._columns.clear()
         with self._columns:
             return [
-                ArmAnswer(self._visit, self._source, arm, LETTERS[place] if blind else "")
-                for place, arm in enumerate(arms)
+                ArmAnswer(self._visit, self._source, name_of(self._visit, way.name), LETTERS[place] if blind else "")
+                for place, way in enumerate(ways)
             ]
 
     def _ask_vote(self, answers: list[Answer], columns: list[ArmAnswer], *, blind: bool) -> None:
@@ -160,33 +253,35 @@ class _CompareView:
         self._ballot.clear()
         with self._ballot:
             tag(
-                "p", self._t("compare.voted", arm=self._t(f"arm.{best.arm}")) if best else self._t("compare.voted_none")
+                "p",
+                self._t("compare.voted", arm=name_of(self._visit, best.name))
+                if best
+                else self._t("compare.voted_none"),
             )
         for column in columns:
             column.reveal()
         self._draw_tally()
 
     def _draw_tally(self) -> None:
-        tally = self._engine.conversations.wins()
+        table = self._engine.conversations.wins()
         self._tally.clear()
-        if not tally:
+        if not table.votes:
             return
         with self._tally, tag("section", "", "card"):
             tag("h2", self._t("compare.tally"))
-            total = sum(tally.values())
             with tag("ul", "", "tally-list"):
-                for arm in (*ARMS, ""):
-                    if arm in tally:
-                        name = self._t(f"arm.{arm}") if arm else self._t("compare.none_better")
-                        self._tally_row(name, tally[arm], total)
+                for row in table.wins:
+                    self._tally_row(name_of(self._visit, row.name), row.won, row.shown)
+                if table.undecided:
+                    self._tally_row(self._t("compare.none_better"), table.undecided, table.votes)
             if self._visit.owner is None:
                 link(self._t("compare.download"), "/v1/compare/votes.jsonl", download=True)
 
-    def _tally_row(self, name: str, number: int, total: int) -> None:
+    def _tally_row(self, name: str, number: int, of: int) -> None:
         with tag("li"):
             tag("span", name)
-            tag("progress", "", "bar", max=total, value=number, aria_label=name)
-            tag("span", f"{number} / {total}", "soft")
+            tag("progress", "", "bar", max=of, value=number, aria_label=name)
+            tag("span", self._t("compare.won", won=number, shown=of), "soft")
 
     def _stop_run(self) -> None:
         if self._running is not None:
@@ -199,14 +294,14 @@ class _CompareView:
 
 
 class ArmAnswer:
-    """One arm's column: its answer as it is written, then its time. With a `letter`, the arm's name is hidden."""
+    """A column: its answer as it is written, then its time. With a `letter`, what answered (`title`) is hidden."""
 
-    def __init__(self, visit: Visit, source: SourcePanel, arm: Arm, letter: str) -> None:
+    def __init__(self, visit: Visit, source: SourcePanel, title: str, letter: str) -> None:
         self._visit = visit
         self._t = visit.t
-        self._arm = arm
+        self._hidden = title
         self._answer: Answer | None = None
-        self.name = visit.t("compare.answer", letter=letter) if letter else visit.t(f"arm.{arm}")
+        self.name = visit.t("compare.answer", letter=letter) if letter else title
         with tag("article", "", "card arm-answer"):
             self._title = tag("h2", self.name)
             self._text = MarkedAnswer(visit.t, source, f'<p class="soft">{visit.t("compare.waits")}</p>')
@@ -232,7 +327,7 @@ class ArmAnswer:
 
     def reveal(self) -> None:
         """Shows the arm and its figures."""
-        self._title.set_text(self._t(f"arm.{self._arm}"))
+        self._title.set_text(self._hidden)
         answer = self._answer
         if answer is None:
             return

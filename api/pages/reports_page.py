@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,10 +11,13 @@ from urllib.parse import quote as url_quote
 from fastapi import Request
 from nicegui import ui
 
-from api.pages.controls import link, set_attributes, tag
+from api.job_store import Job
+from api.pages.controls import button, link, set_attributes, tag, toast
 from api.pages.frame import Visit, empty_state, open_view
+from api.pages.job_row import JobRow
 from api.pages.texts import Texts
 from evals.report import list_reports, points, read_report
+from indexes.errors import CoalesceError
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
 """The steps that the list shows; a report holds more."""
@@ -39,14 +43,51 @@ def _show_list(visit: Visit) -> None:
     t = visit.t
     tag("h1", t("nav.reports"))
     found = list_reports(visit.services.settings.reports_folder)
+    tag("p", t("reports.lead"), "lead")
+    if visit.owner is None:
+        _QuickComparison(visit).build()
     if not found:
         with empty_state(t("reports.none"), t("reports.none_text")):
-            tag("code", "coalesce eval --arms base,rag,tuned,rag+tuned --quick", "command")
-    else:
-        tag("p", t("reports.lead"), "lead")
+            tag("code", "coalesce eval --quick", "command")
     for report in found:
         _summary(visit, report)
     _feedback(visit)
+
+
+class _QuickComparison:
+    """The button that runs the quick comparison, and how far it is."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+
+    def build(self) -> None:
+        """Draws the button, or the comparison that runs already."""
+        t = self._visit.t
+        with tag("section", "", "card"):
+            with tag("div", "", "row"):
+                button(t("reports.run"), self._run, kind="primary")
+                tag("span", t("reports.run_note"), "soft")
+            self._jobs = tag("div", "", "uploads")
+        for job in self._visit.services.jobs.list():
+            if job.kind == "report" and not job.final:
+                self._watch(job)
+
+    async def _run(self) -> None:
+        try:
+            job = await asyncio.to_thread(self._visit.services.comparisons.run_quick)
+        except CoalesceError as error:
+            toast(self._visit.t.error(error), bad=True)
+            return
+        self._watch(job)
+
+    def _watch(self, job: Job) -> None:
+        self._jobs.clear()
+        with self._jobs:
+            JobRow(self._visit, job, self._visit.t("library.job.report"), self._ended)
+
+    async def _ended(self, job: Job) -> None:
+        if job.state == "done":
+            ui.navigate.to(f"/reports/{url_quote(job.message)}")
 
 
 def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
@@ -54,7 +95,8 @@ def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
     t = visit.t
     with tag("article", "", "card"):
         with tag("h2"), link("", f"/reports/{url_quote(report['id'])}"):
-            tag("span", t("reports.of", when=_local(report["created_at"])))
+            title = "reports.of" if len(report["arms"]) > 1 else "reports.of_one"
+            tag("span", t(title, when=_local(report["created_at"])))
         name = t.either(f"generator.{report['generator']}", report["generator"])
         questions = t.count("reports.questions", report["choice_questions"])
         tag("p", f"{questions} · {name} · {report['model']}", "soft")

@@ -32,9 +32,10 @@ from api.schemas.answers import (
     SearchIn,
     VoteIn,
     VoteOut,
+    VotesOut,
     filters_of,
 )
-from api.schemas.base import error_responses
+from api.schemas.base import JobStartedOut, error_responses
 from api.security import client_of
 from api.streaming import event_stream, sse, unless_gone
 from evals.export import feedback_cases
@@ -91,7 +92,7 @@ async def search(body: SearchIn, request: Request, services: ServicesDep) -> Pas
 
 @router.post("/compare", response_model=AnswersOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def compare(body: CompareIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Answers with every arm named, or with all that can run; if a named arm cannot run, none is asked."""
+    """Answers with every arm or variant named, or with all arms that can run; if a named one cannot, none is asked."""
     question = Question(
         body.question,
         adapter=body.adapter,
@@ -103,7 +104,8 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
     )
 
     async def answered() -> list[Answer]:
-        async with aclosing(services.answering.compare(question, body.arms or (), client_of(request))) as runs:
+        comparing = services.answering.compare(question, body.arms or (), client_of(request), body.ways())
+        async with aclosing(comparing) as runs:
             return [await run.answer() async for run in runs]
 
     answers = await unless_gone(request, answered())
@@ -120,6 +122,19 @@ def vote(body: VoteIn, services: ServicesDep, caller: CallerDep) -> VoteOut:
     return VoteOut(question=kept.question, winner=kept.winner or None, blind=kept.blind, at=kept.at)
 
 
+@router.post("/reports", status_code=202, responses=error_responses(403, 409, 503))
+def run_comparison(services: ServicesDep, caller: CallerDep) -> JobStartedOut:
+    """Runs the quick comparison with what answers now; the job's last message is the id of its report."""
+    caller.need_open_key("run comparisons")
+    return JobStartedOut(job_id=services.comparisons.run_quick().id)
+
+
+@router.get("/votes", responses=error_responses(503))
+def count_votes(services: ServicesDep) -> VotesOut:
+    """The table of wins: of everyone's votes, how often each arm or variant was preferred."""
+    return VotesOut.model_validate(services.engine.conversations.wins())
+
+
 @router.get("/compare/votes.jsonl", response_class=Response, responses=error_responses(403, 503))
 def export_votes(services: ServicesDep, caller: CallerDep) -> Response:
     """All votes with the answers they were between. Needs an open key: they are everyone's."""
@@ -130,7 +145,7 @@ def export_votes(services: ServicesDep, caller: CallerDep) -> Response:
             "question": vote.question,
             "winner": vote.winner or None,
             "blind": vote.blind,
-            "answers": {answer.arm: answer.answer for answer in vote.answers},
+            "answers": {answer.name: answer.answer for answer in vote.answers},
         }
         for vote in services.engine.conversations.votes()
     ]

@@ -8,8 +8,8 @@ from fastapi import APIRouter
 
 from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ServicesDep
-from api.schemas.base import error_responses
-from api.schemas.generator import GeneratorIn, GeneratorOut, JobStartedOut
+from api.schemas.base import JobStartedOut, error_responses
+from api.schemas.generator import GeneratorIn, GeneratorOut
 
 router = APIRouter(prefix="/v1", tags=["generator"])
 

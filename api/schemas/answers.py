@@ -51,16 +51,39 @@ class SearchIn(WireIn):
     filters: FiltersIn | None = None
 
 
+class VariantIn(WireIn):
+    """A way of answering; what it leaves out is taken from the question."""
+
+    arm: rag_types.Arm = "rag"
+    top_k: TopK | None = None
+    retrieval: rag_types.Searched | None = Field(default=None, description="both searches fused, or one of them alone")
+    filters: FiltersIn | None = None
+
+
 class CompareIn(WireIn):
-    """Body of `POST /v1/compare`; without `arms`, those that can run here."""
+    """Body of `POST /v1/compare`; without `arms` and `variants`, the arms that can run here."""
 
     question: str
     arms: list[rag_types.Arm] | None = Field(default=None, min_length=1, max_length=8)
+    variants: list[VariantIn] | None = Field(default=None, min_length=1, max_length=8, description="instead of `arms`")
     adapter: Id | None = None
     top_k: TopK = 5
     filters: FiltersIn | None = None
     max_tokens: MaxTokens | None = None
     seed: Seed | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.arms and self.variants:
+            raise ValueError("give either `arms` or `variants`")
+        return self
+
+    def ways(self) -> tuple[rag_types.Variant, ...]:
+        """The variants as the engine takes them."""
+        return tuple(
+            rag_types.Variant(one.arm, one.top_k, one.retrieval, filters_of(one.filters) if one.filters else None)
+            for one in self.variants or ()
+        )
 
 
 class AskIn(WireIn):
@@ -158,6 +181,7 @@ class AnswerOut(WireOut):
     generator: str
     model: str
     adapter: str | None
+    variant: str | None = None
     citations: list[CitationOut]
     passages: list[PassageOut]
     timings: TimingsOut
@@ -231,8 +255,24 @@ class VoteIn(WireIn):
     blind: bool = True
 
 
+class WinsOut(WireOut):
+    """How often an arm or variant won, of the votes in which it was shown."""
+
+    name: str
+    won: int
+    shown: int
+
+
+class VotesOut(WireOut):
+    """The table of wins; `undecided` counts the votes in which none was better."""
+
+    votes: int
+    undecided: int
+    wins: list[WinsOut]
+
+
 class VoteOut(WireOut):
-    """A vote as it is kept; `winner` is the arm of the preferred answer, or null."""
+    """A vote as it is kept; `winner` is the arm or variant of the preferred answer, or null."""
 
     question: str
     winner: str | None

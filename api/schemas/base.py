@@ -39,6 +39,12 @@ class ErrorOut(WireOut):
     error: ErrorDetail
 
 
+class JobStartedOut(WireOut):
+    """The job that does what was asked: GET /v1/jobs/{job_id}."""
+
+    job_id: str
+
+
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses=` of a route that may answer with these statuses; `/openapi.json` lists them."""
     return {status: {"model": ErrorOut} for status in statuses}

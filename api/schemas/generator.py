@@ -74,9 +74,3 @@ class GeneratorOut(WireOut):
     models: list[FoundModelOut]
     adapters: list[FoundAdapterOut]
     available: list[AvailableOut]
-
-
-class JobStartedOut(WireOut):
-    """The job that does what was asked: GET /v1/jobs/{job_id}."""
-
-    job_id: str

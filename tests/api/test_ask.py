@@ -255,3 +255,22 @@ def test_a_message_without_words_is_refused_and_talk_is_answered_without_passage
     assert refused.status_code == 400 and "no words" in refused.json()["error"]["message"]
     answer = shared.client.post("/v1/ask", json={"question": "thank you!"}).json()
     assert (answer["refused"], answer["evidence"], answer["passages"], answer["citations"]) == (False, None, [], [])
+
+
+def test_variants_are_answered_in_order_and_counted_in_the_table_of_wins(live: Live):
+    variants = [
+        {"retrieval": "lexical"},
+        {"retrieval": "dense", "top_k": 3},
+        {"filters": {"document_ids": [SAMPLE_ID]}},
+    ]
+    answers = live.client.post("/v1/compare", json={"question": QUESTION, "variants": variants}).json()["answers"]
+    names = [answer["variant"] for answer in answers]
+    assert names == ["rag retrieval=lexical", "rag retrieval=dense top_k=3", f"rag book={SAMPLE_ID}"]
+    ids = [answer["id"] for answer in answers]
+    assert live.client.post("/v1/votes", json={"answer_ids": ids, "preferred": ids[1]}).json()["winner"] == names[1]
+    table = live.client.get("/v1/votes").json()
+    assert (table["votes"], table["undecided"], table["wins"][0]) == (1, 0, {"name": names[1], "won": 1, "shown": 1})
+    both = {"question": QUESTION, "variants": variants, "arms": ["rag"]}
+    assert live.client.post("/v1/compare", json=both).status_code == 422
+    missing = {"question": QUESTION, "variants": [{"arm": "tuned"}]}
+    assert live.client.post("/v1/compare", json=missing).status_code == 409

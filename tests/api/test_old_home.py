@@ -72,7 +72,7 @@ def test_its_conversations_feedback_and_votes_are_there(home: Path) -> None:
     assert [(feedback.rating, feedback.comment) for feedback, _ in store.feedback()] == [("up", "good"), ("down", "")]
     (vote,) = store.votes()
     assert (vote.winner, vote.blind, [answer.arm for answer in vote.answers]) == ("rag", True, ["rag", "base"])
-    assert store.wins() == {"rag": 1}
+    assert [(row.name, row.won, row.shown) for row in store.wins().wins] == [("rag", 1, 1), ("base", 0, 1)]
 
 
 def test_its_exams_and_cards_are_there_and_the_open_exam_takes_a_draft(home: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_adapter_of_a_comparison_is_chosen_where_several_are_loaded(site: Li
         page = open_page("/compare")
         page.locator(".filters summary").click()
         page.get_by_label("Adapter").select_option("raft")
-        page.get_by_text("Hide the arms until I have voted").click()
+        page.get_by_text("Hide which is which until I have voted").click()
         page.fill("#question", "How many threads are in a warp?")
         page.get_by_role("button", name="Compare").click()
         page.get_by_role("heading", name="Which answer is best?").wait_for()
@@ -199,3 +199,19 @@ def test_another_model_answers_after_a_press_in_settings(site: Live, open_page: 
         ask(page, "How many threads are in a warp?")
         expect(page.locator(".answer")).to_contain_text("says the engine")
     site.services.use_engine(before)
+
+
+def test_where_one_arm_runs_ways_to_search_are_compared_and_counted(site: Live, open_page: Open) -> None:
+    site.generator.arms = ("rag",)
+    page = open_page("/compare", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    expect(page.locator(".offer")).to_contain_text("只有一个方案可用")
+    expect(page.get_by_role("button", name="获取小型语言模型（93 MB）")).to_be_visible()
+    page.select_option("#compare-kind", "passages")
+    page.fill("#question", "How many threads are in a warp?")
+    page.get_by_role("button", name="对比", exact=True).click()
+    page.locator(".ballot").get_by_role("button", name="答案 A").click()
+    headings = page.locator(".arm-answer h2")
+    expect(headings.first).to_contain_text("个段落")
+    assert {heading.inner_text() for heading in headings.all()} == {"3 个段落", "10 个段落"}
+    expect(page.locator(".tally")).to_contain_text("10 个段落")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -59,7 +59,8 @@ def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_t
     (tmp_path / "one" / "report.html").unlink()
     older = {name: value for name, value in data.items() if name != "judge"}
     (tmp_path / "one" / "report.json").write_text(json.dumps(older), encoding="utf-8")
-    assert "Retrieve or tune?" in report_page(tmp_path, "one")
+    page = report_page(tmp_path, "one")
+    assert "How well does rag answer?" in page and "What each step gains" not in page
 
 
 def test_every_metric_of_the_report_is_explained_once() -> None:

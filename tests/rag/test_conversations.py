@@ -14,7 +14,15 @@ from fakes import make_passage
 
 from indexes.errors import HomeNotWritable, InvalidInput, NotFound
 from rag.citations import resolve
-from rag.conversations import TITLE_CHARACTERS, ConversationStore, answer_from_json, answer_to_json, clean_title
+from rag.conversations import (
+    TITLE_CHARACTERS,
+    ConversationStore,
+    Wins,
+    Won,
+    answer_from_json,
+    answer_to_json,
+    clean_title,
+)
 from rag.types import Answer, PassagePart, Timings, Usage
 
 PASSAGE = make_passage(
@@ -186,7 +194,7 @@ def test_a_vote_is_kept_with_its_answers_and_counted(tmp_path: Path) -> None:
     kept = ConversationStore(path).votes()
     assert [(vote.winner, vote.blind) for vote in kept] == [("rag", True), ("", False)]
     assert kept[0].answers == (vote_answer("rag"), vote_answer("base"))
-    assert ConversationStore(path).wins() == {"rag": 1, "": 1}
+    assert ConversationStore(path).wins() == Wins(2, 1, (Won("rag", 1, 2), Won("base", 0, 2)))
 
 
 @pytest.mark.parametrize(("arms", "winner"), [(["rag"], "rag"), (["rag", "base"], "tuned")])
@@ -194,4 +202,4 @@ def test_a_vote_among_too_few_or_for_a_stranger_is_refused(tmp_path: Path, arms:
     store = ConversationStore(tmp_path / "conversations.sqlite3")
     with pytest.raises(InvalidInput):
         store.vote([vote_answer(arm) for arm in arms], winner, blind=True)
-    assert store.wins() == {}
+    assert store.wins() == Wins(0, 0, ())

@@ -1,0 +1,79 @@
+"""Comparisons run by a job of the server: the quick one, with what answers now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from api.job_store import Job
+from api.jobs import JobHandle, JobQueue
+from api.settings import CoalesceSettings
+from evals.run import RunSpec
+from indexes.errors import Cancelled, Conflict
+from indexes.settings import IndexSettings
+from rag.settings import RagSettings
+from rag.types import Arm
+
+QUESTIONS = "bank:test"
+Run = Callable[[RunSpec, IndexSettings, RagSettings, Path, Callable[[str, int, int], None]], Mapping[str, Any]]
+
+
+class Comparisons:
+    """Queues comparisons.
+
+    Args:
+        rag: settings of what answers now; arms: those that it can run.
+        run: runs one and writes its report; by default `evals.experiment.run_experiment`.
+    """
+
+    def __init__(
+        self,
+        settings: CoalesceSettings,
+        jobs: JobQueue,
+        rag: Callable[[], RagSettings],
+        arms: Callable[[], tuple[Arm, ...]],
+        run: Run | None = None,
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._rag = rag
+        self._arms = arms
+        self._run = run
+        self._job: Job | None = None
+
+    def run_quick(self) -> Job:
+        """Queues `coalesce eval --quick`; the job's last message is the id of the report.
+
+        Raises:
+            NotReady: nothing answers yet.
+            Conflict: a comparison is running already.
+        """
+        self._arms()
+        if self._job is not None and not self._jobs.get(self._job.id).final:
+            raise Conflict("a comparison is running already", hint="Wait for its report, or cancel its job.")
+        self._job = self._jobs.submit("report", self._compare)
+        return self._job
+
+    def _compare(self, handle: JobHandle) -> str:
+        from evals.arms import DEFAULT_ARMS, parse_arms
+        from evals.experiment import choose_questions, has_language_model, run_experiment
+
+        def tell(step: str, done: int, total: int) -> None:
+            if handle.cancelled():
+                raise Cancelled("the comparison was cancelled")
+            handle.progress(done, total, step)
+
+        rag = self._rag()
+        with_model = has_language_model(rag.generator)
+        spec = RunSpec(
+            questions=choose_questions(QUESTIONS, quick=True),
+            arms=parse_arms(self._arms() if with_model else DEFAULT_ARMS),
+            with_model=with_model,
+            quick=True,
+            command="coalesce eval --quick",
+        )
+        folder = self._settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+        (self._run or run_experiment)(spec, self._settings.index, rag, folder, tell)
+        return folder.name
