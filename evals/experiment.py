@@ -72,11 +72,17 @@ def has_language_model(generator: GeneratorSettings) -> bool:
 
 
 def choose_questions(
-    source: str, limit: int | None = None, *, quick: bool = False, seed: int = 0
+    source: str,
+    limit: int | None = None,
+    *,
+    quick: bool = False,
+    seed: int = 0,
+    of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: (),
 ) -> tuple[BankQuestion, ...]:
-    """The questions of `bank:SPLIT`, of `judged` (all sets that only judge) or of a question file, in order.
+    """The questions of `bank:SPLIT`, `book:ID`, `judged` (all sets that only judge) or of a question file, in order.
 
     Args:
+        of_book: the questions on a book, by its id.
         limit: at most this many, spread over books and chapters; None takes all, or `QUICK_QUESTIONS` when `quick`.
 
     Raises:
@@ -88,6 +94,8 @@ def choose_questions(
         if split not in SPLITS:
             raise InvalidInput(f"the bank has no split {split!r}", hint=f"splits are {', '.join(SPLITS)}")
         questions = load_bank(split=split)
+    elif source.startswith("book:"):
+        questions = tuple(of_book(source.removeprefix("book:")))
     else:
         questions = load_judged() if source == JUDGED else load_question_set(Path(source))
     if limit is None and quick:
@@ -193,7 +201,8 @@ def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> dict[st
     library, texts = setup.library, setup.spec.texts
     library.load()
     if setup.spec.own_library:
-        return {}
+        books = {document.document_id for document in library.documents()}
+        return {question.book: question.book for question in setup.spec.questions if question.book in books}
     if not texts:
         added = [add_sample(library, progress=lambda p: progress(f"indexing the book: {p.stage}", p.done, p.total))]
     else:

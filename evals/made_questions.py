@@ -31,6 +31,8 @@ MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
 MOST_ALIKE = 0.72
 """A wrong option nearer to the right one than this (cosine) may mean the same."""
 MOST_PER_ANSWER = 2
+CHOICE_SHARE = 0.6
+"""Share of the questions that could be open and are asked as a choice."""
 BESIDE_SHARE = 0.5
 """A sentence read as well as this share of the best one must not hold a wrong option."""
 _ORDER = ("definition", "name", "number", "term")
@@ -132,8 +134,10 @@ class _Maker:
         if draft.statement.quote in self._quotes or self._answers[answer] >= MOST_PER_ANSWER:
             return None
         lots = random.Random(f"{self._document_id}:{draft.question}")
-        choices = draw_options(draft.answer, self._wrong(draft), lots) if "choice" in self._types else ()
-        if not choices and "short" not in self._types:
+        open_too = not draft.only_choice and "short" in self._types
+        chosen = "choice" in self._types and (not open_too or lots.random() < CHOICE_SHARE)
+        choices = draw_options(draft.answer, self._wrong(draft), lots) if chosen else ()
+        if not choices and not open_too:
             return None
         passages = self._passages(draft)
         if not passages or not self._is_read(draft, passages, choices):
@@ -177,6 +181,8 @@ class _Maker:
         taken = terms_of(f"{draft.question} {draft.answer}").pieces
         answer = draft.answer.lower()
         number = draft.kind == "number"
+        if draft.only_choice and draft.kind in ("definition", "name"):  # descriptions may share words with one another
+            taken = terms_of(draft.question).pieces
         found = []
         for option in self._pool[draft.options]:
             if section in option.sections or option.text.lower() == answer:

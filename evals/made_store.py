@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, insert, select
+from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, func, insert, select
 
 from evals.questions import BankQuestion, load_bank, parse_question
 from indexes.database import Database, JsonText, Schema
@@ -53,6 +53,12 @@ class MadeQuestions:
         with self._database.reading() as connection:
             rows = connection.execute(select(_made.c.question).where(*own).order_by(_made.c.number))
             return tuple(parse_question(row.question, where="made") for row in rows)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many questions there are, by the id and the content's digest of their book."""
+        wanted = select(_made.c.document_id, _made.c.sha256, func.count()).group_by(_made.c.document_id, _made.c.sha256)
+        with self._database.reading() as connection:
+            return {(document_id, sha256): number for document_id, sha256, number in connection.execute(wanted)}
 
     def forget(self, document_id: str) -> None:
         """Remove the questions of a book."""

@@ -59,7 +59,7 @@ _BEGINS_DANGLING = re.compile(
     r"operation|operations|algorithm|implementation|version|library|package|tool|document|guide|course|tutorial|"
     r"main|key|most|best|simplest|easiest|only|total|final|initial|original|new|current|corresponding|resulting|"
     r"returned|given|actual|whole|entire|full|complete|copy|sum|index|pointer|handle|message|error|time|cost)\b"
-    r"(?! of\b)",
+    r"(?!-| of\b)",
     re.IGNORECASE,
 )
 _POINTS_ELSEWHERE = re.compile(
@@ -67,19 +67,29 @@ _POINTS_ELSEWHERE = re.compile(
     r"listing|exercises?|episodes?|lessons?|chapters?|sections?|course|tutorial|slides?|see|former|latter|respectively|"
     r"aforementioned|mentioned|described|discussed|shown|shows|introduced|e\.g|i\.e|etc|example|instance|suppose|assume|"
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
-    r"at present|presently|soon|recent(?:ly)?|new|page|pages|documentation|guide|link|links|website|click)\b"
+    r"at present|presently|soon|recent(?:ly)?|new|another|such (?!as)|none|nothing|page|pages|"
+    r"documentation|guide|link|links|website|click)\b"
     r"|\bas follows\b|https?:|www\.",
     re.IGNORECASE,
 )
-_PRONOUN = re.compile(r"\b(?:it|they|them|their|such|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
+_PRONOUN = re.compile(r"\b(?:it|they|them|their|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
 _FIRST_CLAUSE_WORDS = 4
 """A pronoun after this many words most likely refers to the sentence's own subject."""
 _NOUN_PHRASE = re.compile(
     r"\b(?:the|an?|each|every|of|in|on|by|per|between|with|into|from|for)\s+(?P<phrase>[A-Za-z][A-Za-z\-]+(?:\s[A-Za-z][A-Za-z\-]+){0,2}?)"
     r"(?=[,.;:)]|\s(?:is|are|was|were|of|in|on|to|and|or|that|which|can|cannot|may|must|will|should|for|by|with|from|has|have)\b)"
 )
+_NOUN_ENDS = re.compile(
+    r"(?:\s?[,.;:)”\"]|$|\s(?:is|are|was|were|has|have|had|can|cannot|could|may|might|must|will|would|should|does|do|of|in|on|"
+    r"to|and|or|that|which|who|for|by|with|from|at|into|onto|as|per|when|if|while|where|because|before|after|between|during|"
+    r"through|within|without|than|but|not|also|only|using|instead|since|so|across|over|under|until|via|allows?|provides?|"
+    r"returns?|uses?|contains?|holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|maps?|"
+    r"shares?|reads?|writes?|launches|performs?|creates?|enables?|refers?|represents?|waits?|becomes?|depends?|works?|"
+    r"helps?|reduces?|increases?|hides?|limits?|defines?|describes?)\b)"
+)
+"""What follows a noun phrase, never a word inside one."""
 _WORD = re.compile(r"(?<![\w`/.])[A-Za-z][A-Za-z\-+]*(?![\w`/(]|\.\w)")
-_BEFORE_NOUN = frozenset("the a an each every of in by per between with from for on into".split())
+_BEFORE_NOUN = frozenset("the a an each every of per".split())
 _BEFORE_VERB = frozenset("to can will not may must should we you they".split())
 _NAMED = 3
 """What makes a noun phrase a term: that it is emphasised, defined, spelt out, a heading, or used so many times."""
@@ -106,7 +116,68 @@ _GENERIC = frozenset(
     exceptions benefit benefits drawback important good bad better best useful possible necessary available
     different same other new old more less most not must always never any all warning tip hint yes no true false
     none and or but if then else do don't very also both each every some many few often usually just even slow
-    fast high low total""".split()
+    fast high low total order error errors license image images temperature performance accuracy expression
+    expressions element elements iteration iterations integer instance instances double exponent bottleneck
+    bottlenecks dependency dependencies division diffusion header headers offset boundary equation equations
+    precision center centre place position direction range limit rate ratio area region volume distance object
+    objects class classes structure structures string lists field fields item items member members operation
+    operations computation computations calculation calculations procedure comparison manner couple mechanism
+    technique techniques environment application applications software hardware platform project team model
+    models standard standards data system systems state states status change changes access addition
+    multiplication sum product variable variables constant constants character characters letter letters bit
+    digit digits index indices address addresses thousand thousands million years days hours minutes seconds
+    orders sequence sequences condition conditions conditional function functions call calls operator operators
+    statement statements keyword keywords symbol symbols attribute attributes property properties assignment
+    declaration definition definitions process processes level levels layer layers base top bottom left right
+    side row rows column columns cell cells unit units block-size length width height depth shape figure
+    extension extensions test tests device devices computer computers machine machines implementation
+    implementations utilization usage efficiency cost overhead speed significant group groups parallel online
+    alias round float union command script message disk repository semantics capacity lifetime library libraries
+    module modules view views loop loops array arrays vector vectors dimension dimensions prefix algorithm
+    interface chip enumeration architecture remainder reciprocal boolean""".split()
+)
+_VAGUE = frozenset(
+    """argument arguments value values result results goal purpose idea reason problem problems difference example
+    examples way ways step steps case cases thing things first second third next last number numbers different
+    same other new old good bad better best useful possible necessary available important certain several
+    various particular specific given own single single-precision whole entire more less most not must always
+    never any all many few some each every both following above below previous current main only key basic
+    simple usual normal common typical general large small big high low fast slow long short full empty actual
+    real total required resulting corresponding needed used using called based respective start end beginning
+    rest part parts kind kinds set lot exercise solution task question section chapter page author book lesson
+    course tutorial guide documentation yes no true false and or but if then very also just even usually often
+    takes has is are copy runs one two three four initial final function-call separate helper starting
+    underlying selected provided returned such cached masked pointed overall wall terminates returns executes
+    allows provides contains requires needs makes gives performs creates works handles""".split()
+)
+"""Words that no term has."""
+_ASIDE = re.compile(
+    r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|set-?up|install(?:ation|ing)?|licen[cs]e|acknowledge\w*|"
+    r"contribut\w+|changelog|release notes|bibliography|references|further reading|prerequisites|objectives|keypoints|"
+    r"discussion|instructor|schedule|index|preface|roadmap|how to ask|support)\b",
+    re.IGNORECASE,
+)
+"""Headings of sections that teach nothing."""
+_BEGINS_WITH_VERB = re.compile(
+    r"(?:[A-Za-z]+(?:ing|ed)|return|define|enable|disable|use|get|have|has|shuffle|cop(?:y|ies)|print|read|write|perform|call|"
+    r"launch|execute|wait|record|decide|compute|calculate|allocate|free|synchronize|convert|apply|ensure|avoid|place|is|are|"
+    r"was|can|do|does|don't|did|set|move|load|store|find|take|put|give|keep|allow|provide|reduce|increase|truncate|round|"
+    r"whether|indicate|specif(?:y|ies)|represent|contain|include|support|require|need|help|prevent|measure|track|build|test|"
+    r"submit|log|connect|select|choose|pass|declare|initiali[sz]e|display|show|report|collect|map|update|delete|remove|"
+    r"override|control|limit|register|query|retrieve|obtain|insert|append|combine|multiply|add|subtract|divide|sum|sort|"
+    r"search|scan|filter|generate|produce|draw|simulate|work|turn|switch|fix|improve|optimi[sz]e|minimi[sz]e|maximi[sz]e|"
+    r"profile|debug|learn|understand|think|ask|tell|know|want|wish|prefer|expect|hope)s?\b",
+    re.IGNORECASE,
+)
+_STREAMING = re.compile(
+    r"(?:streaming|processing|computing|programming|scheduling|pinned|shared|unified|distributed)\b", re.IGNORECASE
+)
+_SIGNATURE = re.compile(r"`(?:class |def |void |int )?[A-Za-z_][\w.:]*(?:\([^`]*\))?`")
+_THIRD_PERSON = re.compile(r"(?!This|Its|As|Threads|Bits|Bytes|Values|Arguments|Is\b)[A-Z][a-z]+(?<![su])s\s")
+_OPENER = re.compile(
+    r"(?:to|in|on|for|with|when|if|while|since|as|after|before|by|once|given|based|using|at|from|during|unless|until|under|"
+    r"within|without|because|whenever|where|depending)\b",
+    re.IGNORECASE,
 )
 _TITLE_IDLE = re.compile(
     r"\b(?:introduction|overview|summary|outline|exercises?|solutions?|examples?|notes?|conclusions?|background|"
@@ -118,6 +189,13 @@ _TITLE_IDLE = re.compile(
 _DEFINED = re.compile(
     r"(?:(?P<article>An?|The)\s+)?(?P<term>[A-Za-z][\w\-+/ ]{1,40}?)(?:\s+\((?P<short>[A-Z][A-Za-z]{1,7})\))?"
     r"\s+(?P<verb>is|are|means|refers to|denotes)\s+(?P<what>(?:an?|the|any|all|one|two)\b\s*.+?)\.?$"
+)
+_SAYS_LITTLE = re.compile(
+    r"(?:(?:it|they)\s+)?(?:one of|an? (?:separate|common|good|bad|important|key|crucial|major|useful|powerful|popular|"
+    r"simple|exception|example|great|nice|new|very|bit|lot|way|must|challenge|problem|issue|result)|the (?:same|only|"
+    r"first|next|last|main|most|best|following|default|reason|result|case|key|way|responsibility)|part of|not |also |"
+    r"there )",
+    re.IGNORECASE,
 )
 _CALLED = re.compile(
     r"(?P<what>.{12,140}?),?\s+(?P<verb>is|are)\s+(?:often |usually |commonly |also )?"
@@ -171,6 +249,7 @@ class Statement:
         quote: verbatim in its node's text.
         text: without emphasis, white space levelled.
         topic: the heading that says what it is about, "" where none does.
+        signature: the name of code, with its arguments, that it follows and describes; the quote then begins with it.
     """
 
     node: StoredNode
@@ -178,6 +257,7 @@ class Statement:
     text: str
     kind: SpanKind
     topic: str
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +276,11 @@ class Draft:
     statement: Statement
     options: str
     accepted: tuple[str, ...] = ()
+
+    @property
+    def only_choice(self) -> bool:
+        """Whether it has too many right answers to be asked without options."""
+        return self.kind == "term" or self.options.startswith(("what ", "does"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +309,11 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     by_lower = {term.lower(): term for term in terms}
     drafts: list[Draft] = []
     for statement in statements:
+        if statement.signature:
+            drafts.extend(_described_names(statement))
+            continue
         drafts.extend(_expansions(statement))
-        drafts.extend(_definitions(statement))
+        drafts.extend(_definitions(statement, by_lower))
         drafts.extend(_described_names(statement))
         drafts.extend(_numbers(statement))
         drafts.extend(_left_out(statement, by_lower))
@@ -237,6 +325,9 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     for node in nodes:
         for match in _NUMBER.finditer(_bare(node.text)):
             pool[(_number_text(match), f"number {_unit(match)}")].add(node.heading_path)
+    for draft in drafts:
+        if draft.options.startswith(("what ", "does")):
+            pool[(draft.answer, draft.options)].add(draft.statement.node.heading_path)
     options = tuple(Option(text, group, frozenset(where)) for (text, group), where in pool.items())
     return Drafts(tuple(drafts), options)
 
@@ -253,18 +344,27 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
         before = f"{fence}\n" if fence else ""
         text = before + node.text
         fence = fence_after(node.text, fence)
-        if is_chinese(node.text):
+        if is_chinese(node.text) or any(_ASIDE.search(heading) for heading in node.heading_path[-2:]):
             continue
         topic = _topic(node.heading_path)
+        signature = -1
         for span in split_spans(text):
             if span.kind in ("sentence", "item"):
                 quote = text[span.start : span.end]
+                if _SIGNATURE.fullmatch(quote):
+                    signature = span.start
+                    continue
+                if signature >= 0 and _THIRD_PERSON.match(quote):
+                    whole = text[signature : span.end]
+                    yield Statement(node, whole, _plain(quote), "sentence", topic, whole.split("`")[1])
+                signature = -1
                 yield Statement(node, quote, _plain(quote), span.kind, topic)
             elif span.kind == "table":
                 for row in text[span.start : span.end].splitlines():
                     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
-                    if len(cells) == 2 and all(cells):
-                        yield Statement(node, row.strip(), f"{_plain(cells[0])}: {_plain(cells[1])}", "table", topic)
+                    if len(cells) in (2, 3) and cells[0].startswith("`") and " " in cells[-1]:
+                        text_of_row = f"{_plain(cells[0])}: {_plain(cells[-1])}"
+                        yield Statement(node, row.strip(), text_of_row, "table", topic)
 
 
 def _plain(text: str) -> str:
@@ -299,7 +399,18 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
         return False
     if text.count('"') % 2 or _BEGINS_BADLY.match(text) or _BEGINS_DANGLING.match(text):
         return False
-    if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)) or not _FINITE.search(text):
+    if _BEGINS_WITH_VERB.match(text) and not _STREAMING.match(text):
+        return False
+    if re.search(r"\b(?:or|and|but|with|of|to|the|an?)\.?$|\((?:left|right|top|bottom)\)", text):
+        return False
+    main = text
+    if _OPENER.match(text):
+        opener, comma, main = text.partition(", ")
+        if not comma or _BEGINS_BADLY.match(main) or _BEGINS_DANGLING.match(main) or "(" in opener:
+            return False
+    if not _FINITE.search(re.split(r", (?:and|which|where|who|that|so|but|because|while)\b|;", main)[0]):
+        return False
+    if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)):
         return False
     pronoun = _PRONOUN.search(text)
     return pronoun is None or count_words(text[: pronoun.start()]) > _FIRST_CLAUSE_WORDS
@@ -329,19 +440,25 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
     uses = _uses([_bare(node.text) for node in nodes], {term for term in wanted if _is_term(term)})
     kept: dict[str, str] = {}
     for term, use in sorted(uses.items()):
-        if use.count >= 2 and use.nodes <= _MOST_NODES * len(nodes) and use.as_noun > use.as_verb:
+        if (
+            use.count >= 2
+            and use.nodes <= _MOST_NODES * len(nodes)
+            and use.as_noun > use.as_verb
+            and use.whole >= use.count / 2
+        ):
             kept.setdefault(_singular(term), use.written.most_common(1)[0][0])
     return list(kept.values())
 
 
 @dataclass(slots=True)
 class _Use:
-    """How a book uses a term: how often, in how many nodes, after which words, and how it writes it."""
+    """How a book uses a term: how often, in how many nodes, after which words, before what, and how it writes it."""
 
     count: int = 0
     nodes: int = 0
     as_noun: int = 0
     as_verb: int = 0
+    whole: int = 0
     written: Counter[str] = field(default_factory=Counter)
 
 
@@ -357,6 +474,7 @@ def _uses(texts: Sequence[str], wanted: set[str]) -> dict[str, _Use]:
                 use.written[text[start:end]] += 1
                 use.as_noun += before in _BEFORE_NOUN
                 use.as_verb += before in _BEFORE_VERB
+                use.whole += _NOUN_ENDS.match(text, end) is not None
                 here.add(term)
         for term in here:
             found[term].nodes += 1
@@ -389,7 +507,7 @@ def _is_term(term: str) -> bool:
     if len(words) == 1 and (len(term) < 4 or is_identifier(term)):
         return False
     plain = [word.lower() for word in words]
-    if any(word in STOP_WORDS or word in _GENERIC for word in plain):
+    if any(word in STOP_WORDS or word in _VAGUE for word in plain) or (len(words) == 1 and plain[0] in _GENERIC):
         return False
     return not _TITLE_IDLE.search(term) and not (len(words) == 1 and plain[0].endswith(("ing", "ly", "ed")))
 
@@ -417,7 +535,7 @@ def _is_name(text: str) -> bool:
 def term_class(term: str) -> str:
     """Terms of one class can stand in one another's place: number, words, capitals."""
     words = term.split()
-    plural = "s" if words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is")) else ""
+    plural = "s" if words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is", "as", "ics")) else ""
     capital = "C" if term[0].isupper() else "c"
     return f"term {capital}{min(len(words), 2)}{plural}"
 
@@ -434,6 +552,12 @@ def name_class(name: str) -> str:
         prefix = ""
     style = "CAPS" if last.isupper() else "snake" if "_" in last.strip("_") else "camel"
     return f"name {name[0] if name[0] in '@-' else ''}{prefix} {style} {name_noun(name)}"
+
+
+def _is_published(name: str) -> bool:
+    """Whether a name looks like one that others call, not like a variable of a listing."""
+    bare = name.removesuffix("()")
+    return bare != name or name[0] in "@-" or bool(re.search(r"::|\.|[a-z][A-Z]|__|_t$|^[A-Z]+_[A-Z]", bare))
 
 
 def name_noun(name: str) -> str:
@@ -481,7 +605,7 @@ def _expansions(statement: Statement) -> Iterator[Draft]:
                 break
 
 
-def _definitions(statement: Statement) -> Iterator[Draft]:
+def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
     text = statement.text
     called = _CALLED.match(text) if _reads_alone(text, statement.kind) else None
     if called is not None and _is_term(called["term"]):
@@ -495,9 +619,18 @@ def _definitions(statement: Statement) -> Iterator[Draft]:
         term, article = defined["term"], defined["article"]
         if article == "The" and len(term.split()) == 1:
             return
-        answer = term if article or not term[1:].islower() else _uncapital(term)
+        answer = term if article else _as_used(term, terms)
         accepted = (defined["short"],) if defined["short"] else ()
-        question = f"Which term means “{defined['what'].rstrip('.')}”?"
+        what = defined["what"].rstrip(".")
+        if article is None and (defined["verb"] == "is") == (term_class(term)[-1] == "s"):
+            return
+        named = f"{_uncapital(article)} {term}" if article else _as_used(term, terms)
+        yield (
+            Draft("definition", f"What {defined['verb']} {named}?", what, statement, _what_class(what))
+            if defined["verb"] in ("is", "are")
+            else Draft("definition", f"What is meant by “{answer}”?", what, statement, _what_class(what))
+        )
+        question = f"Which term means “{what}”?"
         yield Draft("definition", question, answer, statement, term_class(answer), accepted)
         return
     entry = _ENTRY.match(text) if statement.kind == "item" else None
@@ -505,12 +638,23 @@ def _definitions(statement: Statement) -> Iterator[Draft]:
         term = entry["term"].strip("* ")
         what = entry["what"].strip().rstrip(".")
         bold = statement.quote.lstrip().startswith("*")
-        if bold and _is_term(term) and _fits(what, term) and _describes(what):
+        phrase = re.match(r"(?:an?|the|any|all|one|two)\s", what, re.IGNORECASE) is not None
+        if bold and phrase and _is_term(term) and _fits(what, term) and _describes(what):
             yield Draft("definition", f"Which term is described by “{what}”?", term, statement, term_class(term))
 
 
 def _described_names(statement: Statement) -> Iterator[Draft]:
     text = statement.text
+    if statement.signature:
+        name = re.sub(
+            r"\(.*", "", statement.signature.split()[-1] if "(" not in statement.signature else statement.signature
+        )
+        what = _uncapital(text.rstrip("."))
+        if _is_name(name) and _fits(what, name) and not _PRONOUN.match(what):
+            noun = "function" if "(" in statement.signature else "identifier"
+            yield Draft("name", f"Which {noun} {what}?", name, statement, name_class(name), _called(name))
+            yield Draft("name", f"What does `{name}` do?", f"It {what}", statement, "does")
+        return
     used = _USED_FOR.match(text)
     if used is not None and _is_name(used["name"].strip("`")):
         name = used["name"].strip("`")
@@ -526,6 +670,8 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
         if (not words or words[-1] in _NOUNS) and verb not in _NOT_A_VERB:
             rest = subject["rest"]
             if _fits(rest, name):
+                if verb not in ("is", "can", "will", "must", "may", "has"):
+                    yield Draft("name", f"What does {subject['name']} do?", f"It {rest}", statement, "does")
                 question = f"Which {_noun(subject['noun'], name)} {rest}?"
                 yield Draft("name", question, name, statement, name_class(name), _called(name))
                 return
@@ -563,13 +709,15 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
         answer = _uncapital(said) if not start and terms[said.lower()][0].islower() else said
         if _is_part_of_name(text, start, end) or not _leaves_enough(text, start, end):
             continue
+        if _NOUN_ENDS.match(text, end) is None:
+            continue
         verb = _VERB_AFTER.match(text, end)
         if start == 0 and verb is not None and text.endswith("."):
             yield Draft("term", f"What {text[verb.start('rest') : -1]}?", answer, statement, term_class(answer))
         else:
             yield _cloze("term", "Fill in the term", statement, start, end, answer)
         return
-    names = [match for match in _CODE.finditer(text) if _is_name(match[1])]
+    names = [match for match in _CODE.finditer(text) if _is_name(match[1]) and _is_published(match[1])]
     if len(names) == 1 and len(list(_CODE.finditer(text))) == 1 and _leaves_enough(text, *names[0].span()):
         (match,) = names
         yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
@@ -593,11 +741,23 @@ def _leaves_enough(text: str, start: int, end: int) -> bool:
 def _is_part_of_name(text: str, start: int, end: int) -> bool:
     """Whether a capital word before or after makes the term part of a longer name."""
     after = re.match(r"\s+(?:[A-Z]|`|\()", text[end:])
-    before = re.search(r"(?:[a-z,]\s+[A-Z]\w+|`)\s$", text[:start])
+    before = re.search(r"(?:[A-Z][\w\-]*|`)\s$", text[:start])
     return after is not None or (before is not None and text[start].isupper())
 
 
 # --- helpers
+
+
+def _as_used(term: str, terms: Mapping[str, str]) -> str:
+    """A term from the beginning of a sentence, with a capital only where the book writes it so elsewhere."""
+    used = terms.get(term.lower(), term)
+    return _uncapital(term) if used[0].islower() else term
+
+
+def _what_class(what: str) -> str:
+    """Definitions of one class begin alike."""
+    first = what.split()[0].lower()
+    return f"what {'a' if first in ('a', 'an', 'one') else first}"
 
 
 def _with_topic(lead: str, statement: Statement, text: str, answer: str) -> str:
@@ -613,6 +773,8 @@ def _fits(what: str, term: str) -> bool:
     """Whether a description has the right length, does not give the term away, and refers to nothing outside."""
     low, high = _PREDICATE_WORDS
     if not low <= count_words(what) <= high or _BAD_CHARACTERS.search(_CODE.sub("x", what)):
+        return False
+    if _SAYS_LITTLE.match(what):
         return False
     said, wanted = terms_of(what), terms_of(term)
     if said.pieces & wanted.pieces or len(said.stems) < 3:

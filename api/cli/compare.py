@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +25,10 @@ from api.cli.options import (
 )
 from api.console import Console, table
 
+if TYPE_CHECKING:
+    from api.settings import CoalesceSettings
+    from evals.questions import BankQuestion
+
 commands = typer.Typer()
 bench = typer.Typer(
     help="Measure this machine; ratios are taken side by side in one run. Example: coalesce bench search",
@@ -36,6 +42,21 @@ On other books: coalesce eval --questions judged --texts FOLDER
 With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Instruct-2507 --adapter qa=adapters/qa"""
 
 
+def _questions_on(settings: CoalesceSettings, document_id: str) -> Sequence[BankQuestion]:
+    """The questions made from a book of the home. Raises NotFound, IndexMissing, Conflict where none were made."""
+    from contextlib import closing
+
+    from evals.made_store import MadeQuestions
+    from evals.questions import load_bank
+    from indexes.library import open_library
+
+    with closing(open_library(settings.index, create=False)) as library:
+        document = library.document(document_id)
+    if document.sample:
+        return load_bank(split="test")
+    return MadeQuestions(settings.made_questions_path).about([document])
+
+
 @commands.command("eval", epilog=EXAMPLES)
 def evaluate(
     context: typer.Context,
@@ -46,7 +67,10 @@ def evaluate(
         ),
     ] = None,
     questions: Annotated[
-        str, typer.Option(help="bank:test, bank:dev, judged (sets on books nothing is fitted on), or a question file.")
+        str,
+        typer.Option(
+            help="bank:test, bank:dev, book:ID, judged (sets on books nothing is fitted on), or a question file."
+        ),
     ] = "bank:test",
     texts: Annotated[
         Path | None,
@@ -112,7 +136,7 @@ def evaluate(
         )
     if questions.startswith("bank:") and texts is not None:
         raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
-    asked = choose_questions(questions, limit, quick=quick, seed=seed)
+    asked = choose_questions(questions, limit, quick=quick, seed=seed, of_book=partial(_questions_on, settings))
     with_model = has_language_model(settings.rag.generator)
     if arms is not None:
         names = [name.strip() for name in arms.split(",") if name.strip()]

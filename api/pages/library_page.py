@@ -18,6 +18,7 @@ from api.pages.controls import button, confirm, link, set_attributes, tag, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import say_job
 from api.pages.texts import Texts
+from api.services import MAKING
 from indexes.errors import CoalesceError
 from indexes.types import BookHealth, Document
 
@@ -36,7 +37,8 @@ class _LibraryView:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._t = visit.t
-        self._shown: tuple[Document, ...] | None = None
+        self._shown: tuple[tuple[Document, ...], dict[tuple[str, str], int]] | None = None
+        self._making: set[str] = set()
         self._jobs_shown: list[Job] = []
         self._rows: list[tuple[TextElement, TextElement]] = []
         self._dismissed: set[str] = set()
@@ -78,10 +80,20 @@ class _LibraryView:
         self._timer.interval = BUSY_POLL_S if any(not job.final for job in jobs) else IDLE_POLL_S / 2
         if jobs != self._jobs_shown:
             self._draw_jobs(jobs)
-        documents = services.library.documents()
-        if documents != self._shown:
-            self._shown = documents
-            self._draw_books(documents)
+        self._tell_made()
+        shown = services.library.documents(), services.made.counts()
+        if shown != self._shown:
+            self._shown = shown
+            self._draw_books(*shown)
+
+    def _tell_made(self) -> None:
+        """Says how many questions were made in the jobs that this tab saw end."""
+        jobs = {job.id: job for job in self._visit.services.jobs.list() if job.kind == MAKING}
+        for job_id in [job_id for job_id in self._making if job_id in jobs and jobs[job_id].final]:
+            self._making.discard(job_id)
+            if jobs[job_id].state == "done":
+                toast(jobs[job_id].message)
+        self._making.update(job_id for job_id, job in jobs.items() if not job.final)
 
     def _draw_jobs(self, jobs: list[Job]) -> None:
         same = [job.id for job in jobs] == [job.id for job in self._jobs_shown] and [job.state for job in jobs] == [
@@ -125,7 +137,7 @@ class _LibraryView:
         self._jobs_shown = []
         self._look()
 
-    def _draw_books(self, documents: tuple[Document, ...]) -> None:
+    def _draw_books(self, documents: tuple[Document, ...], made: dict[tuple[str, str], int]) -> None:
         self._books.clear()
         with self._books:
             if not documents:
@@ -134,7 +146,28 @@ class _LibraryView:
             for document in documents:
                 # A learner's key reads the library and does not change it.
                 remove = partial(self._ask_remove, document) if self._visit.owner is None else None
-                show_book(self._visit, document, remove)
+                book = show_book(self._visit, document, remove)
+                with book:
+                    self._questions(document, made.get((document.document_id, document.sha256), 0))
+
+    def _questions(self, document: Document, made: int) -> None:
+        """What can be studied of a book: an exam, or the button that makes questions for one."""
+        with tag("div", "", "row book-study"):
+            if document.sample or made:
+                if made:
+                    tag("span", self._t.count("exam.questions", made), "soft")
+                link(self._t("library.exam"), f"/study?book={document.document_id}", "button")
+            if not document.sample and self._visit.owner is None:
+                name = "library.make_again" if made else "library.make"
+                label = f"{self._t(name)}: {document.title}"
+                button(self._t(name), partial(self._make, document), kind="quiet" if made else "", label=label)
+
+    async def _make(self, document: Document) -> None:
+        try:
+            await asyncio.to_thread(self._visit.services.make_questions, document.document_id, None, ())
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+        self._look()
 
     def _ask_remove(self, document: Document) -> None:
         async def remove() -> None:
@@ -156,10 +189,10 @@ class _LibraryView:
 MOST_LISTED = 60
 
 
-def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> None:
-    """Draws one book into the current slot; with `on_remove`, also the button that asks for it."""
+def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> Element:
+    """Draws one book into the current slot and returns it; with `on_remove`, also the button that asks for it."""
     t = visit.t
-    with tag("article", "", "card book"):
+    with tag("article", "", "card book") as card:
         with tag("div", "", "book-head"):
             with tag("div"):
                 with tag("h2"):
@@ -174,6 +207,7 @@ def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | 
             tag("summary", t("library.chapters"))
             tree = tag("ol", "", "chapter-tree")
         details.on("toggle", lambda: _chapters(visit, document, tree), js_handler="(e) => e.target.open && emit()")
+    return card
 
 
 def _extent(t: Texts, document: Document) -> str:

@@ -10,17 +10,22 @@ from typing import TypeVar
 from fastapi import Request
 from nicegui import ui
 
+from api.job_store import Job
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
 from api.pages.frame import Visit, open_view, show_problem, sign_out
-from evals.exam import MAX_QUESTIONS, ExamPlan
+from api.pages.job_row import JobRow
+from api.services import MAKING
+from evals.exam import MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import DEFAULT_LEARNER
 from evals.questions import TYPES, BankQuestion, chapter_titles
 from evals.study_store import StoredExam
-from indexes.errors import CoalesceError, InvalidInput
+from indexes.errors import CoalesceError, Conflict, InvalidInput
+from indexes.types import Document
 from rag.question import whole_number
 
 Item = TypeVar("Item", int, str)
-DEFAULT_COUNT = 10
+BOOK = "book:"
+"""Begins a source that is a book, before its id."""
 EARLIER_SHOWN = 12
 MOST_WEIGHT = 1_000_000
 SECONDS_A_MINUTE = 60
@@ -32,8 +37,8 @@ FILE_EXAMPLE = (
 
 
 @ui.page("/study")
-def study(request: Request, chapter: str = "", file: str = "") -> None:
-    open_view(request, "study", lambda visit: _ExamView(visit, whole_number(chapter) or 0, file).build())
+def study(request: Request, chapter: str = "", file: str = "", book: str = "") -> None:
+    open_view(request, "study", lambda visit: _ExamView(visit, whole_number(chapter) or 0, file, book).build())
 
 
 def study_head(visit: Visit, current: str) -> None:
@@ -66,6 +71,11 @@ def question_text(visit: Visit, question: BankQuestion) -> str:
     return question.question_zh if visit.t.language == "zh" and question.question_zh else question.question
 
 
+def chapters_of(visit: Visit, book: Document) -> dict[int, str]:
+    """Titles of a book's chapters, by number."""
+    return {chapter.ordinal: chapter.title for chapter in visit.services.library.chapters(book.document_id)}
+
+
 def _shown_name(visit: Visit) -> str:
     return visit.t("study.default_learner") if visit.learner == DEFAULT_LEARNER else visit.learner
 
@@ -73,16 +83,18 @@ def _shown_name(visit: Visit) -> str:
 class _ExamView:
     """The form for a new exam, and the list of earlier ones."""
 
-    def __init__(self, visit: Visit, chapter: int, file: str) -> None:
+    def __init__(self, visit: Visit, chapter: int, file: str, book: str) -> None:
         self._visit = visit
         self._t = visit.t
         self._files = visit.services.question_files.names()
-        self._file = file if file in self._files else ""
+        self._books = {document.document_id: document for document in visit.services.library.documents()}
+        known = book in self._books and not self._books[book].sample
+        self._source = f"{BOOK}{book}" if known else file if file in self._files else ""
         self._chapters: set[int] = {chapter} if chapter else set()
         self._weighed = False
         self._weights: dict[int, str] = {}
         self._types: set[str] = set()
-        self._count = str(DEFAULT_COUNT)
+        self._count = str(USUAL_COUNT)
         self._minutes = ""
 
     def build(self) -> None:
@@ -114,8 +126,9 @@ class _ExamView:
         t = self._t
         with tag("div", "", "row question-files"):
             with field(t("exam.questions_from")):
-                options = [("", t("exam.bank")), *((name, name) for name in self._files)]
-                select(options, self._set_file, value=self._file)
+                books = [(f"{BOOK}{key}", book.title) for key, book in self._books.items() if not book.sample]
+                options = [("", t("exam.bank")), *books, *((name, name) for name in self._files)]
+                select(options, self._set_source, value=self._source)
             with tag("label", "", "button"):
                 tag("span", t("exam.add_file"))
                 picker = tag("input", "", "sr-only", type="file", accept=".jsonl")
@@ -136,7 +149,13 @@ class _ExamView:
             with self._chapter_box:
                 show_problem(self._visit, error)
             return
-        titles = {} if self._file else chapter_titles()
+        if self._book is not None and not questions:
+            with self._chapter_box:
+                self._offer_making(self._book)
+            return
+        titles = {} if self._source else chapter_titles()
+        if self._book is not None:
+            titles = chapters_of(self._visit, self._book)
         counts = Counter(question.chapter for question in questions if question.answerable)
         self._chapters &= set(counts)
         with self._chapter_box:
@@ -169,11 +188,42 @@ class _ExamView:
                 )
 
     def _questions(self) -> tuple[BankQuestion, ...]:
-        return self._visit.services.question_files.load(self._file or None)
+        services = self._visit.services
+        if self._book is not None:
+            return services.made.of(self._book)
+        return services.question_files.load(self._source or None)
 
-    def _set_file(self, name: str) -> None:
-        self._file = name
+    @property
+    def _book(self) -> Document | None:
+        return self._books.get(self._source.removeprefix(BOOK)) if self._source.startswith(BOOK) else None
+
+    def _set_source(self, name: str) -> None:
+        self._source = name
         self._draw_chapters()
+
+    def _offer_making(self, book: Document) -> None:
+        """Says that a book has no questions yet, with the button that makes them."""
+        tag("p", self._t("exam.none_made"), "soft")
+        if self._visit.owner is not None:
+            return
+        running = self._visit.services.jobs.unfinished(book.document_id, MAKING)
+        if running is None:
+            button(self._t("library.make"), lambda: self._make(book), kind="primary")
+        else:
+            JobRow(self._visit, running, self._t("library.job.questions"), self._made)
+
+    async def _make(self, book: Document) -> None:
+        try:
+            await asyncio.to_thread(self._visit.services.make_questions, book.document_id, None, ())
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+        self._draw_chapters()
+
+    async def _made(self, job: Job) -> None:
+        if job.state == "done":
+            toast(job.message)
+        if job.state != "failed":
+            self._draw_chapters()
 
     def _set_weighed(self, on: bool) -> None:
         self._weighed = on
@@ -188,7 +238,7 @@ class _ExamView:
     def _plan(self, questions: tuple[BankQuestion, ...]) -> ExamPlan:
         asked = self._chapters or {question.chapter for question in questions if question.answerable}
         return ExamPlan(
-            count=_number(self._count, self._t("exam.count")),
+            count=None if self._count == str(USUAL_COUNT) else _number(self._count, self._t("exam.count")),
             chapters=tuple(sorted(self._chapters)),
             types=tuple(kind for kind in TYPES if kind in self._types),
             seed=secrets.randbelow(2**31),
@@ -215,6 +265,8 @@ class _ExamView:
         study = self._visit.services.study
         try:
             questions = self._questions()
+            if self._book is not None and not questions:
+                raise Conflict(self._t("exam.none_made"))
             exam = await asyncio.to_thread(study.start_exam, self._plan(questions), self._visit.learner, questions)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from evals.arms import parse_arms
 from evals.errors import MalformedQuestions
 from evals.experiment import choose_questions, find_texts, run_experiment
 from evals.judge import JudgeSettings
-from evals.questions import BankQuestion
+from evals.questions import BankQuestion, load_bank
 from evals.records import read_records
 from evals.run import RunSpec
 from indexes.errors import CoalesceError, Conflict, InvalidInput, NotFound
@@ -215,3 +216,16 @@ def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_any
     with pytest.raises(ArmUnavailable, match="does not list the adapter 'qa'; it lists 'm'"):
         run_experiment(spec_of("base", "tuned", with_model=True), IndexSettings(home=tmp_path), rag, tmp_path / "out")
     assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+def test_questions_of_a_book_come_from_its_store() -> None:
+    made = load_bank(split="dev")[:30]
+    asked: list[str] = []
+
+    def of_book(document_id: str) -> Sequence[BankQuestion]:
+        asked.append(document_id)
+        return made
+
+    assert choose_questions("book:b1", of_book=of_book) == made
+    assert len(choose_questions("book:b1", 5, of_book=of_book)) == 5
+    assert asked == ["b1", "b1"]

@@ -1,0 +1,50 @@
+"""A book of one's own: uploaded, asked about, examined, marked."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+from api_fakes import Live
+from browser_help import Open, noticed
+from playwright.sync_api import expect
+
+BOOK = (
+    "A warp is a group of neighbouring threads that a scheduler issues together. "
+    "The second-level cache of the chip holds 128 bytes in every line of four sectors. "
+    "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once."
+)
+
+
+def test_an_exam_on_an_uploaded_book_goes_to_its_marks(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    page.context.add_cookies([{"name": "coalesce_learner", "value": uuid4().hex, "url": site.address}])
+    own = {"name": "own.md", "mimeType": "text/markdown", "buffer": f"{BOOK} {uuid4().hex}".encode()}
+    page.set_input_files(".drop input[type=file]", own)
+    card = page.locator(".card.book", has_text="own.md")
+    card.get_by_role("button", name="Make questions").click()
+    noticed(page, "questions were made")
+    expect(card).to_contain_text(re.compile(r"\d questions"))
+    card.get_by_role("link", name="Take an exam").click()
+    expect(page.locator(".question-files select")).to_have_value(re.compile("book:"))
+    page.get_by_role("button", name="Start the exam").click()
+    page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
+    page.get_by_role("button", name="Show as a list").click()
+    number = page.locator(".question", has_text="____ bytes")
+    number.locator("textarea").fill("128")
+    number.locator("textarea").press("Tab")
+    expect(page.locator(".sitting-head")).to_contain_text("1 of ")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".mark.right")).to_have_count(1)
+    expect(page.locator(".mark.wrong .proof mark").first).to_be_visible()
+    expect(page.locator(".mark.wrong .proof").first).to_contain_text("own.md")
+
+
+def test_a_book_without_questions_offers_to_make_them_where_exams_begin(site: Live, open_page: Open) -> None:
+    site.shelf.put("fresh", f"{BOOK} Again.", source="fresh.md")
+    page = open_page("/study?book=fresh")
+    page.get_by_role("button", name="Make questions").click()
+    expect(page.get_by_role("button", name="Make questions")).to_have_count(0)
+    page.get_by_role("button", name="Start the exam").click()
+    page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
