@@ -24,6 +24,7 @@ from api.chosen_generator import GeneratorChoice, is_loopback, origin_of, read_c
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
+from rag.models.home import shipped_adapters
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 
 ENV_PREFIX = "COALESCE_"
@@ -132,8 +133,13 @@ class CoalesceSettings(BaseSettings):
     quantization: Literal["none", "int8", "nf4"] = Field(
         "nf4", description="How a local model's weights are held: 16 bits, 8 bits or 4 bits."
     )
+    answers: Literal["free", "quotes"] = Field(
+        "free",
+        description="Whether a local model writes freely, or may only say whole sentences of the passages, cited.",
+    )
     adapters: Annotated[dict[str, str], NoDecode] = Field(
-        default_factory=dict, description="LoRA adapters by name: a folder (`local`) or a model name (`remote`)."
+        default_factory=dict,
+        description="LoRA adapters by name: a folder (`local`) or a model name (`remote`). A fetched model has one.",
     )
     base_url: str | None = Field(None, description="The remote engine's `/v1` address.")
     generator_api_key: SecretStr | None = Field(None, description="The key that is sent to the remote engine.")
@@ -320,7 +326,8 @@ class CoalesceSettings(BaseSettings):
             kind=self.generator,
             model=self.model,
             quantization=self.quantization,
-            adapters=dict(self.adapters),
+            answers=self.answers,
+            adapters=dict(self.adapters) or self._shipped_adapters(),
             base_url=self.base_url,
             home=self.home,
             api_key=self.generator_api_key.get_secret_value() if self.generator_api_key else None,
@@ -337,6 +344,9 @@ class CoalesceSettings(BaseSettings):
             request_timeout_s=self.request_timeout_s,
         )
         return RagSettings(home=self.home, retrieval=retrieval, generator=generator)
+
+    def _shipped_adapters(self) -> dict[str, str]:
+        return shipped_adapters(self.model) if self.generator in ("auto", "local") else {}
 
     @property
     def judge(self) -> GeneratorSettings | None:

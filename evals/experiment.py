@@ -31,7 +31,6 @@ from rag.assemble import build_engine, resolve_kind
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationRequest
-from rag.retrieval import PassageBudget
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import EncoderTuning
 
@@ -325,7 +324,7 @@ def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Seque
         },
     )
     nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
-    gold = GoldPassages(library, nodes, PassageBudget(), setup.documents)
+    gold = GoldPassages(library, nodes, setup.engine.budget, setup.documents)
     runner = Runner(setup.engine, gold, spec, setup.adapters, setup.documents)
     jobs = plan_jobs(spec, setup.adapters, setup.open_arms)
     for done in runner.run(jobs, records):

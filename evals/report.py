@@ -51,6 +51,11 @@ METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
                 "accuracy", "accuracy (choice)", "Right options of all asked; four options, so guessing gets 25 %."
             ),
             MetricNote(
+                "accuracy_pmi",
+                "accuracy, by PMI",
+                "The same by how much question and passages raise an option's likelihood.",
+            ),
+            MetricNote(
                 "accuracy_by_letter", "accuracy, by letter", "The same by the likelihood of an option's letter."
             ),
             MetricNote(

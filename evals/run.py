@@ -24,7 +24,8 @@ from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Question
 
-LIKELIHOOD_SHIFTS = 4
+LETTER_SHIFTS = 4
+"""Cyclic orders of the options that an engine is asked in, which may score letters only."""
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 
@@ -39,6 +40,7 @@ class RunSpec:
         texts: folder of the text that each question set is about, by the set's name; they make one library, and each
             question is asked of its own book.
         with_model: a language model answers; else the embedded encoder, which is tuned on the spot.
+        remote: it runs in an engine, which may score nothing but letters.
         seed: of tuning, bootstrap and random passages.
         seeds: tuning runs of the encoder, with `seed`, `seed` + 1, and so on.
         quick: train the encoder for a few steps only.
@@ -54,6 +56,7 @@ class RunSpec:
     own_library: bool = False
     texts: Mapping[str, Path] = field(default_factory=dict)
     with_model: bool = False
+    remote: bool = False
     seed: int = 0
     seeds: int = 1
     quick: bool = False
@@ -71,8 +74,8 @@ class RunSpec:
 
     @property
     def shifts(self) -> int:
-        """Cyclic orders of the options to score and average; the encoder does not see the order."""
-        return LIKELIHOOD_SHIFTS if self.with_model else 1
+        """Cyclic orders of the options to score and average; the likelihood of an option does not see the order."""
+        return LETTER_SHIFTS if self.remote else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -
 def _modes(spec: RunSpec, question: BankQuestion, answers_openly: bool) -> list[str]:
     modes = []
     if question.choices:
-        modes += ["choice", "generated-choice"] if spec.with_model else ["choice"]
+        modes += ["choice", "generated-choice"] if spec.remote else ["choice"]
     if question.type != "choice" and answers_openly:
         modes.append("open")
     return modes

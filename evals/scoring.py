@@ -50,7 +50,11 @@ OFF_TOPIC = "off_topic"
 GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
 """A judge's grades and their scores."""
 FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
-_OTHER_SCORINGS = {"letters": "accuracy_by_letter", "sum_logprob": "accuracy_sum_logprob"}
+_OTHER_SCORINGS = {
+    "letters": "accuracy_by_letter",
+    "sum_logprob": "accuracy_sum_logprob",
+    "pmi": "accuracy_pmi",
+}
 """Metrics of a generator's other scorings of the options, by the name the generator gives them."""
 _LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\)")
 _NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)

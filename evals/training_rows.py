@@ -101,6 +101,14 @@ def file_source(file: Path, books: Sequence[Path], *, allow_test: bool = False) 
     return Source(file.stem, tuple(q for q in questions if q.id not in follow_ups), tuple(books))
 
 
+def some_of(source: Source, limit: int | None, seed: int) -> Source:
+    """The source with at most `limit` of its questions, drawn at random."""
+    if limit is None or limit >= len(source.questions):
+        return source
+    drawn = sorted(random.Random(seed).sample(range(len(source.questions)), limit))
+    return replace(source, questions=tuple(source.questions[place] for place in drawn))
+
+
 def closed_book_rows(questions: Iterable[BankQuestion]) -> list[TrainingRow]:
     """A row for every wording of every answerable question; its section keeps wordings in one split."""
     return [

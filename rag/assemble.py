@@ -90,14 +90,24 @@ def _writing(
     settings: RagSettings, library: Library, reader: SentenceReader
 ) -> tuple[Generator, ChoiceScorer, PassageBudget]:
     """What writes answers, what scores options, and how many passages fit: all that depends on the generator."""
+    _check_quotes(settings.generator)
     generator: Generator  # `encoder` writes as `extractive` does and scores choices itself
     if resolve_kind(settings.generator) in LANGUAGE_MODELS:
-        generator = build_language_model(settings.generator)
+        generator = build_language_model(settings.generator, reader)
     else:
         generator = ExtractiveGenerator(reader, library.embedder_name)
     count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
     return generator, chooser, PassageBudget.of_tokens(settings.retrieval.passage_budget_tokens, count_tokens)
+
+
+def _check_quotes(settings: GeneratorSettings) -> None:
+    """Raises InvalidInput where quotes are asked of what is no local model."""
+    if settings.answers == "quotes" and (kind := resolve_kind(settings)) != "local":
+        raise InvalidInput(
+            f"generator `{kind}` cannot answer in quotes: only a local model can",
+            hint="Name one with `--generator local --model PATH_OR_NAME`, or leave `--answers quotes` out.",
+        )
 
 
 def check_before_loading(settings: RagSettings, library: SearchableLibrary, question: Question) -> None:
@@ -110,6 +120,7 @@ def check_before_loading(settings: RagSettings, library: SearchableLibrary, ques
     """
     question = check_question(question)
     generator = settings.generator
+    _check_quotes(generator)
     if resolve_kind(generator) in LANGUAGE_MODELS:
         choose_adapter(question.arm, question.adapter, tuple(generator.adapters))
     else:
@@ -120,8 +131,11 @@ def check_before_loading(settings: RagSettings, library: SearchableLibrary, ques
         check_filters(question.filters, library)
 
 
-def build_language_model(settings: GeneratorSettings) -> Generator:
+def build_language_model(settings: GeneratorSettings, reader: SentenceReader | None = None) -> Generator:
     """The generator that `settings.kind` names, where only a language model will do.
+
+    Args:
+        reader: chooses the sentences that a small local model is shown.
 
     Raises:
         ArmUnavailable: the kind has no language model.
@@ -132,8 +146,10 @@ def build_language_model(settings: GeneratorSettings) -> Generator:
         if not settings.model:
             raise InvalidInput("generator `local` needs a model", hint="add `--model PATH_OR_NAME`")
         from rag.generators.local.generator import load_local_generator
+        from rag.generators.quotes import QuotingGenerator
 
-        return load_local_generator(settings)
+        model = load_local_generator(settings, reader)
+        return QuotingGenerator(model, reader) if reader and settings.answers == "quotes" else model
     if kind == "remote":
         if not settings.base_url or not settings.model:
             raise InvalidInput(

@@ -156,6 +156,7 @@ class AnswerEngine:
         generator: writes answers.
         chooser: scores the options of choice questions; often the generator itself.
         judge: decides whether the passages found can answer a question.
+        budget: of the passages of a prompt.
         load: loads the models that answering needs.
     """
 
@@ -177,7 +178,7 @@ class AnswerEngine:
         self.chooser = chooser
         self._retriever = retriever
         self._judge = judge
-        self._budget = budget or PassageBudget()
+        self.budget = budget or PassageBudget()
         self._load = load
 
     @property
@@ -198,7 +199,7 @@ class AnswerEngine:
     def with_generator(self, generator: Generator, chooser: ChoiceScorer, budget: PassageBudget) -> AnswerEngine:
         """This engine with another generator, over the same library and conversations."""
         other = copy(self)
-        other.generator, other.chooser, other._budget = generator, chooser, budget
+        other.generator, other.chooser, other.budget = generator, chooser, budget
         return other
 
     def load(self) -> None:
@@ -431,7 +432,7 @@ class AnswerEngine:
         self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn], searched: Searched = "hybrid"
     ) -> tuple[Retrieval, tuple[Passage, ...]]:
         retrieval = self._retriever.search(text, filters, turns, searched)
-        return retrieval, select_passages(retrieval.hits, self.library, top_k, self._budget)
+        return retrieval, select_passages(retrieval.hits, self.library, top_k, self.budget)
 
     def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
         """The request with its passages, and what the search is worth. All notes known before writing are made here."""
@@ -488,7 +489,7 @@ class AnswerEngine:
             turns.append(Turn(part, ""))
         best_first = [hit for hits in zip_longest(*(one.hits for one in retrievals)) for hit in hits if hit is not None]
         top_k = min(question.top_k * len(parts), MOST_PASSAGES)
-        found = select_passages(best_first, self.library, top_k, self._budget)
+        found = select_passages(best_first, self.library, top_k, self.budget)
         judged = [self._judge.judge(one, self.library, answer_anyway=question.answer_anyway) for one in retrievals]
         evidence = max((one.evidence for one in judged), key=EVIDENCE.index)
         refusal = None if any(one.refusal is None for one in judged) else judged[0].refusal

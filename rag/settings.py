@@ -37,6 +37,7 @@ class GeneratorSettings:
         model: folder, .gguf file, fetched model's or hub name (local), model name (remote),
             `llama_index:MODULE:NAME?…` (llama_index).
         quantization: one of `QUANTIZATIONS`, for `local`.
+        answers: `free`, or `quotes` for a local model that may only say sentences of the passages.
         adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
         base_url: the remote engine's `/v1` address.
         home: keeps models that were fetched or converted; None knows folders and hub names only.
@@ -49,6 +50,7 @@ class GeneratorSettings:
     kind: str = "auto"
     model: str | None = None
     quantization: str = "nf4"
+    answers: str = "free"
     adapters: dict[str, str] = field(default_factory=dict)
     base_url: str | None = None
     home: Path | None = None

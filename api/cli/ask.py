@@ -11,6 +11,7 @@ import typer
 
 from api.cli.options import (
     Adapter,
+    Answers,
     BaseUrl,
     GeneratorName,
     Invocation,
@@ -54,6 +55,7 @@ def ask(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    answers: Answers = None,
     answer_anyway: Annotated[
         bool, typer.Option("--answer-anyway", help="Answer from the nearest passages where nothing fits.")
     ] = False,
@@ -61,7 +63,7 @@ def ask(
 ) -> None:
     """Ask a question; the answer names its sources."""
     invocation: Invocation = context.obj
-    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url, answers))
     from api.schemas.answers import AnswerOut
     from rag.types import Question
 

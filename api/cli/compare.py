@@ -15,6 +15,7 @@ import typer
 
 from api.cli.options import (
     Adapter,
+    Answers,
     BaseUrl,
     GeneratorName,
     Invocation,
@@ -98,6 +99,7 @@ def evaluate(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    answers: Answers = None,
     judge_url: Annotated[
         str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
     ] = None,
@@ -113,7 +115,7 @@ def evaluate(
     """
     invocation: Invocation = context.obj
     settings = invocation.settings(
-        **generator_options(generator, model, quantization, adapter, base_url),
+        **generator_options(generator, model, quantization, adapter, base_url, answers),
         judge_url=judge_url,
         judge_model=judge_model,
     )
@@ -122,6 +124,7 @@ def evaluate(
     from evals.judge import JudgeSettings
     from evals.run import RunSpec
     from indexes.errors import InvalidInput
+    from rag.assemble import resolve_kind
 
     if judge_labels is not None and settings.judge is None:
         raise InvalidInput(
@@ -148,6 +151,7 @@ def evaluate(
         own_library=not questions.startswith("bank:") and texts is None,
         texts={} if texts is None else find_texts(asked, texts),
         with_model=with_model,
+        remote=with_model and resolve_kind(settings.rag.generator) != "local",
         seed=seed,
         seeds=seeds,
         quick=quick,

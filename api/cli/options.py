@@ -25,6 +25,10 @@ Quantization = Annotated[
 Adapter = Annotated[
     list[str] | None, typer.Option("--adapter", metavar="NAME=PATH", help="A LoRA adapter by name; may be repeated.")
 ]
+Answers = Annotated[
+    Literal["free", "quotes"] | None,
+    typer.Option("--answers", help="quotes: a local model says only sentences of the passages."),
+]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="The remote engine's /v1 address.")]
 
 
@@ -43,7 +47,12 @@ class Invocation:
 
 
 def generator_options(
-    generator: str | None, model: str | None, quantization: str | None, adapter: list[str] | None, base_url: str | None
+    generator: str | None,
+    model: str | None,
+    quantization: str | None,
+    adapter: list[str] | None,
+    base_url: str | None,
+    answers: str | None = None,
 ) -> dict[str, Any]:
     """The generator's options as settings; raises InvalidInput unless an adapter is NAME=PATH."""
     from api.settings import parse_pair
@@ -55,4 +64,5 @@ def generator_options(
         "quantization": quantization,
         "adapters": adapters,
         "base_url": base_url,
+        "answers": answers,
     }

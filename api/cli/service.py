@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli.options import Adapter, BaseUrl, GeneratorName, Invocation, Json, Model, Quantization, generator_options
+from api.cli.options import (
+    Adapter,
+    Answers,
+    BaseUrl,
+    GeneratorName,
+    Invocation,
+    Json,
+    Model,
+    Quantization,
+    generator_options,
+)
 from api.console import Console, table
 
 if TYPE_CHECKING:
@@ -30,10 +40,11 @@ def serve(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    answers: Answers = None,
 ) -> None:
     """Answer over REST, the OpenAI-compatible API and a web page."""
     invocation: Invocation = context.obj
-    options = generator_options(generator, model, quantization, adapter, base_url)
+    options = generator_options(generator, model, quantization, adapter, base_url, answers)
     settings = invocation.settings(host=host, port=port, insecure=insecure or None, **options)
     from api.server import run_server
 
@@ -48,11 +59,12 @@ def mcp(
     quantization: Quantization = None,
     adapter: Adapter = None,
     base_url: BaseUrl = None,
+    answers: Answers = None,
     learner: Annotated[str | None, typer.Option(help="Whose exams and cards the assistant works on.")] = None,
 ) -> None:
     """Serve search, ask and quiz as tools (Model Context Protocol) on standard input and output."""
     invocation: Invocation = context.obj
-    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url, answers))
     from api.mcp_server import build_mcp_server
     from api.services import open_study
     from evals.learners import DEFAULT_LEARNER, checked_learner

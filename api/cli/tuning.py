@@ -286,7 +286,9 @@ def dataset(
             min=64, help="Most tokens of a row's passages; as served if not given. Not for a model's questions."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many passages, spread over the books.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most this many questions; for a model's, passages, over all books.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")
     ] = True,
@@ -314,13 +316,14 @@ def dataset(
         )
     invocation: Invocation = context.obj
     if from_bank or questions:
-        from evals.training_rows import bank_source, file_source
+        from evals.training_rows import bank_source, file_source, some_of
 
         source = (
             file_source(questions, paths or (), allow_test=allow_test)
             if questions
             else bank_source(split, allow_test=allow_test)
         )
+        source = some_of(source, limit, seed)
         options = {} if passage_tokens is None else {"passage_budget_tokens": passage_tokens}
         settings = invocation.settings(**options)
         _write_questions(source, out, settings, passages, file_format, split, seed=seed, json_output=json_output)

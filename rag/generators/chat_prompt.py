@@ -23,11 +23,16 @@ def ever_smaller(request: GenerationRequest, *, fewest_passages: int = 0) -> Ite
 
 
 class ChatPrompt:
-    """Tokenizes chats. Threads may share it: a lock guards the tokenizer, which is not thread-safe."""
+    """Tokenizes chats. Threads may share it: a lock guards the tokenizer, which is not thread-safe.
 
-    def __init__(self, tokenizer: Any, model_name: str) -> None:
+    Args:
+        brief: in the words for small models.
+    """
+
+    def __init__(self, tokenizer: Any, model_name: str, *, brief: bool = False) -> None:
         self._tokenizer = tokenizer
         self._model_name = model_name
+        self._brief = brief
         self._lock = threading.Lock()
 
     def tokens(self, request: GenerationRequest) -> list[int]:
@@ -36,7 +41,7 @@ class ChatPrompt:
         Raises:
             ModelCannotLoad: the chat template does not accept the messages.
         """
-        return self.message_tokens(render_messages(request))
+        return self.message_tokens(render_messages(request, brief=self._brief))
 
     def message_tokens(self, messages: list[Message], *, answer_follows: bool = True) -> list[int]:
         """As `tokens`, for any messages; with `answer_follows=False` the last one is the answer (for training)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from indexes.words import is_chinese
-from rag.generators.protocol import GenerationRequest
+from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.types import Passage
 
 
@@ -31,6 +31,14 @@ SYSTEM_WITH_PASSAGES = (
 SYSTEM_WITHOUT_PASSAGES = (
     "You answer questions about GPU programming briefly and precisely. If you do not know, say so in one sentence."
 )
+BRIEF_WITH_PASSAGES = (
+    "Answer the question from the passages.\n"
+    "Write one or two sentences.\n"
+    "End each sentence with the number of its passage, for example [1].\n"
+    "If they do not answer it, write: The passages do not answer this question."
+)
+BRIEF_WITHOUT_PASSAGES = "Answer the question about GPU programming in one or two sentences."
+"""For models below `SMALL_PARAMETERS`, which lose their way in long rules."""
 ANSWER_IN_CHINESE = "Answer in Chinese; leave identifiers and code as they are."
 ANSWER_IN_ENGLISH = "Answer in English."
 CHOICE_LETTERS = "ABCDEFGHIJ"
@@ -53,13 +61,17 @@ _DENIES = re.compile(
 )
 
 
-def render_messages(request: GenerationRequest) -> list[Message]:
-    """The chat for one request; the last message is the user's question."""
-    messages: list[Message] = [{"role": "system", "content": _system(request.passages)}]
+def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[Message]:
+    """The chat for one request; the last message is the user's question.
+
+    Args:
+        brief: in the words for small models.
+    """
+    messages: list[Message] = [{"role": "system", "content": _system(request, brief)}]
     for turn in request.turns:
         messages.append({"role": "user", "content": turn.question})
         messages.append({"role": "assistant", "content": turn.answer})
-    messages.append({"role": "user", "content": _question(request.question)})
+    messages.append({"role": "user", "content": _question(request.question, brief)})
     return messages
 
 
@@ -81,10 +93,17 @@ def says_unknown(answer: str) -> bool:
     return 0 < len(text) <= _MOST_CHARACTERS and not _CITED.search(text) and bool(_DENIES.search(text))
 
 
-def _system(passages: Sequence[Passage]) -> str:
-    if not passages:
-        return SYSTEM_WITHOUT_PASSAGES
-    return f"{SYSTEM_WITH_PASSAGES}\n\nPassages:\n\n{render_passages(passages)}"
+def render_excerpts(excerpts: Sequence[Excerpt]) -> str:
+    """Numbered excerpts, each behind its nearest heading."""
+    return "\n".join(f"[{each.number}] {': '.join((*each.section[-1:], each.text))}" for each in excerpts)
+
+
+def _system(request: GenerationRequest, brief: bool) -> str:
+    if not request.passages:
+        return BRIEF_WITHOUT_PASSAGES if brief else SYSTEM_WITHOUT_PASSAGES
+    excerpts = [each for each in request.excerpts if each.number <= len(request.passages)]
+    shown = render_excerpts(excerpts) if excerpts else render_passages(request.passages)
+    return f"{BRIEF_WITH_PASSAGES if brief else SYSTEM_WITH_PASSAGES}\n\nPassages:\n\n{shown}"
 
 
 def _source(passage: Passage) -> str:
@@ -92,5 +111,7 @@ def _source(passage: Passage) -> str:
     return f"{where}, p. {passage.page_label or passage.page_start}" if passage.page_start else where
 
 
-def _question(question: str) -> str:
-    return f"{question}\n\n{ANSWER_IN_CHINESE if is_chinese(question) else ANSWER_IN_ENGLISH}"
+def _question(question: str, brief: bool) -> str:
+    if is_chinese(question):
+        return f"{question}\n\n{ANSWER_IN_CHINESE}"
+    return question if brief else f"{question}\n\n{ANSWER_IN_ENGLISH}"

@@ -15,6 +15,15 @@ from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Sentences of one passage, in reading order; `number` is the passage's, from 1, and `section` its heading path."""
+
+    number: int
+    section: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """Everything a generator needs for one answer.
 
@@ -25,6 +34,7 @@ class GenerationRequest:
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
         said: what a generator of sentences should not say again, since it was not enough ('why?').
+        excerpts: what of the passages a small model is shown, best first; empty where it reads them whole.
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.
@@ -43,6 +53,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     standalone_question: str = ""
     said: str = ""
+    excerpts: tuple[Excerpt, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
 

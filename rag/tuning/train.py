@@ -22,15 +22,19 @@ from typing import Any
 
 from indexes.disk import disk_error
 from indexes.errors import Cancelled, CoalesceError, InvalidInput
+from rag.cross_encoder import CrossEncoder
 from rag.errors import DoesNotFitInMemory, MalformedTrainingData, first_line
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
+from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.prompts import Message
+from rag.generators.protocol import GenerationRequest
 from rag.models.adapters import AdapterRecord, base_fingerprint
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.models.memory import linear_layers
+from rag.sentence_reader import LearnedReader
 from rag.tuning.data import TrainingRow, rows_sha256, split_rows
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import Placement, TuneProgress, TuneReport, TuneSettings, place_process, training_arguments
@@ -146,9 +150,12 @@ def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: 
     rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
     split = split_rows(rows, settings.validation_share, settings.seed)
     longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
+    encode = partial(encode_rows, tokenizer, max_tokens=longest)
+    if is_small(config):
+        encode = partial(encode, brief=True, shortened=_excerpts(tokenizer, settings.device))
     return _Data(
-        train=encode_rows(tokenizer, split.train, longest, train_on_prompt=settings.train_on_prompt),
-        validation=encode_rows(tokenizer, split.validation, longest),
+        train=encode(split.train, train_on_prompt=settings.train_on_prompt),
+        validation=encode(split.validation),
         split_by=split.by,
         sha256=rows_sha256(rows),
         num_rows=len(rows),
@@ -156,8 +163,21 @@ def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: 
     )
 
 
+def _excerpts(tokenizer: Any, device: str) -> Callable[[GenerationRequest], GenerationRequest]:
+    """What serving shows a small model of the passages."""
+    chat = ChatPrompt(tokenizer, "the model")
+    reader = LearnedReader(CrossEncoder(device=device).score)
+    return Excerpts(reader, lambda text: len(chat.text_tokens(text))).of
+
+
 def encode_rows(
-    tokenizer: Any, rows: Sequence[TrainingRow], max_tokens: int, *, train_on_prompt: bool = False
+    tokenizer: Any,
+    rows: Sequence[TrainingRow],
+    max_tokens: int,
+    *,
+    train_on_prompt: bool = False,
+    brief: bool = False,
+    shortened: Callable[[GenerationRequest], GenerationRequest] = lambda request: request,
 ) -> EncodedRows:
     """Encodes every exchange of every row.
 
@@ -166,23 +186,24 @@ def encode_rows(
         max_tokens: longest row; longer ones lose their last passages, then their oldest turns, and are left out where
             that is not enough or would take a passage that the answer cites.
         train_on_prompt: learn the prompt's tokens too.
+        brief, shortened: the words for small models, and what chooses their excerpts.
 
     Raises:
         MalformedTrainingData: no row fits.
     """
     chat = ChatPrompt(tokenizer, "the model")
     encoded: list[EncodedRow] = []
-    shortened = dropped = 0
+    num_shortened = dropped = 0
     for row in (exchange for whole in rows for exchange in whole.exchanges()):
-        for attempt, request in enumerate(ever_smaller(row.request(), fewest_passages=1)):
-            ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request))
-            if len(request.passages) < most_cited(row.answer) <= len(row.passages):
+        for attempt, request in enumerate(ever_smaller(shortened(row.request()), fewest_passages=1)):
+            ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request, brief=brief))
+            if not _shows_cited(row, request):
                 dropped += 1  # it would learn to cite what it does not see
                 break
             if len(ids) <= max_tokens:
                 learnt_from = 0 if train_on_prompt else prompt_tokens
                 encoded.append(EncodedRow(ids, [IGNORED] * learnt_from + ids[learnt_from:]))
-                shortened += attempt > 0
+                num_shortened += attempt > 0
                 break
         else:
             dropped += 1
@@ -190,12 +211,14 @@ def encode_rows(
         raise MalformedTrainingData(
             f"All {dropped} rows are longer than {max_tokens} tokens.", hint="Raise --max-length, or shorten the rows."
         )
-    return EncodedRows(encoded, shortened, dropped)
+    return EncodedRows(encoded, num_shortened, dropped)
 
 
-def most_cited(answer: str) -> int:
-    """The highest passage number that an answer cites; 0 without citations."""
-    return max((int(number) for number in re.findall(r"\[(\d{1,3})\]", answer)), default=0)
+def _shows_cited(row: TrainingRow, request: GenerationRequest) -> bool:
+    """Whether the prompt shows every passage that the answer cites; a number that no passage has does not count."""
+    numbers = {int(number) for number in re.findall(r"\[(\d{1,3})\]", row.answer)}
+    shown = {excerpt.number for excerpt in request.excerpts} or set(range(1, len(request.passages) + 1))
+    return all(number in shown for number in numbers if number <= len(row.passages))
 
 
 def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:

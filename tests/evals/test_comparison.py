@@ -305,7 +305,7 @@ def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None
     library, nodes = gold_library()
     engine = FakeEngine()
     gold = GoldPassages(library, nodes, PassageBudget(most=12, most_each=4))
-    spec = RunSpec(tuple(QUESTIONS[7:8]), parse_arms(["oracle"]), with_model=True)
+    spec = RunSpec(tuple(QUESTIONS[7:8]), parse_arms(["oracle"]), with_model=True, remote=True)
     runner = Runner(engine, gold, spec, {})  # type: ignore[arg-type]
     records = RecordFile(tmp_path / "r.jsonl", {})
     list(runner.run([Job(QUESTIONS[7], spec.arms[0], 0, "choice")], records))

@@ -7,17 +7,19 @@ is decoded (`decode`) and turned into text (`stream_text`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from indexes.errors import Cancelled
 from rag.errors import ArmUnavailable
 from rag.generators.chat_prompt import ChatPrompt
+from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
 from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
 from rag.generators.local.decode import (
     Sampler,
+    continuation_log_probabilities,
     decode,
     has_rotary_positions,
     letter_log_probabilities,
@@ -42,24 +44,35 @@ from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
+from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 
 _FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
+_MOST_ALONE = 4096
+"""Options whose own likelihood is remembered: all arms are asked about the same ones."""
 _MOST_CPU_KV_BUDGET_BYTES = 4 << 30
 
 
 class LocalGenerator:
     """Writes answers with one model in memory. `load_local_generator` makes it."""
 
-    def __init__(self, loaded: LoadedModel, adapters: AdapterSet, settings: GeneratorSettings) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        adapters: AdapterSet,
+        settings: GeneratorSettings,
+        reader: SentenceReader | None = None,
+    ) -> None:
         self._loaded = loaded
         self._model = loaded.model
         self._adapters = adapters
         self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
-        self._chat = ChatPrompt(loaded.tokenizer, loaded.name)
+        small = is_small(loaded.model.config)
+        self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=small)
+        self._excerpts = Excerpts(reader, self.count_tokens) if small and reader is not None else None
         self._stop_tokens = _stop_tokens(loaded)
-        self._scored: tuple[Any, dict[str, float]] = (None, {})
+        self._alone: dict[tuple[str | None, str], float] = {}
         self._marks = self._chat.reasoning_marks()
         budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
         reuses = settings.prefix_cache and loaded.capabilities.keeps_every_token
@@ -119,21 +132,49 @@ class LocalGenerator:
             ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
         """
         adapter = adapter_of(request, self.adapters)
-        admitted = self._admission.admit(request)
+        admitted = self._admission.admit(self._shortened(request))
         yield from self._thread.iterate(lambda stop: self._answer(admitted, adapter, stop), request.cancelled)
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by likelihood: `scores` per byte, `extra` holds `sum_logprob`, `per_byte` and `letters`."""
+        """Scores options by likelihood per byte; `extra` has three other ways.
+
+        `sum_logprob` is log P(option | prompt); `pmi` is that less log P(option | prompt without question and
+        passages), the pointwise mutual information of Holtzman et al. (2021); `letters` is log P of the option's
+        letter, behind a prompt that lists the options.
+        """
         adapter = adapter_of(request, self.adapters)
+        request = self._shortened(request)
         options = [self._chat.text_tokens(choice) for choice in choices]
-        admitted = self._admission.admit(replace(request, max_tokens=sum(map(len, options))))
+        room = sum(map(len, options))
+        admitted = self._admission.admit(replace(request, max_tokens=room))
         listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
         lettered = self._admission.admit(listed)
-        return self._thread.call(lambda: self._score(admitted, lettered, adapter, choices, options))
+        alone = self._admission.admit(GenerationRequest("", "base", max_tokens=room))
+        return self._thread.call(lambda: self._score(admitted, lettered, alone, adapter, choices, options))
+
+    def log_likelihoods(self, contexts: Sequence[str], text: str, adapter: str | None = None) -> list[float]:
+        """log P(text | context) for each of some short contexts, in nats, read in one pass.
+
+        Raises:
+            Busy, GenerationFailed: as `stream`.
+        """
+        start = self._loaded.tokenizer.bos_token_id
+        heads = [[*([start] if start is not None else []), *self._chat.text_tokens(each)] for each in contexts]
+        tail = self._chat.text_tokens(text)
+
+        def read() -> list[float]:
+            self._adapters.activate(adapter)
+            return continuation_log_probabilities(self._model, heads, tail)
+
+        return self._thread.call(read)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text, by the model's own tokenizer."""
         return len(self._chat.text_tokens(text))
+
+    def _shortened(self, request: GenerationRequest) -> GenerationRequest:
+        """With excerpts where the model is small."""
+        return self._excerpts.of(request) if self._excerpts is not None else request
 
     def close(self) -> None:
         """Stops the thread and drops all kept prefixes."""
@@ -218,27 +259,25 @@ class LocalGenerator:
         self,
         admitted: Admitted,
         lettered: Admitted,
+        alone: Admitted,
         adapter: str | None,
         choices: tuple[str, ...],
         options: list[list[int]],
     ) -> ChoiceScores:
-        """Runs on the model's thread.
-
-        The likelihoods of the last prompt's options are remembered: a comparison asks for them in several orders, which
-        matter for letters only.
-        """
-        asked = (admitted.prompt, self._adapters.revision(adapter))
-        reused = len(admitted.prompt)
-        if self._scored[0] != asked or not self._scored[1].keys() >= set(choices):
-            sums, reused = self._likelihoods(admitted, adapter, options)
-            self._scored = (asked, dict(zip(choices, sums, strict=True)))
+        """Runs on the model's thread."""
+        totals, reused = self._likelihoods(admitted, adapter, options)
         cache, key, _ = self._open(lettered, adapter)
         letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(options))
         self._keep(key, lettered.prompt, [], cache)
-        totals = tuple(self._scored[1][choice] for choice in choices)
+        known = [(key.adapter, choice) for choice in choices]
+        if not all(each in self._alone for each in known):
+            if len(self._alone) > _MOST_ALONE:
+                self._alone.clear()
+            self._alone |= zip(known, self._likelihoods(alone, adapter, options)[0], strict=True)
         per_byte = tuple(total / len(choice.encode()) for total, choice in zip(totals, choices, strict=True))
+        pmi = tuple(total - self._alone[each] for total, each in zip(totals, known, strict=True))
         usage = Usage(len(admitted.prompt) + len(lettered.prompt), reused, 0)
-        extra = {"sum_logprob": totals, "per_byte": per_byte, "letters": tuple(letters)}
+        extra = {"sum_logprob": tuple(totals), "pmi": pmi, "letters": tuple(letters)}
         read = min(len(admitted.request.passages), len(lettered.request.passages))
         return ChoiceScores(per_byte, usage, extra, passages_used=read)
 
@@ -349,8 +388,11 @@ class _Writing:
         return self.answer.push(self._text.finish()) + self.answer.finish()
 
 
-def load_local_generator(settings: GeneratorSettings) -> LocalGenerator:
+def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> LocalGenerator:
     """Loads model and adapters (seconds to minutes).
+
+    Args:
+        reader: chooses the sentences that a small model is shown; without one it reads whole passages.
 
     Raises:
         ArmUnavailable: no model is named.
@@ -369,7 +411,7 @@ def load_local_generator(settings: GeneratorSettings) -> LocalGenerator:
         dtype=settings.dtype,
         context_cap_tokens=settings.context_tokens,
     )
-    return LocalGenerator(loaded, load_adapters(loaded, settings.adapters), settings)
+    return LocalGenerator(loaded, load_adapters(loaded, settings.adapters), settings, reader)
 
 
 def default_kv_budget_bytes(device: str) -> int:
