@@ -140,9 +140,9 @@ class EvidenceJudge:
         return self._calibration.score(self.signals(retrieval, passages))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
-        """All signals by name; `read` is the score of the sentence that answers best."""
+        """All signals by name; `read` is the score of the sentence or listing that answers best."""
         read = self._reader.read(retrieval.query.english, passages)
-        best = max((item.score for item in read if item.unit.kind != "code"), default=0.0)
+        best = max((item.score for item in read), default=0.0)
         return evidence_signals(retrieval, passages) | {"read": best}
 
     def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
