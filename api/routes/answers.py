@@ -112,7 +112,11 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
     if answers is None:
         return Response(status_code=CLIENT_LEFT)
     kept = await asyncio.to_thread(services.engine.keep_together, answers, caller.learner)
-    return JSONResponse(AnswersOut.model_validate({"answers": kept}).model_dump(mode="json"))
+    return JSONResponse(
+        AnswersOut.model_validate({"answers": kept, "variants": [answer.variant for answer in kept]}).model_dump(
+            mode="json"
+        )
+    )
 
 
 @router.post("/votes", status_code=201, responses=error_responses(400, 404, 422, 503))

@@ -181,7 +181,6 @@ class AnswerOut(WireOut):
     generator: str
     model: str
     adapter: str | None
-    variant: str | None = None
     citations: list[CitationOut]
     passages: list[PassageOut]
     timings: TimingsOut
@@ -191,9 +190,10 @@ class AnswerOut(WireOut):
 
 
 class AnswersOut(WireOut):
-    """Result of a comparison, in the order asked."""
+    """Result of a comparison, in the order asked; `variants` names what was varied, null where only the arm was."""
 
     answers: list[AnswerOut]
+    variants: list[str | None]
 
 
 class ConversationIn(WireIn):

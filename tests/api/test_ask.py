@@ -263,8 +263,8 @@ def test_variants_are_answered_in_order_and_counted_in_the_table_of_wins(live: L
         {"retrieval": "dense", "top_k": 3},
         {"filters": {"document_ids": [SAMPLE_ID]}},
     ]
-    answers = live.client.post("/v1/compare", json={"question": QUESTION, "variants": variants}).json()["answers"]
-    names = [answer["variant"] for answer in answers]
+    compared = live.client.post("/v1/compare", json={"question": QUESTION, "variants": variants}).json()
+    answers, names = compared["answers"], compared["variants"]
     assert names == ["rag retrieval=lexical", "rag retrieval=dense top_k=3", f"rag book={SAMPLE_ID}"]
     ids = [answer["id"] for answer in answers]
     assert live.client.post("/v1/votes", json={"answer_ids": ids, "preferred": ids[1]}).json()["winner"] == names[1]
