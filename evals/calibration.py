@@ -1,4 +1,4 @@
-"""How well the evidence score tells answerable questions: share answerable by score, and the area under the curve.
+"""How well the evidence score separates answerable questions: their share by score, and the area under the curve.
 
 The area is the probability that an answerable question scores above one that is not, ties counted half (Hanley & McNeil
 1982); 0.5 is chance.

@@ -2,7 +2,7 @@
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists, one folder each. The reader is fitted on the
 bundled book, with the bank's questions that are not for testing, and on two of the texts; the third, `DEVELOPMENT`,
-chose the settings. About twenty-five minutes: a few to read the books, then one core trains.
+chose the settings. Takes about 25 minutes: a few to read the books, then training on one core.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LEAST_TOKENS = 3
 
 @dataclass(frozen=True, slots=True)
 class AskedForm:
-    """One wording of a question and the question it follows up, if any."""
+    """One wording of a question, and the question that it follows up, if any."""
 
     question: BankQuestion
     text: str
@@ -76,7 +76,7 @@ def bank_forms() -> list[AskedForm]:
 
 
 def reading_examples(library: Library, document_id: str, forms: Sequence[AskedForm]) -> Iterator[ReadingExample]:
-    """What the reader would be given for each question about one book, labelled by the question's evidence."""
+    """The reader's input for each question about one book, labelled by the question's evidence."""
     retriever = HybridRetriever(library, RetrievalSettings())
     filters = Filters(document_ids=(document_id,))
     budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)

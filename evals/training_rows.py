@@ -1,7 +1,7 @@
 """Questions as training rows: closed book, or to be answered from passages as serving shows them.
 
 A row with passages shows what the engine finds for the question, in random order, so that the place of the right
-passage tells nothing. If the right passage was not found, it takes the place of the last one. Every sentence of the
+passage is no hint. If the right passage was not found, it takes the place of the last one. Every sentence of the
 answer cites the passage that supports it. A fifth of the questions is shown a second time, without the right passage
 and with a refusal as the answer, as in RAFT (Zhang et al. 2024); what the books do not answer is refused too.
 """

@@ -102,7 +102,7 @@ def _writing(
 
 
 def _check_quotes(settings: GeneratorSettings) -> None:
-    """Raises InvalidInput where quotes are asked of what is no local model."""
+    """Raises InvalidInput if quotes are asked of a generator other than a local model."""
     if settings.answers == "quotes" and (kind := resolve_kind(settings)) != "local":
         raise InvalidInput(
             f"generator `{kind}` cannot answer in quotes: only a local model can",

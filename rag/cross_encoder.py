@@ -1,7 +1,7 @@
-"""A cross-encoder: reads a question and a sentence in its place together, and says how well the one answers the other.
+"""A cross-encoder: reads a question with a sentence and its context, and scores how well the sentence answers.
 
 It is the bundled encoder with a LoRA adapter and a small head (`rag/reader_adapter/`), trained by
-`rag/tuning/reader.py`. Questions and sentences are English; a Chinese question comes in the glossary's words.
+`rag/tuning/reader.py`. Questions and sentences are English; the glossary first puts a Chinese question into English.
 """
 
 from __future__ import annotations

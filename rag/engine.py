@@ -385,12 +385,12 @@ class AnswerEngine:
     def explain(
         self, query: str, document_id: str, *, page: int | None = None, node_ids: Sequence[str] = ()
     ) -> Explanation:
-        """The rank of the nodes of a page, or of some nodes, in each search for `query`: why a page was not found."""
+        """Ranks of some nodes, or of a page's nodes, in each search for `query`: why a page was not found."""
         retrieval = self._retriever.search(clean_text(query, "query"), Filters())
         return explain(retrieval, self.library, document_id, page=page, node_ids=node_ids)
 
     def evidence_signals(self, question: str, turns: Sequence[Turn] = ()) -> dict[str, float]:
-        """What the evidence for a question is judged by, for calibrating it (`evals.bench.evidence`)."""
+        """The evidence signals of a question, for fitting the calibration (`evals.bench.evidence`)."""
         retrieval = self._retriever.search(clean_text(question), Filters(), turns)
         return self._judge.signals(retrieval, judged_passages(retrieval, self.library))
 
@@ -478,7 +478,7 @@ class AnswerEngine:
         return self.conversations.of(question.owner).answers(question.conversation_id)
 
     def _prepare_parts(self, question: Question, request: GenerationRequest, parts: Sequence[str]) -> _Prepared:
-        """Several questions: each is searched for and judged alone, and a later one may refer to an earlier one.
+        """Several questions in one message: each is searched and judged alone; a later one may refer to an earlier one.
 
         A language model is given all of it at once.
         """
@@ -504,7 +504,7 @@ class AnswerEngine:
         return prepared
 
     def _part(self, request: GenerationRequest, of: int, retrieval: Retrieval, judged: Judgement) -> _Part:
-        """One question of several, with those of all passages that it found itself, in its own order."""
+        """One question of several, with only the passages that its own search found, in its own order."""
         rank = {hit.node.node_id: place for place, hit in enumerate(retrieval.hits)}
         ranks = {
             number: min((rank.get(part.node_id, RESCORED) for part in passage.parts), default=RESCORED)

@@ -1,9 +1,8 @@
-"""How sure it is that the library answers a question, and what is said where it is not.
+"""How sure the search is that the library answers a question, and what to say if it is not.
 
-Evidence scores from 0 to 1, by a logistic function of a few signals; two thresholds part `strong`, `weak` and `none`.
-`evidence_calibration.json` has weights and thresholds for each embedder, since cosines of two embedders cannot be
-compared; an embedder it does not list is judged by terms alone. The passages judged are always as many and as long
-(`JUDGED_PASSAGES`), whatever a generator can read.
+Evidence is a score from 0 to 1, a logistic function of a few signals; two thresholds separate `strong`, `weak` and
+`none`. Weights and thresholds are in `evidence_calibration.json`; no signal depends on the embedder. The number and
+length of the passages judged are fixed (`JUDGED_PASSAGES`), whatever a generator can read.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def load_calibration() -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the search is worth.
+    """How sure the search is, and what to say about it.
 
     Attributes:
         refusal: what to say instead of answering; None when the question is answered.
@@ -176,7 +175,7 @@ def judged_passages(retrieval: Retrieval, library: SearchableLibrary) -> tuple[P
 
 
 def not_found(question: str, passages: Sequence[Passage]) -> str:
-    """What is said when the passages do not answer the question, in its language; names the nearest sections."""
+    """The refusal, in the question's language; names the nearest sections."""
     chinese = is_chinese(question)
     said, nearest, comma = (_NOT_FOUND_ZH, _NEAREST_ZH, "、") if chinese else (_NOT_FOUND, _NEAREST, ", ")
     named = comma.join(f"“{section}”" for section in nearest_sections(passages))
@@ -231,7 +230,7 @@ def _unheard_of(question: str, texts: Sequence[str]) -> bool:
 def proper_names(text: str) -> frozenset[str]:
     """Words with a capital, lower case: `numba`, `nccl`; not acronyms of every GPU book (`GPU`).
 
-    Except in Chinese, the first word of a sentence owes its capital to the sentence.
+    An ordinary first word of a sentence does not count, except in Chinese.
     """
     if text.isupper():
         return frozenset()

@@ -367,7 +367,7 @@ def standing_question(turns: Sequence[Turn], follow_up: str = "") -> str:
 
 
 def asks_for_more(follow_up: str) -> bool:
-    """Whether a follow-up has no words of its own ('why?', 'go on'), and so asks for more than was said."""
+    """Whether a follow-up has no words of its own ('why?', 'go on'): it asks for more about the same."""
     return not terms_of(translate_terms(follow_up) if is_chinese(follow_up) else follow_up).pieces
 
 
@@ -406,12 +406,12 @@ def code_in(text: str) -> tuple[str, str]:
 
 
 def only_about_code(prose: str) -> bool:
-    """Whether what stands beside pasted code asks about that code alone: 'what does this code do?', or nothing."""
+    """Whether the text around pasted code asks only about that code ('what does this code do?') or is empty."""
     return not _ABOUT_CODE.sub("", prose).strip()
 
 
 def names_in(code: str) -> tuple[str, ...]:
-    """The names of some code in order, each once."""
+    """The identifiers in code, in order, each once."""
     return tuple(dict.fromkeys(_NAME.findall(code)))
 
 
@@ -565,5 +565,5 @@ def defines(subject: str, sentence: str) -> bool:
 
 
 def _is_name(text: str, wanted: frozenset[str]) -> bool:
-    """Whether a text, without its article and what stands in brackets, is the name of these stems."""
+    """Whether a text, without article and brackets, is the name with these stems."""
     return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted

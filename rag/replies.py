@@ -1,4 +1,4 @@
-"""What is said to messages that need no search: greetings, talk about the last answer, what a chapter or book is about.
+"""Replies to messages that need no search: greetings, talk about the last answer, what a chapter or book is about.
 
 Sentences of an earlier answer and of a chapter keep their markers and quotes. Other words and other languages need a
 language model; with one, the model writes, from the last answer's passages.
@@ -217,7 +217,7 @@ def _section_around(passage: Passage, library: SearchableLibrary) -> Passage | N
 
 
 def not_understood(text: str, library: SearchableLibrary) -> str | None:
-    """What is said to a question in which neither the library nor the dictionary knows a word; None for others."""
+    """The reply to a question without one word that the library or the dictionary knows; else None."""
     words = tuple(dict.fromkeys(re.findall(r"\w+", text)))
     if (
         not words
@@ -274,7 +274,7 @@ def _about_books(
 
 
 def _titled(text: str, documents: Sequence[Document]) -> list[Document]:
-    """The books whose whole title stands in the message."""
+    """The books whose whole title is in the message."""
     return [document for document in documents if document.title.casefold() in text.casefold()]
 
 

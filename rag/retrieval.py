@@ -180,7 +180,7 @@ def _query_of(text: str, standalone: str) -> Query:
 
 
 def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tuple[str, ...]]:
-    """What to search for of a message with pasted code: its own words and the names that the library holds."""
+    """The search text of a message with pasted code: its prose, and those names of the code that the library has."""
     prose, code = code_in(text)
     if not code or library is None:
         return text, ()
@@ -193,7 +193,7 @@ def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tu
 
 
 def in_the_books_words(query: Query, others: Sequence[OtherWords]) -> Query:
-    """`query` with the books' words for those that they lack, and a note that says so; the lexical search has both."""
+    """`query` with words that the books lack replaced by theirs, and a note; the lexical search gets both."""
     if not others:
         return query
     said = _OTHER_WORDS[is_chinese(query.text)]
@@ -452,7 +452,7 @@ class _Window:
         return self._near.get(self.last + 1 if step > 0 else self.first - 1)
 
     def take(self, node: StoredNode) -> int:
-        """Grows by a node next to it; what it cost."""
+        """Adds a node next to it; returns the node's cost."""
         self.first, self.last = min(self.first, node.ordinal), max(self.last, node.ordinal)
         cost = self.cost(node)
         self.size += cost
@@ -466,7 +466,7 @@ class _Window:
         return replace(passage, format=book_format)
 
     def _fence_before(self) -> str:
-        """The fence of a listing that a node of the same section left open before the first one."""
+        """The opening fence of a listing that began in an earlier node of the same section; "" without one."""
         section = self._near[self.first].heading_path
         ordinal = self.first
         while (before := self._near.get(ordinal - 1)) is not None and before.heading_path == section:
@@ -508,7 +508,7 @@ def _format_of(document_id: str, library: SearchableLibrary) -> str:
 
 
 def _reach_out(windows: Sequence[_Window], left: int, most_each: int) -> None:
-    """Lets passages, the best first, take what follows and what precedes them while the budget lasts."""
+    """Extends the passages, best first, by the nodes after and before them, while the budget lasts."""
     for _ in range(FARTHEST):
         for window in windows:
             for step in (1, -1):

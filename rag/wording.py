@@ -114,7 +114,7 @@ def key_terms(text: str) -> list[tuple[str, str]]:
 
 
 def note_on_english(question: str, texts: Collection[str]) -> str | None:
-    """Tells who asks in Chinese that all the texts found are English, with the question's key terms; else None."""
+    """A note for a Chinese question whose passages are all English, with the English of its key terms; else None."""
     if not texts or not is_chinese(question) or any(map(is_chinese, texts)):
         return None
     terms = "，".join(f"{chinese} = {english}" for chinese, english in key_terms(question))
@@ -184,7 +184,7 @@ _NAMES = frozenset(
     "opengl openmp pytorch raja rapids rccl rocm rust scipy spirv sycl taichi tensorflow tensorrt thrust triton vulkan "
     "webgpu".split()
 )
-"""Names that stand one letter from other words: a library without them does not mean another word."""
+"""Product names one letter away from other words; never corrected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def correct(text: str, library: SearchableLibrary) -> Spelled:
 
 
 def _better(word: str, library: SearchableLibrary) -> str | None:
-    """What is meant by a misspelt word; None where the word is right or nothing is near."""
+    """The correction of a misspelt word; None if the word is right or no known word is near."""
     if is_identifier(word):
         return _nearest_name(word, library) if len(word) >= NAME_LETTERS and not _holds(library, word) else None
     word = word if word.isupper() else word.lower()
@@ -238,7 +238,7 @@ def _better(word: str, library: SearchableLibrary) -> str | None:
 
 
 def _nearest_name(name: str, library: SearchableLibrary) -> str | None:
-    """What is meant by a name with a letter left out or doubled inside a word, or two swapped: `cudaMaloc`."""
+    """The library's name for one with a letter left out or doubled, or two swapped: `cudaMaloc`."""
     near = {name[: match.start()] + name[match.start() + 1 :] for match in re.finditer(r"([a-z])(?=\1)", name)}
     for match in re.finditer(r"(?<=[a-zA-Z])(?=[a-z])", name):
         near |= {name[: match.start()] + letter + name[match.start() :] for letter in _LETTERS}
@@ -251,7 +251,7 @@ def _nearest_name(name: str, library: SearchableLibrary) -> str | None:
 
 
 def _holds(library: SearchableLibrary, word: str) -> bool:
-    """Whether nodes found for a word hold the word itself (an English one also with an ending), not only its stem."""
+    """Whether the library has the word itself (an English one also with an ending), not only its stem."""
     ending = "(?:e?s|e?d|ing)?" if is_english(word) else ""
     written = re.compile(rf"(?<![A-Za-z0-9]){re.escape(word)}{ending}(?![A-Za-z0-9])", re.IGNORECASE)
     return any(
@@ -302,7 +302,7 @@ def _distance(one: str, other: str) -> int:
 
 
 def is_english(word: str) -> bool:
-    """Whether a lower-case word stands in the dictionary, as it is or without its ending."""
+    """Whether the dictionary has this lower-case word, as it is or without its ending."""
     if word in _known_words() or word in _SPOKEN or word in _NAMES:
         return True
     if word.removeprefix("un") in _known_words():

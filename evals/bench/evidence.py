@@ -6,10 +6,10 @@
 `FOLDER` holds the texts under the names of their sets; the bundled book needs none. Each text becomes a library of its
 own in the work folder, and the signals of each question are kept there, so that a second fit takes seconds.
 
-The weights are a logistic regression of 'answerable' on the signals, each side weighing as much. Of several books each
-is scored by weights fitted on the others; a single one is scored by its own, so its table flatters. Two thresholds are
-read off these scores: `threshold` refuses `FALSE_REFUSALS` of the answerable questions, `strong` leaves
-`UNANSWERABLE_MARKED` of the unanswerable ones below it.
+The weights are a logistic regression of 'answerable' on the signals; answerable and unanswerable questions weigh the
+same in total. With several books, each is scored with weights fitted on the others; a single book is scored with its
+own, so its table is optimistic. Two thresholds are read off these scores: `threshold` refuses `FALSE_REFUSALS` of the
+answerable questions, `strong` leaves `UNANSWERABLE_MARKED` of the unanswerable ones below it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def table_lines(cases: Sequence[Case], scores: NDArray[np.float64], least: float
 
 
 def read_cases(texts: Path, work: Path, language: str, limit: int | None, books: Sequence[str]) -> list[Case]:
-    """The cases of some fit sets; what was read before comes from the work folder."""
+    """The cases of some fit sets; signals computed before come from the work folder."""
     cases = []
     for path in (SETS / f"{book}.jsonl" for book in books):
         text = SAMPLE_PATH if path.stem == SAMPLE_SET else texts / path.stem

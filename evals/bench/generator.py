@@ -1,9 +1,9 @@
 """Benchmarks of the local generator: precision, cache, attention, speculation and kept prefixes, side by side.
 
-One run measures everything in turn, with all precisions in memory together. Random weights write nothing that repeats,
-so an answer's text is given: a quote from the prompt, where every guess is right, or pairs of words from all over it,
-where every guess is wrong. The model computes as ever; only the choice of each token is fixed beforehand. How often a
-guess is right on real answers is not measured here.
+One run measures everything in turn, with all precisions in memory together. A model of random weights repeats nothing,
+so the answer's text is fixed beforehand: a quote from the prompt (every guess is right), or pairs of words from all
+over it (every guess is wrong). The model computes as usual; only the sampled tokens are replaced. How often guesses are
+right on real answers is not measured here.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[s
 
 
 def _verify_ratio(loaded: LoadedModel, rounds: int) -> Ratio:
-    """Cost of a step that verifies eight guesses, in steps that write one token; speculation must save more."""
+    """Time of a step that verifies eight guesses over that of a step that writes one token."""
     import torch
 
     tokens = 1000
@@ -255,7 +255,7 @@ class _Measured:
 
 
 class ScriptedSampler(Sampler):
-    """Does the work of sampling, then takes the tokens of a given text."""
+    """Samples as usual, then returns the tokens of a given text instead."""
 
     def __init__(self, script: list[int]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Benchmarks of the library: adding a book, searching, and a very large library.
 
-Large libraries hold real texts and real vectors with a little noise: random vectors would defeat every approximate
-index, and no real corpus of a million nodes is at hand.
+Large libraries hold real texts and real vectors with a little noise: no approximate
+index works on random vectors, and no real corpus of a million nodes is at hand.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CHUNK = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pair and what is known of it; one that is neither `answers` nor `wrong` is left out of the loss."""
+    """A pair with its label; a pair that is neither `answers` nor `wrong` is left out of the loss."""
 
     pair: Pair
     answers: bool
@@ -51,7 +51,7 @@ class ReadingExample:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be learned from: its answer is among the candidates, or there is none."""
+        """Whether the loss can use it: its answer is among the candidates, or the question has none."""
         return not self.answerable or any(candidate.answers for candidate in self.candidates)
 
 
@@ -186,7 +186,7 @@ def tune_reader(
 
 
 def _steps(examples: Sequence[ReadingExample], settings: ReaderTuning, rng: random.Random) -> Iterator[list[_List]]:
-    """Without end: the lists of each step; every example once before any comes again."""
+    """Yields the lists of each step without end; uses every example once before repeating any."""
     tokenizer = PairTokenizer()
     queue: list[ReadingExample] = []
     while True:

@@ -1,4 +1,4 @@
-"""The generator's bench measures what it says: every way to write an answer, the same text in all of them."""
+"""Laws of the generator's benchmark: every way to write an answer is measured, on the same text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_slow_round_does_not_move_a_ratio() -> None:
     assert paired_ratio([2.0, 200.0, 2.0], [1.0, 100.0, 1.0]).value == 2.0
 
 
-def test_a_quote_repeats_the_prompt_and_what_misleads_leaves_it_after_two_words() -> None:
+def test_a_quote_repeats_the_prompt_and_the_other_script_leaves_it_after_two_words() -> None:
     prompt = list(range(100))
     quote = script_of(prompt, "quoting", 10)
     assert quote == prompt[25:35]

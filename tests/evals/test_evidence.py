@@ -22,7 +22,7 @@ def make_cases(num_cases: int = 400) -> list[Case]:
     return cases
 
 
-def test_the_signal_that_tells_gets_the_weight() -> None:
+def test_the_informative_signal_gets_the_weight() -> None:
     found = fit(make_cases(), ["cosine", "noise"])
     assert found.weights["cosine"] > 5 * abs(found.weights["noise"])
 
@@ -32,7 +32,7 @@ def test_the_area_under_the_curve_counts_ties_a_half() -> None:
     assert area_under_curve(np.array([0.9, 0.5, 0.5]), answerable) == pytest.approx(0.75)
 
 
-def test_thresholds_keep_what_they_promise() -> None:
+def test_thresholds_refuse_the_promised_shares() -> None:
     cases = make_cases()
     scores = scores_of_unseen_books(cases, ["cosine", "noise"])
     least, strong = thresholds(cases, scores)

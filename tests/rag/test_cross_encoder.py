@@ -57,7 +57,7 @@ def test_listings_are_read_where_code_is_asked_for_and_only_there() -> None:
     assert all(item.unit.kind != "code" for item in reader.read("What does a kernel add?", [passage]))
 
 
-def test_at_most_so_many_sentences_are_read_and_asking_again_reads_none() -> None:
+def test_a_limited_number_of_sentences_is_read_and_asking_again_reads_none() -> None:
     read: list[int] = []
 
     def score(question: str, pairs: list[Pair]) -> NDArray[np.float32]:

@@ -103,13 +103,13 @@ def test_a_definition_comes_before_sentences_with_more_of_the_questions_words() 
         "**How threads share data in shared memory**",
     ],
 )
-def test_what_says_nothing_alone_is_never_chosen(empty: str) -> None:
+def test_a_sentence_that_says_nothing_alone_is_never_chosen(empty: str) -> None:
     passage = make_passage(f"{empty}\n\nThreads of a block write to shared memory and wait at a barrier.")
     text, _ = answer("How do threads share data in shared memory?", passage)
     assert text == "Threads of a block write to shared memory and wait at a barrier. [1]"
 
 
-def test_what_will_be_learnt_is_never_chosen() -> None:
+def test_an_announcement_of_what_will_be_learnt_is_never_chosen() -> None:
     passage = make_passage("- Understand shared memory banks and their conflicts.", section=("Warps", "Objectives"))
     other = make_passage("Conflicts of banks serialise accesses.", node_id="book-1")
     assert "Understand" not in answer("Why do shared memory banks have conflicts?", passage, other)[0]
@@ -231,7 +231,7 @@ def test_a_table_that_is_the_answer_stays_whole() -> None:
     assert "| register | 1 |\n| global | 400 |" in text
 
 
-def test_a_sentence_beside_what_repeats_the_question_counts_more() -> None:
+def test_a_sentence_next_to_one_that_repeats_the_question_scores_higher() -> None:
     near = scores("When does a queue block?", make_passage("When does a queue block a host? It is full. Dogs bark."))
     assert near["It is full."] > near["Dogs bark."]
 

@@ -1,4 +1,4 @@
-"""Laws of telling questions from talk, and of what is searched for."""
+"""Laws of separating questions from talk, and of what is searched for."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_several_questions_are_parted_and_other_texts_are_not(text: str, parts: 
     assert len(parts_of(text)) == parts
 
 
-def test_a_follow_up_stands_on_the_newest_question_that_stands_alone() -> None:
+def test_a_follow_up_is_about_the_newest_question_that_needs_no_other() -> None:
     turns = [Turn(text, "") for text in ("What is occupancy?", "thanks", "And what limits it?", "shorter please")]
     assert standing_question(turns, "why?") == "What is occupancy? And what limits it?"
     assert standing_question(turns, "and on AMD GPUs?") == standing_question(turns[:2], "why?") == "What is occupancy?"
@@ -107,7 +107,7 @@ def test_a_wish_for_simple_words_is_not_searched_for() -> None:
     assert without_style("like I'm five") == "like I'm five"
 
 
-def test_pasted_code_is_told_from_prose() -> None:
+def test_pasted_code_is_separated_from_prose() -> None:
     prose, code = code_in("what does this code do?\n__global__ void f(float* x) {\n  x[0] = 1;\n}")
     assert "__global__" in code and only_about_code(prose)
     assert code_in("What does depend(in: x) mean?")[1] == ""
@@ -136,7 +136,7 @@ SPELLING = FakeLibrary(
         ("alighned", "aligned"),
     ],
 )
-def test_a_misspelt_word_becomes_the_librarys(typed: str, meant: str) -> None:
+def test_a_misspelt_word_is_corrected_to_one_of_the_library(typed: str, meant: str) -> None:
     assert correct(f"about {typed}?", SPELLING).text == f"about {meant}?"
 
 
@@ -152,7 +152,7 @@ def test_a_text_in_another_language_is_left_alone() -> None:
     assert correct(text, SPELLING).text == text
 
 
-def test_a_correction_is_said_in_the_note_and_which_is_not() -> None:
+def test_the_note_names_corrections_except_of_stop_words() -> None:
     query = prepare_query("wich memory coalesing?", library=SPELLING)
     assert query.notes == ("Searched for: coalescing.",) and query.text == "wich memory coalesing?"
     assert query.lexical == query.dense == "which memory coalescing?"

@@ -91,7 +91,7 @@ def test_a_listing_that_goes_on_behind_its_passage_is_shown_whole(tmp_path: Path
     assert found is not None and "b[9] = 9;" in found.pieces[-1].text
 
 
-def test_what_was_asked_is_told_from_the_conversation(tmp_path: Path) -> None:
+def test_earlier_questions_are_listed_from_the_conversation(tmp_path: Path) -> None:
     answers = talk(make_engine(tmp_path), "What is a warp?", "What is a stream?", "what did I ask first?")
     assert "What is a warp?" in answers[-1].answer
     brought = (("What is a warp?", "32 threads."),)
@@ -122,14 +122,14 @@ def test_a_follow_up_without_words_of_its_own_is_not_answered_with_what_was_said
 @pytest.mark.parametrize(
     "message", ["summarise chapter 1", "第一章讲了什么？", "what does the chapter on warps cover?"]
 )
-def test_a_chapter_is_told_by_its_summary_and_its_headings(tmp_path: Path, message: str) -> None:
+def test_a_chapter_is_described_by_its_summary_and_headings(tmp_path: Path, message: str) -> None:
     answer = make_engine(tmp_path).ask(Question(message))
     assert answer.answer.startswith("Warps hide latency. [1] A scheduler picks a ready warp. [1]")
     assert "Scheduling" in answer.answer and not answer.refused
     check_quotes(answer)
 
 
-def test_a_chapter_without_summary_is_told_by_its_sections_first_statements(tmp_path: Path) -> None:
+def test_a_chapter_without_summary_is_described_by_first_sentences_of_its_sections(tmp_path: Path) -> None:
     answer = make_engine(tmp_path).ask(Question("what is chapter 2 about?"))
     assert "A stream orders commands of a device. [1] Default streams wait for all. [2]" in answer.answer
     check_quotes(answer)
@@ -171,7 +171,7 @@ def test_a_language_model_gets_several_questions_at_once(tmp_path: Path) -> None
     assert {passage.chapter for passage in model.requests[0].passages} == {1, 2}
 
 
-def test_words_that_nobody_knows_are_named(tmp_path: Path) -> None:
+def test_a_question_of_unknown_words_is_refused_with_these_words(tmp_path: Path) -> None:
     engine = make_engine(tmp_path, threshold=1.1)
     nonsense = engine.ask(Question("asdf qwerz"))
     assert nonsense.refused and "asdf, qwerz" in nonsense.answer
