@@ -1,4 +1,4 @@
-"""Another model without a restart: what could answer is found, loaded by a job while the old one answers, and kept."""
+"""Switches models without a restart: finds what could answer, loads it in a job while the old one answers, keeps it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class GeneratorSwitch:
         return look_around(self._settings.home, self.own_port)
 
     def forget(self, error: BaseException) -> None:
-        """Goes on without a kept choice that cannot load; its file stays, for a model that is only away for now."""
+        """Starts without a kept choice that cannot load; its file stays, since the model may come back."""
         self._choice, self.problem = None, str(error)
 
     def switch(self, choice: GeneratorChoice | None) -> Job:

@@ -285,7 +285,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An answer that a book could give, by class, and the sections it stands in."""
+    """A possible answer with its class and the sections that contain it."""
 
     text: str
     options: str
@@ -533,7 +533,7 @@ def _is_name(text: str) -> bool:
 
 
 def term_class(term: str) -> str:
-    """Terms of one class can stand in one another's place: number, words, capitals."""
+    """Terms of one class can replace each other: number, words, capitals."""
     words = term.split()
     plural = "s" if words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is", "as", "ics")) else ""
     capital = "C" if term[0].isupper() else "c"
@@ -574,7 +574,7 @@ def name_noun(name: str) -> str:
 
 
 def _sections_of(nodes: Sequence[StoredNode], texts: Sequence[str]) -> dict[str, set[tuple[str, ...]]]:
-    """The sections that each text stands in, by its lower case."""
+    """The sections that contain each text, by its lower case."""
     whole: dict[tuple[str, ...], str] = defaultdict(str)
     for node in nodes:
         whole[node.heading_path] += f" {' '.join(node.heading_path)} {_plain(node.text)}".lower()
@@ -761,7 +761,7 @@ def _what_class(what: str) -> str:
 
 
 def _with_topic(lead: str, statement: Statement, text: str, answer: str) -> str:
-    """The question, with its topic unless that gives the answer away or stands in the sentence."""
+    """The question, with its topic unless the topic gives the answer away or is in the sentence."""
     topic = statement.topic
     stems = terms_of(topic).stems
     if not stems or stems & terms_of(answer).pieces or stems <= terms_of(text).stems:

@@ -1,4 +1,4 @@
-"""A book to read on in: chapters in parts of readable length, the place of a quote, questions from its headings."""
+"""Reading on in a book: chapters in parts of readable length, the place of a quote, questions from headings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a quote stands: the part, its section from 0, and `text[char_start:char_end]` of that."""
+    """The place of a quote: the part, its section from 0, and `text[char_start:char_end]` of that."""
 
     part: int
     section: int
@@ -115,7 +115,7 @@ class Reading:
         return parts
 
     def place(self, document_id: str, node_id: str, quote: str = "") -> Place:
-        """Where a quote of a passage stands, or the passage's node where there is no quote.
+        """The place of a quote of a passage, or of the passage's node if there is no quote.
 
         A passage may reach past its node: the quote nearest the node is taken.
 
@@ -267,7 +267,7 @@ def _find(parts: Sequence[Part], node: StoredNode) -> Place | None:
 
 
 def _all_places(parts: Sequence[Part], text: str) -> Iterator[Place]:
-    """Where a text stands, blanks and line breaks alike."""
+    """All places of a text, whatever its white space."""
     words = text.split()
     if not words:
         return

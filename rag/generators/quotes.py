@@ -59,7 +59,7 @@ class LikelihoodReader:
 
 
 def together(scores: NDArray[np.float64], likelihoods: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Both readers' opinion on the scale of the first: the mean of their standard scores, in log odds.
+    """Both readers' scores on the scale of the first: the mean of their standard scores, in log odds.
 
     Args:
         scores: 0 to 1, (n,); likelihoods: in nats, (n,).
