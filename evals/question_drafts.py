@@ -42,9 +42,9 @@ _BEGINS_BADLY = re.compile(
     r"|who|how|why|where|because|see|let|suppose|assume|consider|try|remember|recall|imagine|say|we|our|i|my|you|your"
     r"|although|though|more|less|like|no|not|only|just|even|add|change|run|compile|make|open|copy|download|go|click"
     r"|check|edit|modify|look|start|begin|create|replace|implement|install|figure|table|listing|example|exercise"
-    r"|solution|answer|question|hint|warning|tip|todo|step|part|in fact|in practice|in general|in principle|in addition"
-    r"|in other words|in particular|in that|in turn|in contrast|on the other|for now|of course|after that|as a|as an"
-    r"|as with|as in|as noted|as of|at first|at last|if not|if so|likely|probably|maybe|perhaps|unfortunately|luckily"
+    r"|solution|answer|question|hint|warning|tip|todo|step|part|in (?:fact|practice|general|principle|addition|that"
+    r"|other words|particular|turn|contrast)|by contrast|on the (?:contrary|other)|for now|of course|after that"
+    r"|as (?:an?|with|in|noted|of)|at (?:first|last)|if (?:not|so)|likely|probably|maybe|perhaps|unfortunately|luckily"
     r"|interestingly|clearly|obviously|basically|essentially|generally|familiari[sz]e|verify|observe|determine)\b",
     re.IGNORECASE,
 )
@@ -65,9 +65,9 @@ _BEGINS_DANGLING = re.compile(
 _POINTS_ELSEWHERE = re.compile(
     r"\b(?:this|these|those|above|below|following|previous(?:ly)?|earlier|here|we|our|us|i|my|me|let's|figure|fig|table|"
     r"listing|exercises?|episodes?|lessons?|chapters?|sections?|course|tutorial|slides?|see|former|latter|respectively|"
-    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|e\.g|i\.e|etc|example|instance|suppose|assume|"
+    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|(?<!for )example|suppose|assume|"
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
-    r"at present|presently|soon|recent(?:ly)?|new|another|such (?!as)|none|nothing|page|pages|"
+    r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
     r"|\bas follows\b|https?:|www\.",
     re.IGNORECASE,
@@ -79,6 +79,7 @@ _NOUN_PHRASE = re.compile(
     r"\b(?:the|an?|each|every|of|in|on|by|per|between|with|into|from|for)\s+(?P<phrase>[A-Za-z][A-Za-z\-]+(?:\s[A-Za-z][A-Za-z\-]+){0,2}?)"
     r"(?=[,.;:)]|\s(?:is|are|was|were|of|in|on|to|and|or|that|which|can|cannot|may|must|will|should|for|by|with|from|has|have)\b)"
 )
+_PROPER = re.compile(r"(?<=[a-z,] )(?:[A-Z][\w\-+]{2,}|[A-Z]{3,})(?: [A-Z][\w\-+]*){0,2}(?![\w`.(])")
 _NOUN_ENDS = re.compile(
     r"(?:\s?[,.;:)”\"]|$|\s(?:is|are|was|were|has|have|had|can|cannot|could|may|might|must|will|would|should|does|do|of|in|on|"
     r"to|and|or|that|which|who|for|by|with|from|at|into|onto|as|per|when|if|while|where|because|before|after|between|during|"
@@ -93,7 +94,7 @@ _BEFORE_NOUN = frozenset("the a an each every of per".split())
 _BEFORE_VERB = frozenset("to can will not may must should we you they".split())
 _NAMED = 3
 """What makes a noun phrase a term: that it is emphasised, defined, spelt out, a heading, or used so many times."""
-_MOST_NODES = 0.15
+_MOST_NODES = 0.25
 """A term in more of a book's nodes than this is what the book is about; to leave it out asks nothing."""
 _FINITE = re.compile(
     r"\b(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|uses?|contains?|"
@@ -421,7 +422,8 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
 
 def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> list[str]:
     """Technical terms, as the book writes them: noun phrases that it uses several times, but not everywhere."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
+    proper: Counter[str] = Counter()
     for statement in statements:
         for match in _EMPHASIS.finditer(statement.quote):
             found[match[2]] += _NAMED
@@ -431,7 +433,10 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
         if defined is not None and (defined["article"] or "") != "The":
             found[defined["term"]] += _NAMED
         for match in _NOUN_PHRASE.finditer(statement.text):
-            found[match["phrase"].lower()] += 1 if " " in match["phrase"] else 0
+            found[match["phrase"].lower()] += 1 if " " in match["phrase"] else 0.7
+        for match in _PROPER.finditer(statement.text):
+            proper[match[0].lower()] += 1
+    found.update({term: found[term] + count for term, count in proper.items()})
     for path in {node.heading_path for node in nodes}:
         found[_plain(path[-1]) if path else ""] += _NAMED
     for english in _subject_terms():
@@ -440,13 +445,11 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
     uses = _uses([_bare(node.text) for node in nodes], {term for term in wanted if _is_term(term)})
     kept: dict[str, str] = {}
     for term, use in sorted(uses.items()):
-        if (
-            use.count >= 2
-            and use.nodes <= _MOST_NODES * len(nodes)
-            and use.as_noun > use.as_verb
-            and use.whole >= use.count / 2
-        ):
-            kept.setdefault(_singular(term), use.written.most_common(1)[0][0])
+        if use.count < 2 or use.nodes > _MOST_NODES * len(nodes) or use.whole < use.count / 2:
+            continue
+        written = use.written.most_common(1)[0][0]
+        if use.as_noun > use.as_verb or (written[0].isupper() and proper[term] > 1):
+            kept.setdefault(_singular(term), written)
     return list(kept.values())
 
 
@@ -615,7 +618,7 @@ def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Dra
             yield Draft("definition", question, called["term"], statement, term_class(called["term"]))
         return
     defined = _DEFINED.match(text) if _reads_alone(text, statement.kind) else None
-    if defined is not None and _is_term(defined["term"]) and _fits(defined["what"], defined["term"]):
+    if defined is not None and _is_term(defined["term"]) and _fits(defined["what"], defined["term"], part=True):
         term, article = defined["term"], defined["article"]
         if article == "The" and len(term.split()) == 1:
             return
@@ -625,13 +628,11 @@ def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Dra
         if article is None and (defined["verb"] == "is") == (term_class(term)[-1] == "s"):
             return
         named = f"{_uncapital(article)} {term}" if article else _as_used(term, terms)
-        yield (
-            Draft("definition", f"What {defined['verb']} {named}?", what, statement, _what_class(what))
-            if defined["verb"] in ("is", "are")
-            else Draft("definition", f"What is meant by “{answer}”?", what, statement, _what_class(what))
-        )
+        told = bool(terms_of(what).pieces & terms_of(term).pieces)  # then one option would stand out
+        if defined["verb"] in ("is", "are") and not told:
+            yield Draft("definition", f"What {defined['verb']} {named}?", what, statement, _what_class(what))
         question = f"Which term means “{what}”?"
-        yield Draft("definition", question, answer, statement, term_class(answer), accepted)
+        yield Draft("definition", question, answer, statement, "" if told else term_class(answer), accepted)
         return
     entry = _ENTRY.match(text) if statement.kind == "item" else None
     if entry is not None and not entry["term"].startswith("`"):
@@ -718,8 +719,8 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
             yield _cloze("term", "Fill in the term", statement, start, end, answer)
         return
     names = [match for match in _CODE.finditer(text) if _is_name(match[1]) and _is_published(match[1])]
-    if len(names) == 1 and len(list(_CODE.finditer(text))) == 1 and _leaves_enough(text, *names[0].span()):
-        (match,) = names
+    match = names[0] if names else None
+    if match is not None and len(list(_CODE.finditer(text))) <= 2 and _leaves_enough(text, *match.span()):
         yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
 
 
@@ -769,15 +770,20 @@ def _with_topic(lead: str, statement: Statement, text: str, answer: str) -> str:
     return f"{lead} ({topic}): “{text}”"
 
 
-def _fits(what: str, term: str) -> bool:
-    """Whether a description has the right length, does not give the term away, and refers to nothing outside."""
+def _fits(what: str, term: str, *, part: bool = False) -> bool:
+    """Whether a description has the right length, does not give the term away, and refers to nothing outside.
+
+    Args:
+        part: it may hold a part of the term.
+    """
     low, high = _PREDICATE_WORDS
     if not low <= count_words(what) <= high or _BAD_CHARACTERS.search(_CODE.sub("x", what)):
         return False
     if _SAYS_LITTLE.match(what):
         return False
     said, wanted = terms_of(what), terms_of(term)
-    if said.pieces & wanted.pieces or len(said.stems) < 3:
+    shared = said.pieces & wanted.pieces
+    if (shared == wanted.pieces if part else shared) or len(said.stems) < 3:
         return False
     return not _POINTS_ELSEWHERE.search(what)
 

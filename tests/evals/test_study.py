@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sqlite3
 import time
 import zipfile
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -298,21 +300,44 @@ def test_five_thousand_due_cards_are_listed_in_200_ms_of_processor_time(tmp_path
     assert min(seconds) < 0.2
 
 
-def test_the_anki_deck_opens_and_keeps_its_ids(tmp_path: Path) -> None:
-    def notes(deck: bytes) -> dict[str, str]:
+def test_the_anki_deck_keeps_its_ids_and_renders_code_formulas_and_quotes(tmp_path: Path) -> None:
+    made = parse_question(
+        {
+            "id": "made-1",
+            "chapter": 3,
+            "question": "Which `name` waits $k < n$ times?",
+            "type": "choice",
+            "choices": ["`a`", "b", "c", "d"],
+            "answer": "b",
+            "answer_index": 1,
+            "book": "b1",
+            "gold": [{"file": "My Book", "heading": "Waiting", "evidence": "*b* waits <i>long</i>."}],
+        },
+        where="test:1",
+    )
+
+    def notes(deck: bytes) -> dict[str, tuple[str, str]]:
         with zipfile.ZipFile(io.BytesIO(deck)) as package:
             (tmp_path / "deck.sqlite").write_bytes(package.read("collection.anki2"))
-        database = sqlite3.connect(tmp_path / "deck.sqlite")
-        try:
-            assert database.execute("SELECT count(*) FROM cards").fetchone()[0] == len(BANK)
-            return dict(database.execute("SELECT guid, flds FROM notes").fetchall())
-        finally:
-            database.close()
+        with closing(sqlite3.connect(tmp_path / "deck.sqlite")) as database:
+            assert database.execute("SELECT count(*) FROM cards").fetchone()[0] == len(BANK) + 1
+            decks = json.loads(database.execute("SELECT decks FROM col").fetchone()[0])
+            assert {"Coalesce::My Book", "Coalesce::Questions"} <= {deck["name"] for deck in decks.values()}
+            return {
+                guid: (fields, tags) for guid, fields, tags in database.execute("SELECT guid, flds, tags FROM notes")
+            }
 
-    first, second = notes(anki_deck(BANK)), notes(anki_deck(BANK))
-    assert first.keys() == second.keys()
-    assert any("&lt;b&gt;chapter&lt;/b&gt;" in fields for fields in first.values())
-    assert not any("<b>" in fields for fields in first.values())
+    first, second = notes(anki_deck([*BANK, made])), notes(anki_deck([*BANK, made]))
+    assert first == second
+    assert any("&lt;b&gt;chapter&lt;/b&gt;" in fields for fields, _ in first.values())
+    ((fields, tags),) = [note for note in first.values() if "made-1" in note[0]]
+    question, answer, quote, source, _ = fields.split("\x1f")
+    assert "<code>name</code>" in question
+    assert "\\(k &lt; n\\)" in question
+    assert answer == "<b>B.</b> b"
+    assert quote == "<i>b</i> waits &lt;i&gt;long&lt;/i&gt;."
+    assert source == "My Book · chapter 3 · Waiting"
+    assert tags.split() == ["book::My_Book", "chapter::03"]
 
 
 def test_the_csv_holds_every_question_once() -> None:
