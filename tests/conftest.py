@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from fakes import HashEncoder
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: every core has a worker of its own
@@ -69,6 +73,35 @@ def sample_home(pytestconfig: pytest.Config) -> Path:
     from sample_home import open_sample_home
 
     return open_sample_home(pytestconfig.cache.mkdir("sample-home"))
+
+
+@pytest.fixture(scope="session")
+def hashed_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that holds the sample book under vectors of hashes, to be copied and never written to."""
+    from fakes import HashEncoder
+
+    from indexes.library import open_library
+    from indexes.sample import add_sample
+    from indexes.settings import IndexSettings
+
+    home = tmp_path_factory.mktemp("hashed") / "home"
+    library = open_library(IndexSettings(home), embedder=HashEncoder())
+    add_sample(library)
+    library.close()
+    return home
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> HashEncoder:
+    """Comparisons embed with hashes and read by signals, without a model; gives the encoder."""
+    from fakes import HashEncoder, SignalsEncoder
+
+    from indexes.library import open_library
+
+    encoder = HashEncoder()
+    monkeypatch.setattr("evals.experiment.open_library", partial(open_library, embedder=encoder))
+    monkeypatch.setattr("rag.assemble.CrossEncoder", SignalsEncoder)
+    return encoder
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from fakes import HashEncoder
 
 from api.cli import run
-from indexes.library import Library, open_library
+from indexes.library import Library
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +20,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, hashed_home: Path, hashed: HashEncoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("evals.experiment.open_library", partial(open_library, embedder=HashEncoder()))
+    shutil.copytree(hashed_home, tmp_path / "home")
     out, export = tmp_path / "report", tmp_path / "export"
     command = ["eval", "--arms", "base,rag", "--questions", "bank:dev", "--limit", "4", "--top-k", "3", "--seed", "2"]
     assert run([*command, "--out", str(out), "--export", str(export), "--json"]) == 0
