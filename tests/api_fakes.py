@@ -183,26 +183,33 @@ class Live:
 
 
 @contextmanager
-def running(
-    settings: CoalesceSettings, builder: FakeBuilder | None = None, *, wait: bool = True, pages: bool = False
-) -> Iterator[Live]:
-    """A server in a thread of this process; ready unless `wait` is false. Only one of a process may have the page."""
-    builder = builder or FakeBuilder()
-    services = Services(settings, load=builder.load, add_sample=builder.add_sample)
+def serving(services: Services, *, pages: bool = False) -> Iterator[str]:
+    """The address of a server over `services`, in a thread of this process. Only one of a process may have the page."""
     server = uvicorn.Server(
         uvicorn.Config(create_app(services, pages=pages), port=0, log_level="error", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_until(lambda: server.started, "the server started")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
     try:
-        if wait:
-            wait_until(lambda: services.preparation.ready, "the services are ready")
-        with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
-            yield Live(client, services, builder, address)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        builder.gate.set()
         server.should_exit = True
         thread.join(PATIENCE_S)
+
+
+@contextmanager
+def running(
+    settings: CoalesceSettings, builder: FakeBuilder | None = None, *, wait: bool = True, pages: bool = False
+) -> Iterator[Live]:
+    """A server without models, as `serving` makes it; ready unless `wait` is false."""
+    builder = builder or FakeBuilder()
+    services = Services(settings, load=builder.load, add_sample=builder.add_sample)
+    with serving(services, pages=pages) as address:
+        try:
+            if wait:
+                wait_until(lambda: services.preparation.ready, "the services are ready")
+            with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
+                yield Live(client, services, builder, address)
+        finally:
+            builder.gate.set()
