@@ -12,7 +12,7 @@ from evals.text_match import fact_met
 from indexes.sample import SAMPLE_PATH
 
 SETS = Path(__file__).resolve().parents[2] / "evals" / "question_sets"
-FILES = sorted(SETS.glob("*/*.jsonl"))
+FILES = sorted(path for half in ("fit", "judged") for path in (SETS / half).glob("*.jsonl"))
 KINDS = {"define", "number", "why", "how", "compare", "list", "code", "yes_no", "fact", "unanswerable", "off_topic"}
 STYLES = {"plain", "chatty", "typo", "terse", "own_words"}
 

@@ -92,6 +92,7 @@ def test_scores_do_not_depend_on_what_is_read_beside() -> None:
     assert model.score(QUESTION, []).shape == (0,)
 
 
+@pytest.mark.integration
 def test_a_damaged_or_missing_adapter_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelCannotLoad, match="cannot be read"):
         CrossEncoder(tmp_path / "none").load()
@@ -121,6 +122,7 @@ def test_training_lowers_the_loss_and_what_it_writes_scores_as_it_learned(tmp_pa
     assert record["examples"] == 8
 
 
+@pytest.mark.integration
 def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
     lost = ReadingExample(QUESTION, (Candidate(pair("Rain falls."), False, True),), True)
     with pytest.raises(InvalidInput, match="too few"):
