@@ -114,7 +114,11 @@ class GeneratorSwitch:
         with self._lock:
             if self._job is not None and not self._jobs.get(self._job.id).final:
                 raise Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job.")
-            self._job = self._jobs.submit("generator", lambda handle: self._load(handle, choice))
+            self._job = self._jobs.submit(
+                "generator",
+                lambda handle: self._load(handle, choice),
+                title=(choice.model or "") if choice is not None else "",
+            )
         return self._job
 
     def _check(self, choice: GeneratorChoice) -> None:

@@ -30,9 +30,10 @@ _jobs = Table(
     Column("document_id", Text),
     Column("created_at", Text, nullable=False),
     Column("updated_at", Text, nullable=False),
+    Column("title", Text, nullable=False, server_default=""),
     Index("jobs_by_time", "created_at"),
 )
-JOBS = Schema("jobs_1", _TABLES)
+JOBS = Schema("jobs_2", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Job:
         error: `type`, `message` and `hint` of a job that failed.
         document_id: the book it is about, if any.
         created_at, updated_at: ISO 8601 in UTC.
+        title: the name of what it works on, "" where the kind says all.
         seconds_left: of the stage, while it runs and as far as it can be known; not kept.
     """
 
@@ -57,6 +59,7 @@ class Job:
     document_id: str | None
     created_at: str
     updated_at: str
+    title: str = ""
     seconds_left: float | None = None
 
     @property

@@ -121,11 +121,17 @@ class JobQueue:
         self._thread.start()
 
     def submit(
-        self, kind: str, work: Work, *, document_id: str | None = None, undo: Callable[[], None] = lambda: None
+        self,
+        kind: str,
+        work: Work,
+        *,
+        document_id: str | None = None,
+        title: str = "",
+        undo: Callable[[], None] = lambda: None,
     ) -> Job:
         """Queues `work` and returns its job; `undo` runs when it does not end as `done`."""
         time = now()
-        job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time)
+        job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time, title)
         self._store.save(job)
         handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
         with self._lock:

@@ -260,6 +260,13 @@ class Services:
         self.conversations(owner).delete(conversation_id)
         self.answering.forget(conversation_id)
 
+    def delete_conversations(self, owner: str | None, *, of_the_page: bool = False) -> None:
+        """Removes every conversation that `owner` may see, and stops answers that are being written in them."""
+        store = self.conversations(owner)
+        for conversation in store.list(of_the_page=of_the_page):
+            self.answering.forget(conversation.id)
+        store.delete_all(of_the_page=of_the_page)
+
     def give_feedback(self, answer_id: str, rating: str, comment: str, owner: str | None) -> Feedback:
         """Keeps a thumb up or down; raises NotFound, and InvalidInput for a comment that cannot be kept."""
         comment = reject_control_characters(comment.strip(), "comment")

@@ -226,6 +226,7 @@ class Books:
                 "add",
                 lambda handle: self._add(handle, path),
                 document_id=document_id,
+                title=name,
                 undo=lambda: self._folder.forget(incoming.sha256),
             )
         return Taken(document_id, job, new=True)

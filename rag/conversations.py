@@ -7,6 +7,7 @@ after the book is gone. Several threads and processes may use one store; every c
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     true,
     update,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Rating: TypeAlias = Literal["up", "down"]
+Place: TypeAlias = Literal["page", "call"]
+"""Where a conversation began: on the page, or by a call or a command."""
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
 
@@ -58,6 +62,7 @@ _conversations = Table(
     Column("created_at", Text, nullable=False),
     Column("updated_at", Text, nullable=False),
     Column("owner", Text, nullable=False, server_default=""),
+    Column("begun_in", Text, nullable=False, server_default=""),
 )
 _answers = Table(
     "answers",
@@ -88,7 +93,7 @@ _votes = Table(
     Column("blind", Boolean, nullable=False),
     Column("answers", Text, nullable=False),
 )
-CONVERSATIONS = Schema("conversations_1", _TABLES)
+CONVERSATIONS = Schema("conversations_2", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +176,13 @@ class ConversationStore:
 
     # --- conversations
 
-    def create(self, title: str = "") -> Conversation:
+    def create(self, title: str = "", begun_in: Place = "call") -> Conversation:
         """Start an empty conversation; without a title it takes the first question's words."""
         now = _now()
         conversation = Conversation(uuid.uuid4().hex, clean_title(title), now, now, 0)
         row = {"id": conversation.id, "title": conversation.title, "created_at": now, "updated_at": now}
         with self._database.writing() as connection:
-            connection.execute(insert(_conversations), row | {"owner": self._owner or ""})
+            connection.execute(insert(_conversations), row | {"owner": self._owner or "", "begun_in": begun_in})
         return conversation
 
     def get(self, conversation_id: str) -> Conversation:
@@ -185,11 +190,26 @@ class ConversationStore:
         with self._database.reading() as connection:
             return self._get(connection, conversation_id)
 
-    def list(self) -> tuple[Conversation, ...]:
-        """The conversations, last used first."""
+    def list(self, search: str = "", *, of_the_page: bool = False) -> tuple[Conversation, ...]:
+        """The conversations, last used first.
+
+        Args:
+            search: only those whose title or one of whose questions and answers holds it.
+            of_the_page: without those begun by a call or a command.
+        """
         newest = (_conversations.c.updated_at.desc(), _conversations.c.created_at.desc())
+        wanted = [self._owned]
+        if of_the_page:
+            wanted.append(_conversations.c.begun_in != "call")
+        if text := search.strip():
+            said = (func.json_extract(_answers.c.body, f"$.{name}") for name in ("question", "answer"))
+            within = select(_answers.c.conversation_id).where(
+                or_(*(one.icontains(text, autoescape=True) for one in said))
+            )
+            title = _conversations.c.title.icontains(text, autoescape=True)
+            wanted.append(or_(title, _conversations.c.id.in_(within)))
         with self._database.reading() as connection:
-            rows = connection.execute(_with_counts().where(self._owned).order_by(*newest))
+            rows = connection.execute(_with_counts().where(*wanted).order_by(*newest))
             return tuple(Conversation(*row) for row in rows)
 
     def rename(self, conversation_id: str, title: str) -> Conversation:
@@ -212,7 +232,19 @@ class ConversationStore:
             if connection.execute(delete(_conversations).where(*self._only(conversation_id))).rowcount == 0:
                 raise _unknown_conversation(conversation_id)
 
+    def delete_all(self, *, of_the_page: bool = False) -> int:
+        """Remove every conversation, or those that the page lists; gives how many."""
+        listed = _conversations.c.begun_in != "call" if of_the_page else true()
+        with self._database.writing() as connection:
+            return connection.execute(delete(_conversations).where(self._owned, listed)).rowcount
+
     # --- answers
+
+    def remove_answer(self, answer_id: str) -> None:
+        """Remove an answer from its conversation, with its feedback. Raises NotFound."""
+        with self._database.writing() as connection:
+            self._answer(connection, answer_id)
+            connection.execute(delete(_answers).where(_answers.c.id == answer_id))
 
     def answers(self, conversation_id: str) -> tuple[Answer, ...]:
         """The answers of a conversation, oldest first. Raises NotFound."""
@@ -375,6 +407,22 @@ def _with_counts() -> Select[Any]:
 def _of_answers(*columns: ColumnElement[Any]) -> Select[Any]:
     """Columns of feedback with its answers and their conversations."""
     return select(*columns).join_from(_feedback, _answers).join(_conversations)
+
+
+def conversation_markdown(title: str, answers: Sequence[Answer]) -> str:
+    """A conversation as Markdown: questions as headings, sources as footnotes."""
+    blocks = [f"# {title}"] if title else []
+    for number, answer in enumerate(answers, 1):
+        cited = {citation.marker: citation for citation in reversed(answer.citations)}
+        text = answer.answer
+        notes = []
+        for marker, citation in sorted(cited.items()):
+            text = re.sub(rf"\[{marker}\](?!\()", f"[^{number}-{marker}]", text)
+            page = f", page {citation.page_label or citation.page_start}" if citation.page_start is not None else ""
+            place = " › ".join((citation.title, *citation.section))
+            notes.append(f"[^{number}-{marker}]: {place}{page}: “{' '.join(citation.quote.split())}”")
+        blocks += [f"## {' '.join(answer.question.split())}", text, *notes]
+    return "\n\n".join(blocks) + "\n"
 
 
 def clean_title(text: str) -> str:

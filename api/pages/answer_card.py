@@ -31,7 +31,7 @@ REDRAW_S = 0.04
 THINKING = '<p class="thinking"><i></i><i></i><i></i></p>'
 _OPEN_CITATION = (
     "(e) => { const b = e.target.closest('.cite');"
-    " if (b) { coalesce.remember(b); emit(+b.dataset.cite, +b.dataset.passage); } }"
+    " if (b) { coalesce.remember(b); emit(b.dataset.cite, +b.dataset.passage); } }"
 )
 
 
@@ -47,15 +47,17 @@ class MarkedAnswer:
         self._source = source
         self.citations: Sequence[Citation] = ()
         self.passages: Sequence[Passage] = ()
+        self._numbers: dict[int, int] = {}
         self._note = tag("p", "", "note", role="note")
         self._note.set_visibility(False)
         self._body = ui.html(html, sanitize=False).classes("answer")
-        self._body.on("click", lambda event: self.open(*event.args), js_handler=_OPEN_CITATION)
+        self._body.on("click", lambda event: self._open_marker(*event.args), js_handler=_OPEN_CITATION)
 
     def draw(self, text: str) -> None:
         """Shows the text so far."""
         markers = Markers(self.citations, len(self.passages), self._t("ask.open_source"))
         self._body.set_content(answer_html(text, markers))
+        self._numbers = {marker: markers.shown(marker) for marker in markers.seen or {}}
 
     def set_note(self, note: str | None) -> None:
         """Shows what a reader should know beside the answer, above it."""
@@ -66,12 +68,22 @@ class MarkedAnswer:
         """Shows something else in the answer's place."""
         self._body.set_content(html)
 
-    def open(self, index: int, number: int) -> None:
-        """Opens citation `index`, or passage `number` (from 1) if that does not exist."""
-        if 0 <= index < len(self.citations):
-            self._source.open_citation(self.citations[index], self.passages[number - 1])
-        elif 1 <= number <= len(self.passages):
-            self._source.open_passage(number, self.passages[number - 1])
+    def open(self, indices: Sequence[int], number: int) -> None:
+        """Opens citations of one passage, or passage `number` (from 1) if there are none."""
+        found = [self.citations[index] for index in indices if 0 <= index < len(self.citations)]
+        if not 1 <= number <= len(self.passages):
+            return
+        if found:
+            self._source.open_citations(found, self.passages[number - 1], self.number_of(number))
+        else:
+            self._source.open_passage(self.number_of(number), self.passages[number - 1])
+
+    def number_of(self, marker: int) -> int:
+        """What the reader sees for a marker."""
+        return self._numbers.get(marker, marker)
+
+    def _open_marker(self, cited: str, number: int) -> None:
+        self.open([int(index) for index in str(cited).split(",")], number)
 
 
 QUOTING = "extractive"
@@ -87,10 +99,14 @@ class AnswerCard:
 
     Args:
         ask: what a refusal's buttons do.
+        edit: puts the last question back to be changed; None offers neither that nor asking it again.
     """
 
-    def __init__(self, visit: Visit, source: SourcePanel, ask: Ask) -> None:
+    def __init__(
+        self, visit: Visit, source: SourcePanel, ask: Ask, edit: Callable[[Answer], None] | None = None
+    ) -> None:
         self._ask = ask
+        self._edit = edit
         self._visit = visit
         self._t = visit.t
         self._source = source
@@ -107,12 +123,12 @@ class AnswerCard:
 
     def begin(self, question: str, *, reveal: bool = True) -> None:
         """Draws the question and an empty answer."""
-        with tag("article", "", "turn") as turn:
+        with tag("article", "", "turn") as self.turn:
             tag("h2", question, "asked")
             self._text = MarkedAnswer(self._t, self._source)
             self._notes = tag("div", "", "answer-notes")
         if reveal:
-            ui.run_javascript(f"coalesce.reveal('c{turn.id}')")
+            ui.run_javascript(f"coalesce.reveal('c{self.turn.id}')")
 
     async def write(self, run: AnswerRun) -> None:
         """Follows a run to its end."""
@@ -150,15 +166,16 @@ class AnswerCard:
         if not first:
             return
         with tag("ol", "", "sources", aria_label=self._t("ask.sources")):
-            for marker, index in sorted(first.items()):
+            for marker, index in sorted(first.items(), key=lambda item: self._text.number_of(item[0])):
                 citation = answer.citations[index]
                 with tag("li"):
                     with tag("button", "", "source-link", type="button") as opener:
-                        tag("span", str(marker), "number")
+                        tag("span", str(self._text.number_of(marker)), "number")
                         tag("span", place_of(self._t, citation))
                         if citation.verdict != "supported":
                             tag("span", self._t(f"verdict.{citation.verdict}"), f"verdict {citation.verdict}")
-                    self._opens(opener, index, marker)
+                    every = [at for at, one in enumerate(answer.citations) if one.marker == marker]
+                    self._opens(opener, every, marker)
 
     def _nearest(self, answer: Answer) -> None:
         """The places that a refusal names, to open, and the same question again."""
@@ -170,12 +187,12 @@ class AnswerCard:
                 with tag("li"), tag("button", "", "source-link", type="button") as opener:
                     tag("span", str(number), "number")
                     tag("span", place_of(self._t, passage))
-                self._opens(opener, -1, number)
+                self._opens(opener, (), number)
 
-    def _opens(self, opener: Element, index: int, number: int) -> None:
+    def _opens(self, opener: Element, indices: Sequence[int], number: int) -> None:
         opener.on(
             "click",
-            lambda: self._text.open(index, number),
+            lambda: self._text.open(indices, number),
             js_handler="(e) => { coalesce.remember(e.target); emit(); }",
         )
 
@@ -183,8 +200,16 @@ class AnswerCard:
         with tag("div", "", "answer-tools"):
             copy = button("", kind="quiet", icon_name="copy", label=self._t("ask.copy"))
             set_attributes(copy, data_copy=with_sources(self._t, answer), data_copied=self._t("copied"))
+            if self._edit is not None:
+                with tag("span", "", "redo"):
+                    again = partial(self._ask, answer.question, replaces=answer.id)
+                    button("", again, kind="quiet", icon_name="again", label=self._t("ask.again"))
+                    edit = partial(self._edit, answer)
+                    button("", edit, kind="quiet", icon_name="edit", label=self._t("ask.edit"))
             _Thumbs(self._visit, answer.id, rating).build()
-            tag("span", figures(self._t, answer), "figures")
+            with tag("details", "", "figures"):
+                tag("summary", self._t("ask.figures"))
+                tag("span", figures(self._t, answer))
         if self._visit.services.library.documents():
             ExplainPanel(self._visit, answer.question, answer.id).build()
 

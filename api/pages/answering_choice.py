@@ -147,7 +147,7 @@ class AnsweringChoice:
     def _watch(self, job: Job) -> None:
         self._jobs.clear()
         with self._jobs:
-            JobRow(self._visit, job, self._t("library.job.generator"), self._ended)
+            JobRow(self._visit, job, self._ended)
 
     async def _ended(self, job: Job) -> None:
         if job.state == "done":

@@ -8,17 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 
 from fastapi import Request
 from nicegui import background_tasks, ui
 
 from api.answering import PAGE_GRACE_S, AnswerRun
 from api.pages.answer_card import AnswerCard, Suggestions
-from api.pages.controls import button, confirm, field, link, set_attributes, show_dialog, tag, text_box, toast
+from api.pages.controls import button, confirm, field, icon, link, set_attributes, show_dialog, tag, text_box, toast
 from api.pages.filter_bar import FilterBar
 from api.pages.frame import Visit, empty_state, open_view, show_problem
 from api.pages.source_panel import SourcePanel
-from indexes.errors import CoalesceError
+from api.pages.texts import Texts
+from indexes.errors import CoalesceError, NotFound
 from rag.conversations import Conversation, ConversationStore
 from rag.question import check_question
 from rag.types import Answer, Question
@@ -45,6 +47,8 @@ class AskView:
         self._conversation_id = conversation_id
         self._run: AnswerRun | None = None
         self._asking = False
+        self._cards: dict[str, AnswerCard] = {}
+        self._replaces: str | None = None
 
     def build(self) -> None:
         """Draws the view, with what the conversation holds."""
@@ -64,8 +68,8 @@ class AskView:
                 self._welcome()
             ratings = self._store.ratings(self._conversation_id) if self._conversation_id else {}
             for answer in answers:
-                card = AnswerCard(self._visit, self._source, self._ask)
-                card.show(answer, ratings.get(answer.id), last=answer is answers[-1])
+                self._cards[answer.id] = AnswerCard(self._visit, self._source, self._ask, self._edit)
+                self._cards[answer.id].show(answer, ratings.get(answer.id), last=answer is answers[-1])
             if len(answers) > 1:
                 ui.run_javascript("coalesce.showLastTurn()")
         answering = self._visit.services.answering
@@ -102,6 +106,11 @@ class AskView:
 
     def _composer(self) -> None:
         with tag("form", "", "composer", aria_label=self._t("ask.form")) as form:
+            self._editing = tag("div", "", "row editing")
+            with self._editing:
+                tag("span", self._t("ask.editing"), "soft")
+                button(self._t("cancel"), self._stop_editing, kind="quiet")
+            self._editing.set_visibility(False)
             self._filters = FilterBar(self._visit)
             with tag("div", "", "composer-row"):
                 tag("label", self._t("ask.placeholder"), "sr-only", for_="question")
@@ -122,7 +131,17 @@ class AskView:
                 self._stop.set_visibility(False)
         form.on("submit.prevent", js_handler="() => {}")
 
-    async def _ask(self, text: str, *, answer_anyway: bool = False) -> None:
+    def _edit(self, answer: Answer) -> None:
+        """Puts the last question into the box; what is sent next takes its place."""
+        self._replaces = answer.id
+        self._editing.set_visibility(True)
+        ui.run_javascript(f"coalesce.editQuestion({json.dumps(answer.question)})")
+
+    def _stop_editing(self) -> None:
+        self._replaces = None
+        self._editing.set_visibility(False)
+
+    async def _ask(self, text: str, *, answer_anyway: bool = False, replaces: str | None = None) -> None:
         text = text.strip()
         if self._asking:
             _restore(text)
@@ -131,11 +150,11 @@ class AskView:
         self._asking = True
         try:
             with self._visit.client:  # what was clicked may go with the greeting
-                await self._begin(text, answer_anyway=answer_anyway)
+                await self._begin(text, answer_anyway=answer_anyway, replaces=replaces or self._replaces)
         finally:
             self._asking = False
 
-    async def _begin(self, text: str, *, answer_anyway: bool) -> None:
+    async def _begin(self, text: str, *, answer_anyway: bool, replaces: str | None) -> None:
         made = None
         try:
             question = check_question(
@@ -148,8 +167,10 @@ class AskView:
                     answer_anyway=answer_anyway,
                 )
             )
+            if replaces is not None:
+                await self._remove(replaces)
             if self._conversation_id is None:
-                made = await asyncio.to_thread(self._store.create, text)
+                made = await asyncio.to_thread(self._store.create, text, "page")
             conversation_id = made.id if made is not None else self._conversation_id or ""
             run = self._visit.services.answering.start(
                 replace(question, conversation_id=conversation_id), self._visit.asker, grace_s=PAGE_GRACE_S
@@ -167,6 +188,14 @@ class AskView:
             self._list.refresh(made.id)
         await self._write(run)
 
+    async def _remove(self, answer_id: str) -> None:
+        """Takes an answer out of the conversation and off the page."""
+        self._stop_editing()
+        with suppress(NotFound):  # another tab was first
+            await asyncio.to_thread(self._store.remove_answer, answer_id)
+        if card := self._cards.pop(answer_id, None):
+            card.turn.delete()
+
     async def _write(self, run: AnswerRun) -> None:
         """Draws a run as it goes on, to its end."""
         self._run, self._asking = run, True
@@ -174,7 +203,7 @@ class AskView:
         self._status.set_text(self._t("ask.writing"))
         try:
             with self._thread:
-                card = AnswerCard(self._visit, self._source, self._ask)
+                card = AnswerCard(self._visit, self._source, self._ask, self._edit)
                 card.begin(run.question.text)
             await card.write(run)
             self._finish(run, card)
@@ -185,6 +214,7 @@ class AskView:
     def _finish(self, run: AnswerRun, card: AnswerCard) -> None:
         if run.done is not None:
             card.finish(run.done)
+            self._cards[run.done.id] = card
             self._status.set_text(self._t.count("ask.finished", len(run.done.citations)))
             self._list.refresh(self._conversation_id)
             return
@@ -227,6 +257,7 @@ class ConversationList:
         self._visit = visit
         self._t = visit.t
         self._current = current
+        self._search = ""
 
     def build(self) -> None:
         """Draws the list into the current slot."""
@@ -240,7 +271,12 @@ class ConversationList:
                 "", "/", "button quiet", aria_label=self._t("conversations.new"), title=self._t("conversations.new")
             ):
                 tag("span", "+", "plus", aria_hidden="true")
-        self._items = tag("div", "", "conversations-items", id="conversations-items")
+        with tag("div", "", "conversations-items", id="conversations-items"):
+            search = text_box(self._look_for, kind="search", event="input", maxlength="200")
+            set_attributes(
+                search, placeholder=self._t("conversations.search"), aria_label=self._t("conversations.search")
+            )
+            self._items = tag("div", "")
         self._draw()
 
     def refresh(self, current: str | None) -> None:
@@ -249,15 +285,41 @@ class ConversationList:
         self._draw()
 
     def _draw(self) -> None:
-        kept = self._visit.conversations.list()
+        kept = self._visit.conversations.list(self._search, of_the_page=True)
         self._items.clear()
         with self._items:
             if not kept:
-                tag("p", self._t("conversations.none"), "soft")
+                tag("p", self._t("conversations.not_found" if self._search else "conversations.none"), "soft")
                 return
-            with tag("ul"):
-                for conversation in kept[:SHOWN]:
-                    self._row(conversation)
+            for day, listed in groupby(kept[:SHOWN], key=lambda conversation: _day(self._t, conversation.updated_at)):
+                tag("h3", day, "day")
+                with tag("ul"):
+                    for conversation in listed:
+                        self._row(conversation)
+            if not self._search:
+                button(self._t("conversations.delete_all"), partial(self._delete_all, len(kept)), kind="quiet")
+
+    def _look_for(self, text: str) -> None:
+        self._search = text
+        self._draw()
+
+    def _delete_all(self, number: int) -> None:
+        async def delete() -> None:
+            remove = self._visit.services.delete_conversations
+            try:
+                await asyncio.to_thread(remove, self._visit.owner, of_the_page=True)
+            except CoalesceError as error:
+                toast(self._t.error(error), bad=True)
+                return
+            ui.navigate.to("/")
+
+        confirm(
+            self._t.count("conversations.delete_all_question", number),
+            self._t("delete"),
+            self._t("keep"),
+            delete,
+            detail=self._t("conversations.delete_all_detail"),
+        )
 
     def _row(self, conversation: Conversation) -> None:
         title = conversation.title or self._t("conversations.untitled")
@@ -265,7 +327,7 @@ class ConversationList:
         with tag("li", "", "conversation current" if mine else "conversation"):
             with link("", f"/c/{conversation.id}", aria_current="page" if mine else None):
                 tag("span", title, "name")
-                tag("span", _day(conversation.updated_at), "when")
+                tag("span", datetime.fromisoformat(conversation.updated_at).astimezone().strftime("%H:%M"), "when")
             if mine:
                 with tag("span", "", "conversation-tools"):
                     button(
@@ -275,6 +337,12 @@ class ConversationList:
                         icon_name="edit",
                         label=self._t("conversations.rename"),
                     )
+                    export = f"/v1/conversations/{conversation.id}/export.md"
+                    with link(
+                        "", export, "button quiet", download=True, title=self._t("conversations.export")
+                    ) as saved:
+                        icon("download")
+                    set_attributes(saved, aria_label=self._t("conversations.export"))
                     button(
                         "",
                         lambda: self._delete(conversation, title),
@@ -331,7 +399,8 @@ class ConversationList:
         )
 
 
-def _day(moment: str) -> str:
-    then = datetime.fromisoformat(moment)
-    today = datetime.now(UTC).date()
-    return then.astimezone().strftime("%H:%M" if then.date() == today else "%Y-%m-%d")
+def _day(t: Texts, moment: str) -> str:
+    """The day of a time, by the server's clock."""
+    then = datetime.fromisoformat(moment).astimezone().date()
+    days = (datetime.now(UTC).astimezone().date() - then).days
+    return t("conversations.today") if days <= 0 else t("conversations.yesterday") if days == 1 else then.isoformat()

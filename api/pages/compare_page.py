@@ -131,7 +131,7 @@ class _CompareView:
             return
         self._jobs.clear()
         with self._jobs:
-            JobRow(self._visit, job, self._t("library.job.generator"), self._got_model)
+            JobRow(self._visit, job, self._got_model)
 
     async def _got_model(self, job: Job) -> None:
         if job.state == "done":

@@ -18,6 +18,12 @@ from indexes.errors import CoalesceError
 POLL_S = 0.25
 
 
+def job_name(t: Texts, job: Job) -> str:
+    """What a job does, and with what."""
+    kind = t.either(f"library.job.{job.kind}", job.kind)
+    return f"{kind}: {job.title}" if job.title else kind
+
+
 def say_job(t: Texts, job: Job) -> str:
     """How far a job is, or why it failed."""
     if job.error:
@@ -33,20 +39,19 @@ class JobRow:
     """Drawn where it is made. A job that failed stays until it is dismissed; any other row goes with its job.
 
     Args:
-        name: what the job does.
         on_end: awaited once with the job when it has ended.
     """
 
-    def __init__(self, visit: Visit, job: Job, name: str, on_end: Callable[[Job], Awaitable[None]]) -> None:
+    def __init__(self, visit: Visit, job: Job, on_end: Callable[[Job], Awaitable[None]]) -> None:
         self._visit = visit
         self._t = visit.t
         self._id = job.id
         self._on_end = on_end
         self._stopping = self._ended = False
         with tag("div", "", "upload", role="status") as self._row:
-            tag("span", name, "upload-name")
+            tag("span", job_name(visit.t, job), "upload-name")
             self._state = tag("span", "", "upload-state")
-            self._bar = tag("progress", "", "bar", aria_label=name)
+            self._bar = tag("progress", "", "bar", aria_label=job_name(visit.t, job))
             self._button = button(self._t("cancel"), self._press, kind="quiet")
             self._timer = ui.timer(POLL_S, self._look)
         self._draw(job)

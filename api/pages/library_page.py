@@ -16,7 +16,7 @@ from nicegui.elements.mixins.text_element import TextElement
 from api.job_store import Job
 from api.pages.controls import button, confirm, link, set_attributes, tag, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
-from api.pages.job_row import say_job
+from api.pages.job_row import job_name, say_job
 from api.pages.texts import Texts
 from api.services import MAKING
 from indexes.errors import CoalesceError
@@ -110,7 +110,7 @@ class _LibraryView:
         with self._jobs:
             for job in jobs:
                 with tag("div", "", "upload failed" if job.state == "failed" else "upload"):
-                    tag("span", self._t(f"library.job.{job.kind}"), "upload-name")
+                    tag("span", job_name(self._t, job), "upload-name")
                     state = tag("span", self._say(job), "upload-state")
                     bar = tag("progress", "", "bar", max=max(job.total, 1), value=job.done, aria_label=self._say(job))
                     bar.set_visibility(not job.final)

@@ -60,6 +60,10 @@ class Markers:
     label: str = "[{n}]"
     seen: dict[int, int] | None = None
 
+    def shown(self, number: int) -> int:
+        """The number that the reader sees: 1 for the passage that is cited first."""
+        return list(self.seen or {}).index(number) + 1
+
     def take(self, number: int) -> int | None:
         """Index of the citation, -1 for a passage that has no citation (yet), None for no passage at all."""
         if not 1 <= number <= self.num_passages:
@@ -72,8 +76,31 @@ class Markers:
 
 
 def answer_html(text: str, markers: Markers) -> str:
-    """A whole or half-written answer."""
-    return str(_renderer().render(text, {MARKS: markers}))
+    """A whole or half-written answer.
+
+    Equal markers in a row of one paragraph become one, behind the last of its sentences; markers are numbered as they
+    come.
+    """
+    renderer, environment = _renderer(), {MARKS: markers}
+    tokens = renderer.parse(text, environment)
+    for token in tokens:
+        if token.children:
+            token.children = _merged(token.children)
+    return str(renderer.renderer.render(tokens, renderer.options, environment))
+
+
+def _merged(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens of a paragraph, each marker that the same one follows left out; the last has the citations of all."""
+    kept: list[Token] = []
+    last: Token | None = None
+    for token in reversed(tokens):
+        if token.type == "citation":
+            if last is not None and last.meta["number"] == token.meta["number"]:
+                last.meta["indices"][:0] = token.meta["indices"]
+                continue
+            last = token
+        kept.append(token)
+    return kept[::-1]
 
 
 def plain_html(text: str) -> str:
@@ -81,25 +108,30 @@ def plain_html(text: str) -> str:
     return answer_html(text, Markers((), 0))
 
 
-def passage_html(text: str, start: int = 0, end: int = 0, *, plain: bool = False) -> str:
+Spans = Sequence[tuple[int, int]]
+
+
+def passage_html(text: str, start: int = 0, end: int = 0, *, also: Spans = (), plain: bool = False) -> str:
     """A passage word for word, its listings set as code, `text[start:end]` marked.
 
     Args:
+        also: further stretches to mark.
         plain: stars, hashes and dollars are text, as in books that are not written in markup.
     """
     special = _CODE if plain else _SPECIAL
+    spans = sorted({(start, end), *also})
     pieces: list[str] = []
     position = 0
     if within := _listing_end(text):
-        body = _marked(text, 0, within.start(), start, end)
+        body = _marked(text, 0, within.start(), spans)
         pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
         position = within.end()
     for fence in _FENCE.finditer(text, position):
-        pieces.append(_prose(text, position, fence.start(), start, end, special))
-        body = _marked(text, fence.start(2), fence.end(2), start, end)
+        pieces.append(_prose(text, position, fence.start(), spans, special))
+        body = _marked(text, fence.start(2), fence.end(2), spans)
         pieces.append(f'<pre tabindex="0"><code>{body}</code></pre>')
         position = fence.end()
-    pieces.append(_prose(text, position, len(text), start, end, special))
+    pieces.append(_prose(text, position, len(text), spans, special))
     return "".join(pieces)
 
 
@@ -121,7 +153,7 @@ def code_html(code: str, language: str) -> str:
     return f'<div class="listing"><pre tabindex="0"><code>{_coloured(code, language)}</code></pre></div>'
 
 
-def _prose(text: str, begin: int, stop: int, start: int, end: int, special: re.Pattern[str]) -> str:
+def _prose(text: str, begin: int, stop: int, spans: Spans, special: re.Pattern[str]) -> str:
     """Running text as it is written, with what `special` matches set as code, formula and so on."""
     while begin < stop and text[begin] == "\n":
         begin += 1
@@ -130,21 +162,25 @@ def _prose(text: str, begin: int, stop: int, start: int, end: int, special: re.P
     pieces: list[str] = []
     position = begin
     for found in special.finditer(text, begin, stop):
-        pieces.append(_marked(text, position, found.start(), start, end))
+        pieces.append(_marked(text, position, found.start(), spans))
         kind = found.lastgroup or "code"
         body = _SPECIAL_HTML[kind].format(escape(found.group(kind)))
-        inside = found.start() < end and found.end() > start
+        inside = any(found.start() < end and found.end() > start for start, end in spans)
         pieces.append(f"<mark>{body}</mark>" if inside else body)
         position = found.end()
-    pieces.append(_marked(text, position, stop, start, end))
+    pieces.append(_marked(text, position, stop, spans))
     return f'<div class="prose">{"".join(pieces)}</div>' if begin < stop else ""
 
 
-def _marked(text: str, begin: int, stop: int, start: int, end: int) -> str:
-    low, high = max(begin, start), min(stop, end)
-    if low >= high:
-        return escape(text[begin:stop])
-    return f"{escape(text[begin:low])}<mark>{escape(text[low:high])}</mark>{escape(text[high:stop])}"
+def _marked(text: str, begin: int, stop: int, spans: Spans) -> str:
+    pieces: list[str] = []
+    position = begin
+    for start, end in spans:
+        low, high = max(position, start), min(stop, end)
+        if low < high:
+            pieces.append(f"{escape(text[position:low])}<mark>{escape(text[low:high])}</mark>")
+            position = high
+    return "".join((*pieces, escape(text[position:stop])))
 
 
 def _coloured(code: str, language: str) -> str:
@@ -193,7 +229,7 @@ def _citation_rule(state: StateInline, silent: bool) -> bool:
         index = state.env[MARKS].take(int(match.group(1)))
         if index is None:
             return False
-        state.push("citation", "", 0).meta = {"number": int(match.group(1)), "index": index}
+        state.push("citation", "", 0).meta = {"number": int(match.group(1)), "indices": [index]}
     state.pos = match.end()
     return True
 
@@ -255,10 +291,12 @@ def _formula_block_rule(state: StateBlock, first: int, last: int, silent: bool) 
 
 def _render_citation(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: Any) -> str:
     meta = tokens[index].meta
-    label = escape(env[MARKS].label.format(n=meta["number"]))
+    number = env[MARKS].shown(meta["number"])
+    label = escape(env[MARKS].label.format(n=number))
+    cited = ",".join(map(str, meta["indices"]))
     return (
-        f'<button type="button" class="cite" data-cite="{meta["index"]}" data-passage="{meta["number"]}" '
-        f'aria-label="{label}">{meta["number"]}</button>'
+        f'<button type="button" class="cite" data-cite="{cited}" data-passage="{meta["number"]}" '
+        f'aria-label="{label}">{number}</button>'
     )
 
 

@@ -83,7 +83,7 @@ class _QuickComparison:
     def _watch(self, job: Job) -> None:
         self._jobs.clear()
         with self._jobs:
-            JobRow(self._visit, job, self._visit.t("library.job.report"), self._ended)
+            JobRow(self._visit, job, self._ended)
 
     async def _ended(self, job: Job) -> None:
         if job.state == "done":

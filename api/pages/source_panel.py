@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote as url_quote
 
 from nicegui import ui
@@ -9,12 +10,13 @@ from nicegui import ui
 from api.page_images import page_source
 from api.pages.controls import button, link, set_attributes, tag
 from api.pages.frame import Visit, book_path
-from api.pages.markup import passage_html
+from api.pages.markup import Spans, passage_html
 from api.pages.texts import Texts
 from rag.generators.extractive import PLAIN_FORMATS
 from rag.types import Citation, Passage
 
 QUOTE_IN_URL = 600
+VERDICTS = ("supported", "partial", "unsupported")
 
 
 class SourcePanel:
@@ -37,29 +39,30 @@ class SourcePanel:
         self._panel.set_visibility(False)
         self._panel.on("keydown.escape", self._close, args=[], js_handler="() => { emit(); coalesce.returnFocus(); }")
 
-    def open_citation(self, citation: Citation, passage: Passage) -> None:
-        """Shows a passage with the quote of a citation marked in it."""
-        self._verdict.set_text(self._t(f"source.{citation.verdict}"))
-        self._verdict.classes(replace=f"verdict {citation.verdict}")
+    def open_citations(self, citations: Sequence[Citation], passage: Passage, number: int) -> None:
+        """Shows a passage with the quotes of citations marked in it; the first one's place, the weakest verdict."""
+        citation = citations[0]
+        verdict = max((one.verdict for one in citations), key=VERDICTS.index)
+        self._verdict.set_text(self._t(f"source.{verdict}"))
+        self._verdict.classes(replace=f"verdict {verdict}")
         self._verdict.set_visibility(True)
         self._lead(citation.document_id, citation.node_id, citation.page_start, citation.quote)
-        self._show(
-            citation.marker, passage, place_of(self._t, citation, title=False), (citation.char_start, citation.char_end)
-        )
+        spans = [(one.char_start, one.char_end) for one in citations]
+        self._show(number, passage, place_of(self._t, citation, title=False), spans)
         self._show_page(citation.document_id, citation.page_start, citation.quote)
 
     def open_passage(self, number: int, passage: Passage) -> None:
         """Shows a passage as it is."""
         self._verdict.set_visibility(False)
         self._lead(passage.document_id, passage.node_id, passage.page_start, "")
-        self._show(number, passage, place_of(self._t, passage, title=False), (0, 0))
+        self._show(number, passage, place_of(self._t, passage, title=False), ())
         self._show_page(passage.document_id, passage.page_start, "")
 
-    def _show(self, number: int, passage: Passage, place: str, span: tuple[int, int]) -> None:
+    def _show(self, number: int, passage: Passage, place: str, spans: Spans) -> None:
         self._number.set_text(str(number))
         self._title.set_text(passage.title)
         self._place.set_text(place)
-        self._text.set_content(passage_html(passage.text, *span, plain=passage.format in PLAIN_FORMATS))
+        self._text.set_content(passage_html(passage.text, also=spans, plain=passage.format in PLAIN_FORMATS))
         self._panel.set_visibility(True)
         ui.run_javascript(f"coalesce.showSource('c{self._text.id}')")
 

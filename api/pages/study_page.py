@@ -210,7 +210,7 @@ class _ExamView:
         if running is None:
             button(self._t("library.make"), lambda: self._make(book), kind="primary")
         else:
-            JobRow(self._visit, running, self._t("library.job.questions"), self._made)
+            JobRow(self._visit, running, self._made)
 
     async def _make(self, book: Document) -> None:
         try:

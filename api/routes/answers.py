@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import ServerSentEvent
 
@@ -40,6 +40,7 @@ from api.security import client_of
 from api.streaming import event_stream, sse, unless_gone
 from evals.export import feedback_cases
 from indexes.jsonl import to_jsonl
+from rag.conversations import conversation_markdown
 from rag.question import reject_control_characters
 from rag.types import Answer, AnswerDone, Event, PassagesFound, Question, TextDelta, Thinking
 
@@ -167,9 +168,32 @@ async def explain(body: ExplainIn, request: Request, services: ServicesDep) -> E
 
 
 @router.get("/conversations", responses=error_responses(503))
-def list_conversations(store: ConversationsDep) -> ConversationsOut:
+def list_conversations(
+    store: ConversationsDep,
+    search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
+) -> ConversationsOut:
     """The conversations that the key may see, the one used last first."""
-    return ConversationsOut.model_validate({"conversations": store.list()})
+    return ConversationsOut.model_validate({"conversations": store.list(search)})
+
+
+@router.delete("/conversations", status_code=204, responses=error_responses(503))
+def delete_conversations(services: ServicesDep, caller: CallerDep) -> None:
+    """Removes every conversation that the key may see, with their answers."""
+    services.delete_conversations(caller.learner)
+
+
+@router.get("/conversations/{conversation_id}/export.md", response_class=Response, responses=error_responses(404, 503))
+def export_conversation(conversation_id: str, store: ConversationsDep) -> Response:
+    """A conversation as Markdown, its sources as footnotes."""
+    text = conversation_markdown(store.get(conversation_id).title, store.answers(conversation_id))
+    headers = {"Content-Disposition": 'attachment; filename="conversation.md"'}
+    return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
+
+
+@router.delete("/answers/{answer_id}", status_code=204, responses=error_responses(404, 503))
+def remove_answer(answer_id: str, store: ConversationsDep) -> None:
+    """Removes an answer from its conversation, to ask again or otherwise."""
+    store.remove_answer(answer_id)
 
 
 @router.post("/conversations", status_code=201, responses=error_responses(400, 422, 503))

@@ -131,6 +131,7 @@ class JobOut(WireOut):
     document_id: str | None = None
     created_at: str
     updated_at: str
+    title: str = ""
     seconds_left: float | None = None
 
 

@@ -55,3 +55,22 @@ def test_feedback_is_kept_with_its_answer_and_the_last_one_counts(live: Live):
     assert reply.json() | {"created_at": ""} == body | {"rating": "down", "comment": "wrong page", "created_at": ""}
     kept = live.services.engine.conversations.feedback()
     assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer["id"])]
+
+
+def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None:
+    client = live.client
+    answer = client.post("/v1/ask", json={"question": "How many threads are in a warp?"}).json()
+    client.post("/v1/conversations", json={"title": "Tiles"})
+    found = client.get("/v1/conversations", params={"search": "THREADS"}).json()["conversations"]
+    assert [one["id"] for one in found] == [answer["conversation_id"]]
+    assert client.get("/v1/conversations", params={"search": "100% tiles_"}).json()["conversations"] == []
+    store = live.services.engine.conversations
+    begun = store.create("on the page", "page")
+    assert [one.id for one in store.list(of_the_page=True)] == [begun.id]
+    text = client.get(f"/v1/conversations/{answer['conversation_id']}/export.md").text
+    assert "## How many threads are in a warp?" in text and "[^1-1]: Sample › Chapter" in text
+    assert client.delete(f"/v1/answers/{answer['id']}").status_code == 204
+    assert client.delete(f"/v1/answers/{answer['id']}").status_code == 404
+    assert client.get(f"/v1/conversations/{answer['conversation_id']}").json()["answers"] == []
+    assert client.delete("/v1/conversations").status_code == 204
+    assert client.get("/v1/conversations").json()["conversations"] == []

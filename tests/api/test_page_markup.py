@@ -88,3 +88,14 @@ def test_a_listing_that_began_before_the_passage_is_code_to_its_end() -> None:
     assert again.count("<pre") == 2
     assert passage_html("Prose.\n\n```\ncode;\n```\n").startswith('<div class="prose">Prose.')
     assert passage_html("Prose;\n\n```\ncode;\n").count("<pre") == 1
+
+
+def test_equal_markers_in_a_row_become_one_and_are_numbered_as_they_come() -> None:
+    passages = (make_passage("One. Two. Three."), make_passage("Four. Five."))
+    text = "Four. [2] One. [1] Two. [1]\n\nThree. [1] Five. [2]"
+    made = answer_html(text, Markers(resolve(text, passages), 2))
+    assert re.findall(r'data-cite="([\d,-]+)" data-passage="(\d)"[^>]*>(\d)<', made) == [
+        ("0", "2", "1"), ("1,2", "1", "2"), ("3", "1", "2"), ("4", "2", "1")
+    ]  # fmt: skip
+    marked = passage_html("One. Two. Three.", also=((0, 4), (10, 16)))
+    assert re.findall("<mark>(.*?)</mark>", marked) == ["One.", "Three."]

@@ -255,3 +255,31 @@ def _cut(page: Page) -> None:
 @pytest.mark.parametrize("unknown", ["/c/nobody", "/study/exam/none", "/reports/none"])
 def test_an_unknown_address_says_so(open_page: Open, unknown: str) -> None:
     expect(open_page(unknown).get_by_role("alert")).to_be_visible()
+
+
+def test_a_question_is_asked_again_changed_searched_for_and_all_are_deleted(site: Live, open_page: Open) -> None:
+    site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
+    page = open_page(viewport={"width": 390, "height": 844}, locale="zh-CN")
+    ask(page, QUESTION)
+    page.get_by_role("button", name="重新回答").click()
+    expect(page.locator(".asked")).to_have_count(1)
+    page.locator(".answer-tools").wait_for()
+    page.get_by_role("button", name="修改问题").click()
+    expect(page.locator("#question")).to_have_value(QUESTION)
+    page.fill("#question", "How many threads has a warp?")
+    page.press("#question", "Enter")
+    expect(page.locator(".asked")).to_have_text(["How many threads has a warp?"])
+    page.locator(".answer-tools").wait_for()
+    (kept,) = site.services.engine.conversations.list(of_the_page=True)
+    assert kept.num_answers == 1
+    page.get_by_role("button", name="显示对话列表").click()
+    expect(page.locator(".conversation")).to_have_count(1)
+    page.get_by_label("搜索").fill("occupancy")
+    expect(page.locator(".conversations")).to_contain_text("没有包含")
+    page.get_by_label("搜索").fill("")
+    expect(page.locator(".day")).to_have_text(["今天"])
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="全部删除").click()
+    page.locator("dialog").get_by_role("button", name="删除").click()
+    page.wait_for_url(site.address + "/")
+    assert len(site.services.engine.conversations.list()) == 1

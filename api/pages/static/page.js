@@ -29,6 +29,11 @@ window.coalesce = (() => {
     if (question() && !question().value) question().value = text;
   }
 
+  function editQuestion(text) {
+    question().value = text;
+    question().focus();
+  }
+
   function remember(element) {
     opener = element;
     document.querySelectorAll(".cite.open").forEach((other) => other.classList.remove("open"));
@@ -264,5 +269,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, send, sendOnEnter, restoreQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
+  return { prefer, send, sendOnEnter, restoreQuestion, editQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
 })();
