@@ -274,7 +274,9 @@ def _readable_answers(exam: StoredExam, answers: Mapping[str, Given]) -> dict[st
     questions = {question.id: question for question in exam.questions}
     strangers = sorted(set(answers) - set(questions))
     if strangers:
-        raise InvalidInput(f"question {strangers[0]!r} is not in exam {exam.id}", hint="answer its own questions")
+        raise InvalidInput(
+            f"question {strangers[0]!r} is not in exam {exam.id}", hint="send answers to questions of this exam only"
+        )
     return {name: readable_answer(questions[name], given) for name, given in answers.items()}
 
 

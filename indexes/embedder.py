@@ -208,7 +208,7 @@ def choose_device(wanted: str) -> str:
     import torch
 
     if wanted not in ("auto", "cpu", "cuda"):
-        raise InvalidInput(f"Unknown device '{wanted}'.", hint="one of auto, cpu, cuda")
+        raise InvalidInput(f"Unknown device '{wanted}'.", hint="use auto, cpu or cuda")
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise EmbedderCannotLoad("The device 'cuda' was asked for, but torch sees no CUDA GPU.", hint="set device=cpu")

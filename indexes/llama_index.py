@@ -182,7 +182,8 @@ class LibraryVectorStore(BasePydanticVectorStore):
             document_id = document_id_of(ref_doc_id)
             if self._document_id(ref_doc_id) != document_id:
                 raise Conflict(
-                    f"Nodes cannot be added to the book '{ref_doc_id}'.", hint="change its file and add that"
+                    f"Nodes cannot be added to the book '{ref_doc_id}'.",
+                    hint="change the book's file and add the file again",
                 )
             held = self._sections(document_id)
             new = [section for section in dict.fromkeys(map(_section, members)) if section not in held]
@@ -375,7 +376,7 @@ class LlamaIndexEncoder:
         except Exception as error:
             raise EmbedderCannotLoad(
                 f"The embedding '{self._name}' failed: {_reason(error)}",
-                hint="see that its engine runs and its key is set",
+                hint="check that its server runs and that its key is set",
             ) from error
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         if rows.shape[1] != (self.dimension or rows.shape[1]) or not (np.isfinite(rows).all() and (lengths > 0).all()):
@@ -421,7 +422,7 @@ def load_cutter(spec: str) -> CutText:
             if start < 0:
                 raise InvalidInput(
                     f"The node parser '{type(parser).__name__}' changes the text, so nothing could be cited from it.",
-                    hint="name one that only cuts",
+                    hint="choose a node parser that only splits the text",
                 )
             end = start + len(content)
             first, last = bisect_left(token_starts, start), bisect_left(token_starts, end)

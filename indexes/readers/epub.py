@@ -40,10 +40,12 @@ def read_epub(
             return _read(file, path.name, cancelled, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
         raise UnreadableBook(
-            f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy"
+            f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="copy or download the file again"
         ) from error
     except KeyError as error:
-        raise UnreadableBook(f"'{path.name}' is not an EPUB: {error.args[0]}.", hint="get another copy") from error
+        raise UnreadableBook(
+            f"'{path.name}' is not an EPUB: {error.args[0]}.", hint="copy or download the file again"
+        ) from error
     except RuntimeError as error:
         raise UnreadableBook(f"'{path.name}' is encrypted.", hint="remove its protection first") from error
 

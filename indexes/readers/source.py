@@ -66,7 +66,8 @@ def check_archive(file: zipfile.ZipFile, name: str, *, max_bytes: int | None = N
     too_much = text > MAX_TEXT_BYTES or (max_bytes is not None and total > max_bytes)
     if bomb or too_much or len(members) > MAX_ZIP_MEMBERS:
         raise TooLarge(
-            f"'{name}' unpacks to {len(members):,} parts and {total:,} bytes.", hint="the file looks hostile"
+            f"'{name}' would unpack to {len(members):,} parts and {total:,} bytes, more than a book has.",
+            hint="add a copy from a source that you trust",
         )
 
 

@@ -117,7 +117,9 @@ def _extract(
             if progress is not None:
                 progress(number, count)
         if len(damaged) == count:
-            raise UnreadableBook(f"'{path.name}' is damaged: none of its pages can be read.", hint="get another copy")
+            raise UnreadableBook(
+                f"'{path.name}' is damaged: none of its pages can be read.", hint="copy or download the file again"
+            )
         with _pdfium_lock:
             declared = [document.get_page_label(index) for index in range(count)]
             outline = read_outline(document, count)
