@@ -107,13 +107,20 @@ def open_study(settings: CoalesceSettings) -> Iterator[Study]:
     library: Library | None = None
     with suppress(IndexMissing):  # without one, the bundled book's own sections justify its questions
         library = open_library(settings.index, create=False)
-    study = Study(StudyStore(settings.study_path), lambda question: justify(question, library))
+    study = _study(settings, lambda: library)
     try:
         yield study
     finally:
         study.close()
         if library is not None:
             library.close()
+
+
+def _study(settings: CoalesceSettings, library: Callable[[], Library | None]) -> Study:
+    from evals.judge import ExamJudge
+
+    judge = ExamJudge(settings.judge) if settings.judge is not None else None
+    return Study(StudyStore(settings.study_path), lambda question: justify(question, library()), judge=judge)
 
 
 class Services:
@@ -151,7 +158,7 @@ class Services:
         )
         self.reading = Reading(lambda: self.library)
         self.question_files = QuestionFolder(settings.questions_folder)
-        self.study = Study(StudyStore(settings.study_path), lambda question: justify(question, self.library))
+        self.study = _study(settings, lambda: self.library)
         self._load = load
         self._add_sample = add_sample
         self._library: Library | None = None

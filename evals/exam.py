@@ -1,8 +1,7 @@
 """Draws an exam from questions, and marks its answers.
 
 The same questions and the same seed give the same exam in the same order. Only answerable questions are drawn. A choice
-earns 1 for the right option; an open answer earns the share of its key facts that it states, or, without key facts, its
-token F1 with the reference answer.
+earns 1 for the right option; an open answer earns what `evals/marking.py` grades it.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from evals.marking import AskJudge, By, Grade, grade_answers
 from evals.questions import TYPES, BankQuestion
-from evals.scoring import key_fact_recall, token_f1
-from evals.text_match import fact_met, normalize
+from evals.text_match import Embed, normalize
 from indexes.errors import InvalidInput
 from rag.question import reject_control_characters
 from rag.types import Passage
@@ -58,7 +57,9 @@ class Mark:
         score: 0.0 to `max_score`.
         answer: what was handed in.
         answer_index: the right option of a choice question.
-        facts_met, facts_missed: the first wording of each key fact of an open question.
+        by: how it was marked.
+        needs_check: only probably so; the learner decides.
+        facts_met, facts_missed: the first wording of each key fact of an open question, where key facts made the mark.
         passage: where the book answers the question.
     """
 
@@ -71,6 +72,8 @@ class Mark:
     facts_missed: tuple[str, ...] = ()
     passage: Passage | None = None
     max_score: float = 1.0
+    by: By = "key_facts"
+    needs_check: bool = False
 
     @property
     def share(self) -> float:
@@ -169,43 +172,51 @@ def _apportion(pool: Sequence[BankQuestion], plan: ExamPlan, count: int) -> dict
     return given
 
 
-def mark_answer(question: BankQuestion, given: Given, passage: Passage | None = None) -> Mark:
-    """Marks one answer; nothing handed in is 0.
+def mark_answers(
+    questions: Sequence[BankQuestion], given: Mapping[str, Given], embed: Embed, judge: AskJudge | None = None
+) -> tuple[Mark, ...]:
+    """Marks the answers to all questions, without passages; nothing handed in is 0.
 
     Args:
-        passage: where the book answers the question, kept with the mark.
+        given: by question id.
+        embed, judge: as for `evals.marking.grade_answers`.
 
     Raises:
         InvalidInput: an option that does not exist, a text beyond `MAX_ANSWER_CHARACTERS`, or control characters.
     """
-    given = readable_answer(question, given)
-    score = 0.0
-    met: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
-    if isinstance(given, int):
-        score = float(given == question.answer_index)
-    elif given is not None and question.key_facts:
-        score = key_fact_recall(question.key_facts, given) or 0.0
-        met = tuple(_first_wording(fact) for fact in question.key_facts if fact_met(fact, given))
-        missed = tuple(_first_wording(fact) for fact in question.key_facts if not fact_met(fact, given))
-    elif given is not None:
-        score = token_f1(given, question.answer) or 0.0
-    return Mark(
-        question.id,
-        round(score, 4),
-        given,
-        question.answer,
-        question.answer_index if question.type == "choice" else None,
-        met,
-        missed,
-        passage,
+    answers = [readable_answer(question, given.get(question.id)) for question in questions]
+    written = [(q, answer) for q, answer in zip(questions, answers, strict=True) if isinstance(answer, str)]
+    grades = iter(grade_answers(written, embed, judge))
+    return tuple(
+        _mark(question, answer, next(grades) if isinstance(answer, str) else None)
+        for question, answer in zip(questions, answers, strict=True)
+    )
+
+
+def _mark(question: BankQuestion, answer: Given, grade: Grade | None) -> Mark:
+    """The mark of a readable answer; `grade` is that of a text."""
+    mark = Mark(question.id, 0.0, answer, question.answer)
+    if question.type == "choice":
+        return replace(
+            mark, by="choice", score=float(answer == question.answer_index), answer_index=question.answer_index
+        )
+    if grade is None:
+        return mark
+    facts = list(zip(question.key_facts, grade.met, strict=False)) if grade.by == "key_facts" else []
+    return replace(
+        mark,
+        score=round(grade.share, 4),
+        by=grade.by,
+        needs_check=grade.needs_check,
+        facts_met=tuple(_first_wording(fact) for fact, met in facts if met),
+        facts_missed=tuple(_first_wording(fact) for fact, met in facts if not met),
     )
 
 
 def readable_answer(question: BankQuestion, given: Given) -> Given:
     """The answer as it is marked: an index for a choice question, a text for an open one, None for nothing.
 
-    A choice question also takes an option's own text. Raises as `mark_answer`.
+    A choice question also takes an option's own text. Raises as `mark_answers`.
     """
     if isinstance(given, str):
         reject_control_characters(given, f"answer to {question.id}")

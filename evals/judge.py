@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Judge:
             key = hashlib.sha256(f"{self.model_name}\n{prompt}".encode()).hexdigest()
             if key not in self._known:
                 try:
-                    grade = self._ask(prompt)
+                    grade = ask_grade(self._generator, prompt)
                 except (EngineUnreachable, GenerationFailed, Busy) as error:
                     return grades, error.message
                 self._log.append({"key": key, "question_id": record.question_id, "arm": record.arm, "grade": grade})
@@ -122,13 +123,29 @@ class Judge:
             progress(number, len(graded))
         return grades, None
 
-    def _ask(self, prompt: str) -> str | None:
-        for seed in (0, 1):
-            request = GenerationRequest(prompt, "base", max_tokens=_GRADE_TOKENS, seed=seed, temperature=0.7 * seed)
-            pieces = (piece.text for piece in self._generator.stream(request) if isinstance(piece, TextPiece))
-            if grade := parse_grade("".join(pieces)):
-                return grade
-        return None
+
+class ExamJudge:
+    """Grades single answers of exams. Light to make: the model is opened when first asked."""
+
+    def __init__(self, settings: GeneratorSettings) -> None:
+        self._open = cache(lambda: build_language_model(settings))
+
+    def __call__(self, question: BankQuestion, answer: str) -> str | None:
+        """The grade, or None when the judge cannot be asked or does not give one."""
+        try:
+            return ask_grade(self._open(), judge_prompt(question, answer))
+        except (EngineUnreachable, GenerationFailed, Busy):
+            return None
+
+
+def ask_grade(generator: Generator, prompt: str) -> str | None:
+    """The grade in the model's reply, asked for twice at most; None without one."""
+    for seed in (0, 1):
+        request = GenerationRequest(prompt, "base", max_tokens=_GRADE_TOKENS, seed=seed, temperature=0.7 * seed)
+        pieces = (piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece))
+        if grade := parse_grade("".join(pieces)):
+            return grade
+    return None
 
 
 def judge_prompt(question: BankQuestion, answer: str) -> str:

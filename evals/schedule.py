@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fsrs import Card
 
 RATINGS = {1: "again", 2: "hard", 3: "good", 4: "easy"}
+HARD, GOOD = 2, 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,22 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from evals.errors import ExamClosed
-from evals.exam import PASSED, ExamPlan, Given, Result, draw_exam, mark_answer, readable_answer
+from evals.exam import PASSED, ExamPlan, Given, Mark, Result, draw_exam, mark_answers, readable_answer
 from evals.learners import DEFAULT_LEARNER, checked_learner
+from evals.marking import AskJudge
 from evals.questions import BankQuestion, load_bank, sections_of
 from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
-from evals.text_match import normalize
-from indexes.errors import InvalidInput
+from evals.text_match import Embed, normalize
+from indexes.errors import Conflict, InvalidInput
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Hit
 from rag.retrieval import PassageBudget, select_passages
@@ -67,6 +72,8 @@ class Study:
         find_passage: finds the passage that justifies a question's answer, kept with each mark.
         questions: the questions that exams draw from and progress counts.
         clock: the time now, with a time zone.
+        embed: the bundled encoder, which compares open answers with the reference; by default loaded when first used.
+        judge: a model that grades open answers, where one is configured.
     """
 
     def __init__(
@@ -75,11 +82,15 @@ class Study:
         find_passage: FindPassage,
         questions: Callable[[], Sequence[BankQuestion]] = load_bank,
         clock: Clock = lambda: datetime.now(UTC),
+        embed: Embed | None = None,
+        judge: AskJudge | None = None,
     ) -> None:
         self._store = store
         self._find_passage = find_passage
         self._questions = questions
         self._clock = clock
+        self._embed = embed or _embed
+        self._judge = judge
 
     def close(self) -> None:
         """Closes the store."""
@@ -154,6 +165,29 @@ class Study:
         exam = self._open_exam(exam_id, learner)
         return self._mark(exam, _readable_answers(exam, answers), self._clock())
 
+    def decide(self, exam_id: str, question_id: str, share: float, learner: str | None = None) -> Mark:
+        """Keeps the learner's own verdict on a mark, which moves the card: right is `good`, in part `hard`.
+
+        Args:
+            share: of the points, from 0.0 to 1.0.
+
+        Raises:
+            NotFound: no such exam of this learner.
+            InvalidInput: a question that is not in the exam, or a share outside 0 to 1.
+            Conflict: the exam is not marked yet.
+        """
+        exam = self.exam(exam_id, learner)
+        question = next((question for question in exam.questions if question.id == question_id), None)
+        if question is None:
+            raise InvalidInput(f"question {question_id!r} is not in exam {exam.id}", hint="name one of its own")
+        if not 0 <= share <= 1:
+            raise InvalidInput(f"share is {share}", hint="give 1 for right, 0.5 for in part, 0 for wrong")
+        if exam.result is None:
+            raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
+        now = self._clock()
+        attempt = Attempt(question.id, question.chapter, question.section, share, now)
+        return self._store.keep_verdict(exam, question, attempt)
+
     def _open_exam(self, exam_id: str, learner: str | None) -> StoredExam:
         """An exam that answers can still be given to. Raises NotFound, ExamClosed."""
         exam = self.exam(exam_id, learner)
@@ -183,8 +217,10 @@ class Study:
 
     def _mark(self, exam: StoredExam, answers: Mapping[str, Given], now: datetime) -> Result:
         """Marks an exam as of `now` and keeps result, attempts and cards."""
+        marked = mark_answers(exam.questions, answers, self._embed, self._judge)
         marks = tuple(
-            mark_answer(question, answers.get(question.id), self._find_passage(question)) for question in exam.questions
+            replace(mark, passage=self._find_passage(question))
+            for mark, question in zip(marked, exam.questions, strict=True)
         )
         result = Result(marks)
         attempts = [
@@ -267,6 +303,17 @@ class Study:
             tuple(ChapterProgress(c, totals[c], seen[c], right[c], due[c], tuple(forecast[c])) for c in chapters),
             tuple(weak[:10]),
         )
+
+
+@cache
+def _load_encoder() -> Embed:
+    from evals.question_checks import bundled_encoder
+
+    return bundled_encoder()
+
+
+def _embed(texts: Sequence[str]) -> NDArray[np.float32]:
+    return _load_encoder()(texts)
 
 
 def _readable_answers(exam: StoredExam, answers: Mapping[str, Given]) -> dict[str, Given]:

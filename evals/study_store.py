@@ -35,7 +35,7 @@ from sqlalchemy import (
 from evals.errors import ExamClosed
 from evals.exam import Given, Mark, Result
 from evals.questions import BankQuestion, parse_question
-from evals.schedule import Scheduled, make_due, new_card
+from evals.schedule import GOOD, HARD, Scheduled, make_due, new_card, review
 from indexes.database import Database, IsoTime, JsonText, Schema
 from indexes.errors import NotFound
 from rag.types import Passage
@@ -239,6 +239,27 @@ class StudyStore:
             for question in missed:
                 _make_card(connection, exam.learner, question, now)
 
+    def keep_verdict(self, exam: StoredExam, question: BankQuestion, attempt: Attempt) -> Mark:
+        """Keep the learner's own verdict in place of a mark, and move the card, in one transaction.
+
+        A verdict that is there already changes nothing. What was not right becomes a card, or one that is due.
+        """
+        with self._database.writing() as connection:
+            row = connection.execute(select(_exams).where(_exams.c.id == exam.id)).one()
+            result = _result(row.result)
+            place = next(at for at, mark in enumerate(result.marks) if mark.question_id == question.id)
+            before = result.marks[place]
+            score = round(attempt.score * before.max_score, 4)
+            mark = replace(before, score=score, by="self", needs_check=False)
+            if mark == before:
+                return before
+            marks = (*result.marks[:place], mark, *result.marks[place + 1 :])
+            new = {"result": _result_record(Result(marks))}
+            connection.execute(update(_exams).where(_exams.c.id == exam.id).values(new))
+            _keep_attempts(connection, exam.learner, [attempt])
+            _move_card(connection, exam.learner, question, mark, attempt.at)
+            return mark
+
     # --- cards
 
     def due_cards(self, learner: str, now: datetime, limit: int) -> tuple[StoredCard, ...]:
@@ -339,6 +360,21 @@ def _make_card(connection: Connection, learner: str, question: BankQuestion, now
     connection.execute(insert(_cards), row)
 
 
+def _move_card(connection: Connection, learner: str, question: BankQuestion, mark: Mark, now: datetime) -> None:
+    """Review the card as the verdict says; a wrong answer makes one that is due."""
+    own = (_cards.c.learner == learner, _cards.c.question_id == question.id)
+    known = connection.execute(select(_cards.c.id, _cards.c.fsrs).where(*own)).one_or_none()
+    if mark.score <= 0 or (known is None and not mark.passed):
+        _make_card(connection, learner, question, now)
+    elif known is not None:
+        rating = GOOD if mark.passed else HARD
+        schedule = review(known.fsrs, rating, now)
+        new = {"fsrs": schedule.fsrs_json, "due": schedule.due, "state": schedule.state}
+        connection.execute(update(_cards).where(_cards.c.id == known.id).values(new))
+        row = {"card_id": known.id, "rating": rating, "at": now, "fsrs": schedule.fsrs_json}
+        connection.execute(insert(_reviews), row)
+
+
 def _keep_attempts(connection: Connection, learner: str, attempts: Sequence[Attempt]) -> None:
     rows = [{"learner": learner} | asdict(attempt) for attempt in attempts]
     if rows:
@@ -377,7 +413,8 @@ def _mark(record: Mapping[str, Any]) -> Mark:
     shown = record["passage"]
     passage = Passage(**shown | {"section": tuple(shown["section"])}) if shown is not None else None
     facts = {name: tuple(record.get(name, ())) for name in ("facts_met", "facts_missed")}
-    return Mark(**dict(record) | facts | {"passage": passage})
+    by = record.get("by") or ("choice" if record.get("answer_index") is not None else "key_facts")
+    return Mark(**dict(record) | facts | {"passage": passage, "by": by})
 
 
 def _closed(exam_id: str) -> ExamClosed:

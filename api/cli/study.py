@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from evals.exam import Result
     from evals.question_checks import CheckReport
     from evals.questions import BankQuestion
+    from evals.study import Study
     from evals.study_store import StoredExam
     from rag.types import Passage
 
@@ -27,6 +28,7 @@ commands = typer.Typer()
 bank = typer.Typer(help="The question bank. Example: coalesce questions check", no_args_is_help=True)
 commands.add_typer(bank, name="questions")
 LETTERS = "ABCDEFGH"
+_VERDICTS = {"r": 1.0, "p": 0.5, "w": 0.0}
 WIDTH = 100
 
 
@@ -55,7 +57,8 @@ def quiz(
 ) -> None:
     """Ask questions one by one, mark the answers, and keep what was missed as cards.
 
-    Answers are read from standard input, one per line; an empty line leaves a question out.
+    Answers are read from standard input, one per line; an empty line leaves a question out. Afterwards each open answer
+    without full marks can be judged by yourself: r right, p in part, w wrong, an empty line keeps the mark.
     """
     invocation: Invocation = context.obj
     settings = invocation.settings()
@@ -85,6 +88,7 @@ def quiz(
         exam = study.start_exam(plan, DEFAULT_LEARNER if learner is None else learner, own)
         given = _ask_all(exam, console, chinese=chinese)
         result = study.hand_in(exam.id, given, exam.learner)
+        result = _ask_verdicts(study, exam, result, console)
     document = ResultOut.model_validate(result).model_dump()
     console.result({"exam_id": exam.id, **document}, _marks(exam, result))
 
@@ -177,6 +181,24 @@ def _ask_all(exam: StoredExam, console: Console, *, chinese: bool) -> dict[str, 
     return given
 
 
+def _ask_verdicts(study: Study, exam: StoredExam, result: Result, console: Console) -> Result:
+    """The result after the learner's own verdicts on open answers that are not surely right."""
+    for question, mark in zip(exam.questions, result.marks, strict=True):
+        if not isinstance(mark.answer, str) or (mark.passed and not mark.needs_check):
+            continue
+        said = "probably right" if mark.passed else f"{mark.score:g} of {mark.max_score:g}"
+        console.say(f"\n{textwrap.fill(question.question, WIDTH)}\n   you: {textwrap.shorten(mark.answer, WIDTH)}")
+        console.say(f"   {textwrap.shorten(mark.reference_answer, WIDTH)}")
+        console.say(f"   {said}. Were you right (r), in part (p) or wrong (w)? An empty line keeps the mark.")
+        line = sys.stdin.readline()
+        share = _VERDICTS.get(line.strip()[:1].lower())
+        if not line:
+            break
+        if share is not None:
+            study.decide(exam.id, question.id, share, exam.learner)
+    return study.exam(exam.id, exam.learner).result or result
+
+
 def _read_answer(question: BankQuestion, line: str) -> int | str | None:
     """An option by letter or text, or the words of an open answer; None for an empty line."""
     from evals.exam import readable_answer
@@ -200,6 +222,8 @@ def _marks(exam: StoredExam, result: Result) -> list[str]:
     lines = []
     for number, (question, mark) in enumerate(zip(exam.questions, result.marks, strict=True), start=1):
         sign = "right" if mark.passed else f"{mark.score:g} of {mark.max_score:g}"
+        sign += {"self": ", by your own verdict", "similarity": ", compared"}.get(mark.by, "")
+        sign += ", please check" if mark.needs_check else ""
         lines += ["", f"{number}. {sign}: {textwrap.shorten(question.question, WIDTH)}"]
         if not mark.passed:
             lines.append(f"   you: {textwrap.shorten(_shown(question, mark.answer), WIDTH)}")

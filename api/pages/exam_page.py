@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from fastapi import Request
 from nicegui import ui
@@ -16,6 +18,7 @@ from evals.exam import MAX_ANSWER_CHARACTERS, Given, Mark
 from evals.questions import BankQuestion
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError
+from rag.generators.prompts import CHOICE_LETTERS
 from rag.types import Passage
 
 LITTLE_TIME_S = 60
@@ -192,10 +195,27 @@ def _rich(text: str) -> None:
 
 def _show_marks(visit: Visit, exam: StoredExam) -> None:
     """Draws the result of an exam that was handed in: each mark with what was right, and the passage that proves it."""
+    if exam.result is None:
+        return
+    head = tag("div")
+
+    def decided() -> None:
+        """Draws the total again."""
+        head.clear()
+        with head:
+            _show_total(visit, visit.services.study.exam(exam.id, visit.learner))
+
+    decided()
+    for number, (question, mark) in enumerate(zip(exam.questions, exam.result.marks, strict=True), 1):
+        _MarkCard(visit, exam.id, number, question, decided).draw(mark)
+
+
+def _show_total(visit: Visit, exam: StoredExam) -> None:
     t, result = visit.t, exam.result
     if result is None:
         return
     missed = sum(not mark.passed for mark in result.marks)
+    unsure = sum(mark.needs_check for mark in result.marks)
     with tag("section", "", "card result"):
         tag("h2", t("exam.result"))
         tag("p", t("exam.score", score=points(result.score), most=points(result.max_score)), "big")
@@ -203,35 +223,80 @@ def _show_marks(visit: Visit, exam: StoredExam) -> None:
         tag("progress", "", "bar", max=1, value=round(share, 3), aria_label=t("exam.result"))
         if exam.closed_by_deadline:
             tag("p", t("exam.handed_in_late"), "note")
+        if unsure:
+            tag("p", t.count("exam.to_check", unsure), "note")
         tag("p", t.count("exam.became_cards", missed) if missed else t("exam.all_right"), "soft")
         with tag("div", "", "row"):
             if missed:
                 link(t("exam.review"), "/study/cards", "button primary")
             link(t("exam.another"), "/study", "button")
             link(t("study.progress"), "/study/progress", "button")
-    for number, (question, mark) in enumerate(zip(exam.questions, result.marks, strict=True), 1):
-        _show_mark(visit, number, mark, question)
 
 
-def _show_mark(visit: Visit, number: int, mark: Mark, question: BankQuestion) -> None:
-    t = visit.t
-    state = "right" if mark.passed else "wrong" if mark.score <= 0 else "part"
-    with tag("article", "", f"card mark {state}"):
-        with tag("div", "", "mark-head"):
-            tag("span", t(f"mark.{state}"), f"badge {state}")
-            tag("span", t("exam.score", score=points(mark.score), most=points(mark.max_score)), "soft")
-        with tag("h3", "", "mark-question"):
-            tag("span", f"{number}. ")
-            shown = plain_html(question_text(visit, question))
-            ui.html(shown, sanitize=False, tag="span").classes("rich inline")
-        with tag("dl"):
-            _labelled(t("mark.yours"), _given(visit, mark, question))
-            if state != "right" or question.type != "choice":
-                _labelled(t("mark.reference"), mark.reference_answer)
-        _show_facts(visit, "met", mark.facts_met)
-        _show_facts(visit, "missed", mark.facts_missed)
-        if mark.passage is not None:
-            _show_passage(visit, mark.passage, question, opened=state != "right")
+class _MarkCard:
+    """The mark of one question, and the learner's own verdict on it."""
+
+    def __init__(
+        self, visit: Visit, exam_id: str, number: int, question: BankQuestion, decided: Callable[[], None]
+    ) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._exam_id = exam_id
+        self._number = number
+        self._question = question
+        self._decided = decided
+        self._holder = tag("div")
+
+    def draw(self, mark: Mark) -> None:
+        """Draws the mark in place of the one before."""
+        self._holder.clear()
+        with self._holder:
+            self._draw(mark)
+
+    def _draw(self, mark: Mark) -> None:
+        t, question = self._t, self._question
+        state = "right" if mark.passed else "wrong" if mark.score <= 0 else "part"
+        with tag("article", "", f"card mark {state}"):
+            with tag("div", "", "mark-head"):
+                tag("span", t(f"mark.{state}"), f"badge {state}")
+                tag("span", t("exam.score", score=points(mark.score), most=points(mark.max_score)), "soft")
+                if mark.by in ("similarity", "judge", "self"):
+                    tag("span", t(f"mark.by_{mark.by}"), "soft")
+            with tag("h3", "", "mark-question"):
+                tag("span", f"{self._number}. ")
+                shown = plain_html(question_text(self._visit, question))
+                ui.html(shown, sanitize=False, tag="span").classes("rich inline")
+            with tag("dl"):
+                _labelled(t("mark.yours"), _given(self._visit, mark.answer, question))
+                if state != "right" or question.type != "choice":
+                    right = mark.answer_index if mark.answer_index is not None else mark.reference_answer
+                    _labelled(t("mark.reference"), _given(self._visit, right, question))
+            if mark.by == "key_facts":
+                _show_facts(self._visit, "met", mark.facts_met)
+                _show_facts(self._visit, "missed", mark.facts_missed)
+            if question.type != "choice" and mark.answer is not None:
+                self._ask(mark)
+            if mark.passage is not None:
+                _show_passage(self._visit, mark.passage, question, opened=state != "right")
+
+    def _ask(self, mark: Mark) -> None:
+        if mark.needs_check:
+            tag("p", self._t("mark.check"), "note")
+        with tag("div", "", "row verdict", role="group", aria_label=self._t("mark.verdict")):
+            for name, share in (("right", 1.0), ("part", 0.5), ("wrong", 0.0)):
+                pressed = mark.by == "self" and mark.share == share
+                more = {"aria_pressed": "true" if pressed else "false"}
+                button(self._t(f"mark.was_{name}"), partial(self._decide, share), kind="quiet", **more)
+
+    async def _decide(self, share: float) -> None:
+        study = self._visit.services.study
+        try:
+            mark = await asyncio.to_thread(study.decide, self._exam_id, self._question.id, share, self._visit.learner)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        self.draw(mark)
+        self._decided()
 
 
 def _show_facts(visit: Visit, name: str, facts: tuple[str, ...]) -> None:
@@ -247,10 +312,11 @@ def _labelled(name: str, text: str) -> None:
         _rich(text)
 
 
-def _given(visit: Visit, mark: Mark, question: BankQuestion) -> str:
-    if mark.answer is None:
+def _given(visit: Visit, answer: Given, question: BankQuestion) -> str:
+    """An answer as text; an option with its letter."""
+    if answer is None:
         return visit.t("mark.nothing")
-    return question.choices[mark.answer] if isinstance(mark.answer, int) else mark.answer
+    return f"{CHOICE_LETTERS[answer]}. {question.choices[answer]}" if isinstance(answer, int) else answer
 
 
 def _show_passage(visit: Visit, passage: Passage, question: BankQuestion, *, opened: bool) -> None:

@@ -20,6 +20,7 @@ from api.schemas.study import (
     ExamsOut,
     MakeIn,
     MakingOut,
+    MarkOut,
     ProgressOut,
     QuestionFileOut,
     QuestionFilesOut,
@@ -30,6 +31,7 @@ from api.schemas.study import (
     ReportSummaryOut,
     ResultOut,
     ReviewIn,
+    VerdictIn,
     card_out,
 )
 from api.uploads import file_name
@@ -131,6 +133,13 @@ def keep_draft(exam_id: str, body: AnswersIn, services: ServicesDep, caller: Cal
 def hand_in(exam_id: str, body: AnswersIn, services: ServicesDep, caller: CallerDep) -> ResultOut:
     """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
     return ResultOut.model_validate(services.study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))
+
+
+@router.post("/exams/{exam_id}/marks", responses=error_responses(400, 403, 404, 409, 422, 503))
+def decide(exam_id: str, body: VerdictIn, services: ServicesDep, caller: CallerDep) -> MarkOut:
+    """Keeps the learner's own verdict in place of a mark, and moves the card."""
+    owner = caller.owner_for(body.learner)
+    return MarkOut.model_validate(services.study.decide(exam_id, body.question_id, body.share, owner))
 
 
 @router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))

@@ -168,6 +168,10 @@ class MarkOut(WireOut):
     answer: int | str | None
     answer_index: int | None = None
     reference_answer: str
+    by: Literal["choice", "key_facts", "similarity", "judge", "self"] = Field(
+        description="`similarity`: compared with the reference; `self`: the learner's own verdict"
+    )
+    needs_check: bool = Field(description="only probably so: the learner decides with POST …/marks")
     facts_met: list[str] = Field(default_factory=list)
     facts_missed: list[str] = Field(default_factory=list)
     passage: PassageOut | None
@@ -203,6 +207,14 @@ class AnswersIn(WireIn):
     """Body of handing in and of keeping a draft: an option's index or a text, by question id."""
 
     answers: dict[str, int | str | None] = Field(max_length=MAX_QUESTIONS)
+    learner: Learner | None = None
+
+
+class VerdictIn(WireIn):
+    """Body of `POST /v1/exams/{id}/marks`: the learner's own verdict on an answer, as a share of its points."""
+
+    question_id: Id
+    share: Annotated[float, Field(ge=0, le=1, description="1 right, 0.5 in part, 0 wrong")]
     learner: Learner | None = None
 
 

@@ -39,6 +39,17 @@ def test_right_answers_score_and_misses_become_cards(
         assert {card.question_id for card in study.due_cards()} == {mark["question_id"] for mark in first["marks"]}
 
 
+def test_the_learner_has_the_last_word_in_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"question": "How many lanes does a warp have?", "answer": "It has 32.", "key_facts": ["32"]}')
+    options = ("--questions", str(own), "--count", "1", "--json")
+    assert quiz(monkeypatch, tmp_path, "How many lanes does a warp have\np\n", *options) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["score"], result["marks"][0]["by"]) == (0.5, "self")
+
+
 def test_the_terminal_shows_marks_with_their_quote(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

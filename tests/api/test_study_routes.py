@@ -57,6 +57,25 @@ def test_the_same_seed_gives_the_same_exam_under_a_new_id(live: Live) -> None:
     assert first["id"] != second["id"]
 
 
+def test_every_mark_says_how_it_was_made_and_the_learner_has_the_last_word(live: Live) -> None:
+    exam = start(live, types=["short"], count=2)
+    first, second = (question["id"] for question in exam["questions"])
+    path = f"/v1/exams/{exam['id']}"
+    own = {"question_id": first, "share": 1}
+    assert live.client.post(f"{path}/marks", json=own).status_code == 409
+    said = {first: exam["questions"][0]["question"]}
+    marks = live.client.post(f"{path}/answers", json={"answers": said}).json()["marks"]
+    assert [(mark["score"], mark["by"], mark["needs_check"]) for mark in marks] == [(0.0, "key_facts", False)] * 2
+    reply = live.client.post(f"{path}/marks", json=own)
+    assert (reply.status_code, reply.json()["by"], reply.json()["score"]) == (200, "self", 1.0)
+    result = live.client.get(path).json()["result"]
+    assert (result["score"], result["marks"][0]) == (1.0, reply.json())
+    assert [card["question_id"] for card in live.client.get("/v1/cards/due").json()["cards"]] == [second]
+    for wrong in ({"share": 1}, {**own, "share": 1.5}, {**own, "share": "NaN"}, {**own, "question_id": "99-999"}):
+        assert live.client.post(f"{path}/marks", json=wrong).status_code in (400, 422)
+    assert live.client.post("/v1/exams/none/marks", json=own).status_code == 404
+
+
 def test_an_exam_is_marked_once_and_misses_are_due_at_once(live: Live) -> None:
     exam = start(live, types=["choice"], count=4)
     bank = {

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import fsrs
 import pytest
-from fakes import FakeLibrary, make_node
+from fakes import FakeLibrary, hash_embed, make_node
 
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
-from evals.exam import ExamPlan, Result, draw_exam, mark_answer
+from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
 from evals.questions import BankQuestion, Gold, parse_question
 from evals.study import Study, justify
 from evals.study_store import StoredExam, StudyStore
@@ -66,7 +66,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def study(tmp_path: Path, clock: Clock) -> Study:
-    return Study(StudyStore(tmp_path / "study.sqlite3"), passage_of, lambda: BANK, clock)
+    return Study(StudyStore(tmp_path / "study.sqlite3"), passage_of, lambda: BANK, clock, hash_embed)
+
+
+def mark_one(question: BankQuestion, answer: Given) -> Mark:
+    return mark_answers([question], {question.id: answer}, hash_embed)[0]
 
 
 def passage_of(question: BankQuestion) -> Passage:
@@ -112,23 +116,22 @@ def test_a_plan_that_makes_no_sense_is_refused(plan: ExamPlan) -> None:
         draw_exam(BANK, plan)
 
 
-def test_open_answers_earn_a_share_by_key_facts() -> None:
+def test_an_open_answer_with_all_key_facts_has_full_marks_in_any_dress() -> None:
     question = make_question(4, kind="short")
-    assert mark_answer(question, "wert4 and **32 threads**").score == 1.0
-    half = mark_answer(question, "there are 32 threads")
-    assert half.score == 0.5
-    assert half.facts_missed == ("value4",)
-    assert mark_answer(question, None).score == 0.0
+    for answer in ("wert4 and **32 threads**", "Thirty-two threads, so value4", "value4; 2^5 thread"):
+        mark = mark_one(question, answer)
+        assert (mark.score, mark.by, mark.needs_check) == (1.0, "key_facts", False), answer
+    assert mark_one(question, None).score == 0.0
 
 
 def test_choices_are_marked_by_index_or_by_their_own_text() -> None:
     question = make_question(1)
-    assert mark_answer(question, 0).score == 1.0
-    assert mark_answer(question, " VALUE1 ").score == 1.0
-    assert mark_answer(question, 3).score == 0.0
+    assert mark_one(question, 0).score == 1.0
+    assert mark_one(question, " VALUE1 ").score == 1.0
+    assert mark_one(question, 3).score == 0.0
     for wrong in (4, -1, "none of them"):
         with pytest.raises(InvalidInput, match="not one of"):
-            mark_answer(question, wrong)
+            mark_one(question, wrong)
 
 
 def test_an_exam_is_marked_with_its_passage_and_misses_are_due_at_once(study: Study) -> None:
@@ -354,3 +357,27 @@ def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_pr
     passage = justify(question, FakeLibrary([opened, rest]))
     assert passage is not None
     assert (passage.node_id, passage.text) == (rest.node_id, f"```\n{rest.text}")
+
+
+def test_the_learners_own_verdict_is_kept_counts_and_moves_the_card(study: Study, clock: Clock) -> None:
+    exam = study.start_exam(ExamPlan(count=2, types=("short",)))
+    first, second = exam.questions
+    with pytest.raises(Conflict, match="not handed in"):
+        study.decide(exam.id, first.id, 1.0)
+    study.hand_in(exam.id, {first.id: "nothing of the kind", second.id: second.answer})
+    clock.now += timedelta(minutes=1)
+    mark = study.decide(exam.id, first.id, 1.0)
+    assert (mark.score, mark.by, mark.needs_check) == (1.0, "self", False)
+    result = study.exam(exam.id).result
+    assert result is not None
+    assert (result.score, result.marks[0]) == (2.0, mark)
+    (card,) = study.cards()
+    assert card.due > clock.now
+    assert study.decide(exam.id, first.id, 1.0) == mark
+    assert study.cards() == (card,)
+    study.decide(exam.id, second.id, 0.0)
+    assert {due.question_id for due in study.due_cards()} == {second.id}
+    assert sum(chapter.right for chapter in study.progress().chapters) == 1
+    for share, question_id in ((1.5, first.id), (1.0, "99-999")):
+        with pytest.raises(InvalidInput):
+            study.decide(exam.id, question_id, share)

@@ -1,0 +1,411 @@
+"""Marks an open answer in levels: key facts, then a learned comparison for a student's own words, then a judge.
+
+1. Both texts are levelled (`evals/answer_terms.py`). A key fact is met where the answer has its words and numbers close
+   together and with the same polarity; the question's own words earn nothing. All facts met is full marks.
+2. Else a logistic regression says how likely the answer is right. Its inputs are the facts met, how much of the
+   reference it says, and the bundled encoder's cosines. A fact denied, or two facts exchanged, count against it.
+3. Where a judge model is configured, it grades what key facts did not settle.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from evals.answer_terms import Term, in_english, terms
+from evals.questions import BankQuestion
+from evals.scoring import GRADES
+from evals.text_match import Embed, normalize
+
+By: TypeAlias = Literal["choice", "key_facts", "similarity", "judge", "self"]
+"""How a mark was made: `self` is the learner's own verdict."""
+AskJudge: TypeAlias = Callable[[BankQuestion, str], str | None]
+"""Grades an answer `correct`, `partial` or `wrong`; None when it cannot."""
+
+HALF = 0.5
+RIGHT = 0.5
+SURELY_RIGHT = 0.75
+SURELY_WRONG = 0.17
+"""Chances between the last two are marked to be checked, those from `RIGHT` on with points. Chosen on the development
+half, by cross-validation over its questions."""
+_WEIGHTS = {
+    "stated": 3.496,
+    "covered": 4.504,
+    "verdict": 5.407,
+    "like_quote": 1.807,
+    "like_question": -3.045,
+    "like_reference": 12.132,
+    "length": 0.428,
+}
+_CONSTANT = -13.384
+"""Fitted on the development half of `evals/question_sets/marks` by `python -m evals.bench.marks --fit`."""
+_OPPOSITES = """
+before/after more/few larger/smaller large/small higher/lower high/low highest/lowest least/largest least/most
+most/few first/last newer/older new/old faster/slower fast/slow increase/decrease increase/reduce rise/fall rise/drop
+grow/fall grow/shrink same/different host/device compile/run row/column read/write multiply/divide product/divided
+product/sum inside/outside inclusive/exclusive online/offline always/never easy/hard input/output begin/end start/end
+forward/backward global/shared physical/virtual half/twice upper/lower maximum/minimum add/subtract even/odd
+true/false left/right positive/negative sequential/parallel static/dynamic scalar/vector early/late near/far
+decrypt/encrypt encode/decode compress/expand synchronous/asynchronous blocking/nonblocking double/single
+better/worse cheap/expensive dense/sparse active/idle full/empty longer/shorter
+"""
+_SHORT_TERMS = 4
+"""An answer of at most so many terms need not repeat the noun of a number: `32` for `32 registers`."""
+_SPREAD_TERMS = 8
+"""How many other terms may stand between those of a fact."""
+_REPEATED_TERMS = 4
+"""From so many terms on, a stretch of the question is a repetition."""
+_SEQUENCE = 3
+"""From so many numbers on, a fact is a sequence."""
+_NEAR_TERMS = 4
+"""How far before a fact's words a `not` still belongs to them."""
+_AFTER_TERMS = 2
+"""How far after them: `integer division is not slow`."""
+_ALONE = r"(?=\s*(?:[-–,.:;，。！!]|$))"
+_YES = re.compile(rf"\s*(?:yes|yeah|yep|会|是的?|对|能|可以){_ALONE}", re.IGNORECASE)
+_NO = re.compile(rf"\s*(?:no|nope|不(?:会|是|能|可以)?){_ALONE}", re.IGNORECASE)
+_MOST_INVERTED = 0.2
+_ORDER = re.compile(r"\border\b", re.IGNORECASE)
+_FORMULA = re.compile(r"(?<=\s)([+*/%-])(?=\s+\S)|(?<=[\d)\]])([+*/%-])(?=\w)|(?<=\w)([+*/%-])(?=[\d(])")
+_OPERATORS = (
+    ("minus", "-"),
+    ("plus", "+"),
+    ("times", "*"),
+    ("减", "-"),
+    ("加", "+"),
+    ("乘", "*"),
+    ("−", "-"),
+    ("–", "-"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What an open answer earns.
+
+    Attributes:
+        share: of the points, 0.0 to 1.0.
+        needs_check: only probably so; the learner decides.
+        met: for each key fact, whether the answer states it.
+    """
+
+    share: float
+    by: By
+    needs_check: bool
+    met: tuple[bool, ...]
+
+
+def grade_answers(
+    answers: Sequence[tuple[BankQuestion, str]], embed: Embed, judge: AskJudge | None = None
+) -> tuple[Grade, ...]:
+    """Grades open answers, each with its question; the encoder reads all that key facts do not settle at once.
+
+    Args:
+        embed: of the bundled encoder, which the weights were fitted with.
+    """
+    readings = [Reading(question, answer) for question, answer in answers]
+    found = {index: grade for index, reading in enumerate(readings) if (grade := _settled(reading, judge)) is not None}
+    left = [reading for index, reading in enumerate(readings) if index not in found]
+    compared = iter(_compared(reading, chance) for reading, chance in zip(left, chances(left, embed), strict=True))
+    return tuple(found[index] if index in found else next(compared) for index in range(len(readings)))
+
+
+def _settled(reading: Reading, judge: AskJudge | None) -> Grade | None:
+    if reading.settled is not None:
+        return Grade(reading.settled, "key_facts", False, reading.met)
+    given = judge(reading.question, reading.text) if judge is not None else None
+    return Grade(GRADES[given], "judge", False, reading.met) if given is not None else None
+
+
+def _compared(reading: Reading, chance: float) -> Grade:
+    needs_check = SURELY_WRONG <= chance < SURELY_RIGHT
+    if chance < RIGHT:
+        return Grade(0.0, "similarity", needs_check, reading.met)
+    by: By = "key_facts" if reading.stated >= HALF else "similarity"
+    return Grade(max(reading.stated, HALF) if reading.stated else 1.0, by, needs_check, reading.met)
+
+
+def chances(readings: Sequence[Reading], embed: Embed) -> list[float]:
+    """The chance that each answer is right, by the logistic regression."""
+    return [
+        1 / (1 + math.exp(-_CONSTANT - sum(_WEIGHTS[name] * value for name, value in inputs.items())))
+        for inputs in features(readings, embed)
+    ]
+
+
+def features(readings: Sequence[Reading], embed: Embed) -> list[dict[str, float]]:
+    """The inputs of the regression, a row for each answer.
+
+    `stated`: share of the key facts, 0 with a contradiction. `covered`: share of the reference's terms beyond the
+    question's that the answer has, 0 with a contradiction or a wrong number. `verdict`: 1 for the reference's yes or
+    no, -1 for the other. Cosines of the answer with the quote and the question, and of both answers read after the
+    question. `length`: log of the answer's terms.
+    """
+    if not readings:
+        return []
+    texts = list(dict.fromkeys(text for reading in readings for text in reading.compared))
+    vectors = dict(zip(texts, embed(texts), strict=True))
+    return [
+        {
+            "stated": reading.stated,
+            "covered": reading.covered,
+            "verdict": float(reading.verdict),
+            "like_quote": float(own @ quote),
+            "like_question": float(own @ question),
+            "like_reference": float(own_after @ reference_after),
+            "length": math.log1p(len(reading.answer)),
+        }
+        for reading in readings
+        for own, quote, question, own_after, reference_after in [[vectors[text] for text in reading.compared]]
+    ]
+
+
+class Reading:
+    """Question and answer as terms, and what they have in common.
+
+    Attributes:
+        met: for each key fact, whether the answer states it. Without key facts, the reference answer is one.
+        contradicted: a key fact is denied, two are exchanged, an order that was asked for is another, or the answer
+            says the opposite of a word.
+        verdict: 1 if the answer's yes or no is the reference's, -1 if it is the other, 0 without one.
+    """
+
+    def __init__(self, question: BankQuestion, answer: str) -> None:
+        self.question, self.text = question, answer
+        self.quote = question.gold[0].evidence if question.gold else question.answer
+        self.facts = question.key_facts or (question.answer,)
+        self.asked, self.reference = terms(question.question), terms(question.answer)
+        self.answer = terms(_YES.sub("", _NO.sub("", answer, count=1), count=1)) or terms(answer)
+        self.verdict = _agreement(answer, question.answer)
+        places = [self._places(fact) for fact in self.facts]
+        self.met = tuple(found is not None and found[1] for found in places)
+        denied = any(found is not None and not found[1] for found in places)
+        disordered = bool(_ORDER.search(question.question)) and self._inverted() > _MOST_INVERTED
+        self.contradicted = denied or disordered or self._exchanged(places) or self._opposed()
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The texts whose vectors are compared; a Chinese answer in the glossary's English."""
+        asked, reference = self.question.question, self.question.answer
+        said = in_english(self.text) or " "
+        return said, self.quote, asked, f"{asked} {said}", f"{asked} {reference}"
+
+    @property
+    def stated(self) -> float:
+        """Share of the key facts that the answer states, 0.0 with a contradiction."""
+        return 0.0 if self.contradicted else sum(self.met) / len(self.met)
+
+    @property
+    def settled(self) -> float | None:
+        """The share of the points where key facts alone decide it, else None."""
+        if normalize(self.text) == normalize(self.question.answer):
+            return 1.0
+        if not self.verdict and (not self._novel or self._repeats):
+            return 0.0
+        return 1.0 if self.stated == 1.0 and self.verdict >= 0 else None
+
+    @property
+    def covered(self) -> float:
+        """Share of the reference's terms, but the question's, that the answer has."""
+        wanted = [term for term in dict.fromkeys(self.reference) if self._is_new(term)]
+        if not wanted or self.contradicted or self._wrong_number:
+            return 0.0
+        return sum(_among(term, self.answer) for term in wanted) / len(wanted)
+
+    @property
+    def _novel(self) -> list[Term]:
+        return [term for term in self.answer if self._is_new(term)] if not all(self.met) else list(self.answer)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether the answer is a stretch of the question, in either language."""
+        said = normalize(self.text).strip(" .?")
+        asked = (normalize(self.question.question), normalize(self.question.question_zh))
+        return len(self.answer) >= _REPEATED_TERMS and any(said in text for text in asked)
+
+    @property
+    def _wrong_number(self) -> bool:
+        """Whether a fact that is a number is not met, and the answer has a number of its own."""
+        missed = (fact for fact, met in zip(self.facts, self.met, strict=True) if not met)
+        numeric = any(all(any(t.is_number for t in terms(w)) for w in fact.split("|")) for fact in missed)
+        return numeric and any(term.is_number for term in self._novel)
+
+    def _is_new(self, term: Term) -> bool:
+        return term.text != "not" and not _among(term, self.asked)
+
+    def _opposed(self) -> bool:
+        """Whether the answer has the opposite of a word of the reference in its place."""
+        said = {term.text for term in self.answer}
+        known = {term.text for term in (*self.reference, *terms(self.quote), *self.asked)}
+        known |= {term.text for fact in self.facts for term in terms(fact.replace("|", " "))}
+        wanted = {term.text for term in self.reference}
+        return any(
+            word in said and word not in known and other in wanted and other not in said
+            for pair in _opposites()
+            for word, other in (pair, pair[::-1])
+        )
+
+    def _places(self, fact: str) -> tuple[tuple[int, ...], bool] | None:
+        """Where the answer has one of the fact's wordings, and whether with its polarity; None where it has not."""
+        found = None
+        for wording in fact.split("|"):
+            said = terms(wording)
+            places = self._stated(wording, said)
+            if places is None:
+                continue
+            meant = {_negated(said)}
+            if (there := _within_reach([term for term in said if term.text != "not"], self.reference)) is not None:
+                meant.add(_negated_near(there, self.reference))
+            if _negated_near(places, self.answer, _AFTER_TERMS) in meant:
+                return places, True
+            found = places, False
+        return found
+
+    def _stated(self, wording: str, said: Sequence[Term]) -> tuple[int, ...] | None:
+        wanted = [term for term in said if term.text != "not"]
+        needed = [term for term in wanted if term.is_number or not _among(term, self.asked)] or wanted
+        numbers = [term for term in needed if term.is_number]
+        if numbers and len(self.answer) <= _SHORT_TERMS:
+            needed = numbers
+        if not needed or not _in_order([term for term in wanted if term.is_number], self.answer):
+            return None
+        if sum(term.is_number for term in wanted) >= _SEQUENCE and not _follows(wanted, self.answer):
+            return None
+        if _FORMULA.search(wording) and not _operators(wording) <= _operators(self.text):
+            return None
+        return _within_reach(needed, self.answer) or _joined(wanted, self.answer)
+
+    def _exchanged(self, places: Sequence[tuple[tuple[int, ...], bool] | None]) -> bool:
+        """Whether two facts are said of each other's subjects: the facts stand in the other order than in the reference
+        and the words around them do not, or the other way round."""
+        own = {term.text for fact in self.facts for term in terms(fact.replace("|", " "))}
+        facts = [
+            (min(meant), min(found[0]))
+            for fact, found in zip(self.facts, places, strict=True)
+            if found and (meant := _place_in(fact, self.reference))
+        ]
+        here, there = _said_once(self.answer), _said_once(self.reference)
+        around = [(there[word], here[word]) for word in here.keys() & there.keys() - own]
+        if len(facts) < 2 or len(around) < 2:
+            return False
+        return (_reversed(facts) > HALF) != (_reversed(around) > HALF)
+
+    def _inverted(self) -> float:
+        """Share of neighbouring clauses of the reference whose words the answer has the other way round."""
+        clauses: dict[int, int] = {}
+        for term in self.reference:
+            hits = {said.clause for said in self.answer if term.text != "not" and term.same(said)}
+            if len(hits) == 1:
+                clauses.setdefault(term.clause, hits.pop())
+        steps = [before > after for before, after in pairwise(clauses.values()) if before != after]
+        return sum(steps) / len(steps) if steps else 0.0
+
+
+def _agreement(answer: str, reference: str) -> int:
+    """1 if both begin with the same yes or no, -1 with the other, 0 if one has neither."""
+    signs = [1 if _YES.match(text) else -1 if _NO.match(text) else 0 for text in (answer, reference)]
+    return signs[0] * signs[1]
+
+
+@cache
+def _opposites() -> tuple[tuple[str, str], ...]:
+    def word(text: str) -> str:
+        found = terms(text)
+        return found[0].text if found else text
+
+    pairs = (pair.split("/") for pair in _OPPOSITES.split())
+    return tuple((word(first), word(second)) for first, second in pairs)
+
+
+def _place_in(fact: str, said: Sequence[Term]) -> tuple[int, ...] | None:
+    """Places of the first of the fact's wordings that a text has."""
+    found = (_within_reach([term for term in terms(w) if term.text != "not"], said) for w in fact.split("|"))
+    return next((places for places in found if places), None)
+
+
+def _said_once(said: Sequence[Term]) -> dict[str, int]:
+    """Places of the words that are said once."""
+    counts = Counter(term.text for term in said)
+    once = {term.text: at for at, term in enumerate(said) if counts[term.text] == 1 and not term.is_number}
+    return {word: at for word, at in once.items() if word != "not"}
+
+
+def _reversed(places: Sequence[tuple[int, int]]) -> float:
+    """Share of the pairs that stand in the other order in the second text."""
+    pairs = [(a, b) for index, a in enumerate(places) for b in places[index + 1 :] if a[0] != b[0] and a[1] != b[1]]
+    return sum((a[0] < b[0]) != (a[1] < b[1]) for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def _negated_near(places: Sequence[int], said: Sequence[Term], after: int = 0) -> bool:
+    """Whether a `not` in the clause, shortly before or among the terms at these places, turns them round."""
+    first, last = min(places), max(places)
+    clause = said[first].clause
+    near = range(max(first - _NEAR_TERMS, 0), min(last + after + 1, len(said)))
+    return _negated([said[at] for at in near if said[at].clause == clause or first < at < last])
+
+
+def _negated(said: Sequence[Term]) -> bool:
+    return sum(term.text == "not" for term in said) % 2 == 1
+
+
+def _operators(text: str) -> set[str]:
+    for word, sign in _OPERATORS:
+        text = text.replace(word, f" {sign} ")
+    return {match.group() for match in _FORMULA.finditer(text)}
+
+
+def _among(term: Term, others: Sequence[Term]) -> bool:
+    return any(term.same(other) for other in others)
+
+
+def _in_order(numbers: Sequence[Term], answer: Sequence[Term]) -> bool:
+    """Whether the numbers of a fact, where the answer has all of them, stand in the fact's order."""
+    said = [term for term in answer if term.is_number and _among(term, numbers)]
+    if len(numbers) < 2 or not all(_among(number, said) for number in numbers):
+        return True
+    return _follows(numbers, said)
+
+
+def _follows(wanted: Sequence[Term], said: Sequence[Term]) -> bool:
+    """Whether the terms are said in this order, others between them allowed."""
+    rest = iter(said)
+    return all(any(term.same(other) for other in rest) for term in wanted)
+
+
+def _within_reach(needed: Sequence[Term], answer: Sequence[Term]) -> tuple[int, ...] | None:
+    """Places of the terms in the shortest stretch that has them all."""
+    places = [[at for at, term in enumerate(answer) if wanted.same(term)] for wanted in needed]
+    if not needed or not all(places):
+        return None
+    best: tuple[int, ...] | None = None
+    for first in sorted({at for found in places for at in found}):
+        inside = [[at for at in found if at >= first] for found in places]
+        if all(inside):
+            stretch = tuple(found[0] for found in inside)
+            if max(stretch) - first < len(needed) + _SPREAD_TERMS and (best is None or _span(stretch) < _span(best)):
+                best = stretch
+    return best
+
+
+def _span(places: Sequence[int]) -> int:
+    return max(places) - min(places)
+
+
+def _joined(fact: Sequence[Term], answer: Sequence[Term]) -> tuple[int, ...] | None:
+    """Places of the fact written as one word or as several: `workitem`, `wave-front`."""
+    joined = "".join(term.text for term in fact)
+    if len(joined) < 5:
+        return None
+    for first in range(len(answer)):
+        run = ""
+        for last in range(first, min(first + 4, len(answer))):
+            run += answer[last].text
+            if run == joined:
+                return tuple(range(first, last + 1))
+    return None

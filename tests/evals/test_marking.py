@@ -1,0 +1,110 @@
+"""How open answers are graded: levels without a model, and the figures that the marking is held to."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import hash_embed
+
+from evals.answer_terms import same_number, terms
+from evals.bench.marks import FLOORS, grade_all, load_answers, measure
+from evals.marking import Grade, grade_answers
+from evals.question_checks import bundled_encoder
+from evals.questions import BankQuestion, parse_question
+
+
+def ask(question: str, answer: str, *facts: str) -> BankQuestion:
+    record = {"type": "short", "question": question, "answer": answer, "key_facts": list(facts)}
+    return parse_question(record, where="test:1")
+
+
+REGISTERS = ask("How many registers may a thread use?", "At most 32 registers.", "32 registers")
+RATE = ask("How fast is the memory?", "It reads 3.35 TB/s.", "3.35 TB/s")
+PAIR = ask(
+    "What are CPU and GPU built for?",
+    "The CPU is built for low latency, the GPU for high throughput.",
+    "low latency",
+    "high throughput",
+)
+SCAN = ask("Why do the sums differ?", "Float addition is not associative.", "not associative|non-associative")
+COST = ask("What is slow about the test?", "It needs an integer division, which takes long.", "integer division")
+
+
+def grade(question: BankQuestion, answer: str) -> Grade:
+    return grade_answers([(question, answer)], hash_embed)[0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (REGISTERS, "32"),
+        (REGISTERS, "thirty-two"),
+        (REGISTERS, "2^5 per thread"),
+        (REGISTERS, "32 regsters each"),
+        (REGISTERS, "最多32个寄存器"),
+        (RATE, "3350 GB/s"),
+        (RATE, "3.35e12 bytes per second"),
+        (PAIR, "GPU: high throughput. CPU: low latency"),
+        (SCAN, "it's non-associative"),
+        (COST, "integer divisions"),
+    ],
+)
+def test_a_right_answer_in_another_dress_has_full_marks(question: BankQuestion, answer: str) -> None:
+    assert grade(question, answer) == Grade(1.0, "key_facts", False, (True,) * len(question.key_facts))
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (REGISTERS, "64"),
+        (REGISTERS, "not 32 registers"),
+        (RATE, "3.35 GB/s"),
+        (PAIR, "The GPU is built for low latency, the CPU for high throughput."),
+        (SCAN, "float addition is associative"),
+        (COST, "it needs no integer division"),
+    ],
+)
+def test_a_wrong_number_a_denial_and_exchanged_facts_do_not_state_a_fact(question: BankQuestion, answer: str) -> None:
+    assert grade(question, answer).by != "key_facts"
+
+
+def test_the_question_repeated_earns_nothing() -> None:
+    assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
+
+
+def test_a_judge_grades_what_key_facts_do_not_settle() -> None:
+    asked = []
+
+    def judge(question: BankQuestion, answer: str) -> str | None:
+        asked.append(answer)
+        return {"partly": "partial", "wholly": "correct"}.get(answer)
+
+    grades = grade_answers(
+        [(PAIR, "wholly"), (PAIR, "partly"), (REGISTERS, "32"), (PAIR, "nonsense")], hash_embed, judge
+    )
+    assert [(given.share, given.by) for given in grades[:3]] == [(1.0, "judge"), (0.5, "judge"), (1.0, "key_facts")]
+    assert grades[3].by == "similarity"
+    assert asked == ["wholly", "partly", "nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [(3.64, 3.6, True), (2 / 3, 0.67, True), (20_896, 20_900, True), (1024, 1000, False), (32, 33, False)],
+)
+def test_numbers_are_equal_when_one_is_rounded_but_small_whole_ones_are_exact(
+    first: float, second: float, same: bool
+) -> None:
+    assert same_number(first, second) is same
+
+
+def test_units_powers_and_written_numbers_are_read_as_values() -> None:
+    for text, value in {"1.41 x 10^9": 1.41e9, "约64亿": 6.4e9, "四分之一": 0.25, "two thirds": 2 / 3}.items():
+        (term,) = terms(text)
+        assert term.values[0] == pytest.approx(value), text
+
+
+@pytest.mark.integration
+def test_marks_stay_as_fair_as_they_were_on_answers_that_nothing_was_fitted_on() -> None:
+    answers = load_answers("report")
+    figures = measure(answers, grade_all(answers, bundled_encoder()))
+    for name, (least, most) in FLOORS.items():
+        assert least <= getattr(figures, name).value <= most, (name, figures)
