@@ -61,6 +61,22 @@ def test_an_exam_goes_to_its_marks_and_misses_become_cards(site: Live, open_page
     expect(page.locator(".subnav")).to_contain_text("Cards (2)")
 
 
+def test_i_was_right_is_one_press_and_counts(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    learner = next(c["value"] for c in page.context.cookies() if c["name"] == "coalesce_learner")
+    body = {"count": 2, "seed": 4, "types": ["short"], "learner": learner}
+    exam = site.client.post("/v1/exams", json=body).json()
+    asked = exam["questions"][0]
+    given = {"answers": {asked["id"]: asked["question"]}, "learner": learner}
+    site.client.post(f"/v1/exams/{exam['id']}/answers", json=given)
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
+    expect(page.locator(".result .big")).to_have_text("0 of 2 points")
+    page.get_by_role("button", name="I was right").click()
+    expect(page.locator(".result .big")).to_have_text("1 of 2 points")
+    expect(page.locator(".mark").first).to_contain_text("your own verdict")
+    expect(page.get_by_role("button", name="I was right")).to_have_attribute("aria-pressed", "true")
+
+
 def test_answers_survive_a_reload_and_the_list_shows_all(site: Live, open_page: Open) -> None:
     page = as_learner(open_page, site)
     start_exam(page, 3)

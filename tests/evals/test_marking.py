@@ -102,6 +102,7 @@ def test_units_powers_and_written_numbers_are_read_as_values() -> None:
         assert term.values[0] == pytest.approx(value), text
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_marks_stay_as_fair_as_they_were_on_answers_that_nothing_was_fitted_on() -> None:
     answers = load_answers("report")
