@@ -492,7 +492,7 @@ _DEFINES = re.compile(
     r"|what do(?:es)? (?:you |they )?mean by )"
     r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"
     r"(?:,? (?:in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
-    r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to)\W*$"
+    r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to|do)\W*$"
     r"|^\W*(?P<asked>[^,;.?!]+?),? (?:meaning|definition|what is (?:it|that|this))\W*$"
     r"|^\W*(?P<terse>[\x2f-\x7e]+(?: [\x2f-\x7e]+){0,2})\W*$",
     re.IGNORECASE,

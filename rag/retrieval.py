@@ -401,6 +401,8 @@ def _sigmoid(value: float) -> float:
 
 FARTHEST = 4
 """Nodes on either side of a found node that its passage may reach."""
+LONGEST_SECTION = 100
+"""Nodes of a section, before a passage, that are looked through for the fence of a listing that it begins in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,19 +463,17 @@ class _Window:
     def cost(self, node: StoredNode) -> int:
         return self._count(node.text) + (0 if node.heading_path == self.found.heading_path else len(node.heading_path))
 
-    def passage(self, book_format: str) -> Passage:
-        passage = passage_from_nodes(self.nodes, self.found, self.score, fence=self._fence_before())
-        return replace(passage, format=book_format)
+    def passage(self, library: SearchableLibrary) -> Passage:
+        passage = passage_from_nodes(self.nodes, self.found, self.score, fence=self._fence_before(library))
+        return replace(passage, format=_format_of(self.found.document_id, library))
 
-    def _fence_before(self) -> str:
+    def _fence_before(self, library: SearchableLibrary) -> str:
         """The opening fence of a listing that began in an earlier node of the same section; "" without one."""
-        section = self._near[self.first].heading_path
-        ordinal = self.first
-        while (before := self._near.get(ordinal - 1)) is not None and before.heading_path == section:
-            ordinal -= 1
+        first = self._near[self.first]
         fence = ""
-        for earlier in range(ordinal, self.first):
-            fence = fence_after(self._near[earlier].text, fence)
+        for earlier in library.around(first, before=LONGEST_SECTION, after=0)[:-1]:
+            # Only from its section's start on is it known whether a fence opens a listing or closes one.
+            fence = fence_after(earlier.text, fence) if earlier.heading_path == first.heading_path else ""
         return fence
 
 
@@ -497,7 +497,7 @@ def select_passages(
             windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST), budget.count))
             left -= windows[-1].size
     _reach_out(windows, left, budget.most_each)
-    return tuple(window.passage(_format_of(window.found.document_id, library)) for window in windows)
+    return tuple(window.passage(library) for window in windows)
 
 
 def _format_of(document_id: str, library: SearchableLibrary) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import terms_of
 from rag.cross_encoder import Pair
-from rag.question import question_kind
+from rag.question import defines, question_kind, subject_of
 from rag.types import Passage
 
 TERMS_WEIGHT = 0.7
@@ -121,7 +121,8 @@ class LearnedReader:
 
 
 def candidates(question: str, passages: Sequence[Passage], *, listings: bool = False) -> tuple[list[Unit], list[Pair]]:
-    """The units of the passages that a model may read, best signals first, and the same as pairs.
+    """The units of the passages that a model may read, and the same as pairs: what defines the name asked about first,
+    then the best signals.
 
     Args:
         listings: the listings, instead of everything else; headings are in neither.
@@ -130,7 +131,11 @@ def candidates(question: str, passages: Sequence[Passage], *, listings: bool = F
     places = [place for place, unit in enumerate(every) if unit.kind != "heading"]
     units = [every[place] for place in places]
     signals = _signals(question, units)
-    order = sorted((i for i, unit in enumerate(units) if (unit.kind == "code") == listings), key=lambda i: -signals[i])
+    subject = subject_of(question)
+    order = sorted(
+        (i for i, unit in enumerate(units) if (unit.kind == "code") == listings),
+        key=lambda i: (not (subject and defines(subject, units[i].text)), -signals[i]),
+    )
     pairs = []
     for i in order:
         unit, place = units[i], places[i]

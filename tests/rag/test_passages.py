@@ -109,6 +109,13 @@ def test_a_passage_that_begins_inside_a_listing_opens_a_fence() -> None:
     assert passage.text[passage.parts[0].start : passage.parts[0].end] == nodes[1].text
 
 
+def test_prose_far_behind_a_listing_of_its_section_is_not_a_listing() -> None:
+    code = [make_node("```cuda\nint a;", 0), *(make_node(f"int b{n};", n) for n in range(1, 12))]
+    nodes = [*code, make_node("int c;\n```", 12), make_node("Afterwards. " + words(20), 13)]
+    (passage,) = select_passages([Hit(nodes[-1], 1.0)], FakeLibrary(nodes), 5, PassageBudget(22, 22))
+    assert passage.text == nodes[-1].text
+
+
 def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
     nodes = [
         make_node("Alpha beta.", 0, page_marks=((0, 4),), page_labels=("iv",)),
