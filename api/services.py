@@ -23,7 +23,7 @@ from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
-from api.uploads import Books
+from api.uploads import Books, Taken
 from evals.made_store import MadeQuestions
 from evals.questions import BankQuestion, QuestionFolder
 from evals.study import Study, justify
@@ -325,6 +325,10 @@ class Services:
     def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
+
+    def fetch_book(self, url: str) -> Taken:
+        """Adds one page of the web; raises InvalidInput, TooLarge, UnsupportedFormat and NotReady."""
+        return self.books.fetch(url, self.settings.max_upload_bytes, private=self.settings.private_urls)
 
     def start(self, first: Callable[[], None] | None = None) -> None:
         """Begins to prepare; returns at once.

@@ -195,6 +195,9 @@ class CoalesceSettings(BaseSettings):
     )
     max_upload_bytes: int = Field(512 * 1024**2, ge=1, description="The largest upload of a book; 512 MiB by default.")
     max_body_bytes: int = Field(2 * 1024**2, ge=1024, description="The largest other request; 2 MiB by default.")
+    private_urls: bool = Field(
+        False, description="Whether books may be fetched by URL from this machine and its network too."
+    )
     answer_threads: int = Field(16, ge=1, le=256, description="Questions answered at once.")
     max_waiting_asks: int = Field(64, ge=0, description="Questions that may wait to be answered; then 503.")
     rate_limit_per_minute: int = Field(

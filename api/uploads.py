@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import describe, reply_for
+from api.fetch import fetch
 from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
@@ -110,7 +111,7 @@ class UploadFolder:
     def __init__(self, home: Path) -> None:
         self._folder = home / "uploads"
 
-    def take_in(self, source: BinaryIO) -> Incoming:
+    def take_in(self, source: IO[bytes]) -> Incoming:
         """Copies a file into the folder; `settle` or `drop` must follow.
 
         Raises:
@@ -204,7 +205,7 @@ class Books:
         self._folder = UploadFolder(home)
         self._lock = threading.Lock()
 
-    def upload(self, source: BinaryIO, name: str) -> Taken:
+    def upload(self, source: IO[bytes], name: str) -> Taken:
         """Stores a file and queues the job that adds it, unless its content is in the library or waiting.
 
         Raises:
@@ -230,6 +231,13 @@ class Books:
                 undo=lambda: self._folder.forget(incoming.sha256),
             )
         return Taken(document_id, job, new=True)
+
+    def fetch(self, url: str, most_bytes: int, *, private: bool = False) -> Taken:
+        """Fetches one page of the web and queues the job that adds it; raises as `upload` and `fetch` do."""
+        self._library()
+        fetched = fetch(url, most_bytes, private=private)
+        with fetched.content:
+            return self.upload(fetched.content, fetched.name)
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""

@@ -78,6 +78,47 @@ def ask(
     console.result(AnswerOut.model_validate(answer).model_dump(mode="json"), lines)
 
 
+@commands.command(epilog="Example: coalesce chat --chapter 5")
+def chat(
+    context: typer.Context,
+    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="What answers.")] = "rag",
+    book: Book = None,
+    chapter: Chapter = None,
+    top_k: TopK = 5,
+    generator: GeneratorName = None,
+    model: Model = None,
+    quantization: Quantization = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+) -> None:
+    """Ask one question after another in one conversation; an empty line or Ctrl-D ends it."""
+    invocation: Invocation = context.obj
+    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    from dataclasses import replace
+
+    from indexes.errors import CoalesceError
+    from rag.types import Question
+
+    console = Console()
+    question = Question("What is a warp?", arm=arm, top_k=top_k, filters=_filters(book, chapter, None))
+    with _engine(settings, console, question) as engine:
+        while text := _next_question():
+            try:
+                answer = _stream(engine, replace(question, text=text), console)
+            except CoalesceError as error:
+                console.say(f"{error.message}\n  {error.hint}")
+                continue
+            question = replace(question, conversation_id=answer.conversation_id)
+            console.result(None, [*_sources(answer), ""])
+
+
+def _next_question() -> str:
+    try:
+        return input("? ").strip()
+    except EOFError:
+        return ""
+
+
 @commands.command(epilog='Example: coalesce search "__syncthreads divergence" --top-k 3')
 def search(
     context: typer.Context,

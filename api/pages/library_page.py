@@ -14,6 +14,7 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from api.job_store import Job
+from api.pages.add_book import AddBook
 from api.pages.controls import button, confirm, link, set_attributes, tag, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import job_name, say_job
@@ -69,6 +70,7 @@ class _LibraryView:
             picker.on("change", js_handler=f"(e) => coalesce.upload(e.target, {texts})")
             tag("p", self._t("library.formats", formats=endings), "soft")
             tag("p", self._t("library.folders"), "soft")
+            AddBook(self._visit)
 
     def _look(self) -> None:
         services = self._visit.services

@@ -77,7 +77,7 @@ class LazyPages:
 
 def _make_shell(services: Services) -> FastAPI:
     """The page's own application; one per process, because NiceGUI keeps its own for all."""
-    from nicegui import ui
+    from nicegui import app, ui
 
     from api.pages import (  # noqa: F401  imported for the paths that they add
         ask_page,
@@ -93,8 +93,11 @@ def _make_shell(services: Services) -> FastAPI:
     )
     from api.pages.controls import FAVICON
     from api.pages.frame import TITLE, install
+    from api.pages.missing import failed, not_found
 
     install(services)
+    app.add_exception_handler(404, not_found)
+    app.add_exception_handler(Exception, failed)
     shell = FastAPI(openapi_url=None)
     ui.run_with(
         shell,

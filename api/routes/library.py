@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Query, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from sse_starlette import ServerSentEvent
 
 from api.deps import CallerDep, ServicesDep
@@ -27,6 +29,7 @@ from api.schemas.library import (
     PlaceOut,
     SuggestionsOut,
     UploadOut,
+    UrlIn,
 )
 from api.streaming import event_stream, sse
 from indexes.errors import NotFound
@@ -38,6 +41,16 @@ MAX_QUOTE_CHARS = 1000
 HAD_ALREADY: dict[int | str, dict[str, Any]] = {
     200: {"model": UploadOut, "description": "The library has this content already, or a job is adding it"}
 }
+
+
+async def _url_of(request: Request) -> UrlIn | None:
+    """The body of a request in JSON; None for any other."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return None
+    try:
+        return UrlIn.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
 
 
 @router.get("/documents", responses=error_responses(503))
@@ -52,10 +65,23 @@ def list_documents(services: ServicesDep) -> DocumentsOut:
     response_model=UploadOut,
     responses=error_responses(400, 403, 413, 415, 422, 503) | HAD_ALREADY,
 )
-def upload_document(file: Annotated[UploadFile, File()], services: ServicesDep, caller: CallerDep) -> Response:
-    """Accepts a book; a job adds it. The same content again is a 200 with the same id."""
+def upload_document(
+    named: Annotated[UrlIn | None, Depends(_url_of)],
+    services: ServicesDep,
+    caller: CallerDep,
+    file: Annotated[UploadFile | None, File()] = None,
+) -> Response:
+    """Accepts a book as a file, or one page of the web as JSON `{"url": …}`; a job adds it.
+
+    The same content again is a 200 with the same id.
+    """
     caller.need_open_key("add books")
-    taken = services.books.upload(file.file, file.filename or "")
+    if named is not None:
+        taken = services.fetch_book(named.url)
+    elif file is not None:
+        taken = services.books.upload(file.file, file.filename or "")
+    else:
+        raise RequestValidationError([{"type": "missing", "loc": ("body", "file"), "msg": "file is missing"}])
     job_id = taken.job.id if taken.job is not None else None
     reply = UploadOut(job_id=job_id, document_id=taken.document_id)
     return JSONResponse(reply.model_dump(), 202 if taken.new else 200)

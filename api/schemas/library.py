@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from api.job_store import JobState
-from api.schemas.base import WireOut
+from api.schemas.base import WireIn, WireOut
 
 
 class DocumentOut(WireOut):
@@ -31,6 +31,12 @@ class DocumentsOut(WireOut):
     """Every book."""
 
     documents: list[DocumentOut]
+
+
+class UrlIn(WireIn):
+    """The address of one page to add as a book."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class UploadOut(WireOut):

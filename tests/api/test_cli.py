@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from api_fakes import WARP, FakeBuilder, ShelfLibrary
 from fakes import signals_only
 
-from api.cli import run
+from api.cli import ask, run
 from api.console import Console, table
 from api.health_checks import faiss_check
 from api.settings import load_settings
@@ -293,3 +294,23 @@ def _closed_pipe() -> int:
     read, write = os.pipe()
     os.close(read)
     return write
+
+
+def test_a_chat_asks_one_question_after_another_in_one_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = FakeBuilder()
+    builder.shelf.put("b", WARP, source="A Book")
+    engine = builder.engine(load_settings({"home": tmp_path}), builder.shelf)
+    monkeypatch.setattr(ask, "_engine", lambda *_: nullcontext(engine))
+    lines = iter(["How many threads are in a warp?", "?!?", "And why?", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    assert run(["--home", str(tmp_path), "chat"]) == 0
+    assert [request.question for request in builder.generator.requests] == [
+        "How many threads are in a warp?",
+        "And why?",
+    ]
+    (kept,) = engine.conversations.list()
+    assert kept.num_answers == 2
+    said = capsys.readouterr()
+    assert "A warp has 32 threads" in said.out and "no words" in said.err

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from api_fakes import PATIENCE_S, Live, wait_until
-from browser_help import Open, ask
+from browser_help import Open, ask, noticed
 from fake_engine import MODEL, fake_engine
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from evals.arms import parse_arms
 from evals.comparison import compare
@@ -215,3 +215,29 @@ def test_where_one_arm_runs_ways_to_search_are_compared_and_counted(site: Live, 
     assert {heading.inner_text() for heading in headings.all()} == {"3 个段落", "10 个段落"}
     expect(page.locator(".tally")).to_contain_text("10 个段落")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_pasted_text_becomes_a_book_and_a_private_address_is_refused(site: Live, open_page: Open) -> None:
+    page = open_page("/library", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    page.get_by_text("添加网页或粘贴的文本").click()
+    page.get_by_label("网页地址").fill("http://127.0.0.1:9/")
+    page.get_by_role("button", name="添加网页").click()
+    noticed(page, "COALESCE_PRIVATE_URLS")
+    page.get_by_label("标题").fill("Occupancy")
+    page.get_by_label("文本（支持").fill("Occupancy is the share of warp slots in use.")
+    page.get_by_role("button", name="添加文本").click()
+    expect(page.locator(".book")).to_have_count(2)
+    expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_an_unknown_address_says_so_with_the_way_back(browser: Browser, site: Live) -> None:
+    for locale, said in (("zh-CN", "没有这个页面"), ("en-US", "This page does not exist")):
+        page = browser.new_page(locale=locale, viewport={"width": 390, "height": 844})
+        reply = page.goto(f"{site.address}/nowhere")
+        assert reply is not None and reply.status == 404
+        expect(page.locator("h1")).to_have_text(said)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.locator("main a").click()
+        page.wait_for_url(f"{site.address}/")
+        page.close()

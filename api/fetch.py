@@ -1,0 +1,137 @@
+"""Fetches one page of the web as a book: bounded in size and time, and never from this machine or its network.
+
+The name is looked up once and the connection goes to that very address, so that a name cannot point elsewhere when it
+is used (DNS rebinding). Redirects are followed by hand, each checked like the first address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO, TYPE_CHECKING
+from urllib.parse import unquote, urljoin, urlsplit
+
+from indexes.errors import InvalidInput, TooLarge
+
+if TYPE_CHECKING:
+    import httpx
+
+MOST_REDIRECTS = 5
+TIME_LIMIT_S = 30.0
+SILENCE_S = 10.0
+ENDINGS = {
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "text/markdown": ".md",
+    "text/plain": ".txt",
+    "application/pdf": ".pdf",
+    "application/epub+zip": ".epub",
+}
+"""File endings by type, where the address has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A page: its content from the beginning, and a file name whose ending says its format."""
+
+    content: IO[bytes]
+    name: str
+
+
+def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
+    """One page.
+
+    Args:
+        private: whether addresses of this machine and its network may be asked.
+
+    Raises:
+        InvalidInput: the address is none of the web, is private, or does not give a page.
+        TooLarge: the page has more than `most_bytes`.
+    """
+    import httpx
+
+    deadline = time.monotonic() + TIME_LIMIT_S
+    with httpx.Client(timeout=SILENCE_S, trust_env=False) as client:
+        for _ in range(MOST_REDIRECTS + 1):
+            host, address = _checked(url, private=private)
+            parts = urlsplit(url)
+            bare = f"[{address}]" if ":" in address else address
+            pinned = parts._replace(netloc=bare if parts.port is None else f"{bare}:{parts.port}", fragment="").geturl()
+            headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "coalesce"}
+            request = client.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
+            try:
+                response = client.send(request, stream=True)
+                with_content = _read(response, url, most_bytes, deadline)
+            except httpx.HTTPError as error:
+                raise InvalidInput(
+                    f"{url:.200} cannot be fetched: {type(error).__name__}: {error}", hint="Check the address."
+                ) from error
+            if with_content is not None:
+                return with_content
+            url = urljoin(url, response.headers["location"])
+    raise InvalidInput(f"{url:.200} redirects more than {MOST_REDIRECTS} times", hint="Give the last address.")
+
+
+def _checked(url: str, *, private: bool) -> tuple[str, str]:
+    """The host of an address and the one network address to ask; raises InvalidInput."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidInput(f"{url!r:.200} is not an address of the web", hint="It begins with http:// or https://.")
+    try:
+        found = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"there is no host {host!r:.200}", hint="Check the address.") from error
+    addresses = [str(one[4][0]) for one in found]
+    if not private and not all(ipaddress.ip_address(one.partition("%")[0]).is_global for one in addresses):
+        raise InvalidInput(
+            f"{host!r:.200} is an address of this machine or its network",
+            hint="Allow such addresses with COALESCE_PRIVATE_URLS=true.",
+        )
+    return host, addresses[0]
+
+
+def _read(response: httpx.Response, url: str, most_bytes: int, deadline: float) -> Fetched | None:
+    """The page of a response; None for a redirect."""
+    try:
+        if response.is_redirect and "location" in response.headers:
+            return None
+        if response.status_code != 200:
+            raise InvalidInput(f"{url:.200} answered {response.status_code}", hint="Check the address.")
+        content = tempfile.SpooledTemporaryFile(max_size=2**20)  # noqa: SIM115  handed on open
+        try:
+            for block in response.iter_bytes():
+                content.write(block)
+                if content.tell() > most_bytes:
+                    raise TooLarge(
+                        f"{url:.200} has more than {most_bytes:,} bytes", hint="Raise COALESCE_MAX_UPLOAD_BYTES."
+                    )
+                if time.monotonic() > deadline:
+                    raise InvalidInput(
+                        f"{url:.200} took more than {TIME_LIMIT_S:.0f} s", hint="Download it, and add the file."
+                    )
+        except BaseException:
+            content.close()
+            raise
+    finally:
+        response.close()
+    content.seek(0)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return Fetched(content, _name(url, kind))
+
+
+def _name(url: str, kind: str) -> str:
+    """A file name: the address's last part, with the ending of its type unless it has that of a file."""
+    parts = urlsplit(url)
+    last = PurePosixPath(unquote(parts.path)).name
+    ending = ENDINGS.get(kind)
+    if kind in ("text/html", "application/xhtml+xml"):  # `page.php` is a page too
+        return f"{PurePosixPath(last).stem or parts.hostname}.html"
+    return last if PurePosixPath(last).suffix or ending is None else f"{last or parts.hostname}{ending}"

@@ -1,0 +1,109 @@
+"""Books by URL: one page, nothing private, redirects checked, size and time bounded."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_fakes import Live, running, wait_until
+
+from api import fetch as fetching
+from api.fetch import fetch
+from api.settings import CoalesceSettings
+from indexes.errors import InvalidInput, TooLarge
+
+PAGE = b"<html><title>Tiles</title><p>A tile is staged in shared memory.</p></html>"
+
+
+class _Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        where = {"/round": "/round", "/away": "http://10.0.0.1/secret", "/moved": "/tiles.php"}.get(self.path)
+        self.send_response(302 if where else 404 if self.path == "/gone" else 200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        if where:
+            self.send_header("Location", where)
+        self.end_headers()
+        if not where:
+            self.wfile.write(PAGE)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Web) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_page_is_fetched_through_its_redirects_and_named_by_its_type(web: str) -> None:
+    page = fetch(f"{web}/moved", 1000, private=True)
+    with page.content:
+        assert (page.content.read(), page.name) == (PAGE, "tiles.html")
+
+
+@pytest.mark.parametrize("path", ["/round", "/gone"])
+def test_what_gives_no_page_is_an_error(web: str, path: str) -> None:
+    with pytest.raises(InvalidInput):
+        fetch(web + path, 1000, private=True)
+    with pytest.raises(TooLarge):
+        fetch(f"{web}/tiles", 10, private=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1/", "http://localhost:9/", "http://[::1]/", "http://10.1.2.3/", "http://169.254.169.254/latest",
+     "http://[::ffff:127.0.0.1]/", "http://0.0.0.0/", "http://2130706433/",
+     "file:///etc/passwd", "ftp://x/", "http://", "//x"],
+)  # fmt: skip
+def test_private_addresses_and_other_schemes_are_never_asked(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        fetch(url, 1000)
+
+
+def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_the_one_asked(
+    web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(web.rpartition(":")[2])
+    looked_up: list[str] = []
+
+    def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        looked_up.append(host)
+        address = (
+            "127.0.0.1" if looked_up.count(host) == 1 else "10.9.9.9"
+        )  # a name that points elsewhere the second time
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host if host[0].isdigit() else address, port))]
+
+    monkeypatch.setattr(fetching.socket, "getaddrinfo", look_up)
+    with fetch(f"http://books.example:{port}/tiles", 1000, private=True).content as content:
+        assert content.read() == PAGE
+    assert looked_up.count("books.example") == 1
+    real = fetching.ipaddress.ip_address
+    monkeypatch.setattr(
+        fetching.ipaddress, "ip_address", lambda one: real("93.184.216.34") if one == "127.0.0.1" else real(one)
+    )
+    with pytest.raises(InvalidInput, match=r"10\.0\.0\.1"):
+        fetch(f"{web}/away", 1000)
+
+
+def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
+    web: str, settings: CoalesceSettings
+) -> None:
+    with running(settings.model_copy(update={"private_urls": True})) as live:
+        reply = live.client.post("/v1/documents", json={"url": f"{web}/tiles"})
+        assert reply.status_code == 202
+        wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 2, "the page is added")
+        job = live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json()
+        assert job["title"] == "tiles.html"
+
+
+def test_a_private_url_or_none_is_refused_over_rest(shared: Live, web: str) -> None:
+    assert shared.client.post("/v1/documents", json={"url": web}).status_code == 400
+    assert shared.client.post("/v1/documents", json={"uri": web}).status_code == 422
+    assert shared.client.post("/v1/documents").status_code == 422
