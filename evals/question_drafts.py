@@ -65,7 +65,8 @@ _BEGINS_DANGLING = re.compile(
 _POINTS_ELSEWHERE = re.compile(
     r"\b(?:this|these|those|above|below|following|previous(?:ly)?|earlier|here|we|our|us|i|my|me|let's|figure|fig|table|"
     r"listing|exercises?|episodes?|lessons?|chapters?|sections?|course|tutorial|slides?|see|former|latter|respectively|"
-    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|(?<!for )example|suppose|assume|"
+    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|(?<!for )example|that's|the one|overall|"
+    r"your change|suppose|assume|"
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
     r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
@@ -80,6 +81,10 @@ _NOUN_PHRASE = re.compile(
     r"(?=[,.;:)]|\s(?:is|are|was|were|of|in|on|to|and|or|that|which|can|cannot|may|must|will|should|for|by|with|from|has|have)\b)"
 )
 _PROPER = re.compile(r"(?<=[a-z,] )(?:[A-Z][\w\-+]{2,}|[A-Z]{3,})(?: [A-Z][\w\-+]*){0,2}(?![\w`.(])")
+_ADJECTIVE = re.compile(
+    r"\w+(?:ing|ly|ed|ical|tial|cial|ous|ful|less|ible|ary)|(?!directive|primitive|archive|drive)\w+ive"
+    r"|(?!executable|variable|table)\w+able|(?!intrinsic|arithmetic|logic|topic|metric|fabric|traffic|atomic)\w+ic"
+)
 _NOUN_ENDS = re.compile(
     r"(?:\s?[,.;:)”\"]|$|\s(?:is|are|was|were|has|have|had|can|cannot|could|may|might|must|will|would|should|does|do|of|in|on|"
     r"to|and|or|that|which|who|for|by|with|from|at|into|onto|as|per|when|if|while|where|because|before|after|between|during|"
@@ -409,12 +414,16 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
         opener, comma, main = text.partition(", ")
         if not comma or _BEGINS_BADLY.match(main) or _BEGINS_DANGLING.match(main) or "(" in opener:
             return False
-    if not _FINITE.search(re.split(r", (?:and|which|where|who|that|so|but|because|while)\b|;", main)[0]):
+    if not _FINITE.search(_main_clause(main)):
         return False
     if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)):
         return False
     pronoun = _PRONOUN.search(text)
     return pronoun is None or count_words(text[: pronoun.start()]) > _FIRST_CLAUSE_WORDS
+
+
+def _main_clause(text: str) -> str:
+    return re.split(r", (?:and|which|where|who|that|so|but|because|while)\b|;", re.sub(r"\([^)]*\)", "", text))[0]
 
 
 # --- terms and names of a book
@@ -512,7 +521,9 @@ def _is_term(term: str) -> bool:
     plain = [word.lower() for word in words]
     if any(word in STOP_WORDS or word in _VAGUE for word in plain) or (len(words) == 1 and plain[0] in _GENERIC):
         return False
-    return not _TITLE_IDLE.search(term) and not (len(words) == 1 and plain[0].endswith(("ing", "ly", "ed")))
+    if re.match(r"\w+(?:most|est)$", plain[0]) or (len(words) == 1 and _ADJECTIVE.fullmatch(plain[0])):
+        return False
+    return not _TITLE_IDLE.search(term)
 
 
 def _singular(term: str) -> str:
@@ -620,7 +631,7 @@ def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Dra
     defined = _DEFINED.match(text) if _reads_alone(text, statement.kind) else None
     if defined is not None and _is_term(defined["term"]) and _fits(defined["what"], defined["term"], part=True):
         term, article = defined["term"], defined["article"]
-        if article == "The" and len(term.split()) == 1:
+        if article == "The" and term.lower() not in terms and term == term.lower():
             return
         answer = term if article else _as_used(term, terms)
         accepted = (defined["short"],) if defined["short"] else ()
@@ -695,6 +706,8 @@ def _numbers(statement: Statement) -> Iterator[Draft]:
     left = f"{text[: match.start('number')]}{BLANK}{text[match.end('number') :]}"
     answer = _number_text(match)
     if text.count(match["number"]) == 1:
+        if _FINITE.fullmatch(match["unit"]) or re.search(r"[A-Z]\w*\s$", text[: match.start()]):
+            return
         question = _with_topic("Fill in the number", statement, left, answer)
         yield Draft("number", question, answer, statement, f"number {_unit(match)}", (match["number"],))
 

@@ -7,6 +7,7 @@ A question file is JSON Lines. `evals/question_bank/` holds the bank over the sa
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -167,6 +168,24 @@ def _fault(error: ValidationError) -> str:
     name = ".".join(map(str, fault["loc"]))
     found = "" if fault["type"] == "missing" else f", found {fault['input']!r:.60}"
     return f"{name} {_REASONS.get(fault['type'], reason)}{found}"
+
+
+def own_question(
+    question: str, answer: str, quote: str = "", *, title: str = "", document_id: str = "", section: str = ""
+) -> BankQuestion:
+    """An open question of a learner's own, such as one that was asked; the same text has the same id.
+
+    Raises:
+        InvalidInput: a text is blank or holds control characters.
+    """
+    record: dict[str, Any] = {"question": question, "answer": answer, "book": document_id, "section": section or None}
+    if quote.strip():
+        record |= {"gold": [{"file": title or "Own card", "heading": section, "evidence": quote}]}
+    digest = hashlib.sha256(f"{document_id}\n{question}".encode()).hexdigest()[:16]
+    try:
+        return parse_question(record | {"id": f"own-{digest}"}, where="card")
+    except MalformedQuestions as error:
+        raise InvalidInput(error.message, hint="give a question and an answer") from None
 
 
 def load_questions(path: Path, *, book: str = "") -> tuple[BankQuestion, ...]:

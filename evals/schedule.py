@@ -15,6 +15,8 @@ from indexes.errors import Conflict, InvalidInput
 if TYPE_CHECKING:
     from fsrs import Card
 
+SUSPENDED = "suspended"
+"""The state of a card that does not come due."""
 RATINGS = {1: "again", 2: "hard", 3: "good", 4: "easy"}
 HARD, GOOD = 2, 3
 
@@ -39,6 +41,13 @@ def new_card(card_number: int, now: datetime) -> Scheduled:
     from fsrs import Card
 
     return _scheduled(Card(card_id=card_number, due=now.astimezone(UTC)))
+
+
+def stored_schedule(fsrs_json: str) -> Scheduled:
+    """The schedule in the library's JSON."""
+    from fsrs import Card
+
+    return _scheduled(Card.from_json(fsrs_json))
 
 
 def make_due(fsrs_json: str, now: datetime) -> Scheduled:

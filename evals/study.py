@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals.errors import ExamClosed
-from evals.exam import PASSED, ExamPlan, Given, Mark, Result, draw_exam, mark_answers, readable_answer
+from evals.exam import (
+    MAX_ANSWER_CHARACTERS,
+    PASSED,
+    ExamPlan,
+    Given,
+    Mark,
+    Result,
+    draw_exam,
+    mark_answers,
+    readable_answer,
+)
 from evals.learners import DEFAULT_LEARNER, checked_learner
 from evals.marking import AskJudge
 from evals.questions import BankQuestion, load_bank, sections_of
@@ -28,6 +38,7 @@ from evals.text_match import Embed, normalize
 from indexes.errors import Conflict, InvalidInput
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Hit
+from rag.question import reject_control_characters
 from rag.retrieval import PassageBudget, select_passages
 from rag.types import Passage, SearchableLibrary
 
@@ -269,13 +280,59 @@ class Study:
         attempt = Attempt(question.id, question.chapter, question.section, float(rating > 1), when)
         return self._store.keep_review(card, schedule, rating, attempt)
 
-    def progress(self, learner: str = DEFAULT_LEARNER) -> Progress:
-        """What was seen, what was right, what is due and what is coming, by chapter."""
+    def undo_review(self, card_id: str, learner: str | None = None) -> StoredCard:
+        """The card as it was before its newest review. Raises NotFound, and Conflict where there is none."""
+        return self._store.undo_review(
+            self._store.card(card_id, learner if learner is None else checked_learner(learner))
+        )
+
+    def change_card(
+        self,
+        card_id: str,
+        learner: str | None = None,
+        *,
+        question: str | None = None,
+        answer: str | None = None,
+        suspended: bool | None = None,
+    ) -> StoredCard:
+        """Rewords a card, or keeps it from coming due; None leaves a part as it is. Raises NotFound, InvalidInput."""
+        card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
+        changed = card.question
+        if question is not None:
+            changed = replace(changed, question=_card_text(question, "question"), question_zh="")
+        if answer is not None:
+            changed = replace(changed, answer=_card_text(answer, "answer"), key_facts=())
+        if changed != card.question:
+            card = self._store.change_card(card, changed)
+        return card if suspended is None else self._store.suspend(card, on=suspended)
+
+    def delete_card(self, card_id: str, learner: str | None = None) -> None:
+        """Removes a card. Raises NotFound."""
+        self._store.delete_card(self._store.card(card_id, learner if learner is None else checked_learner(learner)))
+
+    def save_card(self, question: BankQuestion, learner: str = DEFAULT_LEARNER) -> StoredCard:
+        """A card for a question of the learner's own, due now; the same question again makes no second card."""
+        question = replace(
+            question, question=_card_text(question.question, "question"), answer=_card_text(question.answer, "answer")
+        )
+        return self._store.add_card(self._up_to_date(learner), question, self._clock())
+
+    def progress(self, learner: str = DEFAULT_LEARNER, about: Sequence[BankQuestion] | None = None) -> Progress:
+        """What was seen, what was right, what is due and what is coming, by chapter.
+
+        Args:
+            about: the questions of one book, to count nothing else; None counts all that was ever asked.
+        """
         learner = self._up_to_date(learner)
         now = self._clock()
-        questions = {question.id: question for question in self._questions() if question.answerable}
+        asked = self._questions() if about is None else about
+        questions = {question.id: question for question in asked if question.answerable}
         totals = Counter(question.chapter for question in questions.values())
-        attempts = self._store.latest_attempts(learner)
+        attempts = [
+            attempt
+            for attempt in self._store.latest_attempts(learner)
+            if about is None or attempt.question_id in questions
+        ]
         seen, right = Counter[int](), Counter[int]()
         missed_in: dict[str, list[bool]] = defaultdict(list)
         for attempt in attempts:
@@ -289,6 +346,8 @@ class Study:
         forecast: dict[int, list[int]] = defaultdict(lambda: [0] * FORECAST_DAYS)
         for question_id, when in self._store.due_times(learner):
             known = questions.get(question_id)
+            if about is not None and known is None:
+                continue
             chapter = known.chapter if known is not None else chapter_of.get(question_id, 0)
             day = int((when - now).total_seconds() // 86_400)
             if when <= now:
@@ -314,6 +373,15 @@ def _load_encoder() -> Embed:
 
 def _embed(texts: Sequence[str]) -> NDArray[np.float32]:
     return _load_encoder()(texts)
+
+
+def _card_text(text: str, name: str) -> str:
+    reject_control_characters(text, name)
+    if not text.strip() or len(text) > MAX_ANSWER_CHARACTERS:
+        raise InvalidInput(
+            f"the card's {name} has {len(text.strip())} characters", hint=f"write 1 to {MAX_ANSWER_CHARACTERS:,}"
+        )
+    return text.strip()
 
 
 def _readable_answers(exam: StoredExam, answers: Mapping[str, Given]) -> dict[str, Given]:

@@ -35,9 +35,9 @@ from sqlalchemy import (
 from evals.errors import ExamClosed
 from evals.exam import Given, Mark, Result
 from evals.questions import BankQuestion, parse_question
-from evals.schedule import GOOD, HARD, Scheduled, make_due, new_card, review
+from evals.schedule import GOOD, HARD, SUSPENDED, Scheduled, make_due, new_card, review, stored_schedule
 from indexes.database import Database, IsoTime, JsonText, Schema
-from indexes.errors import NotFound
+from indexes.errors import Conflict, NotFound
 from rag.types import Passage
 
 _TABLES = MetaData()
@@ -281,7 +281,9 @@ class StudyStore:
 
     def due_times(self, learner: str) -> tuple[tuple[str, datetime], ...]:
         """`(question_id, due)` of every card, without reading the questions."""
-        wanted = select(_cards.c.question_id, _cards.c.due).where(_cards.c.learner == learner)
+        wanted = select(_cards.c.question_id, _cards.c.due).where(
+            _cards.c.learner == learner, _cards.c.state != SUSPENDED
+        )
         with self._database.reading() as connection:
             return tuple((question_id, due) for question_id, due in connection.execute(wanted))
 
@@ -303,6 +305,54 @@ class StudyStore:
             _keep_attempts(connection, card.learner, [attempt])
         return self.card(card.id, card.learner)
 
+    def undo_review(self, card: StoredCard) -> StoredCard:
+        """Take the newest review of a card back: it is due again, as it was before, and the attempt is gone.
+
+        Raises:
+            Conflict: the card was not reviewed yet.
+        """
+        of_card = select(_reviews).where(_reviews.c.card_id == card.id).order_by(_reviews.c.number.desc()).limit(2)
+        with self._database.writing() as connection:
+            reviews = connection.execute(of_card).all()
+            if not reviews:
+                raise Conflict(f"card {card.id!r} was not reviewed yet", hint="undo a card that was just rated")
+            number = int(card.id.rpartition("-")[2])
+            at = reviews[0].at
+            before = make_due(reviews[1].fsrs, at) if len(reviews) > 1 else new_card(number, at)
+            connection.execute(delete(_reviews).where(_reviews.c.number == reviews[0].number))
+            attempt = (_attempts.c.learner == card.learner, _attempts.c.question_id == card.question_id)
+            connection.execute(delete(_attempts).where(*attempt, _attempts.c.at == at))
+            new = {"fsrs": before.fsrs_json, "due": before.due, "state": before.state}
+            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
+        return self.card(card.id, card.learner)
+
+    def suspend(self, card: StoredCard, *, on: bool) -> StoredCard:
+        """Keep a card from coming due, or let it come due again as scheduled."""
+        schedule = stored_schedule(card.fsrs_json)
+        new = {"state": SUSPENDED if on else schedule.state}
+        with self._database.writing() as connection:
+            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
+        return self.card(card.id, card.learner)
+
+    def change_card(self, card: StoredCard, question: BankQuestion) -> StoredCard:
+        """Keep another wording of a card's question; its schedule stays."""
+        with self._database.writing() as connection:
+            connection.execute(update(_cards).where(_cards.c.id == card.id).values({"question": asdict(question)}))
+        return self.card(card.id, card.learner)
+
+    def add_card(self, learner: str, question: BankQuestion, now: datetime) -> StoredCard:
+        """A card for a question, due at `now`; one that is there becomes due."""
+        own = (_cards.c.learner == learner, _cards.c.question_id == question.id)
+        with self._database.writing() as connection:
+            _make_card(connection, learner, question, now)
+            return _card(connection.execute(select(_cards).where(*own)).one())
+
+    def delete_card(self, card: StoredCard) -> None:
+        """Remove a card and its reviews."""
+        with self._database.writing() as connection:
+            connection.execute(delete(_reviews).where(_reviews.c.card_id == card.id))
+            connection.execute(delete(_cards).where(_cards.c.id == card.id))
+
     # --- progress
 
     def latest_attempts(self, learner: str) -> tuple[Attempt, ...]:
@@ -314,8 +364,8 @@ class StudyStore:
             return tuple(Attempt(*row) for row in connection.execute(wanted.order_by(_attempts.c.number)))
 
 
-def _due(learner: str, now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return _cards.c.learner == learner, _cards.c.due <= now
+def _due(learner: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return _cards.c.learner == learner, _cards.c.due <= now, _cards.c.state != SUSPENDED
 
 
 def _check_open(connection: Connection, exam_id: str) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import quote as url_quote
 
 from fastapi import Request
 from nicegui import ui
 
-from api.pages.controls import button, link, set_attributes, tag, toast
-from api.pages.frame import Visit, empty_state, open_view
+from api.pages.controls import button, confirm, field, link, set_attributes, tag, text_area, toast
+from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.markup import plain_html
 from api.pages.study_page import question_text, study_head
 from api.pages.texts import Texts
-from evals.questions import chapter_titles
-from evals.schedule import RATINGS, review
+from evals.anki import source_of
+from evals.questions import BankQuestion
+from evals.schedule import RATINGS, SUSPENDED, review
+from evals.study import Study, justify
 from evals.study_store import StoredCard
 from indexes.errors import CoalesceError
+from rag.generators.prompts import CHOICE_LETTERS
 
 
 @ui.page("/study/cards")
@@ -37,6 +42,7 @@ class _Review:
         self._t = visit.t
         self._done = 0
         self._card: StoredCard | None = None
+        self._rated: str | None = None
 
     def build(self) -> None:
         """Draws the first card."""
@@ -53,6 +59,9 @@ class _Review:
         due = study.due_cards(self._visit.learner, 1)
         self._desk.clear()
         with self._desk:
+            if self._rated is not None:
+                undo = button(self._t("cards.undo"), self._undo, kind="quiet")
+                set_attributes(undo, data_key="u")
             if due:
                 self._card = due[0]
                 self._front(due[0], study.count_due(self._visit.learner))
@@ -79,11 +88,29 @@ class _Review:
 
     def _turn(self, card: StoredCard) -> None:
         now = datetime.now(UTC)
+        question = card.question
         with self._back:
             tag("h3", self._t("mark.reference"), "small-heading")
-            ui.html(plain_html(card.question.answer), sanitize=False).classes("rich")
-            if place := _place(card):
-                tag("p", place, "soft")
+            letter = ""
+            if question.type == "choice" and question.answer_index is not None:
+                letter = f"**{CHOICE_LETTERS[question.answer_index]}.** "
+                if question.answer != question.choices[question.answer_index]:
+                    letter += f"{question.choices[question.answer_index]}\n\n"
+            ui.html(plain_html(f"{letter}{question.answer}"), sanitize=False).classes("rich")
+            for gold in question.gold:
+                if gold.evidence:
+                    with tag("blockquote", "", "card-quote"):
+                        ui.html(plain_html(gold.evidence), sanitize=False).classes("rich")
+            if place := source_of(question):
+                with tag("p", "", "soft"):
+                    tag("span", place)
+                    if path := self._place_in_book(question):
+                        tag("span", " · ")
+                        link(self._t("cards.read"), path)
+            with tag("div", "", "row card-care"):
+                button(self._t("cards.edit"), lambda: self._edit(card), kind="quiet")
+                button(self._t("cards.suspend"), lambda: self._suspend(card), kind="quiet")
+                button(self._t("cards.delete"), lambda: self._ask_delete(card), kind="quiet")
         self._buttons.clear()
         with self._buttons:
             for rating, name in RATINGS.items():
@@ -96,6 +123,59 @@ class _Review:
         with self._visit.client:  # the button that was pressed is gone
             ui.run_javascript("coalesce.focusOn('#card-back')")
 
+    def _place_in_book(self, question: BankQuestion) -> str:
+        """The address of a card's quote in its book; "" where the library does not have it."""
+        passage = justify(question, self._visit.services.library) if question.gold else None
+        if passage is None or not passage.document_id:
+            return ""
+        return book_path(passage.document_id, node=passage.node_id, quote=question.gold[0].evidence)
+
+    def _edit(self, card: StoredCard) -> None:
+        texts = {"question": card.question.question, "answer": card.question.answer}
+
+        async def keep() -> None:
+            await self._do(
+                lambda study, learner: study.change_card(
+                    card.id, learner, question=texts["question"], answer=texts["answer"]
+                )
+            )
+
+        self._back.clear()
+        self._buttons.clear()
+        with self._back:
+            with field(self._t("cards.question")):
+                text_area(partial(texts.__setitem__, "question"), value=texts["question"], event="input", rows="3")
+            with field(self._t("mark.reference")):
+                text_area(partial(texts.__setitem__, "answer"), value=texts["answer"], event="input", rows="2")
+            with tag("div", "", "row"):
+                button(self._t("cards.keep"), keep, kind="primary")
+                button(self._t("cancel"), self._next, kind="quiet")
+
+    def _ask_delete(self, card: StoredCard) -> None:
+        confirm(
+            self._t("cards.delete_question"),
+            self._t("cards.delete"),
+            self._t("keep"),
+            lambda: self._do(lambda study, learner: study.delete_card(card.id, learner)),
+        )
+
+    async def _suspend(self, card: StoredCard) -> None:
+        await self._do(lambda study, learner: study.change_card(card.id, learner, suspended=True))
+
+    async def _undo(self) -> None:
+        rated, self._rated = self._rated, None
+        if rated is not None:
+            await self._do(lambda study, learner: study.undo_review(rated, learner))
+            self._done -= 1
+
+    async def _do(self, change: Callable[[Study, str], object]) -> None:
+        """Changes a card and shows the one that is due now."""
+        try:
+            await asyncio.to_thread(change, self._visit.services.study, self._visit.learner)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+        self._next()
+
     async def _rate(self, card: StoredCard, rating: int) -> None:
         if self._card is not card:
             return
@@ -104,12 +184,13 @@ class _Review:
         try:
             await asyncio.to_thread(study.review_card, card.id, rating, self._visit.learner)
             self._done += 1
+            self._rated = card.id
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
         self._next()
 
     def _nothing_due(self) -> None:
-        cards = self._visit.services.study.cards(self._visit.learner)
+        cards = [card for card in self._visit.services.study.cards(self._visit.learner) if card.state != SUSPENDED]
         if not cards:
             with empty_state(self._t("cards.none"), self._t("cards.none_text")):
                 link(self._t("exam.new"), "/study", "button primary")
@@ -118,13 +199,6 @@ class _Review:
         title = self._t.count("cards.done", self._done) if self._done else self._t("cards.nothing_due")
         with empty_state(title, self._t("cards.next_due", time=wait)):
             link(self._t("study.progress"), "/study/progress", "button")
-
-
-def _place(card: StoredCard) -> str:
-    """Chapter and section that the question is about."""
-    chapter = chapter_titles().get(card.question.chapter, "")
-    section = (card.question.section or "").rpartition("#")[2]
-    return " › ".join(part for part in (chapter, section) if part)
 
 
 def _span(t: Texts, span: timedelta) -> str:

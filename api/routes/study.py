@@ -13,6 +13,7 @@ from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep
 from api.schemas.base import Id, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
+    CardChangeIn,
     CardOut,
     CardsOut,
     ExamIn,
@@ -21,6 +22,7 @@ from api.schemas.study import (
     MakeIn,
     MakingOut,
     MarkOut,
+    NewCardIn,
     ProgressOut,
     QuestionFileOut,
     QuestionFilesOut,
@@ -162,10 +164,48 @@ def review_card(card_id: str, body: ReviewIn, services: ServicesDep, caller: Cal
     return card_out(services.study.review_card(card_id, body.rating, caller.owner_for(body.learner), at))
 
 
-@router.get("/progress", responses=error_responses(400, 403, 422, 503))
-def progress(services: ServicesDep, learner: LearnerDep) -> ProgressOut:
-    """What was seen, what was right, what is due and what is coming, by chapter."""
-    return ProgressOut.of(services.study.progress(learner), chapter_titles())
+@router.post("/cards/{card_id}/undo", responses=error_responses(400, 403, 404, 409, 422, 503))
+def undo_review(card_id: str, services: ServicesDep, owner: OwnerDep) -> CardOut:
+    """Takes the newest review of a card back; a card that was not reviewed is a 409."""
+    return card_out(services.study.undo_review(card_id, owner))
+
+
+@router.post("/cards", status_code=201, responses=error_responses(400, 403, 422, 503))
+def save_card(body: NewCardIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+    """Makes a card of one's own, due now; the same question again makes no second one."""
+    return card_out(services.study.save_card(body.bank_question(), caller.learner_for(body.learner)))
+
+
+@router.patch("/cards/{card_id}", responses=error_responses(400, 403, 404, 422, 503))
+def change_card(card_id: str, body: CardChangeIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+    """Rewords a card, or keeps it from coming due (`suspended`)."""
+    return card_out(
+        services.study.change_card(
+            card_id,
+            caller.owner_for(body.learner),
+            question=body.question,
+            answer=body.answer,
+            suspended=body.suspended,
+        )
+    )
+
+
+@router.delete("/cards/{card_id}", status_code=204, responses=error_responses(400, 403, 404, 422, 503))
+def delete_card(card_id: str, services: ServicesDep, owner: OwnerDep) -> None:
+    """Removes a card with its reviews."""
+    services.study.delete_card(card_id, owner)
+
+
+@router.get("/progress", responses=error_responses(400, 403, 404, 409, 422, 503))
+def progress(
+    services: ServicesDep, learner: LearnerDep, document_id: Annotated[Id | None, Query()] = None
+) -> ProgressOut:
+    """What was seen, what was right, what is due and what is coming, by chapter; of one book where it is named."""
+    if document_id is None:
+        return ProgressOut.of(services.study.progress(learner), chapter_titles())
+    questions = services.questions_on([document_id])
+    titles = {chapter.ordinal: chapter.title for chapter in services.library.chapters(document_id)}
+    return ProgressOut.of(services.study.progress(learner, questions), titles)
 
 
 @router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))

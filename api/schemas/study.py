@@ -11,14 +11,15 @@ from pydantic import Field, model_validator
 
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
-from evals.exam import MAX_QUESTIONS, USUAL_COUNT, ExamPlan
+from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
-from evals.questions import MOST_BY_DEFAULT, BankQuestion
+from evals.questions import MOST_BY_DEFAULT, BankQuestion, own_question
 from evals.study import ChapterProgress, Progress
 from evals.study_store import StoredCard
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
 QuestionKind = Literal["choice", "short", "why", "code"]
+CardText = Annotated[str, Field(min_length=1, max_length=MAX_ANSWER_CHARACTERS)]
 MadeType = Literal["choice", "short"]
 ChapterNumber = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -228,6 +229,11 @@ class CardOut(WireOut):
     type: str
     choices: list[str] | None
     answer: str
+    answer_index: int | None = None
+    quotes: list[str] = Field(default_factory=list)
+    document_id: str = Field("", description="the book, where questions were made from it")
+    section: str = ""
+    chapter: int = 0
     due: datetime
     state: str
 
@@ -243,6 +249,11 @@ def card_out(card: StoredCard) -> CardOut:
         type=question.type,
         choices=list(question.choices) if question.type == "choice" else None,
         answer=question.answer,
+        answer_index=question.answer_index if question.type == "choice" else None,
+        quotes=[gold.evidence for gold in question.gold if gold.evidence],
+        document_id=question.book,
+        section=(question.section or "").rpartition("#")[2],
+        chapter=question.chapter,
         due=card.due,
         state=card.state,
     )
@@ -252,6 +263,33 @@ class CardsOut(WireOut):
     """Cards that are due."""
 
     cards: list[CardOut]
+
+
+class NewCardIn(WireIn):
+    """Body of `POST /v1/cards`: a question and answer, and where a book says so."""
+
+    question: CardText
+    answer: CardText
+    quote: Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)] = ""
+    title: Annotated[str, Field(max_length=500)] = Field("", description="of the book")
+    document_id: Annotated[str, Field(max_length=200)] = ""
+    section: Annotated[str, Field(max_length=500)] = ""
+    learner: Learner | None = None
+
+    def bank_question(self) -> BankQuestion:
+        """The card's question; the same text has the same id."""
+        return own_question(
+            self.question, self.answer, self.quote, title=self.title, document_id=self.document_id, section=self.section
+        )
+
+
+class CardChangeIn(WireIn):
+    """Body of `PATCH /v1/cards/{id}`; what is left out stays."""
+
+    question: CardText | None = None
+    answer: CardText | None = None
+    suspended: bool | None = None
+    learner: Learner | None = None
 
 
 class ReviewIn(WireIn):

@@ -376,3 +376,21 @@ def test_an_exam_names_a_book_or_a_file_not_both(shared: Live) -> None:
     assert reply.status_code == 400
     assert shared.client.post("/v1/exams", json={"document_ids": ["none"]}).status_code == 404
     assert shared.client.post("/v1/exams", json={"document_ids": [SAMPLE_ID]}).status_code == 201
+
+
+def test_a_card_is_saved_reworded_undone_suspended_and_deleted(live: Live) -> None:
+    body = {"question": "What is a warp?", "answer": "32 threads.", "quote": "A warp is …", "title": "My Book"}
+    card = live.client.post("/v1/cards", json=body).json()
+    assert (card["quotes"], card["answer"]) == (["A warp is …"], "32 threads.")
+    path = f"/v1/cards/{card['id']}"
+    assert live.client.post(f"{path}/undo").status_code == 409
+    live.client.post(f"{path}/review", json={"rating": 4})
+    assert live.client.get("/v1/cards/due").json()["cards"] == []
+    assert live.client.post(f"{path}/undo").status_code == 200
+    assert live.client.patch(path, json={"answer": "Thirty-two."}).json()["answer"] == "Thirty-two."
+    assert [due["id"] for due in live.client.get("/v1/cards/due").json()["cards"]] == [card["id"]]
+    assert live.client.patch(path, json={"suspended": True}).json()["state"] == "suspended"
+    assert live.client.get("/v1/cards/due").json()["cards"] == []
+    assert live.client.delete(path).status_code == 204
+    assert live.client.delete(path).status_code == 404
+    assert live.client.post("/v1/cards", json={"question": " ", "answer": "x"}).status_code == 400

@@ -212,3 +212,24 @@ def test_the_form_of_a_question_file_fits_a_phone(open_page: Open) -> None:
     page.get_by_text("What a question file holds").click()
     expect(page.locator(".file-form pre")).to_be_visible()
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_card_is_undone_edited_and_deleted(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site)
+    learner = next(c["value"] for c in page.context.cookies() if c["name"] == "coalesce_learner")
+    body = {"question": "What is a warp?", "answer": "32 threads", "quote": "A warp is a group", "learner": learner}
+    assert site.client.post("/v1/cards", json=body).status_code == 201
+    page.goto(site.address + "/study/cards")
+    page.locator("[data-key=' ']").click()
+    expect(page.locator(".card-quote")).to_contain_text("A warp is a group")
+    page.locator("[data-key='3']").click()
+    page.get_by_role("button", name=re.compile("Undo")).click()
+    page.locator("[data-key=' ']").click()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Question").fill("Which group is a warp?")
+    page.get_by_role("button", name="Keep the change").click()
+    expect(page.locator(".card-question")).to_contain_text("Which group is a warp?")
+    page.locator("[data-key=' ']").click()
+    page.get_by_role("button", name="Delete").click()
+    page.locator("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator(".empty")).to_be_visible()

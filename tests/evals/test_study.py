@@ -20,7 +20,7 @@ from fakes import FakeLibrary, hash_embed, make_node
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
-from evals.questions import BankQuestion, Gold, parse_question
+from evals.questions import BankQuestion, Gold, own_question, parse_question
 from evals.study import Study, justify
 from evals.study_store import StoredExam, StudyStore
 from indexes.errors import Conflict, InvalidInput, NotFound
@@ -381,3 +381,47 @@ def test_the_learners_own_verdict_is_kept_counts_and_moves_the_card(study: Study
     for share, question_id in ((1.5, first.id), (1.0, "99-999")):
         with pytest.raises(InvalidInput):
             study.decide(exam.id, question_id, share)
+
+
+def test_a_review_is_undone_with_its_attempt(study: Study, clock: Clock) -> None:
+    card = study.save_card(BANK[0])
+    with pytest.raises(Conflict, match="not reviewed yet"):
+        study.undo_review(card.id)
+    study.review_card(card.id, 3)
+    clock.now += timedelta(days=5)
+    before = study.cards()
+    study.review_card(card.id, 1)
+    assert (study.undo_review(card.id).fsrs_json != before[0].fsrs_json) is (before[0].due > clock.now)
+    assert study.count_due() == 1
+    study.undo_review(card.id)
+    assert study.progress().chapters[0].seen == 0
+    assert study.due_cards()[0].state == "learning"
+
+
+def test_a_suspended_card_is_not_due_anywhere(study: Study) -> None:
+    card = study.save_card(BANK[0])
+    assert study.change_card(card.id, suspended=True).state == "suspended"
+    assert (study.count_due(), study.due_cards(), sum(c.due for c in study.progress().chapters)) == (0, (), 0)
+    assert study.change_card(card.id, suspended=False).state == "learning"
+    assert study.count_due() == 1
+
+
+def test_an_edited_card_keeps_its_schedule_and_a_deleted_one_is_gone(study: Study) -> None:
+    card = study.save_card(own_question("What waits?", "A barrier.", "A barrier waits.", title="My Book"))
+    assert study.save_card(own_question("What waits?", "Another.")).id == card.id
+    edited = study.change_card(card.id, question="Who waits?")
+    assert (edited.question.question, edited.due) == ("Who waits?", card.due)
+    with pytest.raises(InvalidInput):
+        study.change_card(card.id, answer=" ")
+    study.delete_card(card.id)
+    with pytest.raises(NotFound):
+        study.change_card(card.id, suspended=True)
+
+
+def test_progress_of_a_book_counts_its_own_questions_alone(study: Study) -> None:
+    exam = study.start_exam(ExamPlan(count=1, chapters=(2,)))
+    study.hand_in(exam.id, {})
+    other = [question for question in BANK if question.chapter == 1]
+    assert {c.chapter for c in study.progress(about=other).chapters} == {1}
+    assert sum(c.seen for c in study.progress(about=other).chapters) == 0
+    assert sum(c.seen for c in study.progress().chapters) == 1
