@@ -185,7 +185,8 @@ def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
     if index.vector_store == "faiss":  # an outside engine may be in use by the server
         try:
             library = open_library(index, create=False)
-            if [document.sample for document in library.documents()] == [True]:
+            # A copy that another installation added has another id: this one's would be added beside it.
+            if [(one.sample, one.source) for one in library.documents()] == [(True, str(SAMPLE_PATH))]:
                 return library
             library.close()
         except IndexMissing:

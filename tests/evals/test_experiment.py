@@ -99,16 +99,17 @@ def test_a_home_that_holds_just_the_bundled_book_is_not_embedded_again(
     assert len(hashed.encoded) < 1000, "only questions and options were embedded"
 
 
-def test_a_home_with_other_books_is_left_alone(tmp_path: Path, hashed: HashEncoder) -> None:
+@pytest.mark.parametrize("sample", [False, True], ids=["another book", "the bundled book of another installation"])
+def test_a_home_with_other_books_is_left_alone(tmp_path: Path, hashed: HashEncoder, sample: bool) -> None:
     index = IndexSettings(tmp_path / "home")
     book = tmp_path / "mine.md"
     book.write_text("# Mine\n\nA warp has 32 threads.\n", encoding="utf-8")
     library = open_library(index, embedder=hashed)
-    library.add(book)
+    library.add(book, sample=sample)
     library.close()
     run_experiment(spec_of("base"), index, rag_settings(index.home), tmp_path / "one")
     library = open_library(index, create=False)
-    assert [document.sample for document in library.documents()] == [False]
+    assert [document.sample for document in library.documents()] == [sample]
     library.close()
     assert (index.home / "cache" / "sample-library").is_dir()
 
