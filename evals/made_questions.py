@@ -3,7 +3,7 @@
 A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
 sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
 stands beside it. Wrong options are other terms, names or numbers of the same class from other sections of the book;
-how many of them are longer or shorter than the right one is drawn by lot, and so is its place.
+how many of them are longer or shorter than the right one is levelled over the questions, and its place is drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import hashlib
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from evals.question_drafts import Draft, Drafts, Option, draft_questions
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
@@ -31,6 +32,8 @@ MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
 MOST_ALIKE = 0.72
 """A wrong option nearer to the right one than this (cosine) may mean the same."""
 MOST_PER_ANSWER = 2
+MOST_AHEAD = 2
+"""Questions by which one rank of the right option, by length, may be ahead of another."""
 CHOICE_SHARE = 0.6
 """Share of the questions that could be open and are asked as a choice."""
 BESIDE_SHARE = 0.5
@@ -124,6 +127,7 @@ class _Maker:
         self._pool: dict[str, list[Option]] = defaultdict(list)
         for option in drafts.pool:
             self._pool[option.options].append(option)
+        self._places: Counter[int] = Counter()
         self._seen = QuestionsSeen()
         self._quotes: set[str] = set()
         self._answers: Counter[str] = Counter()
@@ -136,7 +140,7 @@ class _Maker:
         lots = random.Random(f"{self._document_id}:{draft.question}")
         open_too = not draft.only_choice and "short" in self._types
         chosen = "choice" in self._types and (not open_too or lots.random() < CHOICE_SHARE)
-        choices = draw_options(draft.answer, self._wrong(draft), lots) if chosen else ()
+        choices = draw_options(draft.answer, self._wrong(draft), lots, self._places) if chosen else ()
         if not choices and not open_too:
             return None
         passages = self._passages(draft)
@@ -146,6 +150,8 @@ class _Maker:
             return None
         if not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
+        if choices:
+            self._places[sum(_size(choice) < _size(draft.answer) for choice in choices)] += 1
         self._quotes.add(draft.statement.quote)
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id)
@@ -196,17 +202,26 @@ class _Maker:
         return [text for text, cosine in zip(found, near.tolist(), strict=True) if cosine < MOST_ALIKE]
 
 
-def draw_options(answer: str, wrong: Sequence[str], lots: random.Random) -> tuple[str, ...]:
+def draw_options(
+    answer: str, wrong: Sequence[str], lots: random.Random, places: Mapping[int, int] = MappingProxyType({})
+) -> tuple[str, ...]:
     """The answer among three wrong ones, in a drawn order; empty where they are too few.
 
-    How many are shorter (numbers: smaller) than the answer is drawn too, so that its size says nothing.
+    How many are shorter (numbers: smaller) than the answer is levelled, so that its size says nothing.
+
+    Args:
+        places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
     """
     shuffled = list(dict.fromkeys(wrong))
     lots.shuffle(shuffled)
     size = _size(answer)
     fewer = sorted((text for text in shuffled if _size(text) < size), key=lambda text: size - _size(text))
     more = sorted((text for text in shuffled if _size(text) > size), key=lambda text: _size(text) - size)
-    for place in lots.sample(range(NUM_CHOICES), NUM_CHOICES):
+    drawn = lots.sample(range(NUM_CHOICES), NUM_CHOICES)
+    least = min(places.get(place, 0) for place in drawn)
+    for place in sorted(drawn, key=lambda place: places.get(place, 0)):
+        if places.get(place, 0) > least + MOST_AHEAD:
+            break
         if len(fewer) >= place and len(more) >= NUM_CHOICES - 1 - place:
             options = [answer, *fewer[:place], *more[: NUM_CHOICES - 1 - place]]
             lots.shuffle(options)

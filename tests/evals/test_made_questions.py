@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -110,19 +111,23 @@ def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
 
 def test_neither_place_nor_length_tells_the_right_option() -> None:
     names = [f"cuda{'x' * (number % 9)}{number:03}" for number in range(600)]
-    drawn = [
-        draw_options(name, names[:number] + names[number + 1 :], Random(name)) for number, name in enumerate(names)
-    ]
-    assert all(len(set(options)) == 4 and name in options for name, options in zip(names, drawn, strict=True))
-    inner = [(name, options) for name, options in zip(names, drawn, strict=True) if 4 < len(name) - 7 + 4 < 12]
+    places: Counter[int] = Counter()
+    drawn: list[tuple[str, tuple[str, ...]]] = []
+    for number, name in enumerate(names):
+        options = draw_options(name, names[:number] + names[number + 1 :], Random(name), places)
+        if options:
+            assert len(set(options)) == 4
+            places[sum(len(option) < len(name) for option in options)] += 1
+            drawn.append((name, options))
+    assert len(drawn) > 450
     for rule in (
         lambda options: options[0],
         lambda options: max(options, key=len),
         lambda options: min(options, key=len),
         lambda options: sorted(options, key=len)[1],
     ):
-        share = sum(rule(options) == name for name, options in inner) / len(inner)
-        assert abs(share - 0.25) < 2.6 * (0.25 * 0.75 / len(inner)) ** 0.5
+        share = sum(rule(options) == name for name, options in drawn) / len(drawn)
+        assert abs(share - 0.25) < 1.96 * (0.25 * 0.75 / len(drawn)) ** 0.5
 
 
 def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
