@@ -13,6 +13,7 @@ from api.settings import CoalesceSettings
 from evals.run import RunSpec
 from indexes.errors import Cancelled, Conflict
 from indexes.settings import IndexSettings
+from rag.assemble import resolve_kind
 from rag.settings import RagSettings
 from rag.types import Arm
 
@@ -71,6 +72,7 @@ class Comparisons:
             questions=choose_questions(QUESTIONS, quick=True),
             arms=parse_arms(self._arms() if with_model else DEFAULT_ARMS),
             with_model=with_model,
+            remote=with_model and resolve_kind(rag.generator) != "local",
             quick=True,
             command="coalesce eval --quick",
         )

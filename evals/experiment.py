@@ -76,6 +76,7 @@ def choose_questions(
     *,
     quick: bool = False,
     seed: int = 0,
+    types: Sequence[str] = (),
     of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: (),
 ) -> tuple[BankQuestion, ...]:
     """The questions of `bank:SPLIT`, `book:ID`, `judged` (all sets that only judge) or of a question file, in order.
@@ -83,10 +84,11 @@ def choose_questions(
     Args:
         of_book: the questions on a book, by its id.
         limit: at most this many, spread over books and chapters; None takes all, or `QUICK_QUESTIONS` when `quick`.
+        types: only questions of these types; all where none is named. Without `choice` they lose their options.
 
     Raises:
         MalformedQuestions: the file cannot be read; the message names file and line.
-        InvalidInput: the bank has no such split.
+        InvalidInput: the bank has no such split, or there is no question of these types.
     """
     if source.startswith("bank:"):
         split = source.removeprefix("bank:")
@@ -97,6 +99,14 @@ def choose_questions(
         questions = tuple(of_book(source.removeprefix("book:")))
     else:
         questions = load_judged() if source == JUDGED else load_question_set(Path(source))
+    if types:
+        questions = tuple(question for question in questions if question.type in types)
+        if "choice" not in types:
+            questions = tuple(replace(question, choices=(), answer_index=None) for question in questions)
+        if not questions:
+            raise InvalidInput(
+                f"{source} has no question of type {', '.join(types)}", hint="types are choice, short, why and code"
+            )
     if limit is None and quick:
         limit = QUICK_QUESTIONS
     return questions if limit is None or limit >= len(questions) else _spread(questions, limit, seed)

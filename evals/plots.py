@@ -1,14 +1,19 @@
 """Plots as SVG text without scripts: differences with intervals, accuracy against speed, and a score's calibration.
 
-Colours come from the page's CSS variables, so plots follow light and dark mode.
+Colours come from the page's CSS variables, so plots follow light and dark mode. `python -m evals.plots REPORT OUT`
+draws the arms of a `report.json` as a file of its own.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 _WIDTH = 760
 _LABEL = 230
@@ -173,3 +178,60 @@ def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tup
 
 def _tick_step(reach: float) -> float:
     return next((step for step in (2.0, 5.0, 10.0, 20.0, 25.0) if reach / step <= 4), 50.0)
+
+
+_SHOWN = {
+    "accuracy": "right options, by likelihood",
+    "accuracy_pmi": "right options, by PMI",
+    "key_fact_recall": "key facts in open answers",
+}
+_ALONE = (
+    "<style>text{font:13px system-ui,sans-serif;fill:#57606a}.label{text-anchor:end}.tick{text-anchor:middle}"
+    ".head{font-weight:600;fill:#24292f}.grid{stroke:#8884}.whisker{stroke:#2563eb;stroke-width:2}.dot{fill:#2563eb}"
+    "@media(prefers-color-scheme:dark){text{fill:#9aa4af}.head{fill:#e6edf3}}</style>"
+)
+
+
+def arms_plot(report: Mapping[str, Any], shown: Mapping[str, str] = _SHOWN) -> str:
+    """The arms of a report (`report.json`): a panel for each metric, a share with its 95 % interval for each arm."""
+    left, right = 110, _WIDTH - 100
+    panels = {
+        name: found
+        for name in shown
+        if (found := {arm: row["metrics"][name] for arm, row in report["arms"].items() if name in row["metrics"]})
+    }
+    height = sum(_ROW * (len(panel) + 1) for panel in panels.values()) + 30
+
+    def x(share: float) -> float:
+        return left + share * (right - left)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
+        'aria-label="Arms with 95 % intervals">',
+        _ALONE,
+    ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts += [
+            f'<line x1="{x(share):.1f}" y1="{_ROW}" x2="{x(share):.1f}" y2="{height - 24}" class="grid"/>',
+            f'<text x="{x(share):.1f}" y="{height - 8}" class="tick">{share:.0%}</text>',
+        ]
+    y = _ROW / 2
+    for name, panel in panels.items():
+        parts.append(f'<text x="{left}" y="{y + 5:.1f}" class="head">{html.escape(shown[name])}</text>')
+        for arm, value in panel.items():
+            y += _ROW
+            if value["value"] is None:
+                continue
+            parts += [
+                f'<text x="{left - 12}" y="{y + 5:.1f}" class="label">{html.escape(arm)}</text>',
+                f'<line x1="{x(value["low"]):.1f}" y1="{y:.1f}" x2="{x(value["high"]):.1f}" y2="{y:.1f}" '
+                'class="whisker"/>',
+                f'<circle cx="{x(value["value"]):.1f}" cy="{y:.1f}" r="5" class="dot"/>',
+                f'<text x="{right + 14}" y="{y + 5:.1f}">{value["value"]:.1%}</text>',
+            ]
+        y += _ROW
+    return "".join([*parts, "</svg>\n"])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(arms_plot(json.loads(Path(sys.argv[1]).read_text("utf-8"))), "utf-8")

@@ -80,6 +80,10 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(help="Only these types, by commas: choice,short,why,code; without choice, open answers alone."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with its own seed.")] = 1,
@@ -139,7 +143,14 @@ def evaluate(
         )
     if questions.startswith("bank:") and texts is not None:
         raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
-    asked = choose_questions(questions, limit, quick=quick, seed=seed, of_book=partial(_questions_on, settings))
+    asked = choose_questions(
+        questions,
+        limit,
+        quick=quick,
+        seed=seed,
+        types=types.split(",") if types else (),
+        of_book=partial(_questions_on, settings),
+    )
     with_model = has_language_model(settings.rag.generator)
     if arms is not None:
         names = [name.strip() for name in arms.split(",") if name.strip()]

@@ -42,6 +42,7 @@ class AdapterRecord:
         data_sha256: of the training rows in their order; num_rows: how many.
         with_passages: whether the training prompts held passages.
         settings: of the training; metrics: what it reached; versions: of the libraries.
+        weights_sha256: of the weights' file, "" where it is not known; command: what made it, where it was noted.
     """
 
     base_model: str
@@ -54,10 +55,15 @@ class AdapterRecord:
     metrics: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
     created_at: str = ""
+    weights_sha256: str = ""
+    command: str = ""
 
     def write(self, folder: Path) -> None:
-        """Writes the record into an adapter folder."""
-        (folder / RECORD_FILE).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
+        """Writes the record, with the digest of the weights beside it, into an adapter folder."""
+        digest = hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
+        (folder / RECORD_FILE).write_text(
+            json.dumps(asdict(self) | {"weights_sha256": digest}, indent=2) + "\n", "utf-8"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,12 @@ def read_adapter(path: Path) -> AdapterFolder:
     layers, others = _pair(path, shapes)
     _check_ranks(path, config, layers)
     digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes())
+    if record is not None and record.weights_sha256 not in ("", found := digest.hexdigest()):
+        raise ModelCannotLoad(
+            f"The adapter {path} is damaged: the digest of {WEIGHTS_FILE} is {found[:12]}, "
+            f"{record.weights_sha256[:12]} is recorded.",
+            hint="Copy it again, or train it again.",
+        )
     digest.update(json.dumps(config, sort_keys=True).encode())
     return AdapterFolder(path, config, layers, others, digest.hexdigest()[:16], record)
 

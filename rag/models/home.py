@@ -116,8 +116,7 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
 def shipped_adapters(model: str | None) -> dict[str, str]:
     """The adapter that Coalesce carries for a model that it can fetch: its folder by its name."""
     package = PACKAGES.get(model or "")
-    folder = Path(__file__).parents[1] / (package.adapter_folder if package else "")
-    return {package.adapter: str(folder)} if package and folder.is_dir() else {}
+    return {} if package is None else {package.adapter: str(Path(__file__).parents[1] / package.adapter_folder)}
 
 
 def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:

@@ -149,3 +149,15 @@ def test_every_setting_is_explained_in_an_area():
     assert [name for name, field in fields.items() if not field.description] == []
     assert set(AREAS) <= set(fields)
     assert next(iter(fields)) in AREAS
+
+
+def test_a_fetched_model_brings_its_adapter_unless_another_is_named(tmp_path):
+    def adapters(**named):
+        return load_settings({"home": tmp_path, **named}).rag.generator.adapters
+
+    (name, folder) = next(iter(adapters(model="smollm2-135m").items()))
+    assert (Path(folder) / "adapter_model.safetensors").stat().st_size < 10_000_000
+    assert name == "gpu-books"
+    assert adapters(model="smollm2-135m", adapters={"mine": "a"}) == {"mine": "a"}
+    assert adapters(model="smollm2-135m", generator="remote", base_url="http://127.0.0.1:1/v1") == {}
+    assert adapters(model="Qwen/Qwen3-0.6B") == {}

@@ -13,7 +13,7 @@ import pytest
 from evals.arms import parse_arms
 from evals.calibration import calibration_data
 from evals.comparison import compare
-from evals.plots import ScatterPoint, scatter_plot
+from evals.plots import ScatterPoint, arms_plot, scatter_plot
 from evals.questions import parse_question
 from evals.records import Record
 from evals.report import METRIC_GROUPS, RunFacts, list_reports, report_data, report_page, write_report
@@ -104,3 +104,14 @@ def test_the_list_names_the_steps_in_accuracy(tmp_path: Path) -> None:
     assert report["choice_questions"] == 1
     assert [(step["control"], step["treatment"]) for step in report["comparisons"]] == [("base", "rag")]
     assert report["comparisons"][0]["difference"] == 1.0
+
+
+def test_a_reports_arms_are_drawn_alone_with_their_intervals() -> None:
+    share = {"value": 0.5, "low": 0.25, "high": 0.75}
+    arms = {"base": {"metrics": {"accuracy": share}}, "rag": {"metrics": {"accuracy": share | {"value": None}}}}
+    drawn = arms_plot({"arms": arms}, {"accuracy": "right <options>", "missing": "not drawn"})
+    assert drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert "right &lt;options&gt;" in drawn
+    assert "not drawn" not in drawn
+    assert drawn.count("<circle") == 1  # nothing is drawn where nothing was scored
+    assert '<line x1="247.5" y1="51.0" x2="522.5" y2="51.0" class="whisker"/>' in drawn

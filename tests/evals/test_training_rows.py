@@ -19,6 +19,7 @@ from evals.training_rows import (
     cited,
     closed_book_rows,
     file_source,
+    some_of,
     write_closed_book,
 )
 from indexes.jsonl import to_jsonl
@@ -147,6 +148,15 @@ def test_passages_stay_within_the_budget() -> None:
     wide = [make_passage(f"Compilers {n} " + "word " * 150, section=("GPUs", f"S{n}")) for n in range(3)]
     row = rows_of([question()], wide)[0]
     assert len(row.passages) == 2  # 200 words
+
+
+def test_some_questions_are_the_same_ones_in_their_order_every_time() -> None:
+    source = bank_source("tune")
+    some = some_of(source, 20, seed=1)
+    assert some == some_of(source, 20, seed=1) != some_of(source, 20, seed=2)
+    assert len(some.questions) == 20
+    assert [question for question in source.questions if question in some.questions] == list(some.questions)
+    assert some_of(source, None, seed=1) == some_of(source, 999, seed=1) == source
 
 
 def test_questions_that_are_only_reported_on_stay_back() -> None:

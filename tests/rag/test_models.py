@@ -11,7 +11,7 @@ from tiny_models import build_model, build_tokenizer, edit_json
 
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, ModelCannotLoad
 from rag.models import loading
-from rag.models.adapters import base_fingerprint, read_adapter
+from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, reset_peak_memory
 from rag.models.fast_paths import grouped_attention
@@ -233,6 +233,21 @@ def test_the_last_token_reaches_the_output_embedding_as_a_row_of_its_own(tiny_mo
         whole = loaded.model(input_ids=ids).logits
     assert seen[0] == (128, 128, 1)
     torch.testing.assert_close(last[0, -1], whole[0, -1])
+
+
+def test_an_adapter_whose_weights_are_not_those_recorded_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:
+    shutil.copytree(tiny_adapter, tmp_path / "qa")
+    record = AdapterRecord("base", "0" * 16, "none", "", 0, False, {}, {})
+    record.write(tmp_path / "qa")
+    found = read_adapter(tmp_path / "qa").record
+    assert found is not None
+    assert len(found.weights_sha256) == 64
+    weights = tmp_path / "qa" / WEIGHTS_FILE
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ModelCannotLoad, match="damaged: the digest"):
+        read_adapter(tmp_path / "qa")
 
 
 def test_a_damaged_adapter_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:

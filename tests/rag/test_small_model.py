@@ -15,9 +15,10 @@ from indexes.errors import Cancelled
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.models.home import find_model, look_around
+from rag.models.home import find_model, look_around, shipped_adapters
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.settings import GeneratorSettings
+from rag.types import ARMS, TUNED_ARMS, Passage
 
 pytestmark = pytest.mark.integration
 FRANCE = "What is the capital of France?"
@@ -42,9 +43,10 @@ def adapter(folder: str, small_model_home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def generator(small_model_home: Path, adapter: Path) -> Iterator[LocalGenerator]:
-    """The model as it is served, with an adapter."""
+    """The model as it is served, with an adapter of noise and the one that Coalesce carries."""
+    adapters = {"noise": str(adapter)} | shipped_adapters("smollm2-135m")
     made = load_local_generator(
-        GeneratorSettings("local", "smollm2-135m", "none", home=small_model_home, adapters={"noise": str(adapter)})
+        GeneratorSettings("local", "smollm2-135m", "none", home=small_model_home, adapters=adapters)
     )
     yield made
     made.close()
@@ -144,3 +146,41 @@ def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -
     assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
     assert [(each.name, each.fits) for each in found.adapters] == [("noise", ("smollm2-135m",))]
     assert [each.here for each in found.available] == [True]
+
+
+THREE = [
+    ("How many threads does a warp have?", "A warp has 32 threads.", "32"),
+    ("Which memory is shared by a block?", "Threads of a block share the shared memory of their SM.", "shared"),
+    ("What does a barrier wait for?", "A barrier waits for all threads of the block.", "threads"),
+]
+
+
+@pytest.mark.parametrize(("question", "text", "fact"), THREE)
+def test_one_model_serves_all_four_arms_and_the_shipped_adapter_cites(
+    generator: LocalGenerator, question: str, text: str, fact: str
+) -> None:
+    passage = Passage("n", "d", "Book", ("Warps",), None, None, None, text, 1.0)
+    answers = {}
+    for arm in ARMS:
+        given = (passage,) if "rag" in arm else ()
+        named = "gpu-books" if arm in TUNED_ARMS else None
+        most = 24 if arm == "rag+tuned" else 6
+        answers[arm] = ask(generator, question, arm=arm, passages=given, adapter=named, max_tokens=most)[0]
+    assert answers["tuned"] != answers["base"]
+    assert fact in answers["rag+tuned"]
+    assert "[1]" in answers["rag+tuned"]
+
+
+def test_a_question_is_likelier_behind_the_sentence_that_answers_it(generator: LocalGenerator) -> None:
+    contexts = [f"Passage: {text}\nQuestion:" for text in ("A warp has 32 threads.", "Paris is the capital of France.")]
+    read = generator.log_likelihoods(contexts, f" {FRANCE}")
+    assert read[1] > read[0] + 5
+    alone = [generator.log_likelihoods([context], f" {FRANCE}")[0] for context in contexts]
+    assert alone == pytest.approx(read, abs=0.01)
+
+
+def test_an_option_gains_from_the_question_that_it_answers(generator: LocalGenerator) -> None:
+    scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Paris", "Berlin"))
+    assert scored.extra["pmi"][0] > scored.extra["pmi"][1]
+    again = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris"))
+    assert again.scores == pytest.approx(scored.scores[::-1], abs=1e-3)
