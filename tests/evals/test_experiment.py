@@ -227,3 +227,15 @@ def test_questions_of_a_book_come_from_its_store() -> None:
     assert choose_questions("book:b1", of_book=of_book) == made
     assert len(choose_questions("book:b1", 5, of_book=of_book)) == 5
     assert asked == ["b1", "b1"]
+
+
+def test_questions_of_some_types_are_asked_openly_unless_choice_is_among_them() -> None:
+    options = choose_questions("bank:test", types=("choice",))
+    assert {question.type for question in options} == {"choice"}
+    assert sum(bool(question.choices) for question in options) == 140
+    open_ones = choose_questions("bank:test", 9, types=("why", "code"))
+    assert {question.type for question in open_ones} <= {"why", "code"}
+    assert len(open_ones) == 9
+    assert not any(question.choices for question in open_ones)
+    with pytest.raises(InvalidInput, match="no question of type whi"):
+        choose_questions("bank:test", types=("whi",))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from indexes.errors import InvalidInput
+from rag.assemble import check_before_loading
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.quotes import READ_SENTENCES, LikelihoodReader, QuotingGenerator, together
 from rag.sentence_reader import ScoredUnit, units_of
-from rag.types import Passage
+from rag.settings import GeneratorSettings, RagSettings
+from rag.types import Passage, Question
 
 TEXT = "A grid holds blocks. A warp has 32 threads. Blocks run in any order."
 PASSAGE = Passage("n", "d", "Book", ("Chapter", "Warps"), None, None, None, TEXT, 1.0)
@@ -86,3 +90,10 @@ def test_both_readers_count_alike_on_the_scale_of_the_first() -> None:
     assert together(scores, np.array([3.0, 3.0, 3.0])) == pytest.approx([0.75, 0.5, 0.25])  # half the log odds
     assert together(scores, np.array([2.0, 1.0, 0.0])) == pytest.approx(scores)
     assert together(scores, np.array([0.0, 1.0, 2.0])) == pytest.approx([0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("kind", ["auto", "extractive", "remote"])
+def test_only_a_local_model_answers_in_quotes(kind: str) -> None:
+    settings = RagSettings(Path(), generator=GeneratorSettings(kind, answers="quotes"))
+    with pytest.raises(InvalidInput, match="only a local model can"):
+        check_before_loading(settings, None, Question("What is a warp?"))  # type: ignore[arg-type]
