@@ -460,7 +460,7 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
     ),
     "code": (
         r"\b(?:snippet|listing|syntax|signature|pseudo-?code)\b|\blooks? like\b",
-        r"\b(?:command|example|code)\W*$|\bcode (?:for|to|that)\b",
+        r"^(?!\W*(?:wh\w+|how|can|do|does|is|are|to|in)\b).*\b(?:command|example|code)\W*$|\bcode (?:for|to|that)\b",
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
         r"\b(?:show|see|give|need|want|write|sample|example)\b.{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
         r"\b(?:what(?:'?s| is| are)|which) (?:\w+ ){0,3}(?:command|pragma|line)\b|\bi (?:type|add)\b",
