@@ -491,8 +491,7 @@ def _calibration_plots(calibration: Mapping[str, Any] | None) -> list[tuple[str,
 def _difference_cell(difference: Mapping[str, Any]) -> str:
     """Before, after and the difference, in the metric's unit."""
     note = _NOTES.get(difference["metric"])
-    share = note is not None and note.unit == "share"
-    scale = 100 if share else 1000 if note is not None and note.unit == "seconds" else 1
+    scale = {"share": 100, "seconds": 1000, "bytes": 2**-20}.get(note.unit if note is not None else "", 1)
     before, after, value, low, high = (
         scale * difference[name] for name in ("before", "after", "difference", "low", "high")
     )

@@ -16,7 +16,7 @@ from evals.comparison import compare
 from evals.plots import ScatterPoint, arms_plot, scatter_plot
 from evals.questions import parse_question
 from evals.records import Record
-from evals.report import METRIC_GROUPS, RunFacts, list_reports, report_data, report_page, write_report
+from evals.report import METRIC_GROUPS, RunFacts, _difference_cell, list_reports, report_data, report_page, write_report
 from evals.run import RunSpec
 from evals.scoring import Row, score_records
 
@@ -115,3 +115,15 @@ def test_a_reports_arms_are_drawn_alone_with_their_intervals() -> None:
     assert "not drawn" not in drawn
     assert drawn.count("<circle") == 1  # nothing is drawn where nothing was scored
     assert '<line x1="247.5" y1="51.0" x2="522.5" y2="51.0" class="whisker"/>' in drawn
+
+
+def test_a_difference_from_an_earlier_run_is_in_the_unit_of_its_row() -> None:
+    grown = {
+        "metric": "peak_memory_bytes",
+        "before": 2**20,
+        "after": 3 * 2**20,
+        "difference": 2**21,
+        "low": 0,
+        "high": 0,
+    }
+    assert _difference_cell(grown).startswith("1.0 → 3.0: +2.0")
