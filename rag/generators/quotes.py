@@ -3,7 +3,7 @@
 The model says how likely the question is behind each promising sentence with its heading (query likelihood: Ponte and
 Croft 1998; with a language model, Sachan et al. 2022). This and the default reader's score count alike, and the answer
 is made as the extractive one is: the book's own sentences, each cited, best first. A model that writes poor text can
-read well (docs/decisions.md has the figures).
+read better than it writes (docs/decisions.md has the figures).
 """
 
 from __future__ import annotations
