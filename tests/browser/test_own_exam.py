@@ -30,6 +30,7 @@ def test_an_exam_on_an_uploaded_book_goes_to_its_marks(site: Live, open_page: Op
     page.get_by_role("button", name="Start the exam").click()
     page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
     page.get_by_role("button", name="Show as a list").click()
+    expect(page.get_by_role("button", name="Show one at a time")).to_be_visible()
     number = page.locator(".question", has_text="____ bytes")
     number.locator("textarea").fill("128")
     number.locator("textarea").press("Tab")

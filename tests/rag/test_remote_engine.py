@@ -35,7 +35,8 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         str(Path(sys.executable).with_name("transformers")), "serve", str(tiny_model), "--device", "cpu", "--dtype",
         "float32", "--host", "127.0.0.1", "--port", str(port),
     ]  # fmt: skip
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    cache = tmp_path_factory.mktemp("hub")  # an engine without one ends when it is asked for a model it lacks
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
