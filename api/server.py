@@ -19,14 +19,14 @@ from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
 from api.pages.mount import LazyPages
-from api.routes import answers, generator, library, openai, service, study
+from api.routes import answers, library, openai, service, study
 from api.security import Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
 from api.uploads import BodyLimit
 from indexes.errors import InvalidInput
 
-ROUTERS = (answers.router, library.router, library.page_router, study.router, openai.router, generator.router)
+ROUTERS = (answers.router, library.router, library.page_router, study.router, openai.router)
 BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
 """Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
 

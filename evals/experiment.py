@@ -88,7 +88,7 @@ def choose_questions(
 
     Raises:
         MalformedQuestions: the file cannot be read; the message names file and line.
-        InvalidInput: the bank has no such split, or there is no question of these types.
+        InvalidInput: the bank has no such split, or no question of these types.
     """
     if source.startswith("bank:"):
         split = source.removeprefix("bank:")

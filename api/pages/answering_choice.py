@@ -10,10 +10,9 @@ from operator import setitem
 from api.chosen_generator import GeneratorChoice
 from api.generator_switch import Answers
 from api.job_store import Job
-from api.pages.controls import button, field, select, tag, toast
+from api.pages.controls import button, field, select, tag
 from api.pages.frame import Visit
-from api.pages.job_row import JobRow
-from indexes.errors import CoalesceError
+from api.pages.job_row import JobSlot
 from rag.models.home import Finding, FoundModel
 
 QUANTIZATIONS = ("none", "int8", "nf4")
@@ -36,15 +35,13 @@ class AnsweringChoice:
                 button(self._t("settings.look_again"), self.look, kind="quiet", icon_name="search")
             self._now = tag("p", "")
             self._problem = tag("p", "", "problem")
-            self._jobs = tag("div", "", "uploads")
+            self._slot = JobSlot(self._visit, "generator", self._switched)
             self._list = tag("ul", "", "choices-of-models", aria_live="polite")
         self._say_now()
 
     def resume(self) -> None:
         """Shows a switch that began before the page was loaded."""
-        for job in self._visit.services.jobs.list():
-            if job.kind == "generator" and not job.final:
-                self._watch(job)
+        self._slot.resume()
 
     async def look(self) -> None:
         """Looks around and draws what was found."""
@@ -137,20 +134,9 @@ class AnsweringChoice:
 
     async def _switch(self, choice: GeneratorChoice | Callable[[], GeneratorChoice]) -> None:
         made = choice() if callable(choice) else choice
-        try:
-            job = await asyncio.to_thread(self._visit.services.generators.switch, made)
-        except CoalesceError as error:
-            toast(self._t.error(error), bad=True)
-            return
-        self._watch(job)
+        await self._slot.start(partial(self._visit.services.generators.switch, made))
 
-    def _watch(self, job: Job) -> None:
-        self._jobs.clear()
-        with self._jobs:
-            JobRow(self._visit, job, self._ended)
-
-    async def _ended(self, job: Job) -> None:
-        if job.state == "done":
-            self._say_now()
-            self._on_switch()
-            await self.look()
+    async def _switched(self, _: Job) -> None:
+        self._say_now()
+        self._on_switch()
+        await self.look()

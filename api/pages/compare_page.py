@@ -18,7 +18,7 @@ from api.pages.answer_card import QUOTING, REDRAW_S, THINKING, MarkedAnswer
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, toast
 from api.pages.filter_bar import FilterBar
 from api.pages.frame import Visit, open_view, show_problem
-from api.pages.job_row import JobRow
+from api.pages.job_row import JobSlot
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
 from indexes.errors import Cancelled, CoalesceError
@@ -120,22 +120,14 @@ class _CompareView:
                     size = f"{PACKAGES[SMALL_MODEL].download_bytes / 1e6:,.0f}"
                     button(self._t("compare.get_model", size=size), self._get_model, kind="primary")
                     link(self._t("compare.other_model"), "/settings")
-                self._jobs = tag("div", "", "uploads")
+                self._slot = JobSlot(self._visit, "generator", self._got_model)
 
     async def _get_model(self) -> None:
         choice = GeneratorChoice(generator="local", model=SMALL_MODEL, quantization="none")
-        try:
-            job = await asyncio.to_thread(self._visit.services.generators.switch, choice)
-        except CoalesceError as error:
-            toast(self._t.error(error), bad=True)
-            return
-        self._jobs.clear()
-        with self._jobs:
-            JobRow(self._visit, job, self._got_model)
+        await self._slot.start(partial(self._visit.services.generators.switch, choice))
 
-    async def _got_model(self, job: Job) -> None:
-        if job.state == "done":
-            ui.navigate.to("/compare")
+    async def _got_model(self, _: Job) -> None:
+        ui.navigate.to("/compare")
 
     def _choose_kind(self, kind: str) -> None:
         self._kind = kind

@@ -35,6 +35,45 @@ def say_job(t: Texts, job: Job) -> str:
     return f"{stage} {job.done:,} / {job.total:,}{left}" if job.total > 1 else stage
 
 
+class JobSlot:
+    """The place of one job, drawn where it is made, and the way to begin it.
+
+    Args:
+        kind: of the job; one that is already in work is shown by `resume`.
+        on_done: awaited with the job when it has succeeded.
+    """
+
+    def __init__(self, visit: Visit, kind: str, on_done: Callable[[Job], Awaitable[None]]) -> None:
+        self._visit = visit
+        self._kind = kind
+        self._on_done = on_done
+        self._area = tag("div", "", "uploads")
+
+    async def start(self, begin: Callable[[], Job]) -> None:
+        """Begins a job and shows it; says why where it cannot begin."""
+        try:
+            job = await asyncio.to_thread(begin)
+        except CoalesceError as error:
+            toast(self._visit.t.error(error), bad=True)
+            return
+        self._show(job)
+
+    def resume(self) -> None:
+        """Shows a job that began before the page was loaded."""
+        for job in self._visit.services.jobs.list():
+            if job.kind == self._kind and not job.final:
+                self._show(job)
+
+    def _show(self, job: Job) -> None:
+        self._area.clear()
+        with self._area:
+            JobRow(self._visit, job, self._ended)
+
+    async def _ended(self, job: Job) -> None:
+        if job.state == "done":
+            await self._on_done(job)
+
+
 class JobRow:
     """Drawn where it is made. A job that failed stays until it is dismissed; any other row goes with its job.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,12 +11,11 @@ from fastapi import Request
 from nicegui import ui
 
 from api.job_store import Job
-from api.pages.controls import button, link, set_attributes, tag, toast
+from api.pages.controls import button, link, set_attributes, tag
 from api.pages.frame import Visit, empty_state, open_view
-from api.pages.job_row import JobRow
+from api.pages.job_row import JobSlot
 from api.pages.texts import Texts
 from evals.report import list_reports, points, read_report
-from indexes.errors import CoalesceError
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
 """The steps that the list shows; a report holds more."""
@@ -45,7 +43,7 @@ def _show_list(visit: Visit) -> None:
     found = list_reports(visit.services.settings.reports_folder)
     tag("p", t("reports.lead"), "lead")
     if visit.owner is None:
-        _QuickComparison(visit).build()
+        _quick_comparison(visit)
     if not found:
         with empty_state(t("reports.none"), t("reports.none_text")):
             tag("code", "coalesce eval --quick", "command")
@@ -54,40 +52,18 @@ def _show_list(visit: Visit) -> None:
     _feedback(visit)
 
 
-class _QuickComparison:
+def _quick_comparison(visit: Visit) -> None:
     """The button that runs the quick comparison, and how far it is."""
 
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
+    async def show_report(job: Job) -> None:
+        ui.navigate.to(f"/reports/{url_quote(job.message)}")
 
-    def build(self) -> None:
-        """Draws the button, or the comparison that runs already."""
-        t = self._visit.t
-        with tag("section", "", "card"):
-            with tag("div", "", "row"):
-                button(t("reports.run"), self._run, kind="primary")
-                tag("span", t("reports.run_note"), "soft")
-            self._jobs = tag("div", "", "uploads")
-        for job in self._visit.services.jobs.list():
-            if job.kind == "report" and not job.final:
-                self._watch(job)
-
-    async def _run(self) -> None:
-        try:
-            job = await asyncio.to_thread(self._visit.services.comparisons.run_quick)
-        except CoalesceError as error:
-            toast(self._visit.t.error(error), bad=True)
-            return
-        self._watch(job)
-
-    def _watch(self, job: Job) -> None:
-        self._jobs.clear()
-        with self._jobs:
-            JobRow(self._visit, job, self._ended)
-
-    async def _ended(self, job: Job) -> None:
-        if job.state == "done":
-            ui.navigate.to(f"/reports/{url_quote(job.message)}")
+    with tag("section", "", "card"):
+        with tag("div", "", "row"):
+            button(visit.t("reports.run"), lambda: slot.start(visit.services.comparisons.run_quick), kind="primary")
+            tag("span", visit.t("reports.run_note"), "soft")
+        slot = JobSlot(visit, "report", show_report)
+    slot.resume()
 
 
 def _summary(visit: Visit, report: Mapping[str, Any]) -> None:

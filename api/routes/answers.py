@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import ServerSentEvent
 
+from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ConversationsDep, ServicesDep
 from api.errors import describe
 from api.schemas.answers import (
@@ -36,6 +38,7 @@ from api.schemas.answers import (
     filters_of,
 )
 from api.schemas.base import JobStartedOut, error_responses
+from api.schemas.generator import GeneratorIn, GeneratorOut
 from api.security import client_of
 from api.streaming import event_stream, sse, unless_gone
 from evals.export import feedback_cases
@@ -236,6 +239,24 @@ def give_feedback(body: FeedbackIn, services: ServicesDep, caller: CallerDep) ->
 def export_cases(store: ConversationsDep) -> Response:
     """All feedback as evaluation cases, for `coalesce eval --questions FILE`."""
     return _json_lines(feedback_cases(store.feedback()), "coalesce-feedback.jsonl")
+
+
+@router.get("/generator", responses=error_responses(503))
+def get_generator(services: ServicesDep) -> GeneratorOut:
+    """What answers now, and the engines, models and adapters found on this machine."""
+    now = asdict(services.generators.now())
+    return GeneratorOut.model_validate(now | asdict(services.generators.look_around()))
+
+
+@router.put("/generator", status_code=202, responses=error_responses(400, 403, 404, 409, 422, 503))
+def put_generator(body: GeneratorIn, services: ServicesDep, caller: CallerDep) -> JobStartedOut:
+    """Loads another generator while the old one answers; a failure keeps the old one, and the job says why."""
+    caller.need_open_key("change what answers")
+    named = body.model_dump()
+    if body.generator == "auto":
+        named["generator"] = "local"
+    as_set = body.generator == "auto" and body.model is None
+    return JobStartedOut(job_id=services.generators.switch(None if as_set else GeneratorChoice(**named)).id)
 
 
 async def _streamed(events: AsyncGenerator[Event], answer_id: str) -> Response:
