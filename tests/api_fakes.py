@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import uvicorn
@@ -62,6 +63,12 @@ class ShelfLibrary(FakeLibrary):
 
     def find_books(self, path: Path) -> list[Path]:
         return find_books(path)
+
+    def extend(self, node: StoredNode) -> None:
+        """One node more for a book, which then has another digest, as a book that changed has."""
+        self.nodes.append(node)
+        document = self._documents[node.document_id]
+        self._documents[node.document_id] = replace(document, sha256=uuid4().hex)
 
     def put(self, document_id: str, text: str, *, source: str, sample: bool = False, pages: bool = False) -> Document:
         marks = ((0, 3),) if pages else ()
