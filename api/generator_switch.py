@@ -122,13 +122,18 @@ class GeneratorSwitch:
         return self._job
 
     def _check(self, choice: GeneratorChoice) -> None:
+        from rag.models.home import shipped_adapters
+
         if choice.generator == "extractive":
             return
         if not choice.model:
             raise InvalidInput(f"generator `{choice.generator}` needs a model", hint="Name it with `model`.")
         if choice.generator == "remote":
             self._check_address(choice.base_url)
-        elif choice.adapter is not None and choice.adapter not in self._settings.adapters:
+        elif choice.adapter is not None and choice.adapter not in {
+            *self._settings.adapters,
+            *shipped_adapters(choice.model),
+        }:
             folder = self._settings.home / "adapters" / choice.adapter
             if folder.parent != self._settings.home / "adapters" or not folder.is_dir():
                 raise NotFound(

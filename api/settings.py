@@ -301,8 +301,8 @@ class CoalesceSettings(BaseSettings):
         settings = self._configured_rag
         if choice is None:
             return settings
-        adapters = {}
-        if choice.adapter is not None:
+        adapters = shipped_adapters(choice.model) if choice.generator == "local" else {}
+        if choice.adapter is not None and choice.adapter not in adapters:
             kept = choice.adapter if choice.generator == "remote" else str(self.home / "adapters" / choice.adapter)
             adapters = {choice.adapter: self.adapters.get(choice.adapter, kept)}
         same_address = origin_of(choice.base_url) == origin_of(self.base_url)
@@ -311,6 +311,7 @@ class CoalesceSettings(BaseSettings):
             kind=choice.generator,
             model=choice.model,
             quantization=choice.quantization or self.quantization,
+            answers=self.answers if choice.generator == "local" else "free",
             adapters=adapters,
             base_url=choice.base_url,
             api_key=settings.generator.api_key if same_address else None,
@@ -330,7 +331,8 @@ class CoalesceSettings(BaseSettings):
             model=self.model,
             quantization=self.quantization,
             answers=self.answers,
-            adapters=dict(self.adapters) or self._shipped_adapters(),
+            adapters=dict(self.adapters)
+            or (shipped_adapters(self.model) if self.generator in ("auto", "local") else {}),
             base_url=self.base_url,
             home=self.home,
             api_key=self.generator_api_key.get_secret_value() if self.generator_api_key else None,
@@ -347,9 +349,6 @@ class CoalesceSettings(BaseSettings):
             request_timeout_s=self.request_timeout_s,
         )
         return RagSettings(home=self.home, retrieval=retrieval, generator=generator)
-
-    def _shipped_adapters(self) -> dict[str, str]:
-        return shipped_adapters(self.model) if self.generator in ("auto", "local") else {}
 
     @property
     def judge(self) -> GeneratorSettings | None:
