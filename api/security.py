@@ -21,7 +21,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -236,7 +236,9 @@ class Guard:
         wants_page = scope["method"] == "GET" and "text/html" in request.headers.get("accept", "")
         response: Response = reply_for(request, describe(error))
         if isinstance(error, NoKey) and wants_page:
-            response = RedirectResponse(LOGIN_PATH, status_code=303)
+            wanted = f"{request.url.path}?{request.url.query}".rstrip("?")
+            after = f"?next={quote(wanted, safe='')}" if wanted != "/" else ""
+            response = RedirectResponse(f"{LOGIN_PATH}{after}", status_code=303)
         await response(scope, receive, send)
 
 

@@ -5,6 +5,8 @@ An exam past its deadline is closed with its draft when it, or anything that fol
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import secrets
 from collections import Counter, defaultdict
@@ -35,7 +37,7 @@ from evals.questions import BankQuestion, load_bank, sections_of
 from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
 from evals.text_match import Embed, normalize
-from indexes.errors import Conflict, InvalidInput
+from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Hit
 from rag.question import reject_control_characters
@@ -47,6 +49,8 @@ FindPassage = Callable[[BankQuestion], Passage | None]
 """The passage that justifies a question's answer, or None."""
 
 FORECAST_DAYS = 7
+MAX_LEARNERS = 200
+"""Most learners of one class."""
 _EVIDENCE_CANDIDATES = 8
 
 
@@ -125,7 +129,54 @@ class Study:
             deadline=now + timedelta(seconds=plan.time_limit_s) if plan.time_limit_s is not None else None,
             questions=drawn,
         )
-        self._store.add_exam(exam)
+        self._store.add_exams([exam])
+        return exam
+
+    def start_class_exam(
+        self, plan: ExamPlan, learners: Sequence[str], questions: Sequence[BankQuestion] | None = None
+    ) -> tuple[StoredExam, ...]:
+        """Gives every learner of a class the same questions; each learner's time begins when they open the exam.
+
+        Raises:
+            InvalidInput: a plan that cannot be met, an invalid name, or not 1 to `MAX_LEARNERS` names.
+        """
+        names = sorted({checked_learner(name) for name in learners})
+        if not 1 <= len(names) <= MAX_LEARNERS:
+            raise InvalidInput(f"the class has {len(names)} learners", hint=f"name 1 to {MAX_LEARNERS:,}")
+        drawn = draw_exam(self._questions() if questions is None else questions, plan)
+        class_id, now = f"class-{secrets.token_hex(8)}", self._clock()
+        exams = tuple(
+            StoredExam(
+                id=f"exam-{secrets.token_hex(8)}",
+                learner=name,
+                created_at=now,
+                deadline=None,
+                questions=drawn,
+                class_id=class_id,
+                time_limit_s=plan.time_limit_s,
+            )
+            for name in names
+        )
+        self._store.add_exams(exams)
+        return exams
+
+    def class_exam(self, class_id: str) -> tuple[StoredExam, ...]:
+        """The exams of a class, by learner. Raises NotFound."""
+        exams = self._store.class_exams(class_id)
+        if not exams:
+            raise NotFound(f"no class has the id {class_id!r:.80}", hint="list them with GET /v1/class-exams")
+        return tuple(self.exam(exam.id) for exam in exams)
+
+    def class_ids(self, limit: int = 100) -> tuple[str, ...]:
+        """The classes that were given an exam, newest first."""
+        return self._store.class_ids(limit)
+
+    def open_exam(self, exam_id: str, learner: str | None = None) -> StoredExam:
+        """As `exam`, for the learner who takes it: the time of a class's exam begins. Raises NotFound."""
+        exam = self.exam(exam_id, learner)
+        if exam.waits:
+            self._store.begin(exam, self._clock())
+            exam = self._store.exam(exam_id, None)
         return exam
 
     def exam(self, exam_id: str, learner: str | None = None) -> StoredExam:
@@ -140,6 +191,12 @@ class Study:
         """The newest exams of a learner, newest first."""
         learner = self._up_to_date(learner)
         return self._store.exams(learner, limit)
+
+    def asked_now(self, learner: str) -> frozenset[str]:
+        """Ids of the questions in exams that a learner has still to hand in: their answers stay hidden."""
+        return frozenset(
+            question.id for exam in self._store.open_exams(self._up_to_date(learner)) for question in exam.questions
+        )
 
     def time_left_s(self, exam: StoredExam) -> float:
         """Seconds until the deadline, below 0 after it; infinity without a time limit."""
@@ -362,6 +419,26 @@ class Study:
             tuple(ChapterProgress(c, totals[c], seen[c], right[c], due[c], tuple(forecast[c])) for c in chapters),
             tuple(weak[:10]),
         )
+
+
+def class_marks_csv(exams: Sequence[StoredExam]) -> str:
+    """The marks of a class: a row for each learner, and after the total a column of points for each question."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    asked = [f"{number}. {question.question}" for number, question in enumerate(exams[0].questions, 1)]
+    writer.writerow(["learner", "handed_in_at", "score", "max_score", "percent", "needs_check", *asked])
+    for exam in exams:
+        name = f"'{exam.learner}" if exam.learner[0] in "=+-@" else exam.learner  # a spreadsheet would run it
+        if exam.result is None or exam.handed_in_at is None:
+            writer.writerow([name, "", "", len(exam.questions), "", "", *[""] * len(exam.questions)])
+            continue
+        result = exam.result
+        share = result.score / result.max_score
+        unsure = sum(mark.needs_check for mark in result.marks)
+        handed_in = exam.handed_in_at.isoformat(timespec="seconds")
+        points = [mark.score for mark in result.marks]
+        writer.writerow([name, handed_in, result.score, result.max_score, f"{100 * share:.1f}", unsure, *points])
+    return out.getvalue()
 
 
 @cache

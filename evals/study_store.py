@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,10 @@ _exams = Table(
     Column("questions", JsonText, nullable=False),
     Column("handed_in_at", IsoTime),
     Column("result", JsonText),
+    Column("class_id", Text),
+    Column("time_limit_s", REAL),  # of an exam whose time begins when it is first opened
     Index("exams_of", "learner", "created_at"),
+    Index("exams_of_class", "class_id"),
 )
 _drafts = Table(
     "drafts",
@@ -95,7 +98,7 @@ _reviews = Table(
     Column("at", IsoTime, nullable=False),
     Column("fsrs", Text, nullable=False),
 )
-STUDY = Schema("study_1", _TABLES)
+STUDY = Schema("study_2", _TABLES)
 _PASSAGE_FIELDS = (
     "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",
 )  # fmt: skip
@@ -104,7 +107,12 @@ _PASSAGE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class StoredExam:
-    """An exam as it was set; `result` is there once it was handed in."""
+    """An exam as it was set; `result` is there once it was handed in.
+
+    Attributes:
+        class_id: what the exams of one class have in common.
+        time_limit_s: seconds from the first time it is opened, where they count from then.
+    """
 
     id: str
     learner: str
@@ -113,6 +121,13 @@ class StoredExam:
     questions: tuple[BankQuestion, ...]
     handed_in_at: datetime | None = None
     result: Result | None = None
+    class_id: str | None = None
+    time_limit_s: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its time begins when its learner opens it."""
+        return self.time_limit_s is not None and self.deadline is None
 
     @property
     def closed_by_deadline(self) -> bool:
@@ -156,17 +171,29 @@ class StudyStore:
 
     # --- exams
 
-    def add_exam(self, exam: StoredExam) -> None:
-        """Keep a new exam."""
-        row = {
-            "id": exam.id,
-            "learner": exam.learner,
-            "created_at": exam.created_at,
-            "deadline": exam.deadline,
-            "questions": [asdict(question) for question in exam.questions],
-        }
+    def add_exams(self, exams: Sequence[StoredExam]) -> None:
+        """Keep new exams, all or none."""
+        rows = [
+            {
+                "id": exam.id,
+                "learner": exam.learner,
+                "created_at": exam.created_at,
+                "deadline": exam.deadline,
+                "questions": [asdict(question) for question in exam.questions],
+                "class_id": exam.class_id,
+                "time_limit_s": exam.time_limit_s,
+            }
+            for exam in exams
+        ]
         with self._database.writing() as connection:
-            connection.execute(insert(_exams), row)
+            connection.execute(insert(_exams), rows)
+
+    def begin(self, exam: StoredExam, now: datetime) -> None:
+        """Let the time of an exam run from `now`, unless it runs already."""
+        deadline = now + timedelta(seconds=exam.time_limit_s or 0)
+        waiting = (_exams.c.id == exam.id, _exams.c.deadline.is_(None))
+        with self._database.writing() as connection:
+            connection.execute(update(_exams).where(*waiting).values(deadline=deadline))
 
     def exam(self, exam_id: str, learner: str | None) -> StoredExam:
         """One exam of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
@@ -179,6 +206,25 @@ class StudyStore:
     def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, newest first."""
         wanted = select(_exams).where(_exams.c.learner == learner).order_by(_exams.c.created_at.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return tuple(_exam(row) for row in connection.execute(wanted))
+
+    def class_exams(self, class_id: str) -> tuple[StoredExam, ...]:
+        """The exams of one class, by learner."""
+        wanted = select(_exams).where(_exams.c.class_id == class_id).order_by(_exams.c.learner)
+        with self._database.reading() as connection:
+            return tuple(_exam(row) for row in connection.execute(wanted))
+
+    def class_ids(self, limit: int) -> tuple[str, ...]:
+        """The classes that were given an exam, newest first."""
+        newest = func.max(_exams.c.created_at)
+        wanted = select(_exams.c.class_id).where(_exams.c.class_id.is_not(None)).group_by(_exams.c.class_id)
+        with self._database.reading() as connection:
+            return tuple(connection.scalars(wanted.order_by(newest.desc()).limit(limit)))
+
+    def open_exams(self, learner: str) -> tuple[StoredExam, ...]:
+        """A learner's exams that are not handed in."""
+        wanted = select(_exams).where(_exams.c.learner == learner, _exams.c.handed_in_at.is_(None))
         with self._database.reading() as connection:
             return tuple(_exam(row) for row in connection.execute(wanted))
 
@@ -434,7 +480,17 @@ def _keep_attempts(connection: Connection, learner: str, attempts: Sequence[Atte
 def _exam(row: Row[Any]) -> StoredExam:
     questions = tuple(_question(record) for record in row.questions)
     result = _result(row.result) if row.result is not None else None
-    return StoredExam(row.id, row.learner, row.created_at, row.deadline, questions, row.handed_in_at, result)
+    return StoredExam(
+        row.id,
+        row.learner,
+        row.created_at,
+        row.deadline,
+        questions,
+        row.handed_in_at,
+        result,
+        row.class_id,
+        row.time_limit_s,
+    )
 
 
 def _card(row: Row[Any]) -> StoredCard:

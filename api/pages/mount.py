@@ -83,6 +83,7 @@ def _make_shell(services: Services) -> FastAPI:
         ask_page,
         book_page,
         cards_page,
+        class_page,
         compare_page,
         exam_page,
         library_page,

@@ -11,7 +11,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.job_store import Job
-from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_box, toast
+from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_area, text_box, toast
 from api.pages.frame import Visit, open_view, show_problem, sign_out
 from api.pages.job_row import JobRow
 from api.services import MAKING
@@ -96,6 +96,7 @@ class _ExamView:
         self._types: set[str] = set()
         self._count = str(USUAL_COUNT)
         self._minutes = ""
+        self._names = "\n".join(visit.services.settings.learner_keys)
 
     def build(self) -> None:
         """Draws the view."""
@@ -120,7 +121,11 @@ class _ExamView:
             with tag("div", "", "row"):
                 button(self._t("exam.start"), self._start, kind="primary")
                 tag("span", self._t("exam.note"), "soft")
+            if self._visit.owner is None:
+                self._class_form()
         self._earlier()
+        if self._visit.owner is None:
+            self._given()
 
     def _file_fields(self) -> None:
         t = self._t
@@ -261,17 +266,61 @@ class _ExamView:
             )
         return weight
 
+    def _class_form(self) -> None:
+        """Names of learners, and the button that gives each of them this exam."""
+        t = self._t
+        with tag("details", "", "class-form"):
+            tag("summary", t("class.give"))
+            with field(t("class.names")):
+                text_area(self._set_names, value=self._names, event="input", rows="6")
+            tag("p", t("class.note"), "soft")
+            button(t("class.make"), self._give, kind="primary")
+
+    def _set_names(self, text: str) -> None:
+        self._names = text
+
+    def _drawn_from(self) -> tuple[BankQuestion, ...]:
+        questions = self._questions()
+        if self._book is not None and not questions:
+            raise Conflict(self._t("exam.none_made"))
+        return questions
+
     async def _start(self) -> None:
         study = self._visit.services.study
         try:
-            questions = self._questions()
-            if self._book is not None and not questions:
-                raise Conflict(self._t("exam.none_made"))
+            questions = self._drawn_from()
             exam = await asyncio.to_thread(study.start_exam, self._plan(questions), self._visit.learner, questions)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
             return
         ui.navigate.to(f"/study/exam/{exam.id}")
+
+    async def _give(self) -> None:
+        study = self._visit.services.study
+        names = [name for name in self._names.splitlines() if name.strip()]
+        try:
+            questions = self._drawn_from()
+            exams = await asyncio.to_thread(study.start_class_exam, self._plan(questions), names, questions)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        ui.navigate.to(f"/study/class/{exams[0].class_id}")
+
+    def _given(self) -> None:
+        """The exams given to classes."""
+        study = self._visit.services.study
+        given = [study.class_exam(class_id) for class_id in study.class_ids(EARLIER_SHOWN)]
+        if not given:
+            return
+        with tag("section", "", "card"):
+            tag("h2", self._t("class.given"))
+            with tag("ul", "", "exam-list"):
+                for exams in given:
+                    done = sum(exam.result is not None for exam in exams)
+                    with tag("li"), link("", f"/study/class/{exams[0].class_id}"):
+                        tag("span", exams[0].created_at.astimezone().strftime("%Y-%m-%d %H:%M"))
+                        tag("span", self._t.count("exam.questions", len(exams[0].questions)), "soft")
+                        tag("span", self._t("class.handed_in", n=done, most=len(exams)), "exam-state")
 
     def _earlier(self) -> None:
         exams = self._visit.services.study.exams(self._visit.learner, EARLIER_SHOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Annotated
 
@@ -73,11 +74,13 @@ async def show_login(request: Request) -> HTMLResponse:
 
 @router.post(LOGIN_PATH, include_in_schema=False)
 async def log_in(key: Annotated[str, Form(max_length=1000)], request: Request, services: ServicesDep) -> Response:
-    """Sets the cookie for a known key."""
+    """Sets the cookie for a known key, and goes on to `next`, a path of this server."""
     key = key.strip()
     if KeyRing(services.settings).by_key(key.encode()) is None:
         return HTMLResponse(_page(request, "login.unknown"), 401)
-    reply = RedirectResponse("/", status_code=303)
+    wanted = request.query_params.get("next", "/")
+    safe = re.fullmatch(r"/(?:[\w\-][^\\\s]*)?", wanted, re.ASCII) is not None  # never another server's
+    reply = RedirectResponse(wanted if safe else "/", status_code=303)
     secure = request.url.scheme == "https"
     reply.set_cookie(COOKIE, cookie_value(key), httponly=True, samesite="strict", secure=secure)
     return reply

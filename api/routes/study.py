@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import UTC
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Query, Response, UploadFile
 from fastapi.responses import HTMLResponse
@@ -16,6 +17,9 @@ from api.schemas.study import (
     CardChangeIn,
     CardOut,
     CardsOut,
+    ClassExamIn,
+    ClassExamOut,
+    ClassExamsOut,
     ExamIn,
     ExamOut,
     ExamsOut,
@@ -36,9 +40,14 @@ from api.schemas.study import (
     VerdictIn,
     card_out,
 )
+from api.security import Caller
+from api.services import Services
 from api.uploads import file_name
 from evals.anki import anki_deck, cards_csv
-from evals.questions import chapter_titles
+from evals.exam import ExamPlan
+from evals.questions import BankQuestion, chapter_titles
+from evals.study import class_marks_csv
+from evals.study_store import StoredCard
 from indexes.errors import InvalidInput
 from indexes.types import Document
 from rag.question import whole_number
@@ -50,6 +59,7 @@ MAX_LIMIT = 5000
 @router.get("/questions", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
 def list_questions(
     services: ServicesDep,
+    caller: CallerDep,
     document_id: Annotated[Id | None, Query()] = None,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
@@ -57,7 +67,10 @@ def list_questions(
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> Response:
-    """Questions in chapter order: of the bank, of a question file, or those made from a book."""
+    """Questions in chapter order: of the bank, of a question file, or those made from a book.
+
+    A learner's key gets no answer to a question of an exam that it has still to hand in.
+    """
     document: Document | None = services.library.document(document_id) if document_id is not None else None
     made = document is not None and not document.sample and question_file is None
     chosen = [
@@ -67,7 +80,10 @@ def list_questions(
         )
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
-    found = [QuestionOut.of(question, with_answer=with_answers) for question in chosen[:limit]]
+    asked = services.study.asked_now(caller.learner) if with_answers and caller.learner else frozenset[str]()
+    found = [
+        QuestionOut.of(question, with_answer=with_answers and question.id not in asked) for question in chosen[:limit]
+    ]
     return listed(QuestionsOut(questions=found))
 
 
@@ -97,32 +113,78 @@ def make_questions(document_id: str, services: ServicesDep, caller: CallerDep, b
 @router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
 def start_exam(body: ExamIn, services: ServicesDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
+    plan, questions = _drawn_from(body, services)
+    learner = caller.learner_for(body.learner)
+    return ExamOut.model_validate(services.study.start_exam(plan, learner, questions))
+
+
+def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
+    """The plan of an exam, and the questions that it draws from."""
     unreadable = [chapter for chapter in body.weights or {} if whole_number(chapter) is None]
     if unreadable:
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="Name chapters by their numbers.")
-    plan = body.plan(secrets.randbelow(2**31))
-    learner = caller.learner_for(body.learner)
     if body.document_ids is not None and body.question_file is not None:
         raise InvalidInput("`document_ids` and `question_file` both name questions", hint="Name one of them.")
+    plan = body.plan(secrets.randbelow(2**31))
     if body.document_ids:
-        questions = services.questions_on(body.document_ids)
-    else:
-        questions = services.question_files.load(body.question_file)
-    return ExamOut.model_validate(services.study.start_exam(plan, learner, questions))
+        return plan, services.questions_on(body.document_ids)
+    return plan, services.question_files.load(body.question_file)
 
 
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
 def list_exams(
-    services: ServicesDep, learner: LearnerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100
+    services: ServicesDep,
+    caller: CallerDep,
+    learner: LearnerDep,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
 ) -> ExamsOut:
     """The newest exams of a learner, newest first, each with its marks once it was handed in."""
-    return ExamsOut(exams=[ExamOut.model_validate(exam) for exam in services.study.exams(learner, limit)])
+    shown = [
+        replace(exam, questions=()) if exam.waits and caller.learner else exam  # its time runs once it is opened
+        for exam in services.study.exams(learner, limit)
+    ]
+    return ExamsOut(exams=[ExamOut.model_validate(exam) for exam in shown])
 
 
 @router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
-def get_exam(exam_id: str, services: ServicesDep, owner: OwnerDep) -> ExamOut:
-    """An exam as it was set, with its marks once it was handed in."""
-    return ExamOut.model_validate(services.study.exam(exam_id, owner))
+def get_exam(exam_id: str, services: ServicesDep, caller: CallerDep, owner: OwnerDep) -> ExamOut:
+    """An exam as it was set, with its marks once it was handed in. A class's exam begins when its learner's key opens
+    it."""
+    open_it = services.study.open_exam if caller.learner else services.study.exam
+    return ExamOut.model_validate(open_it(exam_id, owner))
+
+
+@router.post("/class-exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
+def start_class_exam(body: ClassExamIn, services: ServicesDep, caller: CallerDep) -> ClassExamOut:
+    """Gives the same exam to every learner named, each with a link; a time limit counts from the link's first visit."""
+    caller.need_open_key("give exams to a class")
+    plan, questions = _drawn_from(body, services)
+    return ClassExamOut.of(services.study.start_class_exam(plan, body.learners, questions))
+
+
+@router.get("/class-exams", responses=error_responses(403, 422, 503))
+def list_class_exams(
+    services: ServicesDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100
+) -> ClassExamsOut:
+    """The exams given to classes, newest first."""
+    caller.need_open_key("see the exams of a class")
+    study = services.study
+    return ClassExamsOut(classes=[ClassExamOut.of(study.class_exam(class_id)) for class_id in study.class_ids(limit)])
+
+
+@router.get("/class-exams/{class_id}", responses=error_responses(403, 404, 503))
+def get_class_exam(class_id: str, services: ServicesDep, caller: CallerDep) -> ClassExamOut:
+    """An exam given to a class: who has handed in, with how many points."""
+    caller.need_open_key("see the exams of a class")
+    return ClassExamOut.of(services.study.class_exam(class_id))
+
+
+@router.get("/class-exams/{class_id}/marks.csv", response_class=Response, responses=error_responses(403, 404, 503))
+def export_class_marks(class_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """The marks of a class as CSV: a row for each learner, a column for each question."""
+    caller.need_open_key("read the marks of a class")
+    marks = class_marks_csv(services.study.class_exam(class_id))
+    return _file(marks.encode(), "text/csv; charset=utf-8", "coalesce-marks.csv")
 
 
 @router.put("/exams/{exam_id}/draft", status_code=204, responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -147,12 +209,22 @@ def decide(exam_id: str, body: VerdictIn, services: ServicesDep, caller: CallerD
 @router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
 def due_cards(
     services: ServicesDep,
+    caller: CallerDep,
     learner: LearnerDep,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
 ) -> Response:
     """Cards that are due, the longest overdue first."""
-    cards = CardsOut(cards=[card_out(card) for card in services.study.due_cards(learner, limit)])
-    return listed(cards)
+    return listed(CardsOut(cards=[card_out(card) for card in _readable(services, caller, "due", learner, limit)]))
+
+
+def _readable(
+    services: Services, caller: Caller, which: Literal["due", "all"], learner: str, limit: int = MAX_LIMIT
+) -> list[StoredCard]:
+    """A learner's cards; a learner's key does not see those of an exam that it has still to hand in."""
+    study = services.study
+    asked = study.asked_now(learner) if caller.learner else frozenset[str]()
+    cards = study.due_cards(learner, limit) if which == "due" else study.cards(learner)
+    return [card for card in cards if card.question_id not in asked]
 
 
 @router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -209,16 +281,16 @@ def progress(
 
 
 @router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))
-def export_anki(services: ServicesDep, learner: LearnerDep) -> Response:
+def export_anki(services: ServicesDep, caller: CallerDep, learner: LearnerDep) -> Response:
     """The learner's cards as an Anki deck; importing a newer one keeps Anki's own history."""
-    questions = [card.question for card in services.study.cards(learner)]
+    questions = [card.question for card in _readable(services, caller, "all", learner)]
     return _file(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
 
 
 @router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 403, 422, 503))
-def export_csv(services: ServicesDep, learner: LearnerDep) -> Response:
+def export_csv(services: ServicesDep, caller: CallerDep, learner: LearnerDep) -> Response:
     """The learner's cards as CSV."""
-    questions = [card.question for card in services.study.cards(learner)]
+    questions = [card.question for card in _readable(services, caller, "all", learner)]
     return _file(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Literal, Self
+from urllib.parse import quote as url_quote
 
 from pydantic import Field, model_validator
 
@@ -14,8 +15,8 @@ from api.schemas.base import Id, Seed, WireIn, WireOut
 from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
 from evals.questions import MOST_BY_DEFAULT, BankQuestion, own_question
-from evals.study import ChapterProgress, Progress
-from evals.study_store import StoredCard
+from evals.study import MAX_LEARNERS, ChapterProgress, Progress
+from evals.study_store import StoredCard, StoredExam
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
 QuestionKind = Literal["choice", "short", "why", "code"]
@@ -141,6 +142,69 @@ class ExamIn(WireIn):
             weights={int(chapter): weight for chapter, weight in (self.weights or {}).items()},
             time_limit_s=self.time_limit_s,
         )
+
+
+class ClassExamIn(ExamIn):
+    """Body of `POST /v1/class-exams`: an exam's, and who takes it instead of one learner."""
+
+    learner: None = None
+    learners: list[Learner] = Field(min_length=1, max_length=MAX_LEARNERS)
+
+
+class LearnersExamOut(WireOut):
+    """One learner's exam of a class; `link` is the page's address of it, below that of the server."""
+
+    id: str
+    learner: str
+    link: str
+    deadline: datetime | None
+    handed_in_at: datetime | None
+    score: float | None = None
+    max_score: float | None = None
+    needs_check: int = Field(0, description="marks that are only probably right")
+
+
+class ClassExamOut(WireOut):
+    """An exam given to a class: each learner's own, by name."""
+
+    id: str
+    created_at: datetime
+    questions: int
+    exams: list[LearnersExamOut]
+
+    @classmethod
+    def of(cls, exams: Sequence[StoredExam]) -> Self:
+        """From the exams of one class."""
+        first = exams[0]
+        return cls(
+            id=first.class_id or "",
+            created_at=first.created_at,
+            questions=len(first.questions),
+            exams=[
+                LearnersExamOut(
+                    id=exam.id,
+                    learner=exam.learner,
+                    link=exam_link(exam),
+                    deadline=exam.deadline,
+                    handed_in_at=exam.handed_in_at,
+                    score=exam.result.score if exam.result else None,
+                    max_score=exam.result.max_score if exam.result else None,
+                    needs_check=sum(mark.needs_check for mark in exam.result.marks) if exam.result else 0,
+                )
+                for exam in exams
+            ],
+        )
+
+
+class ClassExamsOut(WireOut):
+    """Exams given to classes, newest first."""
+
+    classes: list[ClassExamOut]
+
+
+def exam_link(exam: StoredExam) -> str:
+    """The page's address of a learner's exam."""
+    return f"/study/exam/{exam.id}?learner={url_quote(exam.learner, safe='')}"
 
 
 class ExamQuestionOut(WireOut):

@@ -90,6 +90,55 @@ def test_anothers_exam_and_cards_do_not_exist(alice: httpx.Client, bob: httpx.Cl
     assert bob.post(review, json={"rating": 3}).status_code == 200
 
 
+def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_in(
+    teacher: httpx.Client, alice: httpx.Client, bob: httpx.Client
+) -> None:
+    body = {"count": 2, "types": ["choice"], "learners": ["alice", "张三"], "time_limit_s": 600}
+    given = teacher.post("/v1/class-exams", json=body)
+    assert given.status_code == 201
+    mine, other = given.json()["exams"]
+    address = f"/v1/exams/{mine['id']}"
+    listed = next(exam for exam in alice.get("/v1/exams").json()["exams"] if exam["id"] == mine["id"])
+    assert (listed["questions"], listed["deadline"]) == ([], None), "its time has not begun"
+    assert teacher.get(address).json()["deadline"] is None, "who looks in does not begin it"
+    assert bob.get(address).status_code == 404
+    exam = alice.get(address).json()
+    assert exam["deadline"] is not None
+    asked = {question["id"] for question in exam["questions"]}
+
+    def answers(client: httpx.Client) -> set[str]:
+        listed = client.get("/v1/questions", params={"with_answers": True, "limit": 5000}).json()["questions"]
+        return {question["id"] for question in listed if question["answer"] is not None}
+
+    assert not asked & answers(alice)
+    assert asked <= answers(teacher)
+    alice.post(f"{address}/answers", json={"answers": {}})
+    assert asked <= answers(alice)
+    path = f"/v1/class-exams/{given.json()['id']}"
+    assert [exam["score"] for exam in teacher.get(path).json()["exams"]] == [0.0, None]
+    assert teacher.get(f"{path}/marks.csv").text.splitlines()[1].startswith("alice,")
+    assert teacher.get("/v1/class-exams").json()["classes"][0]["id"] == given.json()["id"]
+    assert other["link"].startswith(f"/study/exam/{other['id']}?learner=")
+    for call in (path, f"{path}/marks.csv", "/v1/class-exams"):
+        assert refused(alice.get(call))
+    assert refused(alice.post("/v1/class-exams", json=body))
+    assert teacher.get("/v1/class-exams/none").status_code == 404
+
+
+def test_signing_in_goes_on_to_what_was_opened_and_never_to_another_server(school: Live) -> None:
+    page = {"accept": "text/html"}
+    with httpx.Client(base_url=school.address) as browser:
+        sent = browser.get("/study/exam/e?learner=a", headers=page).headers["location"]
+        assert sent == "/login?next=%2Fstudy%2Fexam%2Fe%3Flearner%3Da"
+        key = {"key": "alices-key"}
+        assert browser.post(sent, data=key).headers["location"] == "/study/exam/e?learner=a"
+        for stranger in ("//evil.test", "https://evil.test", "/\\evil.test", "/%09/evil.test"):
+            assert browser.post("/login", params={"next": stranger}, data=key).headers["location"] in (
+                "/",
+                "/%09/evil.test",
+            )
+
+
 def test_an_open_key_sees_every_learner(teacher: httpx.Client, bob: httpx.Client) -> None:
     exam = exam_of(bob)
     assert teacher.get(f"/v1/exams/{exam['id']}", params={"learner": "张三"}).json()["learner"] == "张三"

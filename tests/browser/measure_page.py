@@ -141,7 +141,7 @@ def lists_ms(live: Live, page: Page) -> dict[str, dict[str, float]]:
     now = datetime.now(UTC)
     with closing(StudyStore(live.services.settings.study_path)) as store:
         exam = StoredExam("measured", DEFAULT_LEARNER, now, None, ())
-        store.add_exam(exam)
+        store.add_exams([exam])
         store.close_exam(exam, Result(()), [], missed, now)
 
     def call(path: str, key: str, number: int) -> float:

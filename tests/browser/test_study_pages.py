@@ -233,3 +233,28 @@ def test_a_card_is_undone_edited_and_deleted(site: Live, open_page: Open) -> Non
     page.get_by_role("button", name="Delete").click()
     page.locator("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator(".empty")).to_be_visible()
+
+
+def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> None:
+    teacher, names = as_learner(open_page, site), [f"Ada {uuid4().hex[:6]}", "张三"]
+    teacher.get_by_label("Choice", exact=True).check()
+    teacher.get_by_label("Number of questions").fill("2")
+    teacher.get_by_text("Give this exam to a class").click()
+    teacher.get_by_label("Names of the learners").fill("\n".join(names))
+    teacher.get_by_role("button", name="Make the links").click()
+    teacher.wait_for_url(re.compile(r"/study/class/class-\w+"))
+    expect(teacher.locator("tbody tr")).to_have_count(2)
+    address = teacher.get_by_role("button", name=f"Copy the link of {names[0]}").get_attribute("data-copy")
+    assert address is not None
+    learner = open_page(address.removeprefix(site.address))
+    expect(learner.locator(".learner summary")).to_contain_text(names[0])
+    learner.get_by_role("button", name="Hand in").click()
+    learner.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(learner.locator(".result .big")).to_have_text("0 of 2 points")
+    teacher.reload()
+    expect(teacher.locator("tbody tr").first).to_contain_text("0 of 2 points")
+    with teacher.expect_download() as marks:
+        teacher.get_by_role("link", name="Download the marks (CSV)").click()
+    assert names[0] in marks.value.path().read_text("utf-8")
+    teacher.goto(site.address + "/study")
+    expect(teacher.locator(".exam-list").last).to_contain_text("1 of 2 handed in")

@@ -21,7 +21,7 @@ from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
 from evals.questions import BankQuestion, Gold, own_question, parse_question
-from evals.study import Study, justify
+from evals.study import Study, class_marks_csv, justify
 from evals.study_store import StoredExam, StudyStore
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.types import Passage
@@ -222,7 +222,7 @@ def test_a_draft_is_replaced_survives_a_restart_and_goes_with_the_hand_in(tmp_pa
     path = tmp_path / "study.sqlite3"
     exam = StoredExam("e", "ada", START, START + timedelta(hours=1), BANK[:1])
     store = StudyStore(path)
-    store.add_exam(exam)
+    store.add_exams([exam])
     assert store.draft("e") == {}
     store.put_draft("e", {"q": 1}, START)
     store.put_draft("e", {"q": "线程"}, START + timedelta(minutes=1))
@@ -293,7 +293,7 @@ def test_five_thousand_due_cards_are_listed_in_200_ms_of_processor_time(tmp_path
     bank = tuple(make_question(n, chapter) for chapter in range(1, 6) for n in range(1000))
     study = Study(store, lambda _: None, lambda: bank, clock)
     exam = StoredExam("e", "default", START, None, ())
-    store.add_exam(exam)
+    store.add_exams([exam])
     store.close_exam(exam, Result(()), [], bank, START)
     seconds = []
     for _ in range(3):
@@ -425,3 +425,33 @@ def test_progress_of_a_book_counts_its_own_questions_alone(study: Study) -> None
     assert {c.chapter for c in study.progress(about=other).chapters} == {1}
     assert sum(c.seen for c in study.progress(about=other).chapters) == 0
     assert sum(c.seen for c in study.progress().chapters) == 1
+
+
+def test_a_class_gets_one_exam_each_whose_time_begins_when_it_is_opened(study: Study, clock: Clock) -> None:
+    plan = ExamPlan(count=2, types=("choice",), time_limit_s=600)
+    ada, bob = study.start_class_exam(plan, ["bob", " ada ", "ada"])
+    assert (ada.learner, bob.learner, ada.questions) == ("ada", "bob", bob.questions)
+    assert study.class_ids() == (ada.class_id,)
+    clock.now += timedelta(hours=1)
+    assert study.open_exam(ada.id, "ada").deadline == clock.now + timedelta(seconds=600)
+    clock.now += timedelta(minutes=5)
+    assert study.open_exam(ada.id, "ada").deadline == START + timedelta(hours=1, minutes=10)
+    assert study.asked_now("ada") == {question.id for question in ada.questions}
+    study.hand_in(ada.id, {ada.questions[0].id: 0}, "ada")
+    assert (study.asked_now("ada"), study.class_exam(bob.class_id or "")[1].waits) == (frozenset(), True)
+    rows = list(csv.DictReader(io.StringIO(class_marks_csv(study.class_exam(ada.class_id or "")))))
+    assert [(row["learner"], row["score"], row["max_score"]) for row in rows] == [
+        ("ada", "1.0", "2.0"),
+        ("bob", "", "2"),
+    ]
+    assert [row[f"1. {ada.questions[0].question}"] for row in rows] == ["1.0", ""]
+    for names in ([], [f"n{number}" for number in range(201)], ["\x00"]):
+        with pytest.raises(InvalidInput):
+            study.start_class_exam(plan, names)
+    with pytest.raises(NotFound):
+        study.class_exam("none")
+
+
+def test_a_name_that_a_spreadsheet_would_run_is_written_as_text(study: Study) -> None:
+    exams = study.start_class_exam(ExamPlan(count=1), ["=1+1"])
+    assert "'=1+1" in class_marks_csv(exams)
