@@ -1,8 +1,8 @@
 """Questions with reference answers: the schema, question files, the bundled bank, and the book that it asks about.
 
-A question file is JSON Lines. `evals/question_bank/` holds the bank over the sample book, one file per chapter;
-`evals/question_sets/` holds sets over other texts; a file of your own has the same schema and needs only `question` and
-`answer`. Every broken line is an error that names file and line.
+A question file is JSON Lines, or a table (`evals/question_csv.py`). `evals/question_bank/` holds the bank over the
+sample book, one file per chapter; `evals/question_sets/` holds sets over other texts; a file of your own has the same
+schema and needs only `question` and `answer`. Every broken line is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
@@ -19,8 +20,9 @@ from pydantic import AfterValidator, Field, StrictBool, ValidationError, Validat
 from pydantic.dataclasses import dataclass
 
 from evals.errors import MalformedQuestions
+from evals.question_csv import read_csv, write_csv
 from indexes.errors import Conflict, InvalidInput, NotFound
-from indexes.jsonl import parse_jsonl, read_text
+from indexes.jsonl import parse_jsonl, read_text, to_jsonl
 from indexes.sample import SAMPLE_PATH
 from rag.question import reject_control_characters
 
@@ -33,7 +35,8 @@ JUDGED_FOLDER = Path(__file__).parent / "question_sets" / "judged"
 NUM_CHOICES = 4
 MOST_BY_DEFAULT = 60
 """Questions that are made from a book where no number is named."""
-_FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.jsonl")
+FILE_ENDINGS = (".jsonl", ".csv")
+_FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.(?:jsonl|csv)")
 _LARGEST_NUMBER = 1_000_000
 _REASONS = {
     "missing": "is missing",
@@ -203,12 +206,26 @@ def load_questions(path: Path, *, book: str = "") -> tuple[BankQuestion, ...]:
 
 def parse_questions(text: str, name: str, *, book: str = "") -> tuple[BankQuestion, ...]:
     """As `load_questions`, for the text of a file called `name`."""
-    rows = parse_jsonl(text, name, MalformedQuestions)
+    parse = read_csv if name.lower().endswith(".csv") else parse_jsonl
+    rows = parse(text, name, MalformedQuestions)
     questions = tuple(parse_question({**record, "book": book}, where=where) for where, record in rows)
     if not questions:
-        raise MalformedQuestions(f"question file {name} holds no question", hint="write one JSON object per line")
+        raise MalformedQuestions(f"question file {name} holds no question", hint="write one question on each line")
     _refuse_duplicates(questions, name)
     return questions
+
+
+def questions_file(questions: Iterable[BankQuestion], ending: str) -> str:
+    """A question file: JSON Lines (`.jsonl`) with every field, or a table (`.csv`) of those that people write."""
+    records = [_record(question) for question in questions]
+    return write_csv(records) if ending == ".csv" else to_jsonl(records)
+
+
+def _record(question: BankQuestion) -> dict[str, Any]:
+    """The fields of a question that say something."""
+    record = asdict(question)
+    usual = {each.name: each.default for each in fields(question)}
+    return {name: value for name, value in record.items() if name == "type" or value != usual[name]}
 
 
 def load_question_set(path: Path) -> tuple[BankQuestion, ...]:
@@ -243,13 +260,14 @@ class QuestionFolder:
 
     def names(self) -> tuple[str, ...]:
         """Names of the question files, in order."""
-        return tuple(sorted(path.name for path in self._folder.glob("*.jsonl") if path.is_file()))
+        files = (path for path in self._folder.glob("*") if path.suffix in FILE_ENDINGS and path.is_file())
+        return tuple(sorted(path.name for path in files))
 
     def load(self, name: str | None) -> tuple[BankQuestion, ...]:
         """The questions of a file; of the bank when None is named.
 
         Raises:
-            InvalidInput: the name is not that of a `.jsonl` file.
+            InvalidInput: the name is not that of a `.jsonl` or `.csv` file.
             NotFound: there is no such file.
             MalformedQuestions: a line is broken.
         """
@@ -264,7 +282,7 @@ class QuestionFolder:
         """Keeps a question file and returns its questions.
 
         Raises:
-            InvalidInput: the name is not that of a `.jsonl` file.
+            InvalidInput: the name is not that of a `.jsonl` or `.csv` file.
             MalformedQuestions: a line is broken; nothing is kept.
             Conflict: another file has this name, with other questions in it.
         """
@@ -284,7 +302,10 @@ class QuestionFolder:
 
 def _checked_name(name: str) -> str:
     if not _FILE_NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r:.80} is not the name of a question file", hint="name it like my-questions.jsonl")
+        raise InvalidInput(
+            f"{name!r:.80} is not the name of a question file",
+            hint="name it like my-questions.jsonl or my-questions.csv",
+        )
     return name
 
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evals.arms import GoldPassages
-from evals.errors import LeakageFound, MalformedQuestions
+from evals.errors import LeakageFound
 from evals.experiment import CACHE_FOLDER
 from evals.questions import BankQuestion, Split, load_bank, load_questions
 from evals.text_match import fact_met, normalize
 from indexes.errors import InvalidInput
-from indexes.jsonl import read_jsonl
 from indexes.library import Library, open_library
 from indexes.readers import find_books
 from indexes.sample import SAMPLE_PATH, SAMPLE_TITLE
@@ -96,9 +95,7 @@ def file_source(file: Path, books: Sequence[Path], *, allow_test: bool = False) 
             f"{file.name} is only for measuring: a model trained on it can no longer be measured with it",
             hint="take a file of evals/question_sets/fit, or add --allow-test if nothing will be compared with it",
         )
-    questions = load_questions(file)
-    follow_ups = {record.get("id") for _, record in read_jsonl(file, MalformedQuestions) if record.get("after")}
-    return Source(file.stem, tuple(q for q in questions if q.id not in follow_ups), tuple(books))
+    return Source(file.stem, tuple(question for question in load_questions(file) if not question.after), tuple(books))
 
 
 def some_of(source: Source, limit: int | None, seed: int) -> Source:

@@ -70,7 +70,7 @@ def evaluate(
     questions: Annotated[
         str,
         typer.Option(
-            help="bank:test, bank:dev, book:ID, judged (sets on books nothing is fitted on), or a question file."
+            help="bank:test, bank:dev, book:ID, judged (sets on books nothing is fitted on), or a JSONL or CSV file."
         ),
     ] = "bank:test",
     texts: Annotated[

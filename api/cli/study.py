@@ -50,7 +50,7 @@ def quiz(
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Weights of chapters, separated by commas: 5=2,6=1.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
-    questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL).")] = None,
+    questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL or CSV).")] = None,
     learner: Annotated[str | None, typer.Option(help="Whose progress this is.")] = None,
     chinese: Annotated[bool, typer.Option("--zh", help="Ask in Chinese.")] = False,
     json_output: Json = False,
@@ -270,6 +270,27 @@ def check(
     Console(json_output=json_output).result(_document(report), _lines(report))
     if report.findings:
         raise typer.Exit(1)
+
+
+@bank.command(epilog="Example: coalesce questions export --book ID --out questions.csv")
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="The file to write: .jsonl with every field, or .csv for a spreadsheet.")],
+    book: Annotated[str | None, typer.Option(metavar="ID", help="A book's id; by default the bundled bank.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Write questions with their answers as a question file, made from the book where there are none."""
+    from evals.questions import FILE_ENDINGS, load_bank, questions_file
+    from indexes.disk import disk_errors
+    from indexes.errors import InvalidInput
+
+    if out.suffix not in FILE_ENDINGS:
+        raise InvalidInput(f"{out.name!r} is not the name of a question file", hint="Name it .jsonl or .csv.")
+    console = Console(json_output=json_output)
+    questions = _questions_on(context.obj, book, console) if book is not None else load_bank()
+    with disk_errors(out):
+        out.write_text(questions_file(questions, out.suffix), encoding="utf-8")
+    console.result({"file": str(out), "questions": len(questions)}, [f"{len(questions)} questions in {out}"])
 
 
 def _chapter_numbers(text: str, known: set[int]) -> set[int]:

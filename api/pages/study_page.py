@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from typing import TypeVar
+from urllib.parse import urlencode
 
 from fastapi import Request
 from nicegui import ui
@@ -17,7 +18,7 @@ from api.pages.job_row import JobRow
 from api.services import MAKING
 from evals.exam import MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import DEFAULT_LEARNER
-from evals.questions import TYPES, BankQuestion, chapter_titles
+from evals.questions import FILE_ENDINGS, TYPES, BankQuestion, chapter_titles
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError, Conflict, InvalidInput
 from indexes.types import Document
@@ -33,6 +34,12 @@ FILE_EXAMPLE = (
     '{"question": "How many threads are in a warp?", "answer": "32.", "key_facts": ["32"]}\n'
     '{"question": "What do the threads of a block share?", "type": "choice", "answer": "Shared memory", '
     '"answer_index": 1, "choices": ["Registers", "Shared memory", "Local memory", "A program counter"]}'
+)
+
+TABLE_EXAMPLE = (
+    "question,option_a,option_b,option_c,option_d,right,answer,key_facts\n"
+    "How many threads are in a warp?,,,,,,32.,32\n"
+    "What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,"
 )
 
 
@@ -136,15 +143,16 @@ class _ExamView:
                 select(options, self._set_source, value=self._source)
             with tag("label", "", "button"):
                 tag("span", t("exam.add_file"))
-                picker = tag("input", "", "sr-only", type="file", accept=".jsonl")
+                picker = tag("input", "", "sr-only", type="file", accept=",".join(FILE_ENDINGS))
             picker.on("change", js_handler="(e) => coalesce.addQuestions(e.target)")
         said = tag("p", "", "problem", role="alert", id="question-file-problem", hidden=True)
         set_attributes(said, data_failed=t("upload.failed"))
         with tag("details", "", "file-form"):
             tag("summary", t("exam.file_form"))
             tag("p", t("exam.file_form_text"), "soft")
-            with tag("pre", "", "command", tabindex="0"):
-                tag("code", FILE_EXAMPLE)
+            for example in (FILE_EXAMPLE, TABLE_EXAMPLE):
+                with tag("pre", "", "command", tabindex="0"):
+                    tag("code", example)
 
     def _draw_chapters(self) -> None:
         self._chapter_box.clear()
@@ -172,6 +180,18 @@ class _ExamView:
                 check(self._t("exam.weigh"), self._set_weighed, checked=self._weighed)
             if self._weighed:
                 tag("p", self._t("exam.weigh_note"), "soft")
+            if self._visit.owner is None:
+                self._downloads()
+
+    def _downloads(self) -> None:
+        """The questions to take away, with their answers."""
+        name = "document_id" if self._book is not None else "question_file"
+        which = self._source.removeprefix(BOOK)
+        asked = f"?{urlencode({name: which})}" if which else ""
+        with tag("p", "", "soft"):
+            tag("span", self._t("exam.take_away"))
+            for ending in FILE_ENDINGS:
+                link(ending[1:].upper(), f"/v1/questions/export{ending}{asked}", download=True)
 
     def _chapter_row(self, chapter: int, title: str, questions: int) -> None:
         name = f"{chapter}. {title}" if title else self._t("filters.in_chapter", n=chapter)

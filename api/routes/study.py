@@ -45,7 +45,7 @@ from api.services import Services
 from api.uploads import file_name
 from evals.anki import anki_deck, cards_csv
 from evals.exam import ExamPlan
-from evals.questions import BankQuestion, chapter_titles
+from evals.questions import BankQuestion, chapter_titles, questions_file
 from evals.study import class_marks_csv
 from evals.study_store import StoredCard
 from indexes.errors import InvalidInput
@@ -95,9 +95,29 @@ def list_question_files(services: ServicesDep) -> QuestionFilesOut:
 
 @router.post("/questions/files", status_code=201, responses=error_responses(400, 409, 413, 422, 503))
 def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep) -> QuestionFileOut:
-    """Keeps a question file (one JSON object per line). A broken line is a 422 that names it, and nothing is kept."""
+    """Keeps a question file: JSON Lines, or a table as CSV. A broken line is a 422 that names it; nothing is kept."""
     name = file_name(file.filename or "")
     return QuestionFileOut(name=name, questions=len(services.question_files.add(name, file.file.read())))
+
+
+@router.get(
+    "/questions/export.{form}", response_class=Response, responses=error_responses(400, 403, 404, 409, 422, 503)
+)
+def export_questions(
+    form: Literal["jsonl", "csv"],
+    services: ServicesDep,
+    caller: CallerDep,
+    document_id: Annotated[Id | None, Query()] = None,
+    question_file: Annotated[Id | None, Query()] = None,
+) -> Response:
+    """The questions on a book, of a question file or of the bank, with their answers, as a question file."""
+    caller.need_open_key("export questions with their answers")
+    if document_id is not None and question_file is None:
+        questions = services.questions_on([document_id])
+    else:
+        questions = services.question_files.load(question_file)
+    media_type = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
+    return _file(questions_file(questions, f".{form}").encode(), media_type, f"coalesce-questions.{form}")
 
 
 @router.post(

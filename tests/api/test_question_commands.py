@@ -96,3 +96,12 @@ def test_naming_no_source_is_an_error_with_the_command_that_works(tmp_path: Path
 )
 def test_wrong_usage_is_status_2(arguments) -> None:
     assert run(arguments) == 2
+
+
+def test_the_bank_leaves_as_a_table_for_a_spreadsheet(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "bank.csv"
+    assert run(["questions", "export", "--out", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["questions"] == len(question_bank.load_questions(out)) == len(question_bank.load_bank())
+    assert run(["questions", "export", "--out", str(tmp_path / "bank.xls")]) == 1
+    assert "bank.xls" in capsys.readouterr().err

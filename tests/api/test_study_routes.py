@@ -240,6 +240,22 @@ def test_a_question_file_is_handed_in_listed_and_examined_from(live: Live) -> No
     assert sorted(path.name for path in (live.services.settings.home / "questions").iterdir()) == ["mine.jsonl"]
 
 
+def test_a_table_of_questions_goes_in_and_comes_out_with_its_answers(live: Live) -> None:
+    table = "question,option_a,option_b,option_c,option_d,right,answer\nWhich?,one,two,three,four,B,Two of them."
+    files = {"file": ("mine.csv", table.encode())}
+    reply = live.client.post("/v1/questions/files", files=files)
+    assert (reply.status_code, reply.json()) == (201, {"name": "mine.csv", "questions": 1})
+    exam = start(live, question_file="mine.csv", count=1)
+    answers = {"answers": {exam["questions"][0]["id"]: "two"}}
+    assert live.client.post(f"/v1/exams/{exam['id']}/answers", json=answers).json()["score"] == 1.0
+    for form in ("csv", "jsonl"):
+        out = live.client.get(f"/v1/questions/export.{form}", params={"question_file": "mine.csv"})
+        again = live.client.post("/v1/questions/files", files={"file": (f"again.{form}", out.content)})
+        assert (again.status_code, again.json()["questions"]) == (201, 1), again.text
+    assert live.client.get("/v1/questions/export.csv", params={"document_id": "none"}).status_code == 404
+    assert live.client.get("/v1/questions/export.txt").status_code == 422
+
+
 @pytest.mark.parametrize(
     ("name", "content", "status", "said"),
     [
@@ -268,10 +284,11 @@ def test_a_question_file_that_cannot_be_read_is_not_kept(
 
 
 def test_the_example_on_the_page_is_a_question_file(live: Live) -> None:
-    from api.pages.study_page import FILE_EXAMPLE
+    from api.pages.study_page import FILE_EXAMPLE, TABLE_EXAMPLE
 
-    reply = live.client.post("/v1/questions/files", files={"file": ("example.jsonl", FILE_EXAMPLE.encode())})
-    assert (reply.status_code, reply.json()["questions"]) == (201, 2)
+    for name, example in (("example.jsonl", FILE_EXAMPLE), ("example.csv", TABLE_EXAMPLE)):
+        reply = live.client.post("/v1/questions/files", files={"file": (name, example.encode())})
+        assert (reply.status_code, reply.json()["questions"]) == (201, 2)
 
 
 def test_a_question_file_that_is_too_large_is_refused(shared: Live) -> None:

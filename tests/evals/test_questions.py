@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evals.errors import MalformedQuestions
-from evals.questions import load_questions, parse_question
+from evals.questions import load_bank, load_questions, parse_question, parse_questions, questions_file
 
 GOOD: dict[str, Any] = {"id": "a", "question": "How many?", "answer": "32 threads."}
 
@@ -72,3 +72,53 @@ def test_an_id_that_is_used_twice_is_refused(tmp_path: Path) -> None:
 def test_question_and_answer_are_enough() -> None:
     question = parse_question({"question": "Why?", "answer": "Because."}, where="f:1")
     assert (question.id, question.type, question.answerable, question.choices) == ("f:1", "short", True, ())
+
+
+TABLE = """id,chapter,question,option_a,option_b,option_c,option_d,right,answer,key_facts,quote
+a,2,"How many, in all?",,,,,,32 threads.,"32 threads
+a warp|a wave","A warp, at last, has 32"
+b,,Which?,one,two,three,four,C,,,
+c,,Which now?,one,two,three,four,,b,,
+"""
+
+
+def test_a_table_is_read_as_the_questions_that_it_holds() -> None:
+    first, second, third = parse_questions(TABLE.replace("C,,,", "C,three it is,,"), "mine.csv")
+    assert (first.type, first.chapter, first.key_facts) == ("short", 2, ("32 threads", "a warp|a wave"))
+    assert first.gold[0].evidence == "A warp, at last, has 32"
+    assert (second.type, second.answer_index, second.answer) == ("choice", 2, "three it is")
+    assert (third.answer_index, third.answer) == (1, "two")
+    for delimiter in ";\t":
+        (other,) = parse_questions(f"question{delimiter}answer\nWhy?{delimiter}So, it is.", "mine.csv")
+        assert other.answer == "So, it is."
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("question,reply\nWhy?,So.", "mine.csv: no column is named 'answer'"),
+        ("question,answer\nWhy?,So, it is.", "mine.csv:2: more cells"),
+        ("question,answer\nWhy?,", "mine.csv:2: answer is missing"),
+        ("question,answer,chapter\nWhy?,So.,two", "mine.csv:2: chapter must be a whole number"),
+        ("question,answer,option_a,option_b\nWhy?,a,yes,no", "mine.csv:2: choices must be 4 options"),
+        ("question,answer,option_a,option_b,option_c,option_d\nWhy?,e,1,2,3,4", "mine.csv:2: answer_index"),
+        ('question,answer\n"Why?,So.', "mine.csv"),
+        ("", "mine.csv: no column"),
+        ("question,answer\n,\n", "holds no question"),
+    ],
+)
+def test_a_table_that_breaks_the_schema_is_named_with_its_line(table: str, named: str) -> None:
+    with pytest.raises(MalformedQuestions) as error:
+        parse_questions(table, "mine.csv")
+    assert named in error.value.message
+
+
+def test_questions_leave_and_come_back_as_lines_and_as_a_table() -> None:
+    questions = load_bank(chapter=5)
+    assert parse_questions(questions_file(questions, ".jsonl"), "out.jsonl") == questions
+    back = parse_questions(questions_file(questions, ".csv"), "out.csv")
+    for before, after in zip(questions, back, strict=True):
+        for name in ("id", "chapter", "type", "question", "question_zh", "answer", "answer_index", "difficulty"):
+            assert getattr(before, name) == getattr(after, name)
+        assert [fact.strip() for fact in before.key_facts] == list(after.key_facts)
+        assert [gold.evidence for gold in before.gold[:1]] == [gold.evidence for gold in after.gold]
