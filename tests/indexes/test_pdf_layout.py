@@ -328,6 +328,23 @@ def test_a_headers_place_follows_from_the_text_and_not_from_the_paper(cover: boo
     assert "A Book of Kernels" not in whole(drawn.read(tmp_path / "a.pdf"))
 
 
+@pytest.mark.parametrize("heading", [18.0, 0.0])
+def test_paragraphs_that_begin_several_pages_alike_are_kept(heading: float, tmp_path: Path) -> None:
+    drawn = Drawn()
+    for number in range(1, 4):
+        drawn.page()
+        drawn.text(LEFT, 40, "A Book of Kernels", size=9)
+        if heading:
+            drawn.text(LEFT, 60, f"{number} Tiles of side {number}", "Helvetica", heading, "B")
+        for y in (80, 500):
+            drawn.prose(y, [], f"A tile of side {number} is staged before the block uses it, and threads")
+            drawn.prose(y + 12, [], f"of warp {number} read neighbouring words of line {number} of the page.")
+        drawn.prose(112, FILLER * 9, "The text ends here.")
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert text.count("is staged before the block uses it") == text.count("read neighbouring words") == 6
+    assert "A Book of Kernels" not in text
+
+
 def test_headers_that_change_with_every_section_are_not_text(tmp_path: Path) -> None:
     drawn = Drawn()
     for number in range(12):

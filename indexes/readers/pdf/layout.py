@@ -22,6 +22,8 @@ EDGE_SHARE = 0.16
 """Share of the printed height, above and below, that holds headers and footers; the paper may be larger."""
 EDGE_LINES = 3
 """Lines per edge that may be headers or footers."""
+SHORT_HEADER = 8
+"""Most words of a header that may hold a number of its own, as that of a chapter."""
 OUTLYING = 0.1
 """Share of pages that may print higher or lower than the others: covers and plates."""
 MIN_HEADERS, HEADER_SHARE, MIN_TEXT_LINES = 5, 0.6, 4
@@ -172,6 +174,8 @@ def _edge_heights(pages: Sequence[PageLines]) -> tuple[float, float]:
 def _edge_lines(page: PageLines, body_size: float, low_share: float, high_share: float) -> _Edges:
     low, high = page.height * low_share, page.height * high_share
     small = [(index, line) for index, line in enumerate(page.lines) if line.size <= LARGER * body_size]
+    # What stands below a heading is its text, even where it reads the same under the headings of other pages.
+    high = max([high, *(line.bottom - 2 for line in page.lines if line.size > LARGER * body_size)])
     upper = sorted((at for at in small if at[1].bottom > high), key=lambda at: -at[1].top)
     lower = sorted((at for at in small if at[1].top < low), key=lambda at: at[1].bottom)
     return _Edges(tuple(upper[:EDGE_LINES]), tuple(lower[:EDGE_LINES]))
@@ -181,14 +185,20 @@ def _from_the_edges(
     page: PageLines, edges: _Edges, is_header: Callable[[int, int, Line], bool], body_size: float
 ) -> set[_At]:
     """Headers and footers of a page: from its edges inwards up to the first line that is neither."""
-    taken: set[int] = set()
+    taken: list[int] = []
     for edge in (edges.upper, edges.lower):
         for index, line in edge:
             if not is_header(page.page, index, line):
                 break
-            taken.add(index)
+            taken.append(index)
     rest = [line for index, line in enumerate(page.lines) if index not in taken]
-    return {(page.page, index) for index in taken if _is_apart(page.lines[index], rest, body_size)}
+    found: set[_At] = set()
+    for index in reversed(taken):  # from the text outwards: a line beside text is text, and so is the one beside it
+        if _is_apart(page.lines[index], rest, body_size):
+            found.add((page.page, index))
+        else:
+            rest.append(page.lines[index])
+    return found
 
 
 def _is_apart(line: Line, rest: Sequence[Line], body_size: float) -> bool:
@@ -219,8 +229,12 @@ def _recurring(edges: dict[int, _Edges]) -> set[_At]:
 
 
 def _without_numbers(text: str) -> str:
+    """A line's words; a long one, which may be a sentence, loses only the numbers at its ends."""
     words = text.casefold().split()
-    return " ".join(word for word in words if not re.fullmatch(r"[\W\d]+", word) and not _ROMAN.match(word))
+    named = [place for place, word in enumerate(words) if not (re.fullmatch(r"[\W\d]+", word) or _ROMAN.match(word))]
+    if len(words) > SHORT_HEADER and named:
+        return " ".join(words[named[0] : named[-1] + 1])
+    return " ".join(words[place] for place in named)
 
 
 def _changing_headers(pages: Sequence[PageLines], body_size: float, high: float) -> set[_At]:
