@@ -7,8 +7,8 @@ as few characters as possible stay uncovered, then by the fewest entries: 共享
 apart.
 
 **Spelling.** 'coalesing' is searched for as 'coalescing'. A word is right when the library holds it, or when it is an
-English word that the library happens not to hold: the bundled encoder's list of words and the glossary's are the
-dictionary. Any other word becomes the library's most frequent word one edit away (Damerau: a letter more, less or
+English word that the library happens not to hold: the bundled encoder's list of words, the glossary's and
+`english_words.tsv` are the dictionary. Any other word becomes the library's most frequent word one edit away (Damerau: a letter more, less or
 other, or two neighbours swapped), or two edits away if it is long. A name from code takes only an edit that makes no
 other name of it.
 
@@ -303,7 +303,7 @@ def _distance(one: str, other: str) -> int:
 
 def is_english(word: str) -> bool:
     """Whether the dictionary has this lower-case word, as it is or without its ending."""
-    if word in _known_words() or word in _SPOKEN or word in _NAMES:
+    if word in _known_words() or word in _other_words() or word in _SPOKEN or word in _NAMES:
         return True
     if word.removeprefix("un") in _known_words():
         return True
@@ -322,6 +322,13 @@ def _known_words() -> frozenset[str]:
     glossary = (f"{entry.best} {entry.others}" for entry in load_glossary().values())
     both = {word for words in (encoder, *map(str.split, glossary)) for word in _plain(words)}
     return frozenset(both | STOP_WORDS)
+
+
+@cache
+def _other_words() -> frozenset[str]:
+    """Everyday English words beyond those: bake, schema, infer."""
+    text = files("rag").joinpath("english_words.tsv").read_text(encoding="utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def _plain(words: Iterable[str]) -> Iterator[str]:

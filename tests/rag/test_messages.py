@@ -119,7 +119,7 @@ SPELLING = FakeLibrary(
         make_node(f"Memory coalescing needs aligned threads {i}; cudaMalloc allocates. Kokkos does too.", i)
         for i in range(3)
     ]
-    + [make_node("The number of steps is small. A prefix helps. Prefill the table. sinf is fast.", 9)]
+    + [make_node("The base number of steps is small. A prefix helps. Prefill the table. sinf is fast.", 9)]
 )
 
 
@@ -141,7 +141,7 @@ def test_a_misspelt_word_is_corrected_to_one_of_the_library(typed: str, meant: s
 
 
 @pytest.mark.parametrize(
-    "word", ["numba", "opengl", "turing", "sinh", "COALESING", "cudaMallocX", "sind", "cuda", "weather"]
+    "word", ["numba", "opengl", "turing", "sinh", "COALESING", "cudaMallocX", "sind", "cuda", "weather", "bake"]
 )
 def test_other_names_and_english_words_stay(word: str) -> None:
     assert correct(f"about {word}?", SPELLING).text == f"about {word}?"
