@@ -259,8 +259,11 @@ class ConversationStore:
         with self._database.reading() as connection:
             return self._answer(connection, answer_id)
 
-    def append(self, answer: Answer) -> None:
+    def append(self, answer: Answer, *, replaces: str | None = None) -> None:
         """Add a finished answer to its conversation; an untitled conversation takes the question as title.
+
+        Args:
+            replaces: an answer of the conversation that goes, with its feedback.
 
         Raises:
             NotFound: the conversation was deleted meanwhile.
@@ -276,6 +279,9 @@ class ConversationStore:
                 raise _unknown_conversation(answer.conversation_id)
             ordinal = connection.scalar(select(func.coalesce(last.scalar_subquery() + 1, 0)))
             connection.execute(insert(_answers), row | {"ordinal": ordinal, "created_at": now})
+            if replaces is not None:
+                old = _answers.c.conversation_id == answer.conversation_id, _answers.c.id == replaces
+                connection.execute(delete(_answers).where(*old))
 
     # --- feedback
 

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import zip_longest
 from types import GeneratorType
 
-from indexes.errors import Cancelled, InvalidInput
+from indexes.errors import Cancelled, InvalidInput, NotFound
 from indexes.types import Filters
 from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
@@ -278,9 +278,10 @@ class AnswerEngine:
             evidence=prepared.evidence,
             note=prepared.note,
             variant=question.variant,
+            filters=question.filters,
         )
         if keep:
-            self.conversations.append(answer)
+            self.conversations.append(answer, replaces=question.replaces)
         yield AnswerDone(answer)
 
     def ask(
@@ -422,7 +423,7 @@ class AnswerEngine:
         return question, request
 
     def _turns(self, question: Question) -> tuple[Turn, ...]:
-        if question.conversation_id is None:
+        if question.conversation_id is None and question.replaces is None:
             turns = tuple(Turn(asked, answered) for asked, answered in question.turns)
         else:
             turns = tuple(Turn(one.question, one.answer) for one in self._earlier(question) if not one.refused)
@@ -473,9 +474,17 @@ class AnswerEngine:
         return "base" in self.generator.arms
 
     def _earlier(self, question: Question) -> tuple[Answer, ...]:
-        if question.conversation_id is None:
-            return ()
-        return self.conversations.of(question.owner).answers(question.conversation_id)
+        """The answers of the conversation but the one to be replaced; raises NotFound."""
+        answers: tuple[Answer, ...] = ()
+        if question.conversation_id is not None:
+            answers = self.conversations.of(question.owner).answers(question.conversation_id)
+        kept = tuple(answer for answer in answers if answer.id != question.replaces)
+        if question.replaces is not None and len(kept) == len(answers):
+            raise NotFound(
+                f"the conversation has no answer {question.replaces!r:.80}",
+                hint="Name its `conversation_id` and the `id` of an answer in it.",
+            )
+        return kept
 
     def _prepare_parts(self, question: Question, request: GenerationRequest, parts: Sequence[str]) -> _Prepared:
         """Several questions in one message: each is searched and judged alone; a later one may refer to an earlier one.

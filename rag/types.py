@@ -96,6 +96,7 @@ class Question:
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
         owner: whose conversations it may continue, and who owns a new one; None continues anyone's.
         answer_id: the id its answer gets; None makes a new one.
+        replaces: the answer of its conversation that this one takes the place of, once it is finished.
         answer_anyway: answer from the nearest passages even where the evidence is `none`.
         retrieval: both searches fused, or one of them alone.
         variant: what a comparison calls this question's way of being answered.
@@ -115,6 +116,7 @@ class Question:
     turns: tuple[tuple[str, str], ...] = ()
     owner: str | None = None
     answer_id: str | None = None
+    replaces: str | None = None
     answer_anyway: bool = False
     retrieval: Searched = "hybrid"
     variant: str | None = None
@@ -266,6 +268,7 @@ class Answer:
         evidence: None where nothing was searched.
         note: what a reader should know beside the answer, never part of it; None when there is nothing.
         variant: what a comparison called this way of answering, where more than the arm was varied.
+        filters: what the question was restricted to.
     """
 
     id: str
@@ -286,6 +289,7 @@ class Answer:
     evidence: Evidence | None = None
     note: str | None = None
     variant: str | None = None
+    filters: Filters = field(default_factory=Filters)
 
     @property
     def name(self) -> str:

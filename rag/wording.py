@@ -8,9 +8,9 @@ apart.
 
 **Spelling.** 'coalesing' is searched for as 'coalescing'. A word is right when the library holds it, or when it is an
 English word that the library happens not to hold: the bundled encoder's list of words, the glossary's and
-`english_words.tsv` are the dictionary. Any other word becomes the library's most frequent word one edit away (Damerau: a letter more, less or
-other, or two neighbours swapped), or two edits away if it is long. A name from code takes only an edit that makes no
-other name of it.
+`english_words.tsv` are the dictionary. Any other word becomes the library's most frequent word one edit away (Damerau:
+a letter more, less or other, or two neighbours swapped), or two edits away if it is long. A name from code takes only
+an edit that makes no other name of it.
 
 **Other words for the same thing.** Where the books lack LDS, a question about it is asked about shared memory.
 `vendor_words.tsv` holds one thing per line: its words separated by `|`, then, after a tab, words that mean it in some

@@ -20,7 +20,8 @@ from api.pages.filter_bar import FilterBar
 from api.pages.frame import Visit, empty_state, open_view, show_problem
 from api.pages.source_panel import SourcePanel
 from api.pages.texts import Texts
-from indexes.errors import CoalesceError, NotFound
+from indexes.errors import CoalesceError
+from indexes.types import Filters
 from rag.conversations import Conversation, ConversationStore
 from rag.question import check_question
 from rag.types import Answer, Question
@@ -60,7 +61,7 @@ class AskView:
             with tag("section", "", "desk"):
                 self._thread = tag("div", "", "thread")
                 self._status = tag("p", "", "sr-only", role="status")
-                self._composer()
+                self._composer(answers[-1].filters if answers else None)
             self._source = SourcePanel(self._visit)
         with self._thread:
             tag("h1", self._t("nav.ask"), "sr-only")
@@ -104,14 +105,14 @@ class AskView:
                         with tag("li"):
                             button(text, lambda text=text: self._ask(text), kind="example")
 
-    def _composer(self) -> None:
+    def _composer(self, chosen: Filters | None) -> None:
         with tag("form", "", "composer", aria_label=self._t("ask.form")) as form:
             self._editing = tag("div", "", "row editing")
             with self._editing:
                 tag("span", self._t("ask.editing"), "soft")
                 button(self._t("cancel"), self._stop_editing, kind="quiet")
             self._editing.set_visibility(False)
-            self._filters = FilterBar(self._visit)
+            self._filters = FilterBar(self._visit, chosen=chosen)
             with tag("div", "", "composer-row"):
                 tag("label", self._t("ask.placeholder"), "sr-only", for_="question")
                 box = tag("textarea", "", "question-box", id="question", rows="1", autofocus=True)
@@ -167,13 +168,13 @@ class AskView:
                     answer_anyway=answer_anyway,
                 )
             )
-            if replaces is not None:
-                await self._remove(replaces)
             if self._conversation_id is None:
                 made = await asyncio.to_thread(self._store.create, text, "page")
             conversation_id = made.id if made is not None else self._conversation_id or ""
             run = self._visit.services.answering.start(
-                replace(question, conversation_id=conversation_id), self._visit.asker, grace_s=PAGE_GRACE_S
+                replace(question, conversation_id=conversation_id, replaces=replaces),
+                self._visit.asker,
+                grace_s=PAGE_GRACE_S,
             )
         except CoalesceError as error:
             if made is not None:
@@ -188,17 +189,13 @@ class AskView:
             self._list.refresh(made.id)
         await self._write(run)
 
-    async def _remove(self, answer_id: str) -> None:
-        """Takes an answer out of the conversation and off the page."""
-        self._stop_editing()
-        with suppress(NotFound):  # another tab was first
-            await asyncio.to_thread(self._store.remove_answer, answer_id)
-        if card := self._cards.pop(answer_id, None):
-            card.turn.delete()
-
     async def _write(self, run: AnswerRun) -> None:
         """Draws a run as it goes on, to its end."""
         self._run, self._asking = run, True
+        old = self._cards.get(run.question.replaces or "")
+        if old is not None:  # it comes back if the new answer does not
+            self._stop_editing()
+            old.turn.set_visibility(False)
         self._set_busy(True)
         self._status.set_text(self._t("ask.writing"))
         try:
@@ -207,7 +204,11 @@ class AskView:
                 card.begin(run.question.text)
             await card.write(run)
             self._finish(run, card)
+            if old is not None and run.done is not None:
+                old.turn.delete()
         finally:
+            if old is not None and run.done is None:
+                old.turn.set_visibility(True)
             self._run, self._asking = None, False
             self._set_busy(False)
 

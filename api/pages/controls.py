@@ -171,6 +171,4 @@ def show_dialog(dialog: Element) -> None:
 
 def toast(text: str, *, bad: bool = False) -> None:
     """Says something in passing."""
-    ui.notify(
-        text, position="bottom", multi_line=True, color="negative" if bad else "dark", timeout=8000 if bad else 3000
-    )
+    ui.notify(text, position="top", multi_line=True, color="negative" if bad else "dark", timeout=8000 if bad else 3000)

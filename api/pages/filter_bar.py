@@ -1,10 +1,12 @@
-"""Where to look, and what answers: book, chapter, pages, arm and adapter."""
+"""Where to look, and what answers: books, chapter, pages, arm and adapter."""
 
 from __future__ import annotations
 
-from api.pages.controls import button, field, icon, select, set_attributes, tag, text_box
+from functools import partial
+
+from api.pages.controls import button, check, field, icon, select, set_attributes, tag, text_box
 from api.pages.frame import Visit
-from indexes.errors import CoalesceError, InvalidInput
+from indexes.errors import InvalidInput
 from indexes.types import Filters
 from rag.question import whole_number
 from rag.types import ARMS, TUNED_ARMS, Arm
@@ -15,16 +17,23 @@ MOST_PAGES = 1_000_000
 class FilterBar:
     """The filters of a question, folded away; a summary shows what they restrict.
 
+    Args:
+        chosen: what is chosen at first; books that have gone are left out.
+
     Attributes:
         arm: the arm that was chosen.
     """
 
-    def __init__(self, visit: Visit, *, arms: bool = True) -> None:
+    def __init__(self, visit: Visit, *, arms: bool = True, chosen: Filters | None = None) -> None:
         self._visit = visit
         self._t = visit.t
-        self._book = ""
-        self._chapter = ""
-        self._pages = ["", ""]
+        chosen = chosen or Filters()
+        titles = {document.document_id: document.title for document in visit.services.library.documents()}
+        self._books = {book: titles[book] for book in chosen.document_ids if book in titles}
+        self._chapter, self._pages = "", ["", ""]
+        if len(self._books) == 1:
+            self._chapter = next((str(one) for one in chosen.chapters if isinstance(one, int)), "")
+            self._pages = [str(page) for page in chosen.pages or ("", "")]
         self.arm: Arm = "rag"
         adapters = visit.services.engine.generator.adapters
         self._adapter = adapters[0] if len(adapters) > 1 else None
@@ -32,15 +41,19 @@ class FilterBar:
             with tag("summary"):
                 icon("filter")
                 self._summary = tag("span", self._t("filters.none"))
+            with tag("fieldset", "", "filter-books"):
+                tag("legend", self._t("filters.books"), "field-label")
+                self._list = tag("div", "", "filter-list")
             self._fields = tag("div", "", "filter-fields")
         self._arms = arms
+        self._draw_books()
         self._draw()
+        self._say()
 
     def value(self) -> Filters:
         """The filters that were chosen; raises InvalidInput for pages that are not numbers or go backwards."""
-        return Filters(
-            (self._book,) if self._book else (), (int(self._chapter),) if self._chapter else (), self._page_range()
-        )
+        chapters = (int(self._chapter),) if self._chapter else ()
+        return Filters(tuple(self._books), chapters, self._page_range())
 
     @property
     def adapter(self) -> str | None:
@@ -61,15 +74,20 @@ class FilterBar:
             raise InvalidInput(f"pages go from {low} to {high}", hint="Give the first page first.")
         return low, high
 
+    def _draw_books(self) -> None:
+        self._list.clear()
+        with self._list:
+            for one in self._visit.services.library.documents():
+                tick = partial(self._tick, one.document_id, one.title)
+                check(one.title, tick, checked=one.document_id in self._books)
+
     def _draw(self) -> None:
         services = self._visit.services
         documents = services.library.documents()
-        chosen = next((document for document in documents if document.document_id == self._book), None)
+        # Chapters and pages are those of one book.
+        chosen = next((one for one in documents if list(self._books) == [one.document_id]), None)
         self._fields.clear()
         with self._fields:
-            with field(self._t("filters.book")):
-                books = [("", self._t("filters.all_books")), *((d.document_id, d.title) for d in documents)]
-                select(books, self._set_book, value=self._book)
             if chosen is not None:
                 chapters = services.library.chapters(chosen.document_id)
                 with field(self._t("filters.chapter")):
@@ -86,8 +104,8 @@ class FilterBar:
                 with field(self._t("filters.adapter")):
                     names = services.engine.generator.adapters
                     select([(name, name) for name in names], self._set_adapter, value=self._adapter)
-            if self._book:
-                button(self._t("filters.clear"), lambda: self._set_book(""), kind="quiet")
+            if self._books:
+                button(self._t("filters.clear"), self._clear, kind="quiet")
 
     def _page_box(self, index: int, label: str, pages: int) -> None:
         def keep(text: str) -> None:
@@ -98,8 +116,19 @@ class FilterBar:
             box = text_box(keep, value=self._pages[index], kind="number", event="input", min="1", max=str(pages))
             set_attributes(box, placeholder="1" if index == 0 else str(pages), inputmode="numeric")
 
-    def _set_book(self, document_id: str) -> None:
-        self._book, self._chapter, self._pages = document_id, "", ["", ""]
+    def _tick(self, document_id: str, title: str, on: bool) -> None:
+        if on:
+            self._books[document_id] = title
+        else:
+            self._books.pop(document_id, None)
+        self._chapter, self._pages = "", ["", ""]
+        self._draw()
+        self._say()
+
+    def _clear(self) -> None:
+        self._books.clear()
+        self._chapter, self._pages = "", ["", ""]
+        self._draw_books()
         self._draw()
         self._say()
 
@@ -115,11 +144,9 @@ class FilterBar:
 
     def _say(self) -> None:
         parts = []
-        if self._book:
-            try:
-                parts.append(self._visit.services.library.document(self._book).title)
-            except CoalesceError:
-                self._book = ""
+        if self._books:
+            titles = list(self._books.values())
+            parts.append(titles[0] if len(titles) == 1 else self._t.count("library.books_count", len(titles)))
         if self._chapter:
             parts.append(self._t("filters.in_chapter", n=self._chapter))
         if any(self._pages):

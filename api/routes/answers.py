@@ -69,6 +69,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
         seed=body.seed,
         owner=caller.learner,
         answer_anyway=body.answer_anyway,
+        replaces=body.replaces,
     )
     run = services.answering.start(question, client_of(request))
     if body.stream:

@@ -100,6 +100,17 @@ class AskIn(WireIn):
     seed: Seed | None = None
     stream: bool = False
     answer_anyway: bool = Field(default=False, description="answer from the nearest passages where nothing fits")
+    replaces: Id | None = Field(
+        default=None, description="an answer of the conversation that goes when this one is finished"
+    )
+
+
+class FiltersOut(WireOut):
+    """What a question was restricted to; empty lists and null restrict nothing."""
+
+    document_ids: list[str]
+    chapters: list[int | str]
+    pages: list[int] | None
 
 
 class PassageOut(WireOut):
@@ -187,6 +198,7 @@ class AnswerOut(WireOut):
     usage: UsageOut
     tokens_per_s: float
     peak_memory_bytes: int
+    filters: FiltersOut
 
 
 class AnswersOut(WireOut):

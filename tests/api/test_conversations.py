@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from api_fakes import Live, running
 
+from rag.errors import GenerationFailed
+
 QUESTION = {"question": "How many threads are in a warp?"}
 
 
@@ -27,6 +29,26 @@ def test_a_conversation_is_started_renamed_listed_and_deleted(live: Live):
     assert live.client.get(path).status_code == 404
     assert live.client.delete(path).status_code == 404
     assert live.client.patch(path, json={"title": "x"}).status_code == 404
+
+
+def test_an_answer_is_replaced_by_one_that_is_finished_and_no_other(live: Live):
+    first = live.client.post("/v1/ask", json=QUESTION | {"filters": {"document_ids": ["sample"]}}).json()
+    assert first["filters"] == {"document_ids": ["sample"], "chapters": [], "pages": None}
+    again = QUESTION | {"conversation_id": first["conversation_id"], "replaces": first["id"]}
+    live.generator.before_piece = _fail
+    assert live.client.post("/v1/ask", json=again).status_code == 503
+    live.generator.before_piece = lambda index: None
+    path = f"/v1/conversations/{first['conversation_id']}"
+    assert live.client.get(path).json()["answers"] == [first]
+    second = live.client.post("/v1/ask", json=again).json()
+    assert live.generator.requests[-1].turns == ()
+    assert live.client.get(path).json()["answers"] == [second]
+    assert live.client.post("/v1/ask", json=again).status_code == 404
+    assert live.client.post("/v1/ask", json=QUESTION | {"replaces": second["id"]}).status_code == 404
+
+
+def _fail(index: int) -> None:
+    raise GenerationFailed("the engine has gone")
 
 
 def test_a_conversation_can_be_started_without_a_body(live: Live):

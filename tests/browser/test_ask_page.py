@@ -6,9 +6,11 @@ import re
 import threading
 
 import pytest
-from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
+from api_fakes import PATIENCE_S, Live, wait_until
 from browser_help import Open, ask, noticed
 from playwright.sync_api import Page, expect
+
+from rag.errors import GenerationFailed
 
 QUESTION = "How many threads are in a warp?"
 
@@ -189,18 +191,25 @@ def test_an_answer_is_copied_with_its_sources(open_page: Open) -> None:
     assert "[^1]: Sample › Chapter › Section, page iii" in copied
 
 
-def test_filters_restrict_the_search(site: Live, open_page: Open) -> None:
-    site.shelf.put("other", "A warp of another book has 64 lanes.", source="Other")
+def test_the_books_ticked_are_searched_and_remembered_with_the_conversation(site: Live, open_page: Open) -> None:
+    for name in ("Other", "Third"):
+        site.shelf.put(name.lower(), f"A warp of the {name} book has 64 lanes.", source=name)
     page = open_page()
     page.click(".filters summary")
-    page.locator(".filter-fields select").first.select_option("other")
+    for name in ("Other", "Third"):
+        page.get_by_label(name).check()
     ask(page, QUESTION)
-    assert {passage.document_id for passage in site.generator.requests[-1].passages} == {"other"}
-    page.locator(".filter-fields select").first.select_option(SAMPLE_ID)
+    assert {passage.document_id for passage in site.generator.requests[-1].passages} == {"other", "third"}
+    page.reload()
+    expect(page.locator(".filters summary")).to_have_text("2 books")
+    page.click(".filters summary")
+    page.get_by_role("button", name="Clear").click()
+    page.get_by_label("Sample").check()
     page.get_by_label("From page").fill("4")
     page.fill("#question", QUESTION)
     page.press("#question", "Enter")
     expect(page.locator(".answer").nth(1)).to_contain_text("Nothing in the library matches")
+    expect(page.locator(".filters summary")).to_have_text("Sample · pages 4–…")
 
 
 def test_the_panel_shows_the_rank_of_an_expected_page(open_page: Open) -> None:
@@ -257,10 +266,21 @@ def test_an_unknown_address_says_so(open_page: Open, unknown: str) -> None:
     expect(open_page(unknown).get_by_role("alert")).to_be_visible()
 
 
+def _fail(index: int) -> None:
+    raise GenerationFailed("the engine has gone")
+
+
 def test_a_question_is_asked_again_changed_searched_for_and_all_are_deleted(site: Live, open_page: Open) -> None:
     site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
     page = open_page(viewport={"width": 390, "height": 844}, locale="zh-CN")
     ask(page, QUESTION)
+    site.generator.before_piece = _fail
+    page.get_by_role("button", name="重新回答").click()
+    expect(page.locator(".problem")).to_be_visible()
+    expect(page.locator(".asked")).to_have_count(2)  # what was there is back, and what went wrong below it
+    assert site.services.engine.conversations.list(of_the_page=True)[0].num_answers == 1
+    site.generator.before_piece = lambda index: None
+    page.reload()
     page.get_by_role("button", name="重新回答").click()
     expect(page.locator(".asked")).to_have_count(1)
     page.locator(".answer-tools").wait_for()
