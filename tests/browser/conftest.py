@@ -116,13 +116,13 @@ class Watch:
 
 @pytest.fixture
 def open_page(browser: Browser, site: Live) -> Iterator[Open]:
-    """Opens a path in a new browser profile, or in `context`; at the end no script may have failed."""
+    """Opens a path in a new profile or in `context`, without animations; at the end no script may have failed."""
     watch = Watch(site.address)
     with ExitStack() as stack:
 
         def opened(path: str = "/", *, context: BrowserContext | None = None, **options: Any) -> Page:
             if context is None:
-                context = browser.new_context(**{"locale": "en-US", **options})
+                context = browser.new_context(**{"locale": "en-US", "reduced_motion": "reduce", **options})
                 stack.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
