@@ -143,6 +143,14 @@ def test_every_link_and_path_of_a_document_leads_to_a_file(document: Path) -> No
     assert [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_every_module_on_the_map_is_on_its_floor() -> None:
+    _, *floors = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("## The way")[0].split("\n**")
+    for floor in floors:
+        folder = ROOT / floor.split("**")[0]
+        for name in re.findall(r"`([\w/]+\.py)`", floor):
+            assert any(folder.glob(f"*/{name}")) or (folder / name).exists(), f"{folder.name} has no {name}"
+
+
 def test_every_document_named_in_the_code_exists() -> None:
     named = {(name, path.name) for path in SOURCES for name in DOCUMENT_NAME.findall(path.read_text("utf-8"))}
     assert {(name, where) for name, where in named if not (ROOT / name).exists()} == set()
