@@ -1,6 +1,7 @@
 """Picks the concrete classes: settings and a library in, an engine out.
 
-Building is light; models load when `AnswerEngine.load()` or the first question needs them.
+A local language model is loaded while its engine is built; all other models when `AnswerEngine.load()` or the first
+question needs them.
 """
 
 from __future__ import annotations

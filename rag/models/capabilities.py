@@ -15,6 +15,8 @@ from rag.errors import ModelCannotLoad
 Attention = Literal["full", "sliding", "hybrid"]
 
 _WINDOWED = ("sliding_attention", "chunked_attention")
+_OWN_CACHE = ("minimax",)
+"""Model types whose code refuses every cache but its own."""
 _UNSTATED_CONTEXT_TOKENS = 2048  # models without position limit in their config (ALiBi) were trained at about this
 
 
@@ -77,6 +79,8 @@ def read_capabilities(config: Any, *, context_cap_tokens: int | None = None) -> 
 
 def _read(config: Any, context_cap_tokens: int | None) -> Capabilities:
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    if getattr(text, "model_type", "") in _OWN_CACHE:
+        raise ValueError("it keeps its state in a cache of its own")
     num_layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
     hidden = int(text.hidden_size)
@@ -86,13 +90,16 @@ def _read(config: Any, context_cap_tokens: int | None) -> Capabilities:
     types = list(getattr(text, "layer_types", None) or _guessed_layer_types(text, num_layers))
     if window is not None and window >= context:  # a window that nothing can leave is full attention
         window, types = None, ["full_attention" if kind in _WINDOWED else kind for kind in types]
-    num_full = sum(kind == "full_attention" for kind in types)
-    num_sliding = sum(kind in _WINDOWED for kind in types)
     attention: Attention = "full"
-    if num_full + num_sliding < len(types) or _is_recurrent(text):
+    if any(kind not in (*_WINDOWED, "full_attention") for kind in types) or _is_recurrent(text):
         attention = "hybrid"
-    elif num_sliding:
+    elif any(kind in _WINDOWED for kind in types):
         attention = "sliding"
+    keeping = types[
+        : len(types) - (getattr(text, "num_kv_shared_layers", None) or 0)
+    ]  # the last ones read earlier ones'
+    num_full = sum(kind == "full_attention" for kind in keeping)
+    num_sliding = sum(kind in _WINDOWED for kind in keeping)
     key_dim, value_dim, kv_heads = _kv_shape(text, heads, hidden)
     return Capabilities(
         attention=attention,

@@ -83,6 +83,7 @@ def load_model(
         model.eval()
         model.requires_grad_(False)
         speed_up_output(model)
+        _leave_narrow_layers_unpacked(model)
     return LoadedModel(
         name=shown_name(name),
         model=model,
@@ -147,6 +148,13 @@ def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+def _leave_narrow_layers_unpacked(model: Any) -> None:
+    """Keeps bitsandbytes from repacking, on CPUs with AVX512-BF16, what it cannot: widths that 32 does not divide."""
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False) and module.out_features % 32:
+            module.support_avx512bf16_for_cpu = False
 
 
 def _quantization_config(quantization: str, compute_dtype: Any, storage_dtype: Any) -> Any:

@@ -124,13 +124,40 @@ def _linear_bytes(parameters: int, outputs: int, quantization: str, dtype_bytes:
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
-    """(name, module) of every linear layer except the output embedding: what is quantized, and what LoRA adapts."""
+    """(name, module) of every linear layer that gets quantized: all but the output embedding and routers of experts."""
     import torch
 
     output = model.get_output_embeddings()
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and module is not output:
+        if isinstance(module, torch.nn.Linear) and module is not output and "Router" not in type(module).__name__:
             yield name, module
+
+
+def lora_layers(model: Any) -> dict[str, Any]:
+    """The linear layers that LoRA adapts, by name: attention and dense ones; a mixture's experts are none.
+
+    A state-space mixer's output goes to a fused kernel that reads its plain weight, so no layer of its name is adapted.
+    """
+    found = dict(linear_layers(model))
+    # `D`, the weight of a state-space mixer's own input, tells it from other mixers
+    fused = {_kind(name) for name in found if name.endswith("out_proj") and _beside(model, name, "D") is not None}
+    return {name: layer for name, layer in found.items() if _kind(name) not in fused}
+
+
+def lora_kinds(model: Any) -> list[str]:
+    """The names for peft's `target_modules` that mean the layers of `lora_layers`."""
+    return sorted({_kind(name) for name in lora_layers(model)})
+
+
+def _kind(name: str) -> str:
+    """A layer's last name; all of it where that is a number, as in a list of layers."""
+    last = name.rpartition(".")[2]
+    return name if last.isdigit() else last
+
+
+def _beside(model: Any, name: str, other: str) -> Any:
+    """The attribute `other` of the module that holds the layer `name`."""
+    return getattr(model.get_submodule(name.rpartition(".")[0]), other, None)
 
 
 def _read_shapes(config: Any) -> _Shapes:
@@ -155,7 +182,7 @@ def _read_shapes(config: Any) -> _Shapes:
         linear_outputs=sum(layer.out_features for layer in layers),
         other_parameters=total - linear,
         expert_parameters=sum(parameter.numel() for parameter in parameters if parameter.dim() == 3),
-        lora_width=sum(layer.in_features + layer.out_features for layer in layers),
+        lora_width=sum(layer.in_features + layer.out_features for layer in lora_layers(model).values()),
         widest_linear=max((layer.weight.numel() for layer in layers), default=0),
     )
 

@@ -24,7 +24,7 @@ class TuneSettings:
         quantization: of the frozen base: `nf4` is QLoRA, `none` plain LoRA; `auto` is nf4 on a GPU and none elsewhere.
         rank, alpha, dropout: of LoRA.
         target_modules: layers to adapt: names with commas (`q_proj,v_proj`) or one regular expression over whole
-            names; None takes every linear layer but the output embedding.
+            names; None takes every linear layer but the output embedding and a mixture's experts.
         rslora: scale by alpha / √rank instead of alpha / rank (Kalajdzievski 2023).
         dora: also learn the size of each weight column (Liu et al. 2024).
         neftune: noise on the embeddings of training rows, 5 in the paper (Jain et al. 2023); 0 adds none.
@@ -89,15 +89,15 @@ class TuneSettings:
             )
         self.lora_targets()
 
-    def lora_targets(self) -> str | list[str]:
-        """What peft's `target_modules` takes: names, a regular expression, or `all-linear`.
+    def lora_targets(self) -> str | list[str] | None:
+        """What peft's `target_modules` takes: names or a regular expression; None where all layers are meant.
 
         Raises:
             InvalidInput: a regular expression that cannot be read.
         """
         wanted = self.target_modules
         if wanted is None:
-            return "all-linear"
+            return None
         if re.fullmatch(r"[\w.]+(\s*,\s*[\w.]+)*", wanted):
             return [name.strip() for name in wanted.split(",")]
         try:

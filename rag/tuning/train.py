@@ -23,7 +23,7 @@ from typing import Any
 from indexes.disk import disk_error
 from indexes.errors import Cancelled, CoalesceError, InvalidInput
 from rag.cross_encoder import CrossEncoder
-from rag.errors import DoesNotFitInMemory, MalformedTrainingData, first_line
+from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad, first_line
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
 from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.prompts import Message
@@ -33,7 +33,7 @@ from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
-from rag.models.memory import linear_layers
+from rag.models.memory import lora_kinds
 from rag.sentence_reader import LearnedReader
 from rag.tuning.data import TrainingRow, rows_sha256, split_rows
 from rag.tuning.run_folder import RunFolder
@@ -323,16 +323,23 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
 
     Raises:
         InvalidInput: `target_modules` names no layer of this model.
+        ModelCannotLoad: it has no layer that could be adapted.
     """
     import torch
     from peft import LoraConfig, get_peft_model
 
+    kinds = _without_experts(lora_kinds(loaded.model), loaded.model)
+    if not kinds:
+        raise ModelCannotLoad(
+            f"{loaded.name} has no linear layers that could be adapted.",
+            hint="Models of the GPT-2 kind cannot be tuned here; take a newer one.",
+        )
     torch.manual_seed(settings.seed)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=settings.lora_targets(),
+        target_modules=settings.lora_targets() or kinds,
         use_rslora=settings.rslora,
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
@@ -343,11 +350,26 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
     except ValueError as error:
         if settings.target_modules is None:
             raise
-        kinds = sorted({name.rpartition(".")[2] for name, _ in linear_layers(loaded.model)})
         raise InvalidInput(
             f"{loaded.name} cannot be tuned at {settings.target_modules!r}: {first_line(error)}",
             hint=f"It has the layers {', '.join(kinds)}.",
         ) from error
+
+
+_OF_EXPERTS = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+
+
+def _without_experts(kinds: list[str], model: Any) -> list[str]:
+    """The kinds without those that peft takes for a mixture's experts; dense layers of these names go with them.
+
+    transformers holds the experts as one block; peft's adapters on it take no dropout, and engines do not read them.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    probe = LoraConfig(target_modules=[*kinds, *_OF_EXPERTS])
+    convert_peft_config_for_transformers(probe, model, None)
+    return [kind for kind in kinds if kind in probe.target_modules]
 
 
 def _trainer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import build_model, build_tokenizer, edit_json
@@ -17,7 +18,7 @@ from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, r
 from rag.models.fast_paths import grouped_attention
 from rag.models.folder import check_folder, load_config
 from rag.models.loading import load_model
-from rag.models.memory import estimate_memory, linear_layers
+from rag.models.memory import estimate_memory, linear_layers, lora_kinds
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -163,6 +164,16 @@ def test_nf4_linear_layers_take_at_most_28_percent_of_their_bfloat16_size(wide_m
     assert packed <= 0.28 * full
 
 
+def test_layers_too_narrow_to_repack_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPUs with AVX512-BF16 the first pass would fail."""
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: True)
+    narrow = build_model(tmp_path / "narrow", num_key_value_heads=1, num_hidden_layers=1)  # keys of 16
+    loaded = load_model(str(narrow), quantization="nf4", device="cpu")
+    packed = {name.rpartition(".")[2]: layer.support_avx512bf16_for_cpu for name, layer in linear_layers(loaded.model)}
+    assert not packed["k_proj"]
+    assert packed["q_proj"]
+
+
 def test_the_estimate_counts_what_the_config_says(tiny_model: Path) -> None:
     estimate = estimate_memory(load_config(str(tiny_model / "config.json")), context_tokens=1000, batch=2)
     assert estimate.kv_cache_bytes == 2 * 1000 * 3 * 2 * (16 + 16) * 2  # batch × tokens × layers × heads × k+v × bytes
@@ -274,11 +285,25 @@ LATENT = {
 }  # fmt: skip
 
 
+GEMMA_3N: dict[str, Any] = {
+    "num_hidden_layers": 5, "intermediate_size": [64, 256, 128, 64, 64], "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 64, "laurel_rank": 16, "activation_sparsity_pattern": [0.0] * 5, "head_dim": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 32,
+    "num_kv_shared_layers": 2,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("family", "shape"),
-    [("qwen3", {}), ("deepseek_v2", LATENT), ("deepseek_v3", LATENT), ("mixtral", {"num_local_experts": 4})],
+    [
+        ("qwen3", {}),
+        ("deepseek_v2", LATENT),
+        ("deepseek_v3", LATENT),
+        ("mixtral", {"num_local_experts": 4}),
+        ("gemma3n_text", GEMMA_3N),
+    ],
 )
-def test_keys_and_values_take_what_the_estimate_says(family: str, shape: dict[str, int]) -> None:
+def test_keys_and_values_take_what_the_estimate_says(family: str, shape: dict[str, Any]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -289,7 +314,9 @@ def test_keys_and_values_take_what_the_estimate_says(family: str, shape: dict[st
     config = AutoConfig.for_model(family, **numbers)
     with torch.inference_mode():
         cache = AutoModelForCausalLM.from_config(config)(torch.tensor([list(range(10))]), use_cache=True)
-    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.past_key_values.layers)
+    held = sum(
+        layer.keys.nbytes + layer.values.nbytes for layer in cache.past_key_values.layers if layer.keys is not None
+    )
     assert read_capabilities(config).kv_bytes(10, dtype_bytes=4) == held
 
 
@@ -306,8 +333,97 @@ def test_a_mixture_that_does_not_fit_is_sent_to_an_engine(tmp_path: Path, monkey
 def test_one_width_per_layer_counts_as_the_widest() -> None:
     from transformers import AutoConfig
 
-    config = AutoConfig.for_model("gemma3n_text", num_hidden_layers=3, intermediate_size=[64, 256, 128])
-    assert read_capabilities(config).intermediate_size == 256
+    assert read_capabilities(AutoConfig.for_model("gemma3n_text", **GEMMA_3N)).intermediate_size == 256
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {  # the shapes that their config.json files state
+    "DeepSeek-V2-Lite": {
+        "model_type": "deepseek_v2", "vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 10944,
+        "moe_intermediate_size": 1408, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "n_shared_experts": 2, "n_routed_experts": 64, "num_experts_per_tok": 6, "kv_lora_rank": 512,
+        "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "first_k_dense_replace": 1, "max_position_embeddings": 163840, "tie_word_embeddings": False,
+    },
+    "Qwen3-30B-A3B": {
+        "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+        "max_position_embeddings": 40960, "tie_word_embeddings": False,
+    },
+    "Phi-4-mini": {
+        "model_type": "phi3", "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 8192,
+        "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "sliding_window": 262144,
+        "max_position_embeddings": 131072, "tie_word_embeddings": True, "pad_token_id": 199999,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "billion_parameters", "billion_in_experts", "kv_bytes"),
+    [
+        ("DeepSeek-V2-Lite", 15.706, 14.395, 27 * (512 + 64) * 2),
+        ("Qwen3-30B-A3B", 30.532, 28.991, 48 * 4 * (128 + 128) * 2),
+        ("Phi-4-mini", 3.836, 0.0, 32 * 8 * (128 + 128) * 2),
+    ],
+)
+def test_published_models_are_as_large_as_they_say(
+    name: str, billion_parameters: float, billion_in_experts: float, kv_bytes: int
+) -> None:
+    from transformers import AutoConfig
+
+    numbers = dict(PUBLISHED[name])
+    config = AutoConfig.for_model(numbers.pop("model_type"), **numbers)
+    assert read_capabilities(config).attention == "full"
+    estimate = estimate_memory(config, quantization="nf4", context_tokens=1000)
+    assert estimate.num_parameters / 1e9 == pytest.approx(billion_parameters, abs=0.001)
+    assert estimate.expert_parameters / 1e9 == pytest.approx(billion_in_experts, abs=0.001)
+    assert estimate.kv_cache_bytes == 1000 * kv_bytes
+    assert estimate.weights_bytes > 2 * estimate.expert_parameters  # they stay in 16 bits
+
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+MAMBA = {
+    "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_ssm": 128, "mamba_d_state": 16, "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "adapted"),
+    [
+        ("phimoe", {"num_local_experts": 4}, "q_proj k_proj v_proj o_proj"),  # its router is a linear layer
+        ("falcon_h1", MAMBA, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj in_proj"),
+        ("gpt2", {}, ""),
+    ],
+)
+def test_lora_adapts_attention_and_dense_layers_only(family: str, shape: dict[str, Any], adapted: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(SMALL | shape)))
+    assert lora_kinds(model) == sorted(adapted.split())
+
+
+def test_layers_in_a_list_are_named_in_full() -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma3n_text", **(SMALL | GEMMA_3N)))
+    kinds = lora_kinds(model)
+    assert "model.altup_projections.0" in kinds
+    assert "0" not in kinds  # would mean the first layer too
+
+
+def test_an_architecture_with_a_cache_of_its_own_is_refused_before_it_is_loaded() -> None:
+    from transformers import AutoConfig
+
+    with pytest.raises(ModelCannotLoad, match="minimax cannot be run here: it keeps its state"):
+        read_capabilities(AutoConfig.for_model("minimax", num_hidden_layers=2))
 
 
 def test_a_config_that_transformers_wrote_is_read_back(tmp_path: Path) -> None:

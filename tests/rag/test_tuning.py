@@ -14,14 +14,16 @@ import pytest
 from tiny_models import build_model, build_tokenizer
 
 from indexes.errors import Cancelled, Conflict, InvalidInput, StorageFull
-from rag.errors import AdapterMismatch, MalformedTrainingData
+from rag.errors import AdapterMismatch, MalformedTrainingData, ModelCannotLoad
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationRequest, TextPiece
-from rag.models.adapters import read_adapter
+from rag.models.adapters import load_adapters, read_adapter
+from rag.models.loading import load_model
 from rag.settings import GeneratorSettings
 from rag.tuning import train
 from rag.tuning.data import RowPassage, TrainingRow
+from rag.tuning.export import export_merged
 from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
 from rag.tuning.train import (
     IGNORED,
@@ -242,6 +244,39 @@ def test_rslora_and_dora_are_served_as_they_were_trained(tmp_path: Path, shallow
         assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)).strip() == PAIRS[0][1]
     finally:
         generator.close()
+
+
+def test_a_mixture_is_tuned_served_and_merged_at_its_attention(tmp_path: Path) -> None:
+    """Latent attention, a dense layer, shared experts; experts are one block, which adapters leave alone."""
+    import torch
+
+    shape = {
+        "kv_lora_rank": 24, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64, "first_k_dense_replace": 1, "num_key_value_heads": 8, "num_hidden_layers": 2,
+    }  # fmt: skip
+    mixture = build_model(tmp_path / "mixture", family="deepseek_v2", **shape)
+    settings = replace(QUICK, max_steps=2, validation_share=0.0, learning_rate=0.05)
+    tune(str(mixture), ROWS, tmp_path / "run", settings)
+    adapted = {layer.module.rpartition(".")[2] for layer in read_adapter(tmp_path / "run").layers}
+    assert adapted == {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}
+    export_merged(str(mixture), tmp_path / "run", tmp_path / "merged")
+    loaded = load_model(str(mixture), dtype="float32", device="cpu")
+    merged = load_model(str(tmp_path / "merged"), dtype="float32", device="cpu").model
+    adapters = load_adapters(loaded, {"qa": str(tmp_path / "run")})
+    ids = torch.tensor([list(range(5, 25))])
+    with torch.inference_mode():
+        base = loaded.model(input_ids=ids).logits
+        adapters.activate("qa")
+        tuned = loaded.model(input_ids=ids).logits
+        written = merged(input_ids=ids).logits
+    assert (tuned - base).abs().max() > 10 * (tuned - written).abs().max()  # merged in 16 bits
+
+
+def test_a_model_without_linear_layers_is_refused_before_it_is_tuned(tmp_path: Path) -> None:
+    old = build_model(tmp_path / "old", family="gpt2", n_embd=64, n_layer=1, n_head=4)
+    with pytest.raises(ModelCannotLoad, match="no linear layers that could be adapted"):
+        tune(str(old), ROWS, tmp_path / "run", QUICK)
 
 
 def test_neftune_adds_noise_while_training_only(tmp_path: Path, shallow: Path) -> None:
