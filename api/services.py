@@ -27,6 +27,7 @@ from api.uploads import Books, Taken
 from evals.made_store import MadeQuestions
 from evals.questions import BankQuestion, QuestionFolder
 from evals.study import Study, justify
+from evals.study_guide import GuideChapter, study_guide
 from evals.study_store import StudyStore
 from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissing, InvalidInput, NotFound
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
@@ -164,6 +165,7 @@ class Services:
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
         self._making = threading.Lock()
+        self._guides: dict[str, tuple[tuple[str, int], tuple[GuideChapter, ...]]] = {}
         self._first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._prepare, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
@@ -325,6 +327,17 @@ class Services:
     def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
+
+    def guide(self, document_id: str) -> tuple[GuideChapter, ...]:
+        """The study guide of a book, made anew when the book or its questions change; raises NotFound."""
+        document = self.library.document(document_id)
+        made = self.made.of(document)
+        key = (document.sha256, hash(made))
+        known = self._guides.get(document_id)
+        if known is None or known[0] != key:
+            titles = {chapter.ordinal: chapter.title for chapter in self.library.chapters(document_id)}
+            known = self._guides[document_id] = (key, study_guide(self.library.nodes_of(document_id), titles, made))
+        return known[1]
 
     def fetch_book(self, url: str) -> Taken:
         """Adds one page of the web; raises InvalidInput, TooLarge, UnsupportedFormat and NotReady."""

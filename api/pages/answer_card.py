@@ -18,6 +18,8 @@ from api.pages.frame import Visit, show_problem
 from api.pages.markup import Markers, answer_html
 from api.pages.source_panel import SourcePanel, page_of, place_of
 from api.pages.texts import Texts
+from evals.exam import MAX_ANSWER_CHARACTERS
+from evals.questions import own_question
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from indexes.words import stem
@@ -207,11 +209,28 @@ class AnswerCard:
                     edit = partial(self._edit, answer)
                     button("", edit, kind="quiet", icon_name="edit", label=self._t("ask.edit"))
             _Thumbs(self._visit, answer.id, rating).build()
+            if answer.citations:
+                button(self._t("ask.save_card"), partial(self._save_card, answer), kind="quiet", icon_name="new")
             with tag("details", "", "figures"):
                 tag("summary", self._t("ask.figures"))
                 tag("span", figures(self._t, answer))
         if self._visit.services.library.documents():
             ExplainPanel(self._visit, answer.question, answer.id).build()
+
+    async def _save_card(self, answer: Answer) -> None:
+        """Makes the question a card, with the answer and its first quote."""
+        first = answer.citations[0]
+        said = re.sub(r"\s*\[\d{1,3}\](?!\()", "", answer.answer).strip()[:MAX_ANSWER_CHARACTERS]
+        study, section = self._visit.services.study, first.section[-1] if first.section else ""
+        try:
+            question = own_question(
+                answer.question, said, first.quote, title=first.title, document_id=first.document_id, section=section
+            )
+            await asyncio.to_thread(study.save_card, question, self._visit.learner)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        toast(self._t("ask.card_saved"))
 
 
 class Suggestions:

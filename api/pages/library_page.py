@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from urllib.parse import quote
 
 from fastapi import Request
 from nicegui import ui
@@ -155,6 +156,7 @@ class _LibraryView:
     def _questions(self, document: Document, made: int) -> None:
         """What can be studied of a book: an exam, or the button that makes questions for one."""
         with tag("div", "", "row book-study"):
+            link(self._t("guide.title"), f"/study/guide/{quote(document.document_id, safe='')}", "button")
             if document.sample or made:
                 if made:
                     tag("span", self._t.count("exam.questions", made), "soft")

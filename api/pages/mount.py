@@ -86,6 +86,7 @@ def _make_shell(services: Services) -> FastAPI:
         class_page,
         compare_page,
         exam_page,
+        guide_page,
         library_page,
         progress_page,
         reports_page,

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from typing import TypeVar
+from urllib.parse import quote as url_quote
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -180,6 +181,9 @@ class _ExamView:
                 check(self._t("exam.weigh"), self._set_weighed, checked=self._weighed)
             if self._weighed:
                 tag("p", self._t("exam.weigh_note"), "soft")
+            if self._book is not None:
+                address = f"/study/guide/{url_quote(self._book.document_id, safe='')}"
+                link(self._t("guide.title"), address)
             if self._visit.owner is None:
                 self._downloads()
 

@@ -6,11 +6,13 @@ import secrets
 from dataclasses import replace
 from datetime import UTC
 from typing import Annotated, Any, Literal
+from urllib.parse import quote as url_quote
 
-from fastapi import APIRouter, File, Query, Response, UploadFile
+from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep
+from api.pages.texts import language_of, texts_of
 from api.schemas.base import Id, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
@@ -23,6 +25,7 @@ from api.schemas.study import (
     ExamIn,
     ExamOut,
     ExamsOut,
+    GuideOut,
     MakeIn,
     MakingOut,
     MarkOut,
@@ -47,6 +50,7 @@ from evals.anki import anki_deck, cards_csv
 from evals.exam import ExamPlan
 from evals.questions import BankQuestion, chapter_titles, questions_file
 from evals.study import class_marks_csv
+from evals.study_guide import guide_markdown
 from evals.study_store import StoredCard
 from indexes.errors import InvalidInput
 from indexes.types import Document
@@ -128,6 +132,29 @@ def make_questions(document_id: str, services: ServicesDep, caller: CallerDep, b
     caller.need_open_key("make questions")
     wanted = body or MakeIn()
     return MakingOut(job_id=services.make_questions(document_id, wanted.count, wanted.types or ()).id)
+
+
+@router.get("/documents/{document_id}/guide", responses=error_responses(404, 422, 503))
+def read_guide(
+    document_id: str,
+    services: ServicesDep,
+    chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+) -> GuideOut:
+    """What to know of each chapter of a book, or of one: definitions, numbers, names of code, with their sentences."""
+    chapters = [item for item in services.guide(document_id) if chapter is None or item.chapter == chapter]
+    title = services.library.document(document_id).title
+    return GuideOut.model_validate({"document_id": document_id, "title": title, "chapters": chapters})
+
+
+@router.get("/documents/{document_id}/guide.md", response_class=Response, responses=error_responses(404, 503))
+def export_guide(document_id: str, request: Request, services: ServicesDep) -> Response:
+    """The study guide as Markdown, in the reader's language; every entry leads to its place in the book."""
+    t = texts_of(language_of(request.cookies.get("coalesce_lang"), request.headers.get("accept-language", "")))
+    headings = {name: t(f"guide.{name}") for name in ("definitions", "numbers", "names")}
+    title = f"{services.library.document(document_id).title}: {t('guide.title')}"
+    address = f"{request.base_url}book/{url_quote(document_id, safe='')}"
+    text = guide_markdown(title, services.guide(document_id), headings, address)
+    return _file(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")
 
 
 @router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))

@@ -406,6 +406,36 @@ class ProgressOut(WireOut):
         )
 
 
+class GuideEntryOut(WireOut):
+    """A term, number or name and the sentence that says what it is: `quote` is verbatim in the node."""
+
+    term: str
+    text: str
+    quote: str
+    node_id: str
+    section: list[str]
+    page_start: int | None
+    asked: bool = Field(description="a question was made from the sentence")
+
+
+class GuideChapterOut(WireOut):
+    """What to know of one chapter, in reading order."""
+
+    chapter: int
+    title: str
+    definitions: list[GuideEntryOut]
+    numbers: list[GuideEntryOut]
+    names: list[GuideEntryOut]
+
+
+class GuideOut(WireOut):
+    """A study guide of a book; chapters without an entry are left out."""
+
+    document_id: str
+    title: str
+    chapters: list[GuideChapterOut]
+
+
 class StepOut(WireOut):
     """What one arm gains over another in accuracy: shares from -1 to 1, with a 95 % interval."""
 

@@ -370,6 +370,19 @@ def test_questions_are_made_from_a_book_and_go_with_it(live: Live) -> None:
     assert live.client.get("/v1/questions", params={"document_id": "own"}).json()["questions"] == []
 
 
+def test_a_guide_is_read_by_chapter_and_exported(live: Live) -> None:
+    document = live.shelf.put("own", BOOK, source="own.md")
+    guide = live.client.get("/v1/documents/own/guide").json()
+    (chapter,) = guide["chapters"]
+    assert [entry["term"] for entry in chapter["definitions"]] == ["warp"]
+    assert all(entry["quote"] in BOOK and entry["node_id"] for entry in chapter["names"] + chapter["numbers"])
+    assert live.client.get("/v1/documents/own/guide", params={"chapter": 9}).json()["chapters"] == []
+    text = live.client.get("/v1/documents/own/guide.md", headers={"accept-language": "zh"}).text
+    assert document.title in text and "定义" in text and f"{live.address}/book/own?node=" in text
+    assert live.client.get("/v1/documents/none/guide").status_code == 404
+    assert live.client.get("/v1/documents/none/guide.md").status_code == 404
+
+
 def test_a_book_too_thin_for_questions_says_so_in_its_job(live: Live) -> None:
     live.shelf.put("thin", "See above.", source="thin.md")
     job = finished(live, live.client.post("/v1/documents/thin/questions").json()["job_id"])

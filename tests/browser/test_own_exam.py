@@ -49,3 +49,18 @@ def test_a_book_without_questions_offers_to_make_them_where_exams_begin(site: Li
     expect(page.get_by_role("button", name="Make questions")).to_have_count(0)
     page.get_by_role("button", name="Start the exam").click()
     page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
+
+
+def test_a_guide_leads_into_the_book_and_leaves_as_markdown(site: Live, open_page: Open) -> None:
+    site.shelf.put("guided", BOOK, source="guided.md")
+    page = open_page("/library", viewport={"width": 390, "height": 844})
+    card = page.locator(".card.book", has_text="guided.md")
+    card.get_by_role("link", name="Study guide").click()
+    entry = page.locator(".guide-list dd", has_text="A warp is a group")
+    expect(entry).to_be_visible()
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Download as Markdown").click()
+    assert "- **warp**: A warp is a group" in saved.value.path().read_text("utf-8")
+    entry.get_by_role("link").click()
+    expect(page.locator(".book-text mark").first).to_contain_text("A warp is a group")

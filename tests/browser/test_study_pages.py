@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from api_fakes import Live
-from browser_help import Open, drawn, noticed
+from browser_help import Open, ask, drawn, noticed
 from playwright.sync_api import Page, expect
 
 from evals.questions import load_bank
@@ -258,3 +258,16 @@ def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> Non
     assert names[0] in marks.value.path().read_text("utf-8")
     teacher.goto(site.address + "/study")
     expect(teacher.locator(".exam-list").last).to_contain_text("1 of 2 handed in")
+
+
+def test_an_answer_becomes_a_card_with_its_quote(site: Live, open_page: Open) -> None:
+    page = as_learner(open_page, site, "/")
+    ask(page, "How many threads are in a warp?")
+    page.get_by_role("button", name="Save as card").click()
+    noticed(page, "Saved.")
+    page.goto(site.address + "/study/cards")
+    expect(page.locator(".flashcard")).to_contain_text("How many threads are in a warp?")
+    page.locator("[data-key=' ']").click()
+    expect(page.locator(".card-back")).to_contain_text("A warp has 32 threads")
+    expect(page.locator(".card-back")).not_to_contain_text("[1]")
+    expect(page.locator(".card-quote")).to_contain_text("32 threads")

@@ -15,6 +15,7 @@ from evals.made_questions import MakingProgress, draw_options, make_questions
 from evals.made_store import MadeQuestions
 from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
+from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
 from indexes.types import StoredNode
 from rag.conversations import ConversationStore
@@ -152,3 +153,23 @@ def test_made_questions_go_with_their_book_and_with_its_content(tmp_path: Path, 
     assert store.of(document) == questions[:1]
     store.forget(document.document_id)
     assert store.of(document) == ()
+
+
+def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_and_names(engine: AnswerEngine) -> None:
+    nodes = {node.node_id: node for node in nodes_of_book()}
+    chapters = study_guide(list(nodes.values()), {1: "Threads", 2: "Work"}, made(engine))
+    assert [chapter.chapter for chapter in chapters] == sorted({node.chapter for node in nodes.values()})
+    terms = {name: [e.term.lower() for c in chapters for e in getattr(c, name)] for name in ("definitions", "names")}
+    assert {"warp", "stream priority hint"} <= set(terms["definitions"])
+    assert {"cudamemcpyasync", "__syncthreads()"} <= set(terms["names"])
+    assert "32 threads" in [entry.term for chapter in chapters for entry in chapter.numbers]
+    for chapter in chapters:
+        for _, entries in chapter.groups:
+            assert len({entry.term.lower() for entry in entries}) == len(entries)
+            for entry in entries:
+                assert entry.quote in nodes[entry.node_id].text
+                assert nodes[entry.node_id].chapter == chapter.chapter
+    assert any(entry.asked for chapter in chapters for _, entries in chapter.groups for entry in entries)
+    names = {"definitions": "Definitions", "numbers": "Numbers", "names": "Names"}
+    text = guide_markdown("A Book", chapters, names, "/book/b")
+    assert "## 1. Threads" in text and "- **warp**: A warp is a group" in text and "(/book/b?node=book-0)" in text
