@@ -1,4 +1,4 @@
-"""Fetches one page of the web as a book: bounded in size and time, and never from this machine or its network.
+"""Fetches a page of the web, or those of a sitemap: bounded in size and time, never from this machine or its network.
 
 The name is looked up once and the connection goes to that very address, so that a name cannot point elsewhere when it
 is used (DNS rebinding). Redirects are followed by hand, each checked like the first address.
@@ -6,10 +6,15 @@ is used (DNS rebinding). Redirects are followed by hand, each checked like the f
 
 from __future__ import annotations
 
+import html
+import io
 import ipaddress
+import re
 import socket
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING
@@ -23,6 +28,13 @@ if TYPE_CHECKING:
 MOST_REDIRECTS = 5
 TIME_LIMIT_S = 30.0
 SILENCE_S = 10.0
+MOST_PAGES = 300
+SITE_TIME_LIMIT_S = 180.0
+PAGES_AT_ONCE = 4
+MOST_SITEMAPS = 20
+MOST_SITEMAP_BYTES = 10_000_000
+_SITEMAP = re.compile(rb"<(urlset|sitemapindex)[\s>]")
+_LOCATION = re.compile(r"<loc>\s*(?:<!\[CDATA\[)?\s*([^<>\]]+?)\s*(?:\]\]>)?\s*</loc>")
 ENDINGS = {
     "text/html": ".html",
     "application/xhtml+xml": ".html",
@@ -40,6 +52,64 @@ class Fetched:
 
     content: IO[bytes]
     name: str
+
+
+def fetch_pages(url: str, most_bytes: int, *, private: bool = False) -> tuple[Fetched, ...]:
+    """One page, or all pages of one site that a sitemap lists, in its order; one that cannot be fetched is empty.
+
+    Raises:
+        InvalidInput, TooLarge: as `fetch`; for a sitemap also: it lists no page of its own site, or too many, or
+            together they take too long.
+    """
+    first = fetch(url, most_bytes, private=private)
+    kind, listed = _listed(first)
+    if not kind:
+        return (first,)
+    deadline = time.monotonic() + SITE_TIME_LIMIT_S
+    host = _host(url)
+    if kind == "sitemapindex":
+        maps = [one for one in listed if _host(one) == host][:MOST_SITEMAPS]
+        listed = [one for part in maps for one in _listed(fetch(part, MOST_SITEMAP_BYTES, private=private))[1]]
+    pages = list(dict.fromkeys(one for one in listed if _host(one) == host))
+    if not 0 < len(pages) <= MOST_PAGES:
+        raise InvalidInput(
+            f"{url:.200} lists {len(pages)} pages of {host}",
+            hint=f"Give a sitemap of 1 to {MOST_PAGES} pages of its own site, or the address of one page.",
+        )
+
+    def fetch_one(place: int, address: str) -> Fetched:
+        if time.monotonic() > deadline:
+            raise TooLarge(f"the pages of {host} took more than {SITE_TIME_LIMIT_S:.0f} s", hint="Add fewer pages.")
+        try:
+            page = fetch(address, most_bytes, private=private)
+        except InvalidInput:  # its absence is told where the book's reading errors are
+            return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}")
+        opened.callback(page.content.close)
+        return Fetched(page.content, f"{place:03}-{page.name}")
+
+    with ExitStack() as opened:
+        with ThreadPoolExecutor(PAGES_AT_ONCE) as threads:
+            fetched = tuple(threads.map(fetch_one, range(1, len(pages) + 1), pages))
+        opened.pop_all()  # all are there: they stay open
+        return fetched
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _listed(page: Fetched) -> tuple[str, list[str]]:
+    """Which kind of sitemap a page is, "" for any other page, and the addresses it lists; a sitemap is closed."""
+    found = _SITEMAP.search(page.content.read(2000))
+    page.content.seek(0)
+    if found is None:
+        return "", []
+    with page.content:
+        text = page.content.read(MOST_SITEMAP_BYTES).decode("utf-8", "replace")
+    return found[1].decode(), [html.unescape(one) for one in _LOCATION.findall(text)]
 
 
 def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:

@@ -340,7 +340,7 @@ class Services:
         return known[1]
 
     def fetch_book(self, url: str) -> Taken:
-        """Adds one page of the web; raises InvalidInput, TooLarge, UnsupportedFormat and NotReady."""
+        """Adds a page of the web, or those of a sitemap; raises as `Books.fetch` does."""
         return self.books.fetch(url, self.settings.max_upload_bytes, private=self.settings.private_urls)
 
     def start(self, first: Callable[[], None] | None = None) -> None:

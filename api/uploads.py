@@ -12,10 +12,11 @@ import tempfile
 import threading
 import unicodedata
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -23,7 +24,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import describe, reply_for
-from api.fetch import fetch
+from api.fetch import fetch_pages
 from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
@@ -93,8 +94,10 @@ async def _drain(receive: Receive) -> None:
 
 
 COPY_BYTES = 1024 * 1024
-MAX_NAME_CHARS = 200
+MAX_NAME_BYTES = 200
+MAX_DEPTH = 20
 PARTIAL_PREFIX = ".partial-"
+FOLDER_NAME = "folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +137,40 @@ class UploadFolder:
             raise
         return Incoming(partial, digest.hexdigest())
 
+    def take_in_folder(self, files: Sequence[tuple[PurePosixPath, IO[bytes]]]) -> Incoming:
+        """Copies files, each with its path in it, into a folder that is one book; `settle` or `drop` must follow."""
+        from indexes.readers import content_digest
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL_PREFIX, dir=self._folder))
+        try:
+            for path, source in files:
+                target = partial / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("xb") as file:
+                    shutil.copyfileobj(source, file, COPY_BYTES)
+        except (FileExistsError, NotADirectoryError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise InvalidInput(
+                f"two files of the folder are called '{path}'", hint="Give each file its own name."
+            ) from error
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return Incoming(partial, content_digest(partial))
+
     def settle(self, incoming: Incoming, name: str) -> Path:
-        """Moves a file to its final place and returns its path."""
+        """Moves a file or folder to its final place and returns its path."""
         folder = self._folder / incoming.sha256
         folder.mkdir(exist_ok=True)
         return incoming.path.replace(folder / name)
 
     def drop(self, incoming: Incoming) -> None:
-        """Removes a file that is not needed."""
-        incoming.path.unlink(missing_ok=True)
+        """Removes a file or folder that is not needed."""
+        if incoming.path.is_dir():
+            shutil.rmtree(incoming.path, ignore_errors=True)
+        else:
+            incoming.path.unlink(missing_ok=True)
 
     def find(self, sha256: str) -> Path | None:
         """The file kept for a content."""
@@ -176,7 +204,22 @@ def file_name(given: str) -> str:
     if not shown or shown in (".", ".."):
         raise InvalidInput(f"{given!r} is not a file name", hint="Send a file name with an ending, such as book.pdf.")
     suffix = Path(shown).suffix[:20]
-    return shown if len(shown) <= MAX_NAME_CHARS else shown[: MAX_NAME_CHARS - len(suffix)] + suffix
+    if len(shown.encode("utf-8", "replace")) <= MAX_NAME_BYTES:
+        return shown
+    room = MAX_NAME_BYTES - len(suffix.encode("utf-8", "replace"))
+    return shown.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + suffix
+
+
+def path_in_folder(given: str) -> PurePosixPath:
+    """The path of a file in an uploaded folder, each part of it as `file_name` leaves it.
+
+    Raises:
+        InvalidInput: nothing is left, or it is too deep.
+    """
+    parts = [file_name(part) for part in given.replace("\\", "/").split("/") if part not in ("", ".")]
+    if not 1 <= len(parts) <= MAX_DEPTH:
+        raise InvalidInput(f"{given!r:.200} is not a path in a folder", hint="For example: book/chapter-1.md")
+    return PurePosixPath(*parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +258,29 @@ class Books:
         """
         endings = self._library().readable_endings()  # raises NotReady before the file is stored
         name = check_format(file_name(name), endings)
-        incoming = self._folder.take_in(source)
+        return self._queue(self._folder.take_in(source), name)
+
+    def upload_folder(self, files: Sequence[tuple[str, IO[bytes]]]) -> Taken:
+        """As `upload`, for the text files of a folder, which are the chapters of one book.
+
+        Args:
+            files: path and content of each; a first part that all paths share is the folder's name.
+        """
+        from indexes.readers import TEXT_FORMATS
+
+        self._library()
+        paths = [path_in_folder(given) for given, _ in files]
+        if not any(path.suffix.casefold() in TEXT_FORMATS for path in paths):
+            raise UnsupportedFormat("no file of the folder is a text file", hint="Add other books one by one.")
+        tops = {path.parts[0] for path in paths}
+        name = FOLDER_NAME
+        if len(tops) == 1 and all(len(path.parts) > 1 for path in paths):
+            name = tops.pop()
+            paths = [PurePosixPath(*path.parts[1:]) for path in paths]
+        contents = (content for _, content in files)
+        return self._queue(self._folder.take_in_folder(list(zip(paths, contents, strict=True))), name)
+
+    def _queue(self, incoming: Incoming, name: str) -> Taken:
         document_id = upload_id(incoming.sha256)
         with self._lock:
             waiting = self._jobs.unfinished(document_id, "add")
@@ -233,11 +298,19 @@ class Books:
         return Taken(document_id, job, new=True)
 
     def fetch(self, url: str, most_bytes: int, *, private: bool = False) -> Taken:
-        """Fetches one page of the web and queues the job that adds it; raises as `upload` and `fetch` do."""
+        """Fetches a page of the web, or those of a sitemap as one book, and queues the job that adds it.
+
+        Raises as `upload` and `fetch_pages` do.
+        """
         self._library()
-        fetched = fetch(url, most_bytes, private=private)
-        with fetched.content:
-            return self.upload(fetched.content, fetched.name)
+        pages = fetch_pages(url, most_bytes, private=private)
+        with ExitStack() as contents:
+            for page in pages:
+                contents.enter_context(page.content)
+            if len(pages) == 1:
+                return self.upload(pages[0].content, pages[0].name)
+            site = urlsplit(url).hostname or FOLDER_NAME
+            return self.upload_folder([(f"{site}/{page.name}", page.content) for page in pages])
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""

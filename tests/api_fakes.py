@@ -20,7 +20,7 @@ from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.errors import Cancelled, NotFound, UnreadableBook
-from indexes.readers import document_id_of, find_books, readable_endings
+from indexes.readers import book_files, content_digest, document_id_of, find_books, readable_endings
 from indexes.types import AddProgress, AddResult, BookHealth, Document, FindFile, Section, StoredNode
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
@@ -106,8 +106,9 @@ class ShelfLibrary(FakeLibrary):
         sample: bool = False,
         source_name: str | None = None,
     ) -> AddResult:
-        data = path.read_bytes()
-        digest = sha256(data).hexdigest()
+        files = book_files(path)
+        data = b"\n".join(file.read_bytes() for file in files)
+        digest = content_digest(path) if path.is_dir() else sha256(data).hexdigest()
         for step in range(3):
             self.before_step(step)
             if cancelled is not None and cancelled():

@@ -1,4 +1,4 @@
-"""Adding a book that is no file: a page of the web by its address, or pasted text."""
+"""Adding a book that is no file: a page of the web or a sitemap by its address, or pasted text."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class AddBook:
         self._visit = visit
         self._t = visit.t
         self._url = self._text = self._title = ""
+        self._busy = False
         with tag("details", "", "add-other"):
             tag("summary", self._t("library.other"))
             with tag("form", "", "add-form") as by_url:
@@ -29,6 +30,7 @@ class AddBook:
                     box = text_box(self._keep_url, kind="url", event="input", maxlength="2000")
                     set_attributes(box, placeholder="https://")
                 button(self._t("library.fetch"), self._fetch)
+                self._fetching = tag("p", "", "soft", role="status")
             by_url.on("submit.prevent", self._fetch, args=[])
             with tag("div", "", "add-form"):
                 with field(self._t("library.paste_title")):
@@ -47,8 +49,12 @@ class AddBook:
         self._text = text
 
     async def _fetch(self) -> None:
-        if self._url:
+        if self._url and not self._busy:
+            self._busy = True
+            self._fetching.set_text(self._t("library.fetching"))
             await self._add(lambda: self._visit.services.fetch_book(self._url))
+            self._busy = False
+            self._fetching.set_text("")
 
     async def _add_text(self) -> None:
         if self._text.strip():

@@ -61,14 +61,22 @@ class _LibraryView:
 
     def _drop_zone(self) -> None:
         names = ("sending", "cancel", "dismiss", "there", "failed")
-        texts = json.dumps({name: self._t(f"upload.{name}") for name in names})
+        from indexes.readers import TEXT_FORMATS
+
         endings = self._visit.services.library.readable_endings()
+        said: dict[str, object] = {name: self._t(f"upload.{name}") for name in names}
+        texts = json.dumps(said | {"chapters": sorted(TEXT_FORMATS), "books": endings.split()})
         with tag("section", "", "drop", data_texts=texts):
             tag("p", self._t("library.drop"), "drop-title")
-            with tag("label", "", "button primary"):
-                tag("span", self._t("library.choose"))
-                picker = tag("input", "", "sr-only", type="file", multiple=True, accept=endings.replace(" ", ","))
-            picker.on("change", js_handler=f"(e) => coalesce.upload(e.target, {texts})")
+            with tag("div", "", "row"):
+                for name, kind, given in (
+                    ("choose", "primary", {"multiple": True, "accept": endings.replace(" ", ",")}),
+                    ("choose_folder", "", {"webkitdirectory": True}),
+                ):
+                    with tag("label", "", f"button {kind}"):
+                        tag("span", self._t(f"library.{name}"))
+                        picker = tag("input", "", "sr-only", type="file", **given)
+                    picker.on("change", js_handler=f"(e) => coalesce.upload(e.target, {texts})")
             tag("p", self._t("library.formats", formats=endings), "soft")
             tag("p", self._t("library.folders"), "soft")
             AddBook(self._visit)

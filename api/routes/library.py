@@ -69,17 +69,23 @@ def upload_document(
     named: Annotated[UrlIn | None, Depends(_url_of)],
     services: ServicesDep,
     caller: CallerDep,
-    file: Annotated[UploadFile | None, File()] = None,
+    file: Annotated[
+        list[UploadFile] | None, File(description="a book; or the text files of a folder, each named by its path in it")
+    ] = None,
 ) -> Response:
-    """Accepts a book as a file, or one page of the web as JSON `{"url": …}`; a job adds it.
+    """Accepts a book as a file, a folder of text files as several, or a page of the web as JSON; a job adds it.
+
+    `{"url": …}` names a page, or a sitemap whose pages become one book.
 
     The same content again is a 200 with the same id.
     """
     caller.need_open_key("add books")
     if named is not None:
         taken = services.fetch_book(named.url)
-    elif file is not None:
-        taken = services.books.upload(file.file, file.filename or "")
+    elif file:
+        named_files = [(one.filename or "", one.file) for one in file]
+        several = len(named_files) > 1
+        taken = services.books.upload_folder(named_files) if several else services.books.upload(*named_files[0][::-1])
     else:
         raise RequestValidationError([{"type": "missing", "loc": ("body", "file"), "msg": "file is missing"}])
     job_id = taken.job.id if taken.job is not None else None

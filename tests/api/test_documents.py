@@ -54,6 +54,26 @@ def test_an_upload_is_a_job_that_adds_a_searchable_book(live: Live):
     assert found[0]["document_id"] == reply.json()["document_id"]
 
 
+def test_several_files_are_the_chapters_of_one_book(live: Live):
+    def send(*parts: tuple[str, bytes]):
+        return live.client.post("/v1/documents", files=[("file", part) for part in parts])
+
+    chapters = ("Kernels/1.md", b"# One"), ("Kernels/part/2.md", b"# Two"), ("Kernels/_toc.yml", b"- 1")
+    first = send(*chapters)
+    assert finished(live, first.json()["job_id"])["title"] == "Kernels"
+    assert live.client.get(f"/v1/documents/{first.json()['document_id']}").json()["source"] == "Kernels"
+    assert sorted(kept_files(live)) == ["1.md", "2.md", "_toc.yml"]
+    again = send(*chapters)
+    assert (again.status_code, again.json()["document_id"]) == (200, first.json()["document_id"])
+    assert len(kept_files(live)) == 3
+    assert send(("a/../../1.md", b"x"), ("b.md", b"y")).status_code == 400
+    assert send(("1.md", b"x"), ("1.md", b"y")).status_code == 400
+    assert send(("a.png", b"x"), ("b.png", b"y")).status_code == 415
+    assert not list(live.services.settings.home.glob("uploads/.partial-*"))
+    assert live.client.delete(f"/v1/documents/{first.json()['document_id']}").status_code == 204
+    assert kept_files(live) == []
+
+
 def test_the_same_content_again_is_a_200_with_the_same_id(live: Live):
     first = upload(live)
     finished(live, first.json()["job_id"])

@@ -12,7 +12,7 @@ import pytest
 from api_fakes import Live, running, wait_until
 
 from api import fetch as fetching
-from api.fetch import fetch
+from api.fetch import fetch, fetch_pages
 from api.settings import CoalesceSettings
 from indexes.errors import InvalidInput, TooLarge
 
@@ -21,6 +21,9 @@ PAGE = b"<html><title>Tiles</title><p>A tile is staged in shared memory.</p></ht
 
 class _Web(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path.endswith(".xml"):
+            self._send_map()
+            return
         where = {"/round": "/round", "/away": "http://10.0.0.1/secret", "/moved": "/tiles.php"}.get(self.path)
         self.send_response(302 if where else 404 if self.path == "/gone" else 200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
@@ -29,6 +32,17 @@ class _Web(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if not where:
             self.wfile.write(PAGE)
+
+    def _send_map(self) -> None:
+        site = f"http://{self.headers['Host']}"
+        pages = {"/index.xml": [f"{site}/map.xml"], "/far.xml": ["http://elsewhere.example/tiles"]}
+        found = pages.get(self.path, [f"{site}/tiles?a=1&amp;b=2", f"{site}/gone", "http://elsewhere.example/x"])
+        kind = "sitemapindex" if self.path == "/index.xml" else "urlset"
+        self.send_response(200)
+        self.send_header("Content-Type", "application/xml")
+        self.end_headers()
+        text = "".join(f"<url><loc> {one} </loc></url>" for one in found)
+        self.wfile.write(f"<?xml version='1.0'?><{kind} xmlns='x'>{text}</{kind}>".encode())
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
@@ -101,6 +115,25 @@ def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
         wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 2, "the page is added")
         job = live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json()
         assert job["title"] == "tiles.html"
+        reply = live.client.post("/v1/documents", json={"url": f"{web}/map.xml"})
+        wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 3, "the site is added")
+        assert live.client.get(f"/v1/documents/{reply.json()['document_id']}").json()["source"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("path", ["/map.xml", "/index.xml"])
+def test_a_sitemap_gives_the_pages_of_its_own_site_in_order(web: str, path: str) -> None:
+    first, second = fetch_pages(web + path, 1000, private=True)
+    with first.content, second.content:
+        assert (first.name, first.content.read()) == ("001-tiles.html", PAGE)
+        assert (second.name, second.content.read()) == ("002-gone.html", b""), "a missing page is empty"
+
+
+def test_a_sitemap_of_another_site_or_of_too_many_pages_is_refused(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInput, match="lists 0 pages"):
+        fetch_pages(f"{web}/far.xml", 1000, private=True)
+    monkeypatch.setattr(fetching, "MOST_PAGES", 1)
+    with pytest.raises(InvalidInput, match="lists 2 pages"):
+        fetch_pages(f"{web}/map.xml", 1000, private=True)
 
 
 def test_a_private_url_or_none_is_refused_over_rest(shared: Live, web: str) -> None:

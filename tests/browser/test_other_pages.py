@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from rag.models import home
 
 
 def upload(page: Page, name: str, text: str) -> None:
-    page.set_input_files("input[type=file]", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+    page.set_input_files("input[type=file][accept]", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
 
 
 def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) -> None:
@@ -38,6 +39,24 @@ def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) ->
     expect(page.locator(".book")).to_have_count(2)
     expect(page.locator(".upload")).to_have_count(0)
     expect(page.locator(".book").nth(1)).to_contain_text("occupancy.txt")
+
+
+def test_a_folder_picked_in_the_browser_is_one_book_and_other_books_in_it_their_own(
+    site: Live, open_page: Open, tmp_path: Path
+) -> None:
+    folder = tmp_path / "Kernels"
+    (folder / "part").mkdir(parents=True)
+    (folder / "1-tiles.md").write_text("# Tiles\n\nA tile is staged.")
+    (folder / "part" / "2-warps.md").write_text("# Warps\n\nA warp runs in lockstep.")
+    (folder / "slides.pptx").write_text("no picture of anything")
+    (folder / "picture.png").write_text("left out")
+    page = open_page("/library", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    page.locator("input[webkitdirectory]").set_input_files(folder)
+    expect(page.locator(".book")).to_have_count(3)
+    sources = {document.source for document in site.shelf.documents()}
+    assert sources == {"Sample", "Kernels", "slides.pptx"}
+    assert "A tile is staged.\n# Warps" in next(node.text for node in site.shelf.nodes if node.title == "Kernels")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_adding_a_book_can_be_cancelled(site: Live, open_page: Open) -> None:
@@ -220,7 +239,7 @@ def test_where_one_arm_runs_ways_to_search_are_compared_and_counted(site: Live, 
 def test_pasted_text_becomes_a_book_and_a_private_address_is_refused(site: Live, open_page: Open) -> None:
     page = open_page("/library", viewport={"width": 390, "height": 844}, locale="zh-CN")
     page.get_by_text("添加网页或粘贴的文本").click()
-    page.get_by_label("网页地址").fill("http://127.0.0.1:9/")
+    page.get_by_label("地址").fill("http://127.0.0.1:9/")
     page.get_by_role("button", name="添加网页").click()
     noticed(page, "COALESCE_PRIVATE_URLS")
     page.get_by_label("标题").fill("Occupancy")

@@ -20,7 +20,7 @@ def test_an_exam_on_an_uploaded_book_goes_to_its_marks(site: Live, open_page: Op
     page = open_page("/library")
     page.context.add_cookies([{"name": "coalesce_learner", "value": uuid4().hex, "url": site.address}])
     own = {"name": "own.md", "mimeType": "text/markdown", "buffer": f"{BOOK} {uuid4().hex}".encode()}
-    page.set_input_files(".drop input[type=file]", own)
+    page.set_input_files(".drop input[accept]", own)
     card = page.locator(".card.book", has_text="own.md")
     card.get_by_role("button", name="Make questions").click()
     noticed(page, "questions were made")

@@ -67,7 +67,7 @@ def test_a_page_opened_too_early_becomes_ready_takes_a_book_and_answers_from_it(
     page.locator(".drop").wait_for()
     assert answers(address, "/readyz", 200)
     expect(page.locator(".empty")).to_contain_text("The library is empty")
-    page.set_input_files("input[type=file]", CHAPTER)
+    page.set_input_files("input[type=file][accept]", CHAPTER)
     expect(page.locator(".book")).to_contain_text(CHAPTER.name, timeout=START_TIMEOUT_S * 1000)
     page.goto(address)
     page.fill("#question", "What happens when the threads of one warp take different sides of a branch?")

@@ -177,18 +177,55 @@ window.coalesce = (() => {
   }
 
   // --- uploads go to the same call as any program's
+  const LISTS = /(^|\/)(_toc|_quarto|_bookdown|mkdocs|toc)\.yml$/;
+
   function upload(input, texts) {
-    const list = document.getElementById("uploads");
-    for (const file of input.files || input) sendFile(file, list, texts);
-    if (input.value !== undefined) input.value = "";
+    sort([...input.files].map((file) => [file, file.webkitRelativePath || file.name]), texts);
+    input.value = "";
   }
 
-  function sendFile(file, list, texts) {
+  // The text files of a folder are one book; every other book that lies in it is one of its own.
+  function sort(files, texts) {
+    const list = document.getElementById("uploads");
+    const ends = (path, endings) => endings.some((ending) => path.toLowerCase().endsWith(ending));
+    const folders = new Map();
+    for (const [file, path] of files) {
+      const top = path.includes("/") ? path.split("/")[0] : "";
+      if (!top) sendBook(file.name, [[file, path]], list, texts);
+      else if (/(^|\/)\./.test(path)) continue;
+      else if (ends(path, texts.chapters) || LISTS.test(path)) folders.set(top, [...(folders.get(top) || []), [file, path]]);
+      else if (ends(path, texts.books)) sendBook(file.name, [[file, file.name]], list, texts);
+    }
+    for (const [name, parts] of folders) {
+      if (parts.some(([, path]) => ends(path, texts.chapters))) sendBook(name, parts, list, texts);
+    }
+  }
+
+  async function drop(items, texts) {
+    const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+    const files = [];
+    const walk = async (entry) => {
+      if (entry.isFile) {
+        const file = await new Promise((done, failed) => entry.file(done, failed));
+        return void files.push([file, entry.fullPath.replace(/^\//, "")]);
+      }
+      const reader = entry.createReader();
+      for (;;) {  // it gives a hundred at a time
+        const some = await new Promise((done, failed) => reader.readEntries(done, failed));
+        if (!some.length) return undefined;
+        for (const one of some) await walk(one);
+      }
+    };
+    for (const entry of entries) await walk(entry);
+    sort(files, texts);
+  }
+
+  function sendBook(title, parts, list, texts) {
     const row = Object.assign(document.createElement("div"), { className: "upload", role: "status" });
-    const name = Object.assign(document.createElement("span"), { className: "upload-name", textContent: file.name });
+    const name = Object.assign(document.createElement("span"), { className: "upload-name", textContent: title });
     const state = Object.assign(document.createElement("span"), { className: "upload-state", textContent: texts.sending });
     const bar = Object.assign(document.createElement("progress"), { className: "bar", max: 1, value: 0 });
-    bar.setAttribute("aria-label", file.name);
+    bar.setAttribute("aria-label", title);
     const cancel = Object.assign(document.createElement("button"), {
       type: "button", className: "button quiet", textContent: texts.cancel,
     });
@@ -196,7 +233,7 @@ window.coalesce = (() => {
     list.append(row);
     const request = new XMLHttpRequest();
     const body = new FormData();
-    body.append("file", file);
+    for (const [file, path] of parts) body.append("file", file, path);
     const failed = (message) => {
       state.textContent = message;
       row.classList.add("failed");
@@ -263,7 +300,7 @@ window.coalesce = (() => {
         if (!zone) return;
         event.preventDefault();
         zone.classList.toggle("over", type === "dragover");
-        if (type === "drop") upload(event.dataTransfer.files, JSON.parse(zone.dataset.texts));
+        if (type === "drop") drop(event.dataTransfer.items, JSON.parse(zone.dataset.texts));
       });
     }
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
