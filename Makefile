@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 COMMA := ,
+# Empty is as if unset: where it is set, every process would compile all that it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 # GPU=1 takes faiss-gpu instead of faiss-cpu: both install into one folder, so the other is removed first.
 FAISS := $(if $(GPU),gpu,cpu)
 SERVE_EXTRAS := $(if $(GPU),[gpu])
@@ -58,7 +60,7 @@ test-unmarked:
 install: $(TESTING)
 
 # pip brings faiss-cpu with the package; with GPU=1 faiss-gpu takes its place, and the other way round without.
-# Python compiles what it imports: compiling all that pip brings would take a third of the installation.
+# Python compiles what it imports, once (see the top): compiling all that pip brings would take a third of the installation.
 define install_package
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Coalesce needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || { echo "making the environment $(VENV)"; $(PYTHON) -m venv $(VENV); }
