@@ -35,8 +35,8 @@ help:
 	@echo "make format    ruff, writing"
 	@echo "make dist      build the sdist and the wheel"
 
-# LM=1 fetches the small language model and answers with it; its weights are so few that 4 bits save nothing.
-LM_OPTIONS := $(if $(LM),--generator local --model smollm2-135m --quantization none)
+# LM=1 fetches the small language model and answers with it.
+LM_OPTIONS := $(if $(LM),--generator local --model smollm2-135m)
 
 serve: $(SERVING)
 	@$(if $(LM),$(BIN)/coalesce models get smollm2-135m)

@@ -78,12 +78,13 @@ class GeneratorSwitch:
     def now(self) -> Answers:
         """What answers now; raises NotReady."""
         generator, running = self._engine().generator, self.running
+        loaded = getattr(generator, "loaded", None)
         return Answers(
             generator=generator.name,
             model=generator.model_name,
             base_url=running.base_url if generator.name == "remote" else None,
             adapter=next(iter(generator.adapters), None),
-            quantization=running.quantization if generator.name == "local" else None,
+            quantization=loaded.quantization if loaded is not None else None,
             chosen=self._choice is not None,
             problem=self.problem,
         )

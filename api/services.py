@@ -201,7 +201,7 @@ class Services:
             "model": engine.generator.model_name,
             "adapters": list(engine.generator.adapters),
             "arms": list(engine.arms),
-            "quantization": self.generators.running.quantization if engine.generator.name == "local" else None,
+            "quantization": self.generators.now().quantization,
             "embedder": library.embedder_name,
             "faiss_device": library.faiss_device,
             "documents": len(documents),

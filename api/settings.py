@@ -130,8 +130,10 @@ class CoalesceSettings(BaseSettings):
         description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`); the "
         "engine's name for it (`remote`).",
     )
-    quantization: Literal["none", "int8", "nf4"] = Field(
-        "nf4", description="How a local model's weights are held: 16 bits, 8 bits or 4 bits."
+    quantization: Literal["auto", "none", "int8", "nf4"] = Field(
+        "auto",
+        description="How a local model's weights are held: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and 16 below "
+        "half a billion weights.",
     )
     answers: Literal["free", "quotes"] = Field(
         "free",

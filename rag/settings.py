@@ -36,7 +36,7 @@ class GeneratorSettings:
         kind: one of `GENERATORS`; `auto` is `local` where a model is named, else `extractive`.
         model: folder, .gguf file, fetched model's or hub name (local), model name (remote),
             `llama_index:MODULE:NAME?…` (llama_index).
-        quantization: one of `QUANTIZATIONS`, for `local`.
+        quantization: one of `QUANTIZATIONS`, or `auto` (by the model's size), for `local`.
         answers: `free`, or `quotes` for a local model that may only say sentences of the passages.
         adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
         base_url: the remote engine's `/v1` address.
@@ -49,7 +49,7 @@ class GeneratorSettings:
 
     kind: str = "auto"
     model: str | None = None
-    quantization: str = "nf4"
+    quantization: str = "auto"
     answers: str = "free"
     adapters: dict[str, str] = field(default_factory=dict)
     base_url: str | None = None

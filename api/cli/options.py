@@ -20,7 +20,10 @@ Model = Annotated[
     str | None, typer.Option("--model", help="Model to run: folder, .gguf file or name (local), name (remote).")
 ]
 Quantization = Annotated[
-    Literal["none", "int8", "nf4"] | None, typer.Option("--quantization", help="How a local model's weights are held.")
+    Literal["none", "int8", "nf4"] | None,
+    typer.Option(
+        "--quantization", help="How a local model's weights are held; nf4 if not given, none below 500M weights."
+    ),
 ]
 Adapter = Annotated[
     list[str] | None, typer.Option("--adapter", metavar="NAME=PATH", help="A LoRA adapter by name; may be repeated.")

@@ -151,7 +151,7 @@ def get(
 
     console = Console(json_output=json_output)
     folder = get_model(name, settings.home, console.step)
-    lines = [f"{name} is in {folder}", f"use it: coalesce ask --model {name} --quantization none QUESTION"]
+    lines = [f"{name} is in {folder}", f"use it: coalesce ask --model {name} QUESTION"]
     console.result({"name": name, "path": str(folder)}, lines)
 
 

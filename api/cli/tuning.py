@@ -420,7 +420,7 @@ def memory(
     model: Annotated[
         str, typer.Option("--model", help="A folder, a config.json, a .gguf file, or a name on this disk.")
     ],
-    quantization: Annotated[Literal["none", "int8", "nf4"], typer.Option(help="How the weights are held.")] = "nf4",
+    quantization: Quantization = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of prompt and answer, or of a training row.")] = 4096,
     batch: Annotated[int, typer.Option(min=1, help="Answers at once, or rows per training pass.")] = 1,
     train: Annotated[bool, typer.Option("--train", help="For tuning an adapter instead of serving.")] = False,
@@ -429,20 +429,20 @@ def memory(
 ) -> None:
     """Estimate the memory of serving or tuning a model. Activations are an upper estimate; the rest is counted."""
     from rag.models.folder import load_config
-    from rag.models.memory import estimate_memory
+    from rag.models.memory import estimate_memory, usual_quantization
 
     console = Console(json_output=json_output)
     path = _model_path(invoked, model, console)
-    estimate = estimate_memory(
-        load_config(path), quantization=quantization, context_tokens=context, batch=batch, train=train, rank=rank
-    )
-    document = asdict(estimate)
+    config = load_config(path)
+    held = quantization or usual_quantization(config)
+    estimate = estimate_memory(config, quantization=held, context_tokens=context, batch=batch, train=train, rank=rank)
+    document = asdict(estimate) | {"quantization": held}
     rows = [
         [name.removesuffix("_bytes").replace("_", " "), _size(value)]
         for name, value in document.items()
         if name.endswith("_bytes")
     ]
-    counted = f"{estimate.num_parameters / 1e6:,.1f} million parameters"
+    counted = f"{estimate.num_parameters / 1e6:,.1f} million parameters, quantization {held}"
     if estimate.trainable_parameters:
         counted += f", {estimate.trainable_parameters / 1e6:.1f} million of them in the adapter"
     console.result(document, [*table(rows), "", counted])

@@ -81,14 +81,14 @@ class AnsweringChoice:
                 size = self._t("settings.megabytes", n=f"{package.download_bytes / 1e6:,.0f}")
                 self._row(
                     package.name, f"{package.about} · {package.licence} · {size}",
-                    GeneratorChoice(generator="local", model=package.name, quantization="none"),
+                    GeneratorChoice(generator="local", model=package.name),
                     label="settings.get_and_use",
                 )  # fmt: skip
         if not found.engines:
             tag("li", self._t("settings.no_engine"), "soft")
 
     def _local(self, model: FoundModel, adapters: list[str], now: Answers) -> None:
-        chosen = {"adapter": "", "quantization": self._visit.services.settings.quantization}
+        chosen = {"adapter": "", "quantization": self._visit.services.settings.quantization.removeprefix("auto")}
         here = now.generator == "local" and self._visit.services.generators.running.model in (model.name, model.path)
         if here:
             chosen = {"adapter": now.adapter or "", "quantization": now.quantization or "none"}
@@ -100,7 +100,8 @@ class AnsweringChoice:
 
         def options() -> None:
             with field(self._t("settings.quantization")):
-                names = [(name, self._t(f"quantization.{name}")) for name in QUANTIZATIONS]
+                names = [("", self._t("quantization.auto"))]
+                names += [(name, self._t(f"quantization.{name}")) for name in QUANTIZATIONS]
                 select(names, partial(setitem, chosen, "quantization"), value=chosen["quantization"])
             if adapters:
                 with field(self._t("filters.adapter")):

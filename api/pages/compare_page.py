@@ -123,7 +123,7 @@ class _CompareView:
                 self._slot = JobSlot(self._visit, "generator", self._got_model)
 
     async def _get_model(self) -> None:
-        choice = GeneratorChoice(generator="local", model=SMALL_MODEL, quantization="none")
+        choice = GeneratorChoice(generator="local", model=SMALL_MODEL)
         await self._slot.start(partial(self._visit.services.generators.switch, choice))
 
     async def _got_model(self, _: Job) -> None:

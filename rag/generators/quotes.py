@@ -18,6 +18,7 @@ from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.local.generator import LocalGenerator
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece, adapter_of
+from rag.models.loading import LoadedModel
 from rag.sentence_reader import READ_CHARACTERS, ScoredUnit, SentenceReader
 from rag.types import Arm, Passage
 
@@ -101,6 +102,11 @@ class QuotingGenerator:
     def model_name(self) -> str:
         """The model that reads."""
         return self._model.model_name
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model in memory, for reports."""
+        return self._model.loaded
 
     @property
     def arms(self) -> tuple[Arm, ...]:

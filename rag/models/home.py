@@ -199,7 +199,8 @@ def _download_error(package: Package, said: str) -> CoalesceError:
     why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
     return EngineUnreachable(
         f"pip could not download {package.requirement}: {why[:300]}",
-        hint=f"Check that pip reaches a package index: pip download --no-deps {package.requirement}",
+        hint=f"Check that pip reaches a package index: pip download --no-deps {package.requirement}. "
+        f"A broken copy that pip kept goes with `pip cache remove {package.requirement.partition('==')[0]}`.",
     )
 
 

@@ -15,7 +15,7 @@ from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.fast_paths import register_attention, speed_up_output
 from rag.models.folder import check_folder, load_config, local_folder, quantization_of, read_config, shown_name
-from rag.models.memory import estimate_memory
+from rag.models.memory import estimate_memory, usual_quantization
 from rag.settings import QUANTIZATIONS
 
 
@@ -55,6 +55,7 @@ def load_model(
 
     Args:
         name: a folder, or a hub name (downloaded when it is not on this disk).
+        quantization: one of `QUANTIZATIONS`, or `auto` (`usual_quantization`).
         for_training: keep the stock attention and no evaluation mode.
         sharded: a launcher (FSDP, ZeRO-3) places the weights; 4-bit ones are stored in `dtype` so that it can cut them.
 
@@ -63,13 +64,14 @@ def load_model(
             be reached.
         DoesNotFitInMemory: the weights alone exceed the free memory.
     """
-    if quantization not in QUANTIZATIONS:
+    if quantization not in ("auto", *QUANTIZATIONS):
         raise ModelCannotLoad(
             f"Unknown quantization {quantization!r}.", hint=f"Use --quantization {', '.join(QUANTIZATIONS)}."
         )
     if (folder := local_folder(name)) is not None:
         check_folder(folder)
     config = load_config(name)
+    quantization = usual_quantization(config) if quantization == "auto" else quantization
     quantization = _agreed_quantization(name, config, quantization)
     device = choose_device(device)
     torch_dtype = choose_dtype(dtype, device, quantization)

@@ -19,6 +19,7 @@ from rag.settings import QUANTIZATIONS
 
 _NF4_BLOCK_WEIGHTS = 64
 _NF4_BLOCK_SCALES = 256
+_FEWEST_QUANTIZED = 5e8
 PREFILL_CHUNK_TOKENS = 512
 _TRAINED_ANSWER_TOKENS = 512  # assumed longest answer of a training row; training computes logits for answers only
 
@@ -111,6 +112,17 @@ def estimate_memory(
         trainable_parameters=trainable,
         expert_parameters=shapes.expert_parameters,
     )
+
+
+def usual_quantization(config: Any) -> str:
+    """How a model is held where nobody says: weights that are quantized on disk as they are, small models in 16 bits.
+
+    Below half a billion weights 4 bits cost quality and save next to nothing (docs/benchmarks.md).
+    """
+    if (found := quantization_of(config.to_dict())) is not None:
+        return found
+    shapes = _read_shapes(config)
+    return "none" if shapes.linear_parameters + shapes.other_parameters < _FEWEST_QUANTIZED else "nf4"
 
 
 def _linear_bytes(parameters: int, outputs: int, quantization: str, dtype_bytes: int) -> int:

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_adap
     """In this process, which has imported what it needs; `test_serve.py` starts processes."""
     home = tmp_path_factory.mktemp("home")
     (home / SAMPLE_MARKER).touch()
-    model = {"generator": "local", "model": str(tiny_model), "quantization": "none", "adapters": f"mine={tiny_adapter}"}
+    model = {"generator": "local", "model": str(tiny_model), "adapters": f"mine={tiny_adapter}"}
     services = Services(load_settings({"home": home, **model}))
     with serving(services) as address, httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         preparation = services.preparation

@@ -18,7 +18,7 @@ from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, r
 from rag.models.fast_paths import grouped_attention
 from rag.models.folder import check_folder, load_config
 from rag.models.loading import load_model
-from rag.models.memory import estimate_memory, linear_layers, lora_kinds
+from rag.models.memory import estimate_memory, linear_layers, lora_kinds, usual_quantization
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -203,6 +203,16 @@ def test_a_model_quantized_on_disk_keeps_its_quantization(tmp_path: Path, wide_m
     assert fingerprint == base_fingerprint(load_model(str(wide_model), device="cpu").model)
     with pytest.raises(ModelCannotLoad, match="quantized as nf4 on disk; int8 was asked for"):
         load_model(str(tmp_path / "nf4"), quantization="int8")
+
+
+def test_small_models_are_held_in_16_bits_and_others_in_4_where_nobody_says(tiny_model: Path) -> None:
+    config = load_config(str(tiny_model))
+    assert usual_quantization(config) == load_model(str(tiny_model), quantization="auto", device="cpu").quantization
+    assert usual_quantization(config) == "none"
+    config.intermediate_size = 2_000_000
+    assert usual_quantization(config) == "nf4"
+    config.quantization_config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    assert usual_quantization(config) == "int8", "as the weights are on disk"
 
 
 def test_another_models_fingerprint_differs(tmp_path: Path, tiny_model: Path) -> None:

@@ -45,9 +45,7 @@ def adapter(folder: str, small_model_home: Path) -> Path:
 def generator(small_model_home: Path, adapter: Path) -> Iterator[LocalGenerator]:
     """The model as it is served, with an adapter of noise and the one that Coalesce carries."""
     adapters = {"noise": str(adapter)} | shipped_adapters("smollm2-135m")
-    made = load_local_generator(
-        GeneratorSettings("local", "smollm2-135m", "none", home=small_model_home, adapters=adapters)
-    )
+    made = load_local_generator(GeneratorSettings("local", "smollm2-135m", home=small_model_home, adapters=adapters))
     yield made
     made.close()
 
@@ -83,7 +81,7 @@ def test_it_answers_and_ends_by_itself(generator: LocalGenerator) -> None:
     assert "Paris" in text
     assert "<|im_end|>" not in text
     assert done.usage.completion_tokens < 64
-    assert generator.model_name == "smollm2-135m"
+    assert (generator.model_name, generator.loaded.quantization) == ("smollm2-135m", "none")
 
 
 def test_a_stop_string_ends_the_answer_before_it(generator: LocalGenerator) -> None:
