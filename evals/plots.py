@@ -1,7 +1,7 @@
 """Plots as SVG text without scripts: differences with intervals, accuracy against speed, and a score's calibration.
 
-Colours come from the page's CSS variables, so plots follow light and dark mode. `python -m evals.plots REPORT OUT`
-draws the arms of a `report.json` as a file of its own.
+Colours come from the page's CSS variables, so plots follow light and dark mode. `python -m evals.plots OUT REPORT…`
+draws the arms of one or more `report.json` as a file of its own; `NAME=REPORT` renames the one arm of a report.
 """
 
 from __future__ import annotations
@@ -233,5 +233,21 @@ def arms_plot(report: Mapping[str, Any], shown: Mapping[str, str] = _SHOWN) -> s
     return "".join([*parts, "</svg>\n"])
 
 
+def together(reports: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The arms of several reports with what was measured of each; a name that is not empty replaces the arm's."""
+    arms: dict[str, Any] = {}
+    for name, report in reports:
+        for arm, row in report["arms"].items():
+            measured = {metric: value for metric, value in row["metrics"].items() if value["value"] is not None}
+            arms.setdefault(name or arm, {"metrics": {}})["metrics"] |= measured
+    return {"arms": arms}
+
+
+def _named_report(argument: str) -> tuple[str, Mapping[str, Any]]:
+    name, _, file = argument.rpartition("=")
+    return name, json.loads(Path(file).read_text("utf-8"))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(arms_plot(json.loads(Path(sys.argv[1]).read_text("utf-8"))), "utf-8")
+    drawn = arms_plot(together([_named_report(argument) for argument in sys.argv[2:]]))
+    Path(sys.argv[1]).write_text(drawn, "utf-8")

@@ -13,7 +13,7 @@ import pytest
 from evals.arms import parse_arms
 from evals.calibration import calibration_data
 from evals.comparison import compare
-from evals.plots import ScatterPoint, arms_plot, scatter_plot
+from evals.plots import ScatterPoint, arms_plot, scatter_plot, together
 from evals.questions import parse_question
 from evals.records import Record
 from evals.report import METRIC_GROUPS, RunFacts, _difference_cell, list_reports, report_data, report_page, write_report
@@ -115,6 +115,17 @@ def test_a_reports_arms_are_drawn_alone_with_their_intervals() -> None:
     assert "not drawn" not in drawn
     assert drawn.count("<circle") == 1  # nothing is drawn where nothing was scored
     assert '<line x1="247.5" y1="51.0" x2="522.5" y2="51.0" class="whisker"/>' in drawn
+
+
+def test_several_reports_are_drawn_as_one_and_what_one_did_not_score_stays() -> None:
+    share = {"value": 0.5, "low": 0.25, "high": 0.75}
+    unscored = share | {"value": None}
+    choices = {"arms": {"rag": {"metrics": {"accuracy": share}}}}
+    opened = {"arms": {"rag": {"metrics": {"accuracy": unscored, "key_fact_recall": share}}}}
+    assert together([("", choices), ("", opened), ("quoting", opened)])["arms"] == {
+        "rag": {"metrics": {"accuracy": share, "key_fact_recall": share}},
+        "quoting": {"metrics": {"key_fact_recall": share}},
+    }
 
 
 def test_a_difference_from_an_earlier_run_is_in_the_unit_of_its_row() -> None:
