@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
+from evals.questions import BankQuestion
 from evals.run import RunSpec
 from indexes.errors import Cancelled, Conflict
 from indexes.settings import IndexSettings
@@ -44,8 +46,13 @@ class Comparisons:
         self._run = run
         self._job: Job | None = None
 
-    def run_quick(self) -> Job:
+    def run_quick(
+        self, document_id: str | None = None, of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: ()
+    ) -> Job:
         """Queues `coalesce eval --quick`; the job's last message is the id of the report.
+
+        Args:
+            document_id: the book whose questions, given by `of_book`, are asked in place of the bank's.
 
         Raises:
             NotReady: nothing answers yet.
@@ -54,10 +61,12 @@ class Comparisons:
         self._arms()
         if self._job is not None and not self._jobs.get(self._job.id).final:
             raise Conflict("a comparison is running already", hint="Wait for its report, or cancel its job.")
-        self._job = self._jobs.submit("report", self._compare)
+        source = QUESTIONS if document_id is None else f"book:{document_id}"
+        work = partial(self._compare, source, of_book)
+        self._job = self._jobs.submit("report", work, document_id=document_id)
         return self._job
 
-    def _compare(self, handle: JobHandle) -> str:
+    def _compare(self, source: str, of_book: Callable[[str], Sequence[BankQuestion]], handle: JobHandle) -> str:
         from evals.arms import DEFAULT_ARMS, parse_arms
         from evals.experiment import choose_questions, has_language_model, run_experiment
 
@@ -68,13 +77,19 @@ class Comparisons:
 
         rag = self._rag()
         with_model = has_language_model(rag.generator)
+        arms = parse_arms(self._arms() if with_model else DEFAULT_ARMS)
+        held_out = with_model and any(arm.tuned for arm in arms)
+        questions = choose_questions(source, quick=True, of_book=of_book, held_out=held_out)
+        if not with_model and not any(question.choices for question in questions):
+            arms = parse_arms(["rag"])  # without a language model or options, passages are all there is to answer from
         spec = RunSpec(
-            questions=choose_questions(QUESTIONS, quick=True),
-            arms=parse_arms(self._arms() if with_model else DEFAULT_ARMS),
+            questions=questions,
+            arms=arms,
+            own_library=source != QUESTIONS,
             with_model=with_model,
             remote=with_model and resolve_kind(rag.generator) != "local",
             quick=True,
-            command="coalesce eval --quick",
+            command=f"coalesce eval --quick --questions {source}",
         )
         folder = self._settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
         (self._run or run_experiment)(spec, self._settings.index, rag, folder, tell)

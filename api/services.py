@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from api.adapter_tuning import AdapterTuning, Tune
 from api.answering import Answering
 from api.comparisons import Comparisons, Run
 from api.errors import NotReady
@@ -24,8 +25,8 @@ from api.jobs import JobHandle, JobQueue
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
-from evals.made_store import MadeQuestions
-from evals.questions import BankQuestion, QuestionFolder
+from evals.made_store import MadeQuestions, is_for_tuning
+from evals.questions import BankQuestion, QuestionFolder, load_bank
 from evals.study import Study, justify
 from evals.study_guide import GuideChapter, study_guide
 from evals.study_store import StudyStore
@@ -45,6 +46,7 @@ SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 MAKING = "questions"
 """The kind of the job that makes questions."""
+BANK_TUNE = "bank:tune"
 READY_RETRY_S = 1.0
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
@@ -132,7 +134,7 @@ class Services:
         listener: called at every step of the preparation, on the preparing thread.
         load: opens library and engine.
         add_sample: adds the sample book to an empty library.
-        compare: runs a comparison; None is the real one.
+        compare: runs a comparison; tune: trains an adapter; None is the real one.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Services:
         load: Callable[[CoalesceSettings, OnStep], tuple[Library, AnswerEngine]] = load_engine,
         add_sample: Callable[[Library, Progress], None] = add_sample_book,
         compare: Run | None = None,
+        tune: Tune | None = None,
     ) -> None:
         self.settings = settings
         self.preparation = Preparation(listener=listener)
@@ -157,6 +160,7 @@ class Services:
         self.comparisons = Comparisons(
             settings, self.jobs, lambda: self.generators.rag, lambda: self.engine.arms, compare
         )
+        self.adapters = AdapterTuning(settings, self.jobs, lambda: self.generators.running, lambda: self.engine, tune)
         self.reading = Reading(lambda: self.library)
         self.question_files = QuestionFolder(settings.questions_folder)
         self.study = _study(settings, lambda: self.library)
@@ -327,6 +331,41 @@ class Services:
     def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
+
+    def tune_adapter(self, name: str, epochs: float, document_ids: Sequence[str] = (), source: str = BANK_TUNE) -> Job:
+        """Queues the tuning of an adapter on the questions about some books, or of a source.
+
+        Of the questions made from a book, those of half of its sections are learnt; comparisons ask the others.
+
+        Args:
+            source: where no book is named: `bank:tune`, or the name of a question file of the home.
+
+        Raises:
+            NotFound, InvalidInput, Conflict: as `questions_on` and `AdapterTuning.start`.
+        """
+        if document_ids:
+            questions = tuple(question for question in self.questions_on(document_ids) if is_for_tuning(question))
+        elif source == BANK_TUNE:
+            questions = load_bank(split="tune")
+        elif source.startswith("bank:"):
+            raise InvalidInput(
+                f"{source!r:.80} is only for measuring", hint=f"Tune on {BANK_TUNE}, a book or a question file."
+            )
+        else:
+            questions = tuple(question for question in self.question_files.load(source) if not question.after)
+        return self.adapters.start(name, questions, epochs)
+
+    def run_comparison(self, document_id: str | None = None) -> Job:
+        """Queues the quick comparison: on the bank, or on the questions made from a book.
+
+        Raises:
+            NotReady, NotFound.
+            Conflict: a comparison runs already, or no questions were made from the book.
+        """
+        if document_id is None or self.library.document(document_id).sample:
+            return self.comparisons.run_quick()
+        self.questions_on([document_id])
+        return self.comparisons.run_quick(document_id, lambda book: self.questions_on([book]))
 
     def guide(self, document_id: str) -> tuple[GuideChapter, ...]:
         """The study guide of a book, made anew when the book or its questions change; raises NotFound."""

@@ -17,6 +17,7 @@ from evals.arms import ArmAdapters, GoldPassages, check_encoder_arms, configured
 from evals.comparison import compare, compare_runs
 from evals.export import export_run
 from evals.judge import LABEL_SHEET, read_labels, run_judge, write_label_sheet
+from evals.made_store import is_for_tuning
 from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
 from evals.records import RECORDS, Record, RecordFile, read_records
@@ -78,11 +79,13 @@ def choose_questions(
     seed: int = 0,
     types: Sequence[str] = (),
     of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: (),
+    held_out: bool = False,
 ) -> tuple[BankQuestion, ...]:
     """The questions of `bank:SPLIT`, `book:ID`, `judged` (all sets that only judge) or of a question file, in order.
 
     Args:
         of_book: the questions on a book, by its id.
+        held_out: of made questions, only those that no adapter is tuned on here.
         limit: at most this many, spread over books and chapters; None takes all, or `QUICK_QUESTIONS` when `quick`.
         types: only questions of these types; all where none is named. Without `choice` they lose their options.
 
@@ -97,6 +100,8 @@ def choose_questions(
         questions = load_bank(split=split)
     elif source.startswith("book:"):
         questions = tuple(of_book(source.removeprefix("book:")))
+        if held_out:
+            questions = tuple(question for question in questions if not is_for_tuning(question))
     else:
         questions = load_judged() if source == JUDGED else load_question_set(Path(source))
     if types:

@@ -16,6 +16,7 @@ import uvicorn
 from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
 from waiting import PATIENCE_S, wait_until
 
+from api.adapter_tuning import Tune
 from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
@@ -69,6 +70,10 @@ class ShelfLibrary(FakeLibrary):
         self.nodes.append(node)
         document = self._documents[node.document_id]
         self._documents[node.document_id] = replace(document, sha256=uuid4().hex)
+
+    def section(self, document_id: str, text: str, ordinal: int) -> StoredNode:
+        """A node that is a section of its own."""
+        return make_node(text, ordinal, document_id=document_id, heading_path=("Chapter", f"Section {ordinal}"))
 
     def put(self, document_id: str, text: str, *, source: str, sample: bool = False, pages: bool = False) -> Document:
         marks = ((0, 3),) if pages else ()
@@ -208,11 +213,16 @@ def serving(services: Services, *, pages: bool = False) -> Iterator[str]:
 
 @contextmanager
 def running(
-    settings: CoalesceSettings, builder: FakeBuilder | None = None, *, wait: bool = True, pages: bool = False
+    settings: CoalesceSettings,
+    builder: FakeBuilder | None = None,
+    *,
+    wait: bool = True,
+    pages: bool = False,
+    tune: Tune | None = None,
 ) -> Iterator[Live]:
     """A server without models, as `serving` makes it; ready unless `wait` is false."""
     builder = builder or FakeBuilder()
-    services = Services(settings, load=builder.load, add_sample=builder.add_sample)
+    services = Services(settings, load=builder.load, add_sample=builder.add_sample, tune=tune)
     with serving(services, pages=pages) as address:
         try:
             if wait:

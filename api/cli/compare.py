@@ -143,6 +143,8 @@ def evaluate(
         )
     if questions.startswith("bank:") and texts is not None:
         raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
+    with_model = has_language_model(settings.rag.generator)
+    names = list(DEFAULT_ARMS) if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
     asked = choose_questions(
         questions,
         limit,
@@ -150,11 +152,9 @@ def evaluate(
         seed=seed,
         types=types.split(",") if types else (),
         of_book=partial(_questions_on, settings),
+        held_out=with_model and any(arm.tuned for arm in parse_arms(names)),
     )
-    with_model = has_language_model(settings.rag.generator)
-    if arms is not None:
-        names = [name.strip() for name in arms.split(",") if name.strip()]
-    else:  # without a language model or options, passages are all there is to answer from
+    if arms is None:  # without a language model or options, passages are all there is to answer from
         names = list(DEFAULT_ARMS) if with_model or any(question.choices for question in asked) else ["rag"]
     spec = RunSpec(
         questions=asked,

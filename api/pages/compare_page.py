@@ -21,6 +21,7 @@ from api.pages.frame import Visit, open_view, show_problem
 from api.pages.job_row import JobSlot
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
+from api.pages.tune_adapter import TuneAdapter
 from indexes.errors import Cancelled, CoalesceError
 from indexes.types import Filters
 from rag.models.home import PACKAGES
@@ -108,6 +109,8 @@ class _CompareView:
         self._ballot = tag("section", "", "ballot", aria_live="polite")
         self._columns = tag("section", "", "arm-columns", aria_label=self._t("compare.answers"))
         self._tally = tag("section", "", "tally")
+        if self._visit.owner is None:
+            TuneAdapter(self._visit).build()
         self._source = SourcePanel(self._visit)
         self._draw_tally()
 

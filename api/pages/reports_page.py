@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
+from operator import setitem
 from typing import Any
 from urllib.parse import quote as url_quote
 
@@ -11,7 +13,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.job_store import Job
-from api.pages.controls import button, link, set_attributes, tag
+from api.pages.controls import button, field, link, select, set_attributes, tag
 from api.pages.frame import Visit, empty_state, open_view
 from api.pages.job_row import JobSlot
 from api.pages.texts import Texts
@@ -58,9 +60,23 @@ def _quick_comparison(visit: Visit) -> None:
     async def show_report(job: Job) -> None:
         ui.navigate.to(f"/reports/{url_quote(job.message)}")
 
+    made = visit.services.made.counts()
+    books = [
+        (document.document_id, document.title)
+        for document in visit.services.library.documents()
+        if made.get((document.document_id, document.sha256))
+    ]
+    chosen = {"book": ""}
+
+    async def begin() -> None:
+        await slot.start(partial(visit.services.run_comparison, chosen["book"] or None))
+
     with tag("section", "", "card"):
+        if books:
+            with field(visit.t("exam.questions_from")):
+                select([("", visit.t("exam.bank")), *books], partial(setitem, chosen, "book"))
         with tag("div", "", "row"):
-            button(visit.t("reports.run"), lambda: slot.start(visit.services.comparisons.run_quick), kind="primary")
+            button(visit.t("reports.run"), begin, kind="primary")
             tag("span", visit.t("reports.run_note"), "soft")
         slot = JobSlot(visit, "report", show_report)
     slot.resume()

@@ -31,6 +31,7 @@ from api.schemas.answers import (
     PassagesEventOut,
     PassagesOut,
     RenameIn,
+    ReportIn,
     SearchIn,
     VoteIn,
     VoteOut,
@@ -38,10 +39,12 @@ from api.schemas.answers import (
     filters_of,
 )
 from api.schemas.base import JobStartedOut, error_responses
-from api.schemas.generator import GeneratorIn, GeneratorOut
+from api.schemas.generator import AdapterIn, GeneratorIn, GeneratorOut
 from api.security import client_of
+from api.services import BANK_TUNE
 from api.streaming import event_stream, sse, unless_gone
 from evals.export import feedback_cases
+from indexes.errors import InvalidInput
 from indexes.jsonl import to_jsonl
 from rag.conversations import conversation_markdown
 from rag.question import reject_control_characters
@@ -131,11 +134,28 @@ def vote(body: VoteIn, services: ServicesDep, caller: CallerDep) -> VoteOut:
     return VoteOut(question=kept.question, winner=kept.winner or None, blind=kept.blind, at=kept.at)
 
 
-@router.post("/reports", status_code=202, responses=error_responses(403, 409, 503))
-def run_comparison(services: ServicesDep, caller: CallerDep) -> JobStartedOut:
-    """Runs the quick comparison with what answers now; the job's last message is the id of its report."""
+@router.post("/reports", status_code=202, responses=error_responses(403, 404, 409, 422, 503))
+def run_comparison(services: ServicesDep, caller: CallerDep, body: ReportIn | None = None) -> JobStartedOut:
+    """Runs the quick comparison with what answers now, on the bank or on a book's questions; the job's last message is
+    the id of its report."""
     caller.need_open_key("run comparisons")
-    return JobStartedOut(job_id=services.comparisons.run_quick().id)
+    return JobStartedOut(job_id=services.run_comparison(body.document_id if body is not None else None).id)
+
+
+@router.post("/adapters", status_code=202, responses=error_responses(400, 403, 404, 409, 422, 503))
+def tune_adapter(body: AdapterIn, services: ServicesDep, caller: CallerDep) -> JobStartedOut:
+    """Tunes an adapter of the local model that answers; PUT /v1/generator then takes it by its name."""
+    caller.need_open_key("tune adapters")
+    if body.document_ids and body.questions is not None:
+        raise InvalidInput("`document_ids` and `questions` both name questions", hint="Name one of them.")
+    source = body.questions or BANK_TUNE
+    return JobStartedOut(job_id=services.tune_adapter(body.name, body.epochs, body.document_ids or (), source).id)
+
+
+@router.get("/adapters/{name}/loss.svg", response_class=Response, responses=error_responses(404, 503))
+def draw_loss(name: str, services: ServicesDep) -> Response:
+    """The loss curve of an adapter that was tuned here, so far while it is being tuned."""
+    return Response(services.adapters.curve(name), media_type="image/svg+xml", headers={"Cache-Control": "no-store"})
 
 
 @router.get("/votes", responses=error_responses(503))

@@ -259,6 +259,12 @@ class FeedbackOut(WireOut):
     created_at: str
 
 
+class ReportIn(WireIn):
+    """Body of `POST /v1/reports`: the questions made from a book in place of the bank's."""
+
+    document_id: Id | None = None
+
+
 class VoteIn(WireIn):
     """Body of `POST /v1/votes`: `preferred` is null when no answer is better; `blind`: the arms were hidden."""
 

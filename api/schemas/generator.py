@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from api.schemas.base import WireIn, WireOut
+from api.schemas.base import Id, WireIn, WireOut
 
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -19,6 +19,17 @@ class GeneratorIn(WireIn):
     base_url: Name | None = None
     adapter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     quantization: Literal["none", "int8", "nf4"] | None = None
+
+
+class AdapterIn(WireIn):
+    """Body of `POST /v1/adapters`: on the questions about some books, or on `questions`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    document_ids: list[Id] | None = Field(default=None, max_length=100)
+    questions: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="`bank:tune` if left out, or the name of a question file of the home"
+    )
+    epochs: Annotated[float, Field(ge=0.1, le=100)] = 3.0
 
 
 class FoundModelOut(WireOut):

@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from api_fakes import FakeBuilder
+from api_fakes import WARP, FakeBuilder
 from fastapi.testclient import TestClient
 from waiting import PATIENCE_S, wait_until
 
 from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
+from evals.questions import parse_question
+
+OWN = parse_question({"id": "made-1", "question": "How many?", "answer": "32 threads", "book": "own"}, where="test")
 
 
 def test_the_quick_comparison_is_a_job_that_ends_in_its_report_or_is_cancelled(settings: CoalesceSettings) -> None:
-    gate, runs = threading.Event(), []
+    gate, runs, asked = threading.Event(), [], []
 
     def run(spec: Any, index: Any, rag: Any, folder: Path, tell: Any) -> Mapping[str, Any]:
         runs.append(([arm.name for arm in spec.arms], len(spec.questions), spec.quick))
+        asked.append((spec.own_library, {question.book for question in spec.questions}))
         tell("asking", 1, 2)
         gate.wait(PATIENCE_S)
         tell("asking", 2, 2)
@@ -40,5 +44,12 @@ def test_the_quick_comparison_is_a_job_that_ends_in_its_report_or_is_cancelled(s
         second = client.post("/v1/reports").json()["job_id"]
         wait_until(lambda: client.get(f"/v1/jobs/{second}").json()["state"] == "done", "it ends")
         report = client.get(f"/v1/jobs/{second}").json()["message"]
+        builder.shelf.put("own", WARP, source="own.md")
+        assert client.post("/v1/reports", json={"document_id": "own"}).status_code == 409, "none were made yet"
+        assert client.post("/v1/reports", json={"document_id": "none"}).status_code == 404
+        services.made.keep(builder.shelf.document("own"), [OWN])
+        third = client.post("/v1/reports", json={"document_id": "own"}).json()["job_id"]
+        wait_until(lambda: client.get(f"/v1/jobs/{third}").json()["state"] == "done", "it ends")
     assert (settings.reports_folder / report).is_dir()
+    assert (asked[0], asked[-1]) == ((False, {""}), (True, {"own"}))
     assert runs[0] == (["base", "tuned", "rag", "rag+tuned", "oracle", "random"], 48, True)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pytest
 from api_fakes import Live
 from browser_help import Open, noticed
 from playwright.sync_api import expect
+
+from api.chosen_generator import GeneratorChoice
+from evals.questions import own_question
+from rag.tuning.settings import TuneProgress
 
 BOOK = (
     "A warp is a group of neighbouring threads that a scheduler issues together. "
@@ -64,3 +72,28 @@ def test_a_guide_leads_into_the_book_and_leaves_as_markdown(site: Live, open_pag
     assert "- **warp**: A warp is a group" in saved.value.path().read_text("utf-8")
     entry.get_by_role("link").click()
     expect(page.locator(".book-text mark").first).to_contain_text("A warp is a group")
+
+
+def test_an_adapter_is_tuned_on_a_books_questions_and_offered_for_comparison(
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tune(model: str, rows: Any, out: Path, settings: Any, progress: Any, cancelled: Any) -> str:
+        out.mkdir(parents=True)
+        progress(TuneProgress(1, 1, 2.0, None, 10.0))
+        return f"1 step on {len(rows)} rows"
+
+    monkeypatch.setattr(site.services.adapters, "_tune", tune)
+    monkeypatch.setattr(site.services.generators, "_choice", GeneratorChoice(generator="local", model="tiny"))
+    document = site.shelf.put("tuned", f"{BOOK} Tuned.", source="tuned.md")
+    question = own_question("Which threads issue together?", "neighbouring ones", BOOK[:74], title="tuned.md")
+    made = [replace(question, id=f"made-{n}", book="tuned", section=f"s{n}") for n in range(8)]
+    site.services.made.keep(document, made)
+    page = open_page("/compare")
+    page.get_by_text("Tune an adapter").click()
+    expect(page.locator(".tuning select")).to_have_value("tuned")
+    name = f"mine-{uuid4().hex[:6]}"
+    page.get_by_label("Name of the adapter").fill(name)
+    page.get_by_role("button", name="Tune", exact=True).click()
+    noticed(page, "1 step on")
+    expect(page.locator(".loss-curve")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Compare with {name}")).to_be_visible()
