@@ -1,9 +1,12 @@
-"""Questions made from any book, without a language model, each checked against the book itself.
+"""Questions made from any book, each checked against the book itself; no language model is needed.
 
 A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
 sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
 stands beside it. Wrong options are other terms, names or numbers of the same class from other sections of the book;
 how many of them are longer or shorter than the right one is levelled over the questions, and its place is drawn.
+
+Where a language model answers, it writes up to half of the questions: those that `rag/tuning/synthesis.py` verifies and
+that find their passage first.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from evals.question_drafts import Draft, Drafts, Option, draft_questions
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.errors import Cancelled
 from indexes.types import Filters, StoredNode
-from indexes.words import terms_of
+from indexes.words import count_words, is_chinese, terms_of
 from rag.engine import AnswerEngine
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.protocol import GenerationRequest
-from rag.tuning.synthesis import QuestionsSeen
+from rag.tuning.data import RowPassage
+from rag.tuning.synthesis import QuestionsSeen, SynthesizedPair, verified_pairs
 from rag.types import Passage
 
 MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
@@ -40,6 +45,12 @@ BESIDE_SHARE = 0.5
 """A sentence read as well as this share of the best one must not hold a wrong option."""
 _ORDER = ("definition", "name", "number", "term")
 _SCREENED_PASSAGES = 5
+WRITTEN_SHARE = 0.5
+"""Share of the questions that a language model may write."""
+_PASSAGE_WORDS = 60
+_PATIENCE = 12
+"""Passages in a row without a question, after which a model is asked no more."""
+RULES = "rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,12 @@ def make_questions(
     drafts = draft_questions(nodes)
     maker = _Maker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
     kept: list[tuple[StoredNode, BankQuestion]] = []
+    if "base" in engine.generator.arms and "short" in (types or MADE_TYPES):
+        for written in maker.written(nodes, cancelled):
+            kept.append(written)
+            progress(MakingProgress(len(kept), wanted, 0))
+            if len(kept) >= wanted * WRITTEN_SHARE:
+                break
     for tried, draft in enumerate(_spread(drafts.drafts), 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
@@ -87,6 +104,13 @@ def make_questions(
         progress(MakingProgress(len(kept), wanted, tried))
     kept.sort(key=lambda item: item[0].ordinal)
     return tuple(question for _, question in kept)
+
+
+def _passages_to_ask(nodes: Sequence[StoredNode]) -> list[StoredNode]:
+    """Nodes with enough prose, in an order of which any beginning covers the book."""
+    long = [node for node in nodes if count_words(node.text) >= _PASSAGE_WORDS and not is_chinese(node.text)]
+    random.Random(len(long)).shuffle(long)
+    return long
 
 
 def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
@@ -155,6 +179,28 @@ class _Maker:
         self._quotes.add(draft.statement.quote)
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id)
+
+    def written(
+        self, nodes: Sequence[StoredNode], cancelled: Callable[[], bool]
+    ) -> Iterator[tuple[StoredNode, BankQuestion]]:
+        """Questions that the language model writes, and that find their own passage first."""
+        generator = self._engine.generator
+        fruitless = 0
+        for node in _passages_to_ask(nodes):
+            if cancelled():
+                raise Cancelled("stopped while the model wrote questions; none of them was kept")
+            if fruitless == _PATIENCE:
+                return
+            fruitless += 1
+            for pair in verified_pairs(RowPassage(node.title, node.heading_path, node.text), generator, cancelled):
+                quote = _verbatim(pair.evidence, node.text)
+                found = self._engine.search(pair.question, 1, Filters(document_ids=(self._document_id,)))
+                if not quote or not found or found[0].node_id != node.node_id or quote in self._quotes:
+                    continue
+                if self._seen.add(f"{pair.question} {pair.answer}"):
+                    self._quotes.add(quote)
+                    fruitless = 0
+                    yield node, _written_question(node, pair, quote, self._document_id, generator.model_name)
 
     def _passages(self, draft: Draft) -> tuple[Passage, ...]:
         """What the question finds; empty unless its own passage comes first."""
@@ -239,21 +285,47 @@ def _holds(text: str, option: str) -> bool:
     return re.search(rf"(?<![\w]){re.escape(option)}(?![\w])", text, re.IGNORECASE) is not None
 
 
-def _question(draft: Draft, choices: Sequence[str], document_id: str) -> BankQuestion:
-    node = draft.statement.node
-    digest = hashlib.sha256(f"{document_id}\n{draft.question}".encode()).hexdigest()[:16]
-    heading = node.heading_path[-1] if node.heading_path else ""
+def _verbatim(evidence: str, text: str) -> str:
+    """The stretch of a text that evidence quotes, whatever its white space and capitals; empty where it has none."""
+    match = re.search(r"\s+".join(map(re.escape, evidence.split())), text, re.IGNORECASE)
+    return match[0] if match else ""
+
+
+def _written_question(
+    node: StoredNode, pair: SynthesizedPair, quote: str, document_id: str, model: str
+) -> BankQuestion:
     return BankQuestion(
-        id=f"made-{digest}",
-        chapter=node.chapter,
+        **_of_book(node, pair.question, quote, document_id),
+        type="short",
+        answer=pair.answer,
+        kind="written",
+        made_by=model,
+    )
+
+
+def _of_book(node: StoredNode, question: str, quote: str, document_id: str) -> dict[str, Any]:
+    """What made questions say of their place."""
+    heading = node.heading_path[-1] if node.heading_path else ""
+    digest = hashlib.sha256(f"{document_id}\n{question}".encode()).hexdigest()
+    return {
+        "id": f"made-{digest[:16]}",
+        "chapter": node.chapter,
+        "question": question,
+        "gold": (Gold(file=node.title or document_id, heading=heading, evidence=quote),),
+        "section": f"{node.heading_path[0] if node.heading_path else node.title}#{heading}",
+        "book": document_id,
+    }
+
+
+def _question(draft: Draft, choices: Sequence[str], document_id: str) -> BankQuestion:
+    statement = draft.statement
+    return BankQuestion(
+        **_of_book(statement.node, draft.question, statement.quote, document_id),
         type="choice" if choices else "short",
-        question=draft.question,
         choices=tuple(choices),
         answer_index=choices.index(draft.answer) if choices else None,
         answer=draft.answer,
         key_facts=("|".join(dict.fromkeys((draft.answer, *draft.accepted))),),
-        gold=(Gold(file=node.title or document_id, heading=heading, evidence=draft.statement.quote),),
-        section=f"{node.heading_path[0] if node.heading_path else node.title}#{heading}",
         kind=draft.kind,
-        book=document_id,
+        made_by=RULES,
     )

@@ -88,7 +88,8 @@ class BankQuestion:
     Attributes:
         kind, style: of a question set (`evals/question_sets/README.md`).
         after: the question that this one follows up.
-        book: the question set it was read from, which is named like its text.
+        book: the question set it was read from, which is named like its text; of a made question, the book's id.
+        made_by: of a made question, `rules` or the language model that wrote it.
     """
 
     id: _Text
@@ -113,6 +114,7 @@ class BankQuestion:
     style: _Text = ""
     after: _Text = ""
     book: _Text = ""
+    made_by: _Text = ""
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:

@@ -48,6 +48,7 @@ class QuestionOut(WireOut):
     split: str
     section: str | None
     answerable: bool
+    made_by: str = Field("", description="of a made question: `rules`, or the language model that wrote it")
     answer: str | None = None
     answer_index: int | None = None
     key_facts: list[str] | None = None
@@ -68,6 +69,7 @@ class QuestionOut(WireOut):
             split=value.split,
             section=value.section,
             answerable=value.answerable,
+            made_by=value.made_by,
         )
         if not with_answer:
             return shown

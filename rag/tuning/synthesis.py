@@ -163,6 +163,20 @@ def synthesize(
     return SynthesisReport(str(file), len(chosen), len(rows), written, thrown_away, skipped)
 
 
+def verified_pairs(
+    passage: RowPassage, generator: Generator, cancelled: Callable[[], bool] = lambda: False
+) -> list[SynthesizedPair]:
+    """The questions that a language model writes about a passage and answers from it, as `synthesize` keeps them.
+
+    Raises:
+        the generator's own errors; a passage that is too long gives none.
+    """
+    try:
+        return _Writer(generator, SynthesisSettings(), cancelled).pairs(passage)[0]
+    except (PromptTooLong, DoesNotFitInMemory):
+        return []
+
+
 class _Writer:
     """Asks the model for pairs about one passage and checks them."""
 
@@ -173,6 +187,15 @@ class _Writer:
 
     def write(self, passage: RowPassage) -> dict[str, Any]:
         """The log entry of a passage: the pairs kept, the number written, the number thrown away by reason."""
+        try:
+            kept, thrown = self.pairs(passage)
+        except (PromptTooLong, DoesNotFitInMemory):
+            return {"pairs": [], "written": 0, "thrown_away": {}, "skipped": True}
+        pairs = [(pair.question, pair.answer) for pair in kept]
+        return {"pairs": pairs, "written": len(pairs) + thrown.total(), "thrown_away": dict(thrown)}
+
+    def pairs(self, passage: RowPassage) -> tuple[list[SynthesizedPair], Counter[str]]:
+        """The pairs kept, and the number thrown away by reason. Raises PromptTooLong, DoesNotFitInMemory."""
         count = self._settings.pairs
         asked = pair_request(passage.text, " > ".join((passage.title, *passage.section)), count)
         request = GenerationRequest(
@@ -183,21 +206,18 @@ class _Writer:
             seed=self._settings.seed,
             cancelled=self._cancelled,
         )
-        try:
-            pairs, unreadable = parse_pairs(self._text(request))
-        except (PromptTooLong, DoesNotFitInMemory):
-            return {"pairs": [], "written": 0, "thrown_away": {}, "skipped": True}
-        thrown = Counter({"unparsed": unreadable} if unreadable else {})
-        kept: list[tuple[str, str]] = []
+        pairs, unreadable = parse_pairs(self._text(request))
+        thrown = Counter[str]({"unparsed": unreadable} if unreadable else {})
+        kept: list[SynthesizedPair] = []
         for pair in pairs:
             fault = fault_of(pair, passage.text)
             if fault is None and self._settings.verify and not self._answers(pair.question, pair.answer, passage):
                 fault = "not_answered"
             if fault is None:
-                kept.append((pair.question, pair.answer))
+                kept.append(pair)
             else:
                 thrown[fault] += 1
-        return {"pairs": kept, "written": len(pairs) + unreadable, "thrown_away": dict(thrown)}
+        return kept, thrown
 
     def _answers(self, question: str, answer: str, passage: RowPassage) -> bool:
         arm: Arm = "rag" if "rag" in self._generator.arms else "base"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -21,6 +23,7 @@ from indexes.types import StoredNode
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
+from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.retrieval import HybridRetriever
 from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
@@ -173,3 +176,47 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
     names = {"definitions": "Definitions", "numbers": "Numbers", "names": "Names"}
     text = guide_markdown("A Book", chapters, names, "/book/b")
     assert "## 1. Threads" in text and "- **warp**: A warp is a group" in text and "(/book/b?node=book-0)" in text
+
+
+class Writer(ScriptedGenerator):
+    """A model that writes one good pair about each passage, and one whose evidence is invented."""
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        sentence = next((s for s in LONG if request.question in (s, ASKED[s]) or s in request.question), LONG[0])
+        pairs = [
+            {"question": ASKED[sentence], "answer": sentence, "evidence": sentence},
+            {"question": "What is invented here?", "answer": "Nothing.", "evidence": "It is invented."},
+        ]
+        writes = request.question.startswith("Write")
+        self.pieces = ("\n".join(map(json.dumps, pairs)) if writes else sentence,)
+        yield from super().stream(request)
+
+
+ASKED = {
+    "A mailbox carries commands from the host to the chip in small fixed slots.": "What carries commands to the chip?",
+    "The arbiter grants the bus to the requester that waited longest.": "Who is granted the bus by the arbiter?",
+}
+LONG = tuple(ASKED)
+
+
+def test_a_language_model_writes_verified_questions_that_are_marked_as_its_own(tmp_path: Path) -> None:
+    filler = " ".join(f"Further remark {number} follows without any claim." for number in range(12))
+    nodes = [
+        make_node(f"{text} {filler}", 20 + number, heading_path=("GPU Book", f"Long {number}"), chapter=9)
+        for number, text in enumerate(LONG)
+    ]
+    library = FakeLibrary([*nodes_of_book(), *nodes])
+    writer = Writer()
+    engine = AnswerEngine(
+        library, HybridRetriever(library, RetrievalSettings()), writer,
+        ConversationStore(tmp_path / "conversations.sqlite3"), chooser=ScriptedGenerator(),
+        judge=EvidenceJudge(LearnedReader(signals_only), 0.0),
+    )  # fmt: skip
+    questions = made(engine)
+    written = [question for question in questions if question.made_by == "script"]
+    assert {question.question for question in written} == set(ASKED.values())
+    assert {question.made_by for question in questions} == {"script", "rules"}
+    for question in written:
+        assert (question.type, question.kind, question.chapter) == ("short", "written", 9)
+        assert question.gold[0].evidence in library.nodes[-2].text + library.nodes[-1].text
+    assert "script" not in {question.made_by for question in made(engine, types=["choice"])}
