@@ -77,6 +77,8 @@ def fetch_pages(url: str, most_bytes: int, *, private: bool = False) -> tuple[Fe
             hint=f"Give a sitemap of 1 to {MOST_PAGES} pages of its own site, or the address of one page.",
         )
 
+    sizes: list[int] = []
+
     def fetch_one(place: int, address: str) -> Fetched:
         if time.monotonic() > deadline:
             raise TooLarge(f"the pages of {host} took more than {SITE_TIME_LIMIT_S:.0f} s", hint="Add fewer pages.")
@@ -85,6 +87,10 @@ def fetch_pages(url: str, most_bytes: int, *, private: bool = False) -> tuple[Fe
         except InvalidInput:  # its absence is told where the book's reading errors are
             return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}")
         opened.callback(page.content.close)
+        sizes.append(page.content.seek(0, io.SEEK_END))
+        page.content.seek(0)
+        if sum(sizes) > most_bytes:
+            raise TooLarge(f"the pages of {host} have more than {most_bytes:,} bytes", hint="Add fewer pages.")
         return Fetched(page.content, f"{place:03}-{page.name}")
 
     with ExitStack() as opened:

@@ -20,6 +20,7 @@ from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
 from api.pages.mount import LazyPages
 from api.routes import answers, library, openai, service, study
+from api.running_server import announce, withdraw
 from api.security import Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
@@ -56,6 +57,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         if preparation.ready:
             # Everything loaded by now stays: without this, Python's collector walks all of it for every longer list.
             gc.freeze()
+            announce(settings.home, address)
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
             server.should_exit = True
@@ -80,6 +82,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     except KeyboardInterrupt:
         console.say("stopped")
     finally:
+        withdraw(settings.home)
         listener.close()
     if services.preparation.error is not None:
         raise services.preparation.error

@@ -1,10 +1,11 @@
-"""`coalesce ask` and `coalesce search`."""
+"""`coalesce ask`, `chat` and `search`: by the running server of the home where there is one, else in this process."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -23,10 +24,12 @@ from api.cli.options import (
 from api.console import Console
 
 if TYPE_CHECKING:
+    from api.running_server import RunningServer
+    from api.schemas.answers import AnswerOut, CitationOut, PassageOut
     from api.settings import CoalesceSettings
     from indexes.types import Filters
     from rag.engine import AnswerEngine
-    from rag.types import Answer, Citation, Event, Passage, Question
+    from rag.types import Answer, Event, Question
 
 
 commands = typer.Typer()
@@ -64,7 +67,6 @@ def ask(
     """Ask a question; the answer names its sources."""
     invocation: Invocation = context.obj
     settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url, answers))
-    from api.schemas.answers import AnswerOut
     from rag.types import Question
 
     filters = _filters(book, chapter, pages)
@@ -72,10 +74,11 @@ def ask(
     asked = Question(
         question, arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens, answer_anyway=answer_anyway
     )
-    with _engine(settings, console, asked) as engine:
-        answer = _stream(engine, asked, console)
+    own = any((generator, model, quantization, adapter, base_url, answers))
+    with _answering(settings, console, asked, own=own) as answering:
+        answer = answering(asked)
     lines = [] if json_output else _sources(answer)
-    console.result(AnswerOut.model_validate(answer).model_dump(mode="json"), lines)
+    console.result(answer.model_dump(mode="json"), lines)
 
 
 @commands.command(epilog="Example: coalesce chat --chapter 5")
@@ -101,10 +104,11 @@ def chat(
 
     console = Console()
     question = Question("What is a warp?", arm=arm, top_k=top_k, filters=_filters(book, chapter, None))
-    with _engine(settings, console, question) as engine:
+    own = any((generator, model, quantization, adapter, base_url))
+    with _answering(settings, console, question, own=own) as answering:
         while text := _next_question():
             try:
-                answer = _stream(engine, replace(question, text=text), console)
+                answer = answering(replace(question, text=text))
             except CoalesceError as error:
                 console.say(f"{error.message}\n  {error.hint}")
                 continue
@@ -132,15 +136,74 @@ def search(
     """Find passages."""
     invocation: Invocation = context.obj
     settings = invocation.settings(generator="extractive")
+    from api.running_server import find_server
     from api.schemas.answers import PassagesOut
     from rag.types import Question
 
     filters = _filters(book, chapter, pages)
     console = Console(json_output=json_output)
-    with _engine(settings, console, Question(query, top_k=top_k, filters=filters)) as engine:
-        passages = engine.search(query, top_k, filters)
-    found = PassagesOut.model_validate({"passages": passages}).model_dump(mode="json")
-    console.result(found, _listed(passages) or ["nothing was found"])
+    if server := find_server(settings):
+        body = {"query": query, "top_k": top_k, "filters": _filters_body(filters)}
+        found = PassagesOut.model_validate(server.post("/v1/search", body))
+    else:
+        with _engine(settings, console, Question(query, top_k=top_k, filters=filters)) as engine:
+            found = PassagesOut.model_validate({"passages": engine.search(query, top_k, filters)})
+    console.result(found.model_dump(mode="json"), _listed(found.passages) or ["nothing was found"])
+
+
+@contextmanager
+def _answering(
+    settings: CoalesceSettings, console: Console, question: Question, *, own: bool
+) -> Iterator[Callable[[Question], AnswerOut]]:
+    """What answers: the running server of this home, or models loaded here; `own` keeps it here.
+
+    Raises:
+        CoalesceError: `question`, the first one, cannot be answered here.
+    """
+    from api.running_server import find_server
+    from api.schemas.answers import AnswerOut
+
+    if server := None if own else find_server(settings):
+        console.step(f"asking {server.address}")
+        yield partial(_ask_server, server, console)
+        return
+    with _engine(settings, console, question) as engine:
+        yield lambda asked: AnswerOut.model_validate(_stream(engine, asked, console))
+
+
+def _ask_server(server: RunningServer, console: Console, question: Question) -> AnswerOut:
+    from api.schemas.answers import AnswerOut
+    from indexes.errors import CoalesceError
+
+    names = ("arm", "top_k", "conversation_id", "max_tokens", "answer_anyway")
+    body = {name: getattr(question, name) for name in names} | {"filters": _filters_body(question.filters)}
+    noted: str | None = None
+    for name, data in server.stream("/v1/ask", body | {"question": question.text}):
+        if name == "done":
+            answer = AnswerOut.model_validate(data)
+            if not console.json_output and answer.note and answer.note != noted:
+                console.text(f"\n\n{answer.note}")
+            return answer
+        if console.json_output:
+            continue
+        if name == "passages" and data["note"]:
+            noted = data["note"]
+            console.clear()
+            console.text(f"{noted}\n\n")
+        elif name == "thinking":
+            console.step("the model is thinking")
+        elif name == "delta":
+            console.clear()
+            console.text(data["text"])
+    raise CoalesceError("the server ended its answer early", hint="Ask again.")
+
+
+def _filters_body(filters: Filters) -> dict[str, Any]:
+    return {
+        "document_ids": list(filters.document_ids),
+        "chapters": list(filters.chapters),
+        "pages": list(filters.pages) if filters.pages else None,
+    }
 
 
 @contextmanager
@@ -204,7 +267,7 @@ def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | N
     return Filters(tuple(books or ()), named, first_last)
 
 
-def _sources(answer: Answer) -> list[str]:
+def _sources(answer: AnswerOut) -> list[str]:
     if answer.refused:
         return ["", *(f"    {_place(passage)}" for passage in answer.passages)]
     lines = ["", ""] if answer.citations else [""]
@@ -218,7 +281,7 @@ def _sources(answer: Answer) -> list[str]:
     return lines
 
 
-def _listed(passages: tuple[Passage, ...]) -> list[str]:
+def _listed(passages: Sequence[PassageOut]) -> list[str]:
     lines: list[str] = []
     for number, passage in enumerate(passages, 1):
         lines.append(f"[{number}] {_place(passage)}  ({passage.score:.3f})")
@@ -227,6 +290,6 @@ def _listed(passages: tuple[Passage, ...]) -> list[str]:
     return lines
 
 
-def _place(source: Citation | Passage) -> str:
+def _place(source: CitationOut | PassageOut) -> str:
     page = f", page {source.page_label or source.page_start}" if source.page_start is not None else ""
     return " › ".join((source.title, *source.section)) + page

@@ -11,12 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from api_fakes import WARP, FakeBuilder, ShelfLibrary
+from api_fakes import WARP, FakeBuilder, ShelfLibrary, running
 from fakes import signals_only
 
 from api.cli import ask, run
 from api.console import Console, table
 from api.health_checks import faiss_check
+from api.running_server import announce, withdraw
 from api.settings import load_settings
 from indexes.errors import InvalidInput
 from rag.evidence import EvidenceJudge
@@ -122,6 +123,29 @@ def test_the_home_option_beats_the_environment(tmp_path, capsys):
     (other / "coalesce.toml").write_text("nonsense = 1\n")
     assert run(["--home", str(other), "list"]) == 1
     assert str(other) in capsys.readouterr().err
+
+
+def test_questions_are_put_to_the_running_server_of_the_home(home, monkeypatch, capsys):
+    def loads(*_: object, **__: object) -> None:
+        raise InvalidInput("models are loaded here")
+
+    monkeypatch.setattr("indexes.library.open_library", loads)
+    with running(load_settings({"home": home})) as live:
+        announce(home, live.address)
+        assert run(["ask", "How many threads are in a warp?", "--json"]) == 0, capsys.readouterr()
+        answer = json.loads(capsys.readouterr().out)
+        assert answer == live.client.get(f"/v1/conversations/{answer['conversation_id']}").json()["answers"][0]
+        assert run(["ask", "How many threads are in a warp?", "--book", "sample"]) == 0
+        assert capsys.readouterr().out.startswith("A warp has 32 threads [1].")
+        assert run(["search", "warp", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["passages"]
+        assert run(["ask", "What?", "--book", "nobody"]) == 1
+        assert "nobody" in capsys.readouterr().err
+        assert run(["ask", "What is a warp?", "--generator", "extractive"]) == 1
+        assert "models are loaded here" in capsys.readouterr().err
+    assert run(["ask", "What is a warp?"]) == 1, "the server has gone"
+    withdraw(home)
+    assert not (home / "server.json").exists()
 
 
 def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, home, capsys):

@@ -1,0 +1,124 @@
+"""The server that runs over a home, for commands to ask: models that it has loaded need not be loaded again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from api.settings import CoalesceSettings
+from indexes.errors import CoalesceError
+
+if TYPE_CHECKING:
+    import httpx
+
+ADDRESS_FILE = "server.json"
+KNOCK_S = 5.0
+REPLY_S = 600.0
+"""Longest silence of an answer: a model on a slow machine thinks before its first word."""
+
+
+def announce(home: Path, address: str) -> None:
+    """Writes where this process answers; a home that cannot be written is only asked by its page."""
+    with suppress(OSError):
+        (home / ADDRESS_FILE).write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+
+
+def withdraw(home: Path) -> None:
+    """Removes what `announce` wrote, unless another server has written there since."""
+    with suppress(OSError, ValueError, KeyError):
+        if _read(home)["pid"] == os.getpid():
+            (home / ADDRESS_FILE).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A ready server of the same home."""
+
+    address: str
+    key: str | None
+
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The events of a streamed reply, each with its data; raises the error that the server names."""
+        with (
+            _connected(),
+            _client(REPLY_S) as client,
+            client.stream("POST", self.address + path, json=body | {"stream": True}, headers=self._headers) as reply,
+        ):
+            if reply.status_code != 200:
+                reply.read()
+                _raise(reply.json())
+            name = ""
+            for line in reply.iter_lines():
+                if line.startswith("event:"):
+                    name = line[6:].strip()
+                elif line.startswith("data:"):
+                    data = json.loads(line[5:])
+                    if name == "error":
+                        _raise(data)
+                    yield name, data
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The reply to a call; raises the error that the server names."""
+        with _connected(), _client(REPLY_S) as client:
+            reply = client.post(self.address + path, json=body, headers=self._headers)
+        if reply.status_code != 200:
+            _raise(reply.json())
+        return reply.json()
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+def find_server(settings: CoalesceSettings) -> RunningServer | None:
+    """The server that runs over the home of the settings, if it is ready and lets this command in."""
+    try:
+        found = _read(settings.home)
+        os.kill(int(found["pid"]), 0)
+        address = str(found["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    import httpx
+
+    key = next((key.get_secret_value() for key in settings.api_keys), None)
+    server = RunningServer(address, key)
+    try:
+        with _client(KNOCK_S) as client:
+            ready = client.get(f"{address}/readyz").status_code == 200
+            return server if ready and client.get(f"{address}/v1/jobs", headers=server._headers).is_success else None
+    except httpx.HTTPError:
+        return None
+
+
+def _client(silence_s: float) -> httpx.Client:
+    import httpx
+
+    # The address is plain http: making ready for TLS would only take time.
+    return httpx.Client(trust_env=False, verify=False, timeout=silence_s)
+
+
+def _read(home: Path) -> dict[str, Any]:
+    found = json.loads((home / ADDRESS_FILE).read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    import httpx
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise CoalesceError(
+            f"the server of this home went away: {type(error).__name__}", hint="Ask again when it is back."
+        ) from error
+
+
+def _raise(body: Any) -> None:
+    error = body.get("error", {}) if isinstance(body, dict) else {}
+    raise CoalesceError(str(error.get("message", "the server refused")), hint=str(error.get("hint", "")))
