@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
@@ -21,7 +21,19 @@ from api.errors import RateLimited, describe
 from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from indexes.errors import Busy, Cancelled, NotFound
-from rag.types import Answer, AnswerDone, Arm, Event, Passage, PassagesFound, Question, TextDelta, Thinking, Variant
+from rag.types import (
+    Answer,
+    AnswerDone,
+    Arm,
+    Event,
+    Passage,
+    PassagesFound,
+    Question,
+    TextDelta,
+    Thinking,
+    Variant,
+    Waiting,
+)
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
@@ -45,6 +57,7 @@ class AdmissionLimit:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._inside = 0
+        self._left_at: deque[float] = deque(maxlen=16)
         self._lock = threading.Lock()
 
     @property
@@ -59,6 +72,7 @@ class AdmissionLimit:
                 raise Busy(
                     f"{self._inside} answers are in work or waiting, as many as this server takes",
                     hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
+                    retry_after_s=self._until_a_place_s(),
                 )
             self._inside += 1
 
@@ -66,6 +80,13 @@ class AdmissionLimit:
         """Gives a place back."""
         with self._lock:
             self._inside -= 1
+            self._left_at.append(time.monotonic())
+
+    def _until_a_place_s(self) -> float:
+        """The mean time between those who left lately; 5 s before two have."""
+        if len(self._left_at) < 2:
+            return 5.0
+        return max((time.monotonic() - self._left_at[0]) / len(self._left_at), 1.0)
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -161,6 +182,12 @@ class AnswerRun:
     def text(self) -> str:
         """The answer so far."""
         return "".join(event.text for event in self._events if isinstance(event, TextDelta))
+
+    @property
+    def before(self) -> int | None:
+        """How many answers begin before this one, while it waits for the model."""
+        last = self._events[-1] if self._events else None
+        return last.before if isinstance(last, Waiting) else None
 
     @property
     def thinking(self) -> bool:

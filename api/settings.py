@@ -168,9 +168,11 @@ class CoalesceSettings(BaseSettings):
     prompt_lookup_tokens: int = Field(
         8, ge=0, description="Tokens guessed from the prompt and verified in one step by a local model; 0 is off."
     )
-    max_queue: int = Field(16, ge=0, description="Questions that may wait for a local model.")
+    max_queue: int | None = Field(
+        None, ge=0, description="Questions that may wait for a local model; by default as many as come."
+    )
     queue_timeout_s: float = Field(
-        60.0, gt=0, description="The longest that a question waits for it, in seconds; then 503."
+        600.0, gt=0, description="The longest that a question may wait for it, in seconds; longer waits are a 503."
     )
     request_timeout_s: float = Field(120.0, gt=0, description="The longest silence of a remote engine in seconds.")
 
@@ -200,7 +202,7 @@ class CoalesceSettings(BaseSettings):
     private_urls: bool = Field(
         False, description="Whether books may be fetched by URL from this machine and its network too."
     )
-    answer_threads: int = Field(16, ge=1, le=256, description="Questions answered at once.")
+    answer_threads: int = Field(64, ge=1, le=256, description="Questions answered at once.")
     max_waiting_asks: int = Field(64, ge=0, description="Questions that may wait to be answered; then 503.")
     rate_limit_per_minute: int = Field(
         0, ge=0, description="Questions per minute for each key, or for each address without keys; 0 is no limit."

@@ -78,6 +78,7 @@ from rag.types import (
     Turn,
     Usage,
     Variant,
+    Waiting,
 )
 from rag.wording import note_on_english
 
@@ -246,7 +247,7 @@ class AnswerEngine:
             if isinstance(piece, TextPiece):
                 written.add(piece)
                 yield TextDelta(piece.text)
-            elif isinstance(piece, Thinking):
+            elif isinstance(piece, Waiting | Thinking):
                 yield piece
             else:
                 done = piece
@@ -578,7 +579,7 @@ class AnswerEngine:
                 if isinstance(piece, GenerationDone):
                     done = piece
                     break
-                if isinstance(piece, Thinking):
+                if isinstance(piece, Waiting | Thinking):
                     yield piece
                 elif text := markers.feed(piece.text):
                     empty = False

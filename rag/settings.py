@@ -44,7 +44,8 @@ class GeneratorSettings:
         context_tokens: cap on the context; None takes the model's own.
         max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.
         kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
-        max_queue: answers that may wait; queue_timeout_s: how long one waits before it is refused as busy.
+        max_queue: answers that may wait, None as many as come; queue_timeout_s: how long one may wait; what would
+            wait longer is refused as busy.
     """
 
     kind: str = "auto"
@@ -63,8 +64,8 @@ class GeneratorSettings:
     kv_budget_bytes: int | None = None
     prefix_cache: bool = True
     prompt_lookup_tokens: int = 8
-    max_queue: int = 16
-    queue_timeout_s: float = 60.0
+    max_queue: int | None = None
+    queue_timeout_s: float = 600.0
     request_timeout_s: float = 120.0
 
 

@@ -319,6 +319,13 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """The answer waits for the model; `before` others begin before it. Comes again whenever the line moves."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """A piece of the answer; joined, the pieces are `Answer.answer`."""
 
@@ -332,4 +339,4 @@ class AnswerDone:
     answer: Answer
 
 
-Event: TypeAlias = PassagesFound | Thinking | TextDelta | AnswerDone
+Event: TypeAlias = PassagesFound | Waiting | Thinking | TextDelta | AnswerDone

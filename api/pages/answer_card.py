@@ -138,14 +138,20 @@ class AnswerCard:
         async for _ in run.follow():
             self._text.passages = run.passages
             self._text.set_note(run.note)
-            if run.thinking:
-                self._text.set_html(f'{THINKING}<p class="note" role="status">{escape(self._t("ask.thinking"))}</p>')
+            if run.thinking or run.before is not None:
+                self._text.set_html(f'{THINKING}<p class="note" role="status">{escape(self._state(run))}</p>')
             if run.text != drawn and run.done is None:
                 drawn = run.text
                 self._text.draw(drawn)
                 await asyncio.sleep(REDRAW_S)
         if not run.text and run.done is None:
             self._text.set_html("")
+
+    def _state(self, run: AnswerRun) -> str:
+        """What the reader waits for: the place in line, or that the model thinks."""
+        if run.before is None:
+            return self._t("ask.thinking")
+        return self._t("ask.waiting", n=run.before) if run.before else self._t("ask.waiting.next")
 
     def finish(self, answer: Answer, rating: str | None = None, *, last: bool = True) -> None:
         """Draws the whole answer with its sources, figures and buttons."""

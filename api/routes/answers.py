@@ -48,7 +48,7 @@ from indexes.errors import InvalidInput
 from indexes.jsonl import to_jsonl
 from rag.conversations import conversation_markdown
 from rag.question import reject_control_characters
-from rag.types import Answer, AnswerDone, Event, PassagesFound, Question, TextDelta, Thinking
+from rag.types import Answer, AnswerDone, Event, PassagesFound, Question, TextDelta, Thinking, Waiting
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 ANSWER_ID = "X-Answer-Id"
@@ -301,6 +301,8 @@ def _encode(event: Event) -> ServerSentEvent:
     match event:
         case PassagesFound():
             return sse(PassagesEventOut.model_validate(event).model_dump(mode="json"), "passages")
+        case Waiting(before):
+            return sse({"before": before}, "waiting")
         case Thinking():
             return sse({}, "thinking")
         case TextDelta(text):

@@ -29,8 +29,9 @@ from evals.bench.local_model import (
     use_attention,
 )
 from evals.bench.timing import Ratio, paired_ratio, rounds_of
+from rag.generators.local.batch import decode
 from rag.generators.local.cache import Segment, SlabCache
-from rag.generators.local.decode import Sampler, decode, prefill
+from rag.generators.local.decode import Sampler, prefill
 from rag.models.devices import peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
 from rag.models.memory import linear_layers

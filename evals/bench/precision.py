@@ -17,7 +17,8 @@ from evals.bench.generator import weight_sizes
 from evals.bench.local_model import PeakMemory
 from evals.bench.timing import rounds_of
 from indexes.sample import SAMPLE_PATH
-from rag.generators.local.decode import decode, new_cache
+from rag.generators.local.batch import decode
+from rag.generators.local.decode import new_cache
 from rag.models.devices import choose_device
 from rag.models.loading import LoadedModel, load_model
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from rag.errors import ArmUnavailable, GenerationFailed
-from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage
+from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GenerationDone:
     passages_used: int | None = None
 
 
-Item: TypeAlias = TextPiece | Thinking | GenerationDone
+Item: TypeAlias = TextPiece | Waiting | Thinking | GenerationDone
 """What a generator yields."""
 
 
@@ -143,7 +143,8 @@ class Generator(Protocol):
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Yields pieces of text, then one `GenerationDone`; closing the iterator stops the model.
 
-        A model that thinks first yields one `Thinking` before its text; its reasoning is never a piece.
+        A model that thinks first yields one `Thinking` before its text; its reasoning is never a piece. One that others
+        use too may yield `Waiting` before.
 
         Raises:
             GenerationFailed: the model thought and wrote no answer, or failed.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +70,30 @@ def test_an_adapter_that_is_not_loaded_is_a_409_that_names_those_that_are(server
     reply = server.client.post("/v1/ask", json={"question": "x", "arm": "tuned", "adapter": "other"})
     assert reply.status_code == 409
     assert "mine" in reply.json()["error"]["message"] + reply.json()["error"]["hint"]
+
+
+def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: Server):
+    def ask(number: int) -> tuple[str, str, int]:
+        body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 300}
+        with httpx.Client(base_url=server.address, timeout=PATIENCE_S) as client:
+            reply = client.post("/v1/ask", json=body | {"stream": True})
+        assert reply.status_code == 200, reply.text
+        events = [event.split("\ndata: ") for event in reply.text.strip().split("\n\n") if event[0] != ":"]
+        assert events[-1][0] == "event: done", reply.text
+        answer = json.loads(events[-1][1])
+        assert answer["question"] == body["question"]
+        text = "".join(json.loads(data)["text"] for kind, data in events if kind == "event: delta")
+        assert text == answer["answer"]
+        places = [json.loads(data)["before"] for kind, data in events if kind == "event: waiting"]
+        assert places == sorted(places, reverse=True)
+        return answer["answer"], answer["arm"], max(places, default=0)
+
+    with ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(ask, range(30)))
+    assert max(place for _, _, place in answers) >= 10
+    for number in (0, 7, 29):
+        body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 300}
+        assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[number][0]
 
 
 def test_the_official_client_reaches_every_arm(server: Server):

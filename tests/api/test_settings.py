@@ -17,7 +17,7 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monke
     monkeypatch.setenv("COALESCE_PORT", "2222")
     monkeypatch.setenv("COALESCE_HOST", "127.0.0.3")
     settings = load_settings({"home": tmp_path, "port": 3333, "host": None})
-    assert (settings.port, settings.host, settings.candidates, settings.max_queue) == (3333, "127.0.0.3", 7, 16)
+    assert (settings.port, settings.host, settings.candidates, settings.max_tokens) == (3333, "127.0.0.3", 7, 512)
 
 
 def test_auto_is_local_where_a_model_is_named(tmp_path):

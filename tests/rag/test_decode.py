@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import pytest
 from tiny_models import build_model
 
+from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.decode import (
     Sampler,
-    decode,
     has_rotary_positions,
     new_cache,
     option_log_probabilities,
@@ -71,7 +71,7 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
 def test_greedy_tokens_are_those_of_generate(model: Any, lookup_tokens: int) -> None:
     prompt = random_prompt(150)
     cache = new_cache(model, 150 + 40, cuttable=True)
-    ours = list(decode(model, prompt, cache, max_new_tokens=40, lookup_tokens=lookup_tokens, chunk_tokens=64))
+    ours = list(decode(model, prompt, cache, max_new_tokens=40, lookup_tokens=lookup_tokens))
     assert ours == generated(model, prompt, 40)
 
 
@@ -162,27 +162,6 @@ def test_wrong_guesses_change_no_token(one_model: Any, monkeypatch: pytest.Monke
     assert text(8) == expected
 
 
-def test_decoding_stops_within_two_tokens_of_cancellation(one_model: Any) -> None:
-    written: list[int] = []
-    for token in decode(
-        one_model,
-        random_prompt(60),
-        SlabCache(3, 200),
-        max_new_tokens=120,
-        lookup_tokens=8,
-        cancelled=lambda: len(written) >= 10,
-    ):
-        written.append(token)
-    assert 10 <= len(written) <= 12
-
-
-def test_a_cancelled_prompt_is_not_read_to_its_end(one_model: Any) -> None:
-    cache = SlabCache(3, 600)
-    polls = iter([False, False, True, True])
-    assert prefill(one_model, random_prompt(500), cache, cancelled=lambda: next(polls), chunk_tokens=100) is None
-    assert cache.get_seq_length() == 200
-
-
 def test_sliding_window_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None:
     folder = build_model(tmp_path / "sliding", family="mistral", sliding_window=32)
     loaded = load_model(str(folder), dtype="float32", device="cpu")
@@ -218,7 +197,7 @@ def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None
     assert loaded.capabilities.attention == "hybrid"
     prompt = random_prompt(100)
     cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
-    ours = list(decode(loaded.model, prompt, cache, max_new_tokens=20, chunk_tokens=4096))
+    ours = list(decode(loaded.model, prompt, cache, max_new_tokens=20))
     assert ours == generated(loaded.model, prompt, 20)
 
 

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -270,6 +271,50 @@ def test_a_full_line_and_a_long_wait_are_busy() -> None:
     owner._waiting_timeout_s = 0.1
     with pytest.raises(Busy, match="waited"):
         next(owner.iterate(count_to(1)))
+    owner.close()
+
+
+def test_only_a_wait_beyond_the_setting_is_refused_with_the_time_until_it_is_not() -> None:
+    """Answers take 100 s and run in pairs: behind four others one more waits 250 s, behind five 300 s."""
+    owner = ModelThread(None, 250.0, together=2)
+    owner._usual_s = 100.0
+    running = owner.iterate(count_to(10_000, 0.01))
+    next(running)
+    gone = threading.Event()
+    with ThreadPoolExecutor(5) as pool:
+        for waiting in range(5):
+            owner.check_room()
+            pool.submit(lambda: list(owner.iterate(count_to(1), gone.is_set)))
+            wait_until(lambda count=waiting: len(owner._waiting) == count + 1, "another waits")
+        with pytest.raises(Busy, match="one more would wait about 300 s") as refused:
+            owner.check_room()
+        assert refused.value.retry_after_s == pytest.approx(50.0, abs=1)
+        gone.set()
+    running.close()
+    owner.close()
+
+
+def test_those_who_wait_are_told_when_their_place_changes() -> None:
+    owner = ModelThread(None, PATIENCE_S)
+    running = owner.iterate(count_to(10_000, 0.01))
+    next(running)
+    heard: list[list[int]] = [[], []]
+    go = threading.Event()
+
+    def work(_: Callable[[], bool]) -> Iterator[int]:
+        go.wait(PATIENCE_S)
+        yield 100
+
+    def listen(number: int) -> None:
+        heard[number] += owner.iterate(work, place=lambda before: before)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(2):
+            pool.submit(listen, number)
+            wait_until(lambda count=number: len(owner._waiting) == count + 1, "another waits")
+        running.close()
+        go.set()
+    assert heard == [[100], [0, 100]]  # the first began at once when the model was free
     owner.close()
 
 

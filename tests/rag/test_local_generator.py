@@ -296,7 +296,9 @@ def script(generator: LocalGenerator, request: GenerationRequest, thoughts: int,
     def scripted(*args: Any, **kwargs: Any) -> Any:
         output = forward(*args, **kwargs)
         ids = kwargs["input_ids"][0].tolist()
-        held = kwargs["past_key_values"].get_seq_length() - prompt_tokens
+        places = kwargs.get("position_ids")  # given in steps that several answers may share
+        end = kwargs["past_key_values"].get_seq_length() if places is None else int(places[0, -1]) + 1
+        held = end - prompt_tokens
         if held >= 0:
             before = max(held - len(ids), 0)
             fed[before:] = ids[len(ids) - (held - before) :]

@@ -47,47 +47,57 @@ class SlabCache:
     Args:
         num_layers: decoder layers of the model.
         capacity_tokens: prompt and answer together; writing beyond raises `ValueError` (admission promised the size).
+
+    Attributes:
+        keys, values: a tensor for each layer, (1, kv_heads, capacity, width); None until the first write. In a batch
+            they are rows of its tensors.
     """
 
     is_compileable = False  # read by the mask code: shapes change from step to step
 
     def __init__(self, num_layers: int, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
-        self._keys: list[Any] = [None] * num_layers
-        self._values: list[Any] = [None] * num_layers
+        self.keys: list[Any] = [None] * num_layers
+        self.values: list[Any] = [None] * num_layers
         self._lengths = [0] * num_layers
 
     def update(self, key: Any, value: Any, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Appends (1, kv_heads, new, width) to a layer and returns all it holds, as views."""
-        if self._keys[layer_idx] is None:
-            self._keys[layer_idx] = key.new_empty(*key.shape[:2], self.capacity_tokens, key.shape[3])
-            self._values[layer_idx] = value.new_empty(*value.shape[:2], self.capacity_tokens, value.shape[3])
+        if self.keys[layer_idx] is None:
+            # zeros, since a step of several rows masks what is not written, and a masked NaN stays one
+            self.keys[layer_idx] = key.new_zeros(*key.shape[:2], self.capacity_tokens, key.shape[3])
+            self.values[layer_idx] = value.new_zeros(*value.shape[:2], self.capacity_tokens, value.shape[3])
         start = self._lengths[layer_idx]
         stop = start + key.shape[2]
         if stop > self.capacity_tokens:
             raise ValueError(f"the cache holds {self.capacity_tokens} tokens, {stop} were written")
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
         keys[:, :, start:stop] = key
         values[:, :, start:stop] = value
         self._lengths[layer_idx] = stop
         return keys[:, :, :stop], values[:, :, :stop]
 
-    def grow(self, capacity_tokens: int) -> None:
-        """Makes room for `capacity_tokens` tokens; never shrinks."""
-        if capacity_tokens <= self.capacity_tokens:
-            return
-        self.capacity_tokens = capacity_tokens
-        held = self._lengths[0]
-        for slabs in (self._keys, self._values):
-            for layer, old in enumerate(slabs):
-                if old is not None:
-                    slabs[layer] = old.new_empty(*old.shape[:2], capacity_tokens, old.shape[3])
-                    slabs[layer][:, :, :held] = old[:, :, :held]
+    def wrote(self, tokens: int) -> None:
+        """Counts tokens whose keys and values were written into the tensors from outside."""
+        self._lengths = [length + tokens for length in self._lengths]
+
+    def lie_in(self, layer: int, keys: Any, values: Any) -> None:
+        """Goes on in other tensors, which hold what this layer holds."""
+        self.keys[layer], self.values[layer] = keys, values
+        self.capacity_tokens = keys.shape[2]
+
+    def move_to(self, keys: Sequence[Any], values: Sequence[Any], row: int) -> None:
+        """Copies what is held into a row of larger tensors, layer by layer, and goes on there."""
+        for layer, held in enumerate(self._lengths):
+            places = keys[layer][row : row + 1], values[layer][row : row + 1]
+            for place, mine in zip(places, (self.keys[layer], self.values[layer]), strict=True):
+                place[:, :, :held] = mine[:, :, :held]
+            self.lie_in(layer, *places)
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, including room that is not written yet."""
-        return sum(tensor.nbytes for tensor in (*self._keys, *self._values) if tensor is not None)
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values) if tensor is not None)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens held by a layer."""
@@ -115,8 +125,8 @@ class SlabCache:
     def copy_out(self, start: int, stop: int) -> Segment:
         """A copy of tokens `start` to `stop` for the prefix cache."""
         return segment_of(
-            tuple(layer[:, :, start:stop].clone() for layer in self._keys),
-            tuple(layer[:, :, start:stop].clone() for layer in self._values),
+            tuple(layer[:, :, start:stop].clone() for layer in self.keys),
+            tuple(layer[:, :, start:stop].clone() for layer in self.values),
         )
 
 

@@ -1,4 +1,4 @@
-"""The decoding loop, with sampling, prompt lookup and the scoring of options: token ids in, token ids out.
+"""Decoding, with sampling, prompt lookup and the scoring of options: token ids in, token ids out.
 
 Before a step the cache holds exactly the tokens before those that are fed. `torch.inference_mode` belongs to a thread
 and a generator may be resumed on another one, so it is never held across a `yield`.
@@ -6,7 +6,7 @@ and a generator may be resumed on another one, so it is never held across a `yie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rag.generators.local.cache import SlabCache
@@ -27,95 +27,132 @@ def new_cache(model: Any, capacity_tokens: int, *, cuttable: bool) -> Any:
     return DynamicCache(config=model.config)
 
 
-def prefill(
-    model: Any,
-    prompt: Sequence[int],
-    cache: Any,
-    *,
-    cancelled: Callable[[], bool] = lambda: False,
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-) -> Any:
-    """Feeds the rest of the prompt that the cache does not hold; gives the logits after its last token, (1, vocab).
-
-    The prompt is read in pieces, so that its activations stay small and a cancelled request stops early.
-
-    Returns:
-        None when it was cancelled.
-    """
-    import torch
-
-    done = cache.get_seq_length()
-    if not 0 <= done < len(prompt):
-        raise ValueError(f"a cache of {done} tokens cannot precede a prompt of {len(prompt)}")
-    logits = None
-    while done < len(prompt):
-        if cancelled():
-            return None
-        piece = list(prompt[done : done + chunk_tokens])
-        with torch.inference_mode():
-            logits = _step(model, piece, cache, keep=1)
-        done += len(piece)
+def prefill(model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int = PREFILL_CHUNK_TOKENS) -> Any:
+    """Feeds the rest of the prompt that the cache does not hold; gives the logits after its last token, (1, vocab)."""
+    *_, logits = prefill_pieces(model, prompt, cache, chunk_tokens=chunk_tokens)
     return logits
 
 
-def decode(
-    model: Any,
-    prompt: Sequence[int],
-    cache: Any,
-    *,
-    max_new_tokens: int,
-    stop_tokens: frozenset[int] = frozenset(),
-    sampler: Sampler | None = None,
-    lookup_tokens: int = 0,
-    cancelled: Callable[[], bool] = lambda: False,
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-) -> Iterator[int]:
-    """Yields tokens until a stop token (yielded too), `max_new_tokens`, or cancellation.
+def prefill_pieces(
+    model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int = PREFILL_CHUNK_TOKENS
+) -> Iterator[Any]:
+    """As `prefill`, piece by piece, so that activations stay small and others get their turn: logits after each."""
+    done = cache.get_seq_length()
+    if not 0 <= done < len(prompt):
+        raise ValueError(f"a cache of {done} tokens cannot precede a prompt of {len(prompt)}")
+    for start in range(done, len(prompt), chunk_tokens):
+        yield step(model, prompt[start : start + chunk_tokens], cache, keep=1)
+
+
+def step(model: Any, tokens: Sequence[int], cache: Any, *, keep: int) -> Any:
+    """Feeds tokens behind one cache; logits of the last `keep` of them, (keep, vocab), in the model's own dtype."""
+    import torch
+
+    with torch.inference_mode():
+        ids = torch.tensor([list(tokens)], device=model.device)
+        return model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=keep).logits[0]
+
+
+def static_step(model: Any, ids: Any, lengths: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
+    """Feeds new tokens to several rows, whatever their lengths; traces as one graph.
 
     Args:
-        model: a transformers decoder.
-        prompt: the whole prompt, also the part that the cache holds.
-        cache: as `new_cache` made it; may already hold the beginning of the prompt.
-        lookup_tokens: longest guess of prompt lookup (0: none; needs a cache that can be cut).
+        ids: (rows, new); lengths: (rows,), the tokens that each row holds.
+        keys, values: a tensor for each layer, (rows, kv_heads, bucket, width); the new ones are written behind the
+            held ones, and whatever lies behind those is masked.
+
+    Returns:
+        Logits (rows, new, vocab).
     """
     import torch
 
-    sampler = sampler or Sampler()
-    lookup = PromptLookup(list(prompt) if lookup_tokens else [], lookup_tokens)
-    logits = prefill(model, prompt, cache, cancelled=cancelled, chunk_tokens=chunk_tokens)
-    if logits is None:
-        return
-    held = len(prompt)  # tokens that are final: the cache holds all of them but the last written one
-    guess: list[int] = []
-    written_tokens = 0
-    while written_tokens < max_new_tokens and not cancelled():
-        written = sampler.accept(logits, guess)[: max_new_tokens - written_tokens]
-        lookup.accepted(len(written) - 1, len(guess))
-        for place, token in enumerate(written):
-            if place and cancelled():
-                return
-            yield token
-            if token in stop_tokens:
-                return
-        written_tokens += len(written)
-        if written_tokens >= max_new_tokens:
-            return
-        held += len(written)
-        if guess:
-            cache.cut(held - 1)  # takes back the guessed tokens that were not written
-        lookup.extend(written)
-        guess = lookup.guess(max_new_tokens - written_tokens - 1) if lookup_tokens else []
-        with torch.inference_mode():
-            logits = _step(model, [written[-1], *guess], cache, keep=len(guess) + 1)
+    places = lengths[:, None] + torch.arange(ids.shape[1], device=ids.device)
+    seen = torch.arange(keys[0].shape[2], device=ids.device) <= places[:, :, None]
+    cache = _Written(keys, values, places)
+    return model(
+        input_ids=ids, position_ids=places, attention_mask=seen[:, None], past_key_values=cache, use_cache=True
+    ).logits
 
 
-def _step(model: Any, tokens: list[int], cache: Any, *, keep: int) -> Any:
-    """Feeds tokens behind the cache; logits of the last `keep` of them, (keep, vocab), in the model's own dtype."""
-    import torch
+class _Written:
+    """A cache for one static step: writes at given places, and shows the whole bucket."""
 
-    ids = torch.tensor([tokens], device=model.device)
-    output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=keep)
-    return output.logits[0]
+    is_compileable = False
+
+    def __init__(self, keys: Sequence[Any], values: Sequence[Any], places: Any) -> None:
+        import torch
+
+        self._keys, self._values, self._places = keys, values, places
+        self._rows = torch.arange(places.shape[0], device=places.device)[:, None]
+
+    def update(self, key: Any, value: Any, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Writes (rows, kv_heads, new, width) and returns all that the layer's bucket holds."""
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys[self._rows, :, self._places] = key.transpose(1, 2)
+        values[self._rows, :, self._places] = value.transpose(1, 2)
+        return keys, values
+
+
+class Decoding:
+    """One answer between steps: what the next one reads, and what its logits write.
+
+    Args:
+        tokens: all that the cache holds.
+        cache: as `new_cache` made it.
+        lookup_tokens: longest guess of prompt lookup (0: none; needs a cache that can be cut).
+
+    Attributes:
+        room_tokens: how many tokens may still be written; a guess never exceeds it.
+    """
+
+    def __init__(self, tokens: Sequence[int], cache: Any, sampler: Sampler, lookup_tokens: int = 0) -> None:
+        self.cache = cache
+        self.room_tokens = 0
+        self._tokens = list(tokens)
+        self._held = len(tokens)
+        self._sampler = sampler
+        self._lookup = PromptLookup(self._tokens if lookup_tokens else [], lookup_tokens)
+        self._guess: list[int] = []
+
+    @property
+    def keep(self) -> int:
+        """How many of the step's last logits are needed."""
+        return len(self._guess) + 1
+
+    def feed(self, guess_tokens: int = 0) -> list[int]:
+        """Tokens that the next step reads: those written last, and a guess of at most `guess_tokens`."""
+        self._cut()  # a step that failed may have written
+        most = min(guess_tokens, self.room_tokens - 1)
+        self._guess = self._lookup.guess(most) if most > 0 else []
+        return self._tokens[self._held :] + self._guess
+
+    def take(self, logits: Any) -> list[int]:
+        """The tokens that a step has written: its guess as far as it is right, and one more.
+
+        Args:
+            logits: (at least `keep`, vocab), of the prompt's last tokens or the step's.
+        """
+        written = self._sampler.accept(logits[-self.keep :], self._guess)
+        self._lookup.accepted(len(written) - 1, len(self._guess))
+        return written
+
+    def wrote(self, tokens: Sequence[int]) -> None:
+        """Says which of the written tokens are used."""
+        fed = len(self._tokens) - self._held + len(self._guess)
+        self._tokens += tokens
+        self._held = min(self._held + fed, len(self._tokens) - 1)
+        self._cut()  # takes back guessed tokens that were not written
+        self._guess = []
+        self._lookup.extend(list(tokens))
+
+    def _cut(self) -> None:
+        if isinstance(self.cache, SlabCache):
+            self.cache.cut(self._held)
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """Adds tokens that the model did not write."""
+        self._tokens += tokens
+        self._lookup.extend(list(tokens))
 
 
 class Sampler:

@@ -1,33 +1,36 @@
 """The `local` generator: a transformers model in this process, with LoRA adapters by name and reused prefixes.
 
 A request is admitted (`admission`), waits for the model's thread (`thread`), continues from a kept prefix (`cache`),
-is decoded (`decode`) and turned into text (`stream_text`).
+is decoded (`decode`) with others (`batch`) and turned into text (`stream_text`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from indexes.errors import Cancelled
+from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
+from rag.generators.local.batch import MOST_ROWS, Batches, can_share_steps
 from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
 from rag.generators.local.decode import (
+    Decoding,
     Sampler,
     continuation_log_probabilities,
-    decode,
     has_rotary_positions,
     letter_log_probabilities,
     new_cache,
     option_log_probabilities,
     prefill,
+    prefill_pieces,
 )
-from rag.generators.local.thread import ModelThread
+from rag.generators.local.thread import ModelThread, Pause, Requeue, Step
 from rag.generators.prompts import render_choices, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,
@@ -46,12 +49,14 @@ from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
 
 _FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
 _MOST_ALONE = 4096
 """Options whose own likelihood is remembered: all arms are asked about the same ones."""
 _MOST_CPU_KV_BUDGET_BYTES = 4 << 30
+_ADAPTER = "adapter "
+_SCORES = "scores"
 
 
 class LocalGenerator:
@@ -86,7 +91,11 @@ class LocalGenerator:
             settings.max_tokens,
             settings.reasoning_tokens,
         )
-        self._thread = ModelThread(settings.max_queue, settings.queue_timeout_s, self._free_memory)
+        shares = loaded.capabilities.keeps_every_token and can_share_steps(loaded.model)
+        self._batches = Batches(budget, self._admission.kv_bytes, MOST_ROWS if shares else 1)
+        self._thread = ModelThread(
+            settings.max_queue, settings.queue_timeout_s, self._free_memory, self._batches.most_rows, self._step
+        )
 
     @property
     def name(self) -> str:
@@ -133,7 +142,13 @@ class LocalGenerator:
         """
         adapter = adapter_of(request, self.adapters)
         admitted = self._admission.admit(self._shortened(request))
-        yield from self._thread.iterate(lambda stop: self._answer(admitted, adapter, stop), request.cancelled)
+        capacity = self._capacity(admitted)
+        yield from self._thread.iterate(
+            lambda stop: self._answer(admitted, adapter, stop),
+            request.cancelled,
+            fits=partial(self._batches.take, _group(adapter), capacity),
+            place=Waiting,
+        )
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores options by likelihood per byte; `extra` has three other ways.
@@ -150,7 +165,15 @@ class LocalGenerator:
         listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
         lettered = self._admission.admit(listed)
         alone = self._admission.admit(GenerationRequest("", "base", max_tokens=room))
-        return self._thread.call(lambda: self._score(admitted, lettered, alone, adapter, choices, options))
+        capacity = max(len(each.prompt) + each.max_new_tokens for each in (admitted, lettered, alone))
+
+        def score() -> ChoiceScores:
+            try:
+                return self._score(admitted, lettered, alone, adapter, choices, options)
+            finally:
+                self._batches.leave(_SCORES)
+
+        return self._thread.call(score, fits=partial(self._batches.take, _SCORES, capacity))
 
     def log_likelihoods(self, contexts: Sequence[str], text: str, adapter: str | None = None) -> list[float]:
         """log P(text | context) for each of some short contexts, in nats, read in one pass.
@@ -181,79 +204,125 @@ class LocalGenerator:
         self._thread.close()
         self._prefixes.clear()
 
-    def _answer(self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]) -> Iterator[Item]:
-        """Runs on the model's thread."""
+    def _answer(self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]) -> Iterator[Any]:
+        """Runs on the model's thread: items, and between them what it asks of the thread."""
         reset_peak_memory(self._loaded.device)
         request, prompt = admitted.request, admitted.prompt
-        cache, key, reused = self._open(admitted, adapter)
         writing = _Writing(TextStream(self._loaded.tokenizer, self._marks), request, self._chat.open_block(prompt))
-
-        def cancelled() -> bool:
-            return stop() or request.cancelled()
-
-        yield from self._write(writing, admitted, cache, cancelled)
-        if cancelled():
-            self._keep(key, prompt, writing.tokens, cache)
-            raise Cancelled("The answer was stopped.")
-        usage = Usage(len(prompt), reused, len(writing.tokens), writing.reasoning_tokens, writing.finish)
-        if writing.reasoning_tokens and not writing.answer.shown.strip():
-            raise only_thought(self.model_name, usage)
-        yield GenerationDone(
-            usage=usage,
-            tokens_per_s=writing.tokens_per_s,
-            peak_memory_bytes=peak_memory_bytes(self._loaded.device),
-            refused=request.arm in RETRIEVING_ARMS and says_unknown(writing.answer.shown),
-            passages_used=len(request.passages),
-        )
-        self._keep(key, prompt, writing.tokens, cache)  # after the last item: its consumer need not wait for the copy
+        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
+        capacity = self._capacity(admitted)
+        reused: int | None = None
+        while True:
+            cache = None
+            try:
+                cache, key, known = self._open(prompt + writing.tokens, capacity, adapter)
+                reused = known if reused is None else reused
+                ended = yield from self._write(writing, admitted, cache, adapter, sampler, stop)
+                if ended:
+                    yield self._done(writing, admitted, reused)
+                self._keep(key, prompt, writing.tokens, cache)  # after the last item: nobody waits for the copy
+            except CoalesceError:
+                if cache is not None:
+                    self._keep(key, prompt, writing.tokens, cache)
+                raise
+            finally:
+                self._batches.leave(_group(adapter), cache)
+                self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
+            if ended:
+                return
+            # Most models need no room for reasoning, so it is taken when one begins to think. A row that waits for it
+            # holds no memory: two could wait for each other.
+            capacity = self._capacity(admitted, thinks=True)
+            yield Requeue(partial(self._batches.take, _group(adapter), capacity))
 
     def _write(
-        self, writing: _Writing, admitted: Admitted, cache: Any, cancelled: Callable[[], bool]
-    ) -> Iterator[TextPiece | Thinking]:
-        """Reasoning, if the model thinks, and the answer: each is decoded within its own number of tokens."""
-        request, prompt = admitted.request, admitted.prompt
-        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
-        announced = False
-        while not writing.ended and not cancelled():
-            if (block := writing.answer.thinking) is not None:
-                if not announced:
-                    announced = True
-                    self._make_room(admitted, cache)
-                    yield Thinking()
-                if writing.circling or writing.reasoning_tokens >= admitted.reasoning_tokens:
-                    writing.close(block, self._chat.close_tokens(block))
-                    continue
-                room = admitted.reasoning_tokens - writing.reasoning_tokens
+        self,
+        writing: _Writing,
+        admitted: Admitted,
+        cache: Any,
+        adapter: str | None,
+        sampler: Sampler,
+        stop: Callable[[], bool],
+    ) -> Generator[Any, Any, bool]:
+        """Reasoning, if the model thinks, and the answer, each within its own number of tokens.
+
+        Returns:
+            False when the model has begun to think and needs a larger cache for it.
+
+        Raises:
+            Cancelled.
+        """
+
+        def check() -> None:
+            if stop() or admitted.request.cancelled():
+                raise Cancelled("The answer was stopped.")
+
+        check()
+        tokens = admitted.prompt + writing.tokens
+        logits: Any = None
+        for read in prefill_pieces(self._model, tokens, cache):
+            logits = read
+            check()
+            yield Pause()
+            self._adapters.activate(adapter)
+        row = Decoding(tokens, cache, sampler, self._lookup_tokens)
+        while not writing.ended:
+            block = writing.answer.thinking
+            if block is not None and not writing.announced:
+                writing.announced = True
+                yield Thinking()
+                if self._capacity(admitted) < self._capacity(admitted, thinks=True):
+                    return False
+            if block is not None and (writing.circling or writing.reasoning_tokens >= admitted.reasoning_tokens):
+                closing = self._chat.close_tokens(block)
+                writing.close(block, closing)
+                row.force(closing)
+                logits, block = None, None
+            if block is not None:
+                row.room_tokens = admitted.reasoning_tokens - writing.reasoning_tokens
             else:
-                room = admitted.max_new_tokens - (len(writing.tokens) - writing.reasoning_tokens)
-                if room <= 0:
-                    break
-            tokens = decode(
-                self._model,
-                prompt + writing.tokens,
-                cache,
-                max_new_tokens=room,
-                stop_tokens=self._stop_tokens,
-                sampler=sampler,
-                lookup_tokens=self._lookup_tokens,
-                cancelled=cancelled,
-            )
-            for token in tokens:
+                row.room_tokens = admitted.max_new_tokens - (len(writing.tokens) - writing.reasoning_tokens)
+            if row.room_tokens <= 0:
+                break
+            if logits is None:
+                logits = yield Step(_group(adapter), row)
+            used: list[int] = []
+            for token in row.take(logits)[: row.room_tokens]:
+                check()
+                used.append(token)
                 if piece := writing.add(token, ends=token in self._stop_tokens):
                     yield TextPiece(piece)
                 if writing.ended or writing.circling or writing.answer.thinking is not block:
                     break
-            if isinstance(cache, SlabCache) and not writing.ended:  # without guesses that were not written
-                cache.cut(min(cache.get_seq_length(), len(prompt) + len(writing.tokens) - 1))
+            row.wrote(used)
+            logits = None
         if rest := writing.rest():
             yield TextPiece(rest)
+        return True
 
-    def _make_room(self, admitted: Admitted, cache: Any) -> None:
-        """Room for reasoning in the cache; most models need none, so it is taken when one begins to think."""
-        total = len(admitted.prompt) + admitted.reasoning_tokens + CLOSING_TOKENS + admitted.max_new_tokens
-        self._prefixes.shrink_to(self._admission.budget_bytes - self._admission.kv_bytes(total))
-        if isinstance(cache, SlabCache):
-            cache.grow(total)
+    def _done(self, writing: _Writing, admitted: Admitted, reused: int) -> GenerationDone:
+        """The last item; raises GenerationFailed for an answer that was all reasoning."""
+        usage = Usage(len(admitted.prompt), reused, len(writing.tokens), writing.reasoning_tokens, writing.finish)
+        if writing.reasoning_tokens and not writing.answer.shown.strip():
+            raise only_thought(self.model_name, usage)
+        return GenerationDone(
+            usage=usage,
+            tokens_per_s=writing.tokens_per_s,
+            peak_memory_bytes=peak_memory_bytes(self._loaded.device),
+            refused=admitted.request.arm in RETRIEVING_ARMS and says_unknown(writing.answer.shown),
+            passages_used=len(admitted.request.passages),
+        )
+
+    def _capacity(self, admitted: Admitted, *, thinks: bool = False) -> int:
+        """Tokens that an answer's cache holds at most; with reasoning if the prompt already opened it."""
+        room = 0
+        if thinks or self._chat.open_block(admitted.prompt) is not None:
+            room = admitted.reasoning_tokens + CLOSING_TOKENS
+        return len(admitted.prompt) + room + admitted.max_new_tokens
+
+    def _step(self, group: str, rows: list[Decoding]) -> list[Any]:
+        self._adapters.activate(group.removeprefix(_ADAPTER) if group else None)
+        return self._batches.step(self._model, group, rows, self._lookup_tokens)
 
     def _score(
         self,
@@ -266,7 +335,7 @@ class LocalGenerator:
     ) -> ChoiceScores:
         """Runs on the model's thread."""
         totals, reused = self._likelihoods(admitted, adapter, options)
-        cache, key, _ = self._open(lettered, adapter)
+        cache, key, _ = self._open(lettered.prompt, self._capacity(lettered), adapter)
         letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(options))
         self._keep(key, lettered.prompt, [], cache)
         known = [(key.adapter, choice) for choice in choices]
@@ -285,7 +354,7 @@ class LocalGenerator:
         self, admitted: Admitted, adapter: str | None, options: list[list[int]]
     ) -> tuple[list[float], int]:
         """log P of each option, and how many of the prompt's tokens came from a kept prefix."""
-        cache, key, reused = self._open(admitted, adapter)
+        cache, key, reused = self._open(admitted.prompt, self._capacity(admitted), adapter)
         logits = prefill(self._model, admitted.prompt, cache)
         self._keep(key, admitted.prompt, [], cache)
         if isinstance(cache, SlabCache):
@@ -294,12 +363,12 @@ class LocalGenerator:
         sums: list[float] = []
         for option in options:  # state that cannot be taken back: the prompt is read again for each
             if sums:
-                cache, _, _ = self._open(admitted, adapter)
+                cache, _, _ = self._open(admitted.prompt, self._capacity(admitted), adapter)
                 logits = prefill(self._model, admitted.prompt, cache)
             sums += option_log_probabilities(self._model, logits, [option], cache, together=False)
         return sums, reused
 
-    def _open(self, admitted: Admitted, adapter: str | None) -> tuple[Any, CacheKey, int]:
+    def _open(self, tokens: list[int], capacity_tokens: int, adapter: str | None) -> tuple[Any, CacheKey, int]:
         """Switches the adapter and opens a cache that begins with the longest kept prefix: (cache, key, its tokens)."""
         self._adapters.activate(adapter)
         key = CacheKey(
@@ -308,14 +377,13 @@ class LocalGenerator:
             self._loaded.quantization,
             self._loaded.dtype,
         )
-        known = self._prefixes.find(key, admitted.prompt[:-1])  # at least one token must be read for its logits
-        self._prefixes.shrink_to(self._admission.budget_bytes - admitted.kv_bytes)
-        capacity = len(admitted.prompt) + admitted.max_new_tokens
-        cache = new_cache(self._model, capacity, cuttable=self._loaded.capabilities.keeps_every_token)
+        known = self._prefixes.find(key, tokens[:-1])  # at least one token must be read for its logits
+        self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
+        cache = new_cache(self._model, capacity_tokens, cuttable=self._loaded.capabilities.keeps_every_token)
         reused = 0
-        for segment, tokens in known:
-            cache.append(segment, tokens)
-            reused += tokens
+        for segment, count in known:
+            cache.append(segment, count)
+            reused += count
         return cache, key, reused
 
     def _keep(self, key: CacheKey, prompt: list[int], written: list[int], cache: Any) -> None:
@@ -323,6 +391,8 @@ class LocalGenerator:
         if self._prefixes.capacity_bytes <= 0:
             return
         tokens = (prompt + written[:-1])[: cache.get_seq_length()]
+        if not tokens:
+            return
         self._prefixes.keep(key, tokens, cache.copy_out)
 
     def _free_memory(self) -> None:
@@ -339,14 +409,14 @@ class _Writing:
     Attributes:
         tokens: all that follow the prompt; reasoning_tokens: those of reasoning.
         ended: a stop token or a stop string came, or the text goes in circles; finish: `length` but for the first two.
-        circling: the reasoning goes in circles.
+        circling: the reasoning goes in circles; announced: the reader knows of it.
     """
 
     def __init__(self, text: TextStream, request: GenerationRequest, block: ReasoningBlock | None) -> None:
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
         self.finish: Finish = "length"
-        self.ended = self.circling = False
+        self.ended = self.circling = self.announced = False
         self.answer = AnswerText(request.stop, block)
         self._text = text
         self._guard = RepetitionGuard()
@@ -425,3 +495,8 @@ def _stop_tokens(loaded: LoadedModel) -> frozenset[int]:
     found = getattr(loaded.model.generation_config, "eos_token_id", None)
     listed = found if isinstance(found, list) else [found]
     return frozenset(token for token in (*listed, loaded.tokenizer.eos_token_id) if token is not None)
+
+
+def _group(adapter: str | None) -> str:
+    """The name of the answers that can be decoded together."""
+    return "" if adapter is None else _ADAPTER + adapter

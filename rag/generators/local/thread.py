@@ -1,7 +1,8 @@
-"""One thread owns the model; requests queue for it.
+"""One thread owns the model; answers take turns on it, and decode together.
 
 Switching adapters during another's answer would give wrong text, and torch's inference mode belongs to a thread. Work
-is an iterator that runs here and hands its items to the consumer; failed work is reported to its own consumer only.
+is an iterator that runs here and hands its items to the consumer; failed work is reported to its own consumer only. In
+every turn one answer reads a piece of its prompt, or the next in line begins, and all that read theirs go one step on.
 """
 
 from __future__ import annotations
@@ -24,59 +25,105 @@ _log = logging.getLogger(__name__)
 _FIRST_GUESS_S = 5.0  # assumed time of an answer until one has been measured
 
 Item = TypeVar("Item")
-Work = Callable[[Callable[[], bool]], Iterator[Item]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Work yields it to go one step on with others of its group; it is sent the step's result for `row`."""
+
+    group: str
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Work yields it where others may have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Work yields it to go on, before all that wait, as soon as it `fits` again."""
+
+    fits: Callable[[], bool]
+
+
+Work = Callable[[Callable[[], bool]], Iterator[Any]]
+"""Gets a function that says when to stop; gives items, and `Step`, `Pause` or `Requeue` between them."""
 
 
 @dataclass(eq=False, slots=True)
 class _Job(Generic[Item]):
-    work: Work[Item]
+    work: Work
+    fits: Callable[[], bool]
+    place: Callable[[int], Item] | None
     relay: Relay[Item] = field(default_factory=Relay)
     stop: threading.Event = field(default_factory=threading.Event)
-    started: bool = False
+    begun_at: float = 0.0
+    running: Iterator[Any] | None = None
+    told_place: int = -1
 
 
 class ModelThread:
-    """Runs work one piece at a time, in the order it came.
+    """Runs work in the order it came.
 
     Args:
-        max_waiting: work that may wait; more is `Busy` at once.
-        waiting_timeout_s: how long work may wait before it is `Busy` too.
+        max_waiting: work that may wait, None as much as comes; more is `Busy` at once.
+        waiting_timeout_s: how long work may wait; what would wait longer is `Busy` at once.
         on_out_of_memory: frees what can be freed after work ran out of memory.
+        together: answers that can run at once, as far as memory reaches.
+        step: goes one step on with rows of one group; gives the result for each.
     """
 
     def __init__(
-        self, max_waiting: int, waiting_timeout_s: float, on_out_of_memory: Callable[[], None] = lambda: None
+        self,
+        max_waiting: int | None,
+        waiting_timeout_s: float,
+        on_out_of_memory: Callable[[], None] = lambda: None,
+        together: int = 1,
+        step: Callable[[str, list[Any]], list[Any]] = lambda _, rows: rows,
     ) -> None:
         self._max_waiting = max_waiting
         self._waiting_timeout_s = waiting_timeout_s
         self._on_out_of_memory = on_out_of_memory
+        self._together = together
+        self._step = step
         self._waiting: deque[_Job[Any]] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._running: _Job[Any] | None = None
+        self._reading: _Job[Any] | None = None
+        self._stepping: list[tuple[_Job[Any], Step]] = []
         self._usual_s = _FIRST_GUESS_S
         self._thread = threading.Thread(target=self._run, name="coalesce-model", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # a thread inside torch when the interpreter goes would abort the process
 
     def check_room(self) -> None:
-        """Raises `Busy` when the queue is full."""
+        """Raises `Busy` when the line is full, or the wait would be too long."""
         with self._wake:
             self._check_room()
 
-    def iterate(self, work: Work[Item], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Item]:
+    def iterate(
+        self,
+        work: Work,
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        fits: Callable[[], bool] = lambda: True,
+        place: Callable[[int], Item] | None = None,
+    ) -> Iterator[Item]:
         """Items of `work`, which runs on the model's thread; closing this iterator stops it.
 
         Args:
             work: yields items; its argument is a function that says when to stop.
             cancelled: polled; also while the work waits.
+            fits: whether the work can begin beside what runs; once it says so, the work begins.
+            place: makes the item that tells how many wait before this, while it waits.
 
         Raises:
-            Busy: the queue is full, or the wait was too long.
+            Busy: the line is full, or the wait is too long.
             Cancelled: `cancelled` became true.
             GenerationFailed: the work failed or ran out of memory; CoalesceErrors of the work come as they are.
         """
-        job: _Job[Item] = _Job(work)
+        job: _Job[Item] = _Job(work, fits, place)
         with self._wake:
             self._check_room()
             self._waiting.append(job)
@@ -84,8 +131,8 @@ class ModelThread:
         deadline = time.monotonic() + self._waiting_timeout_s
 
         def give_up_after_deadline() -> None:
-            if not job.started and time.monotonic() > deadline and self._withdraw(job):
-                raise self._busy(f"waited {self._waiting_timeout_s:.0f} s for the model")
+            if not job.begun_at and time.monotonic() > deadline and self._withdraw(job):
+                raise self._busy(f"this question waited {self._waiting_timeout_s:.0f} s for the model")
 
         try:
             yield from job.relay.items(cancelled, give_up_after_deadline)
@@ -93,17 +140,17 @@ class ModelThread:
             job.stop.set()
             self._withdraw(job)
 
-    def call(self, function: Callable[[], Item]) -> Item:
+    def call(self, function: Callable[[], Item], fits: Callable[[], bool] = lambda: True) -> Item:
         """The result of one call on the model's thread; errors as for `iterate`."""
-        return next(self.iterate(lambda _: iter([function()])))
+        return next(self.iterate(lambda _: (function() for _ in range(1)), fits=fits))
 
     def close(self) -> None:
         """Stops the running work, refuses the waiting, ends the thread; the end of the program does it too."""
         atexit.unregister(self.close)
         with self._wake:
             self._closed = True
-            if self._running is not None:
-                self._running.stop.set()
+            for job in self._running():
+                job.stop.set()
             for job in self._waiting:
                 job.relay.end(GenerationFailed("The generator was closed."))
             self._waiting.clear()
@@ -111,18 +158,32 @@ class ModelThread:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=30)
 
+    def _running(self) -> list[_Job[Any]]:
+        return [job for job, _ in self._stepping] + ([self._reading] if self._reading is not None else [])
+
     def _check_room(self) -> None:
         if self._closed:
             raise GenerationFailed("The generator was closed.")
-        if len(self._waiting) + (self._running is not None) > self._max_waiting:
-            raise self._busy(f"{len(self._waiting)} answers already wait for the model")
+        running = len(self._running())
+        if self._max_waiting is not None and running and len(self._waiting) >= self._max_waiting:
+            raise self._busy(f"{len(self._waiting)} questions wait for the model, as many as max_queue allows")
+        if (wait_s := self._expected_wait_s()) > self._waiting_timeout_s:
+            raise self._busy(f"{len(self._waiting)} questions wait, so one more would wait about {wait_s:.0f} s")
+
+    def _expected_wait_s(self) -> float:
+        """How long one more would wait: in the time of one answer, all that run together end."""
+        running = self._running()
+        if not running or not self._waiting:
+            return 0.0
+        so_far = time.monotonic() - min(job.begun_at for job in running)
+        return max(self._usual_s, so_far) * (len(self._waiting) + 1) / self._together
 
     def _busy(self, why: str) -> Busy:
-        seconds = self._usual_s * (len(self._waiting) + 1)
+        too_long_s = self._expected_wait_s() - self._waiting_timeout_s
         return Busy(
             f"The generator is busy: {why}.",
-            hint="Try again later, raise max_queue, or serve with --generator remote.",
-            retry_after_s=round(min(max(seconds, 1.0), 300.0), 1),
+            hint="Try again later, raise queue_timeout_s, or serve with --generator remote.",
+            retry_after_s=round(max(too_long_s, self._usual_s / self._together, 1.0), 1),
         )
 
     def _withdraw(self, job: _Job[Any]) -> bool:
@@ -130,42 +191,123 @@ class ModelThread:
             if job not in self._waiting:
                 return False
             self._waiting.remove(job)
+            self._wake.notify_all()
             return True
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._waiting and not self._closed:
+                while not self._running() and not self._waiting and not self._closed:
                     self._wake.wait()
-                if self._closed:
+                if self._closed and not self._running():
                     return
-                job = self._running = self._waiting.popleft()
-                job.started = True
-            begun = time.monotonic()
-            job.relay.end(self._work(job))
-            with self._wake:
-                self._running = None
-            self._usual_s += 0.3 * (time.monotonic() - begun - self._usual_s)
+                self._next_reader()
+            if self._reading is not None:
+                self._advance(self._reading)
+            self._step_all()
 
-    def _work(self, job: _Job[Any]) -> BaseException | None:
-        """Runs a job to its end; returns the error to raise in its consumer, if any."""
+    def _next_reader(self) -> None:
+        """Lets the first in line begin, if it fits and no other reads; tells those that stay their places."""
+        if self._reading is None and self._waiting:
+            if self._waiting[0].fits():
+                job = self._reading = self._waiting.popleft()
+                job.begun_at = job.begun_at or time.monotonic()
+            else:
+                self._together = len(self._stepping)
+        for number, job in enumerate(self._waiting):
+            if job.place is not None and job.told_place != number:
+                job.told_place = number
+                job.relay.put(job.place(number))
+
+    def _step_all(self) -> None:
+        groups: dict[str, list[tuple[_Job[Any], Any]]] = {}
+        for job, asked in self._stepping:
+            groups.setdefault(asked.group, []).append((job, asked.row))
+        for group, members in groups.items():
+            for job, reply in self._replies(group, members):
+                with self._wake:
+                    self._stepping = [each for each in self._stepping if each[0] is not job]
+                self._advance(job, reply)
+
+    def _replies(self, group: str, members: list[tuple[_Job[Any], Any]]) -> list[tuple[_Job[Any], Any]]:
+        """A step of a group; should it fail, each by itself, so that one's failure is not the others'."""
         try:
-            for item in job.work(job.stop.is_set):
-                job.relay.put(item)
-        except CoalesceError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - one request's failure must not end the thread that serves all
-            if not is_out_of_memory(error):
-                _log.exception("generation failed")
-                return GenerationFailed(
-                    f"The model failed: {type(error).__name__}: {error}",
-                    hint="The log has the details; other questions can still be asked.",
-                )
+            replies: list[Any] = self._step(group, [row for _, row in members])
+        except Exception as error:  # noqa: BLE001 - raised in the work that it belongs to
+            if len(members) == 1:
+                return [(members[0][0], error)]
         else:
-            return None
-        # outside the handler, so that the traceback's tensors are free when memory is given back
+            return [(job, reply) for (job, _), reply in zip(members, replies, strict=True)]
+        return [pair for member in members for pair in self._replies(group, [member])]
+
+    def _advance(self, job: _Job[Any], reply: Any = None) -> None:
+        """Runs a job until it asks for a step, makes room for others, or ends."""
+        try:
+            asked = self._next_ask(job, reply)
+        except CoalesceError as error:
+            return self._end(job, error)
+        except Exception as error:  # noqa: BLE001 - one request's failure must not end the thread that serves all
+            failed = error
+        else:
+            return self._sort(job, asked)
+        if not is_out_of_memory(failed):
+            _log.error("generation failed", exc_info=failed)
+            return self._end(
+                job,
+                GenerationFailed(
+                    f"The model failed: {type(failed).__name__}: {failed}",
+                    hint="The log has the details; other questions can still be asked.",
+                ),
+            )
+        failed.__traceback__ = failed.__context__ = None  # they hold tensors
         self._on_out_of_memory()
-        return GenerationFailed(
-            "The model ran out of memory in the middle of the answer.",
-            hint="Ask with fewer passages or max_tokens, use --quantization nf4, or lower kv_budget_bytes.",
+        return self._end(
+            job,
+            GenerationFailed(
+                "The model ran out of memory in the middle of the answer.",
+                hint="Ask with fewer passages or max_tokens, use --quantization nf4, or lower kv_budget_bytes.",
+            ),
         )
+
+    def _next_ask(self, job: _Job[Any], reply: Any) -> Step | Pause | Requeue | None:
+        """What a job asks for next, None at its end; its items are handed over."""
+        if job.running is None:
+            job.running = job.work(job.stop.is_set)
+        while True:
+            try:
+                if isinstance(reply, Exception):
+                    asked = job.running.throw(reply)  # type: ignore[attr-defined]
+                else:
+                    asked = next(job.running) if reply is None else job.running.send(reply)  # type: ignore[attr-defined]
+            except StopIteration:
+                return None
+            if isinstance(asked, Step | Pause | Requeue):
+                return asked
+            job.relay.put(asked)
+            reply = None
+
+    def _sort(self, job: _Job[Any], asked: Step | Pause | Requeue | None) -> None:
+        """Puts a job where it belongs until its next turn."""
+        with self._wake:
+            if isinstance(asked, Pause):
+                return
+            if self._reading is job:
+                self._reading = None
+            if isinstance(asked, Step):
+                self._stepping.append((job, asked))
+            elif asked is None or self._closed:
+                self._ended(job, None if asked is None else GenerationFailed("The generator was closed."))
+            else:
+                job.fits = asked.fits
+                self._waiting.appendleft(job)
+
+    def _end(self, job: _Job[Any], error: BaseException | None) -> None:
+        with self._wake:
+            if self._reading is job:
+                self._reading = None
+            self._ended(job, error)
+
+    def _ended(self, job: _Job[Any], error: BaseException | None) -> None:
+        if job.place is not None:  # an answer, no single call
+            self._usual_s += 0.3 * (time.monotonic() - job.begun_at - self._usual_s)
+        job.relay.end(error)
