@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,14 @@ def _start_no_python(self: Any, command: Any, *arguments: Any, **options: Any) -
         self.returncode = 0  # its destructor asks
         pytest.fail("it starts a process: mark it `integration`")
     START(self, command, *arguments, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Every HTTP client reads the certificates of this machine, for 60 ms; those of the tests share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="session")

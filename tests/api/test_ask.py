@@ -18,7 +18,7 @@ from rag.sentence_reader import LearnedReader
 ANSWER_FIELDS = {
     "id", "conversation_id", "question", "answer", "refused", "evidence", "note", "arm", "generator", "model",
     "adapter", "citations",
-    "passages", "timings", "usage", "tokens_per_s", "peak_memory_bytes",
+    "passages", "timings", "usage", "tokens_per_s", "peak_memory_bytes", "filters",
 }  # fmt: skip
 PASSAGE_FIELDS = {
     "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",

@@ -64,7 +64,7 @@ def test_a_key_that_is_not_text_is_a_wrong_key(locked: Live):
 
 
 def test_a_browser_logs_in_and_its_cookie_does_not_hold_the_key(locked: Live):
-    assert locked.client.get("/docs", headers={"accept": "text/html"}).headers["location"] == "/login"
+    assert locked.client.get("/docs", headers={"accept": "text/html"}).headers["location"] == "/login?next=%2Fdocs"
     assert locked.client.post("/login", data={"key": "wrong"}).status_code == 401
     reply = locked.client.post("/login", data={"key": "right-key"})
     assert reply.status_code == 303
