@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Literal, TypeAlias
 
 from evals.answer_terms import Term, in_english, terms
@@ -183,11 +183,18 @@ class Reading:
         self.asked, self.reference = terms(question.question), terms(question.answer)
         self.answer = terms(_YES.sub("", _NO.sub("", answer, count=1), count=1)) or terms(answer)
         self.verdict = _agreement(answer, question.answer)
+        self._asks_order = _ORDER.search(question.question) is not None
         places = [self._places(fact) for fact in self.facts]
         self.met = tuple(found is not None and found[1] for found in places)
         denied = any(found is not None and not found[1] for found in places)
-        disordered = bool(_ORDER.search(question.question)) and self._inverted() > _MOST_INVERTED
-        self.contradicted = denied or disordered or self._exchanged(places) or self._opposed()
+        disordered = self._asks_order and self._inverted() > _MOST_INVERTED
+        self.contradicted = (
+            denied
+            or disordered
+            or self._exchanged(places)
+            or self._opposed()
+            or _paired_otherwise(self.reference, self.answer)
+        )
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -275,6 +282,8 @@ class Reading:
             needed = numbers
         if not needed or not _in_order([term for term in wanted if term.is_number], self.answer):
             return None
+        if self._asks_order and "," in wording and not _follows(wanted, self.answer):
+            return None
         if sum(term.is_number for term in wanted) >= _SEQUENCE and not _follows(wanted, self.answer):
             return None
         if _FORMULA.search(wording) and not _operators(wording) <= _operators(self.text):
@@ -334,6 +343,17 @@ def _said_once(said: Sequence[Term]) -> dict[str, int]:
     counts = Counter(term.text for term in said)
     once = {term.text: at for at, term in enumerate(said) if counts[term.text] == 1 and not term.is_number}
     return {word: at for word, at in once.items() if word != "not"}
+
+
+def _paired_otherwise(first: Sequence[Term], second: Sequence[Term]) -> bool:
+    """Whether what one text says in two clauses is exchanged between two clauses of the other."""
+    here, there = _said_once(first), _said_once(second)
+    places = Counter((first[here[word]].clause, second[there[word]].clause) for word in here.keys() & there.keys())
+    return any(
+        places[a, x] and places[a, y] and places[b, x] and places[b, y]
+        for (a, x), (b, y) in combinations(places, 2)
+        if a != b and x != y
+    )
 
 
 def _reversed(places: Sequence[tuple[int, int]]) -> float:

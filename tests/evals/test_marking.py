@@ -67,6 +67,35 @@ def test_a_wrong_number_a_denial_and_exchanged_facts_do_not_state_a_fact(questio
     assert grade(question, answer).by != "key_facts"
 
 
+INTERACT = ask(
+    "How do processes interact compared with threads?",
+    "Processes interact by exchanging messages, whereas threads interact through shared memory.",
+    "exchanging messages",
+    "shared memory",
+)
+STEPS = ask(
+    "In which order are memory and work handled?",
+    "Allocate memory, copy the inputs, launch the kernel, free the memory.",
+    "allocate, copy, launch, free",
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "full"),
+    [
+        (INTERACT, "processes by exchanging messages and threads by shared memory", True),
+        (INTERACT, "threads: shared memory; processes: exchanging messages", True),
+        (INTERACT, "threads exchange messages, processes go through shared memory", False),
+        (STEPS, "allocate, copy, launch, free", True),
+        (STEPS, "copy, allocate, launch, free", False),
+    ],
+)
+def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
+    question: BankQuestion, answer: str, full: bool
+) -> None:
+    assert (grade(question, answer).share == 1.0 and grade(question, answer).by == "key_facts") is full
+
+
 def test_the_question_repeated_earns_nothing() -> None:
     assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
 
