@@ -103,7 +103,7 @@ class RemoteGenerator:
             ArmUnavailable: a tuned arm without its adapter, or a model or adapter that the engine does not list.
             PromptTooLong: the question alone is longer than the engine's context by a cautious count.
         """
-        self._served(request)
+        self._served(request, asked=False)
         least = _least_tokens(request.question)
         if least > 256 and (context := self._context()) is not None and least > context:
             raise PromptTooLong(
@@ -334,7 +334,7 @@ class RemoteGenerator:
         )
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        body: dict[str, Any] = self._served(request) | {
+        body: dict[str, Any] = self._served(request, asked=True) | {
             "messages": render_messages(request),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
@@ -347,15 +347,20 @@ class RemoteGenerator:
             body["stop"] = list(request.stop)
         return body
 
-    def _served(self, request: GenerationRequest) -> dict[str, Any]:
+    def _served(self, request: GenerationRequest, *, asked: bool) -> dict[str, Any]:
         """The fields of a request that name the model for its arm.
+
+        Args:
+            asked: the engine is about to be asked: an adapter is asked for only where the lists could be had, since an
+                engine that is still starting might answer with the base model.
 
         Raises:
             ArmUnavailable: the engine does not list the model or the adapter; it might answer with another one.
+            EngineUnreachable, GenerationFailed, Busy: it gives no list.
         """
         adapter = adapter_of(request, self.adapters)
         wanted = None if adapter is None else self._settings.adapters[adapter]
-        serving = self._serving()
+        serving = self._serving(needed=asked and wanted is not None)
         if serving is not None and serving.loras is not None:
             self._check_listed(self._model, serving.models, "model")
             if wanted is not None:
@@ -379,12 +384,17 @@ class RemoteGenerator:
                 hint="Start the engine with it (docs/serving.md has the lines), or correct --model or --adapter.",
             )
 
-    def _serving(self) -> _Serving | None:
-        """What the engine serves, by its own lists, at most `_LISTED_S` seconds old; None where it does not say."""
+    def _serving(self, *, needed: bool = False) -> _Serving | None:
+        """What the engine serves, by its own lists, at most `_LISTED_S` seconds old; None where it does not say.
+
+        With `needed`, what keeps it from saying is raised.
+        """
         if self._listed is None or time.monotonic() > self._listed_at + _LISTED_S:
             try:
                 self._listed = self._ask_what_is_served()
             except (EngineUnreachable, GenerationFailed, Busy):
+                if needed:
+                    raise
                 return None
             self._listed_at = time.monotonic()
         return self._listed

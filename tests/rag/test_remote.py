@@ -37,7 +37,9 @@ class Handler(BaseHTTPRequestHandler):
         self.server.answer(self, body)
 
     def do_GET(self) -> None:
-        if self.path == "/lora-adapters":
+        if self.server.loading:
+            self.reply({"error": {"message": "Loading model"}}, 503)
+        elif self.path == "/lora-adapters":
             self.reply([{"id": number, "path": path, "scale": 1.0} for number, path in enumerate(self.server.loras)])
         else:
             self.reply({"data": self.server.models})
@@ -77,6 +79,7 @@ class Engine(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 1000}, {"id": "cuda-qa"}]
         self.loras: tuple[str, ...] = ()
+        self.loading = False
         self.answer: Answer = say("A warp ", "is 32 ", "threads [1].")
 
     def handle_error(self, *_: Any) -> None:
@@ -226,6 +229,23 @@ def test_an_engine_that_is_down_or_lists_nothing_is_asked_all_the_same(
     nobody.close()
     engine.models.clear()
     assert run(generator)[0] == "A warp is 32 threads [1]."
+
+
+def test_an_adapter_is_not_asked_of_an_engine_that_is_still_starting(
+    engine: Engine, generator: RemoteGenerator
+) -> None:
+    """llama.cpp takes any name and lists nothing while it loads: the base model would answer for the adapter."""
+    tuned = replace(REQUEST, arm="tuned", adapter="qa")
+    engine.loading = True
+    generator.check(tuned)
+    assert run(generator)[0] == "A warp is 32 threads [1]."
+    for call in (run_with(generator), choose_with(generator)):
+        with pytest.raises(Busy, match="Loading model"):
+            call(tuned)
+    assert len(engine.asked) == 1
+    engine.loading = False
+    run(generator, tuned)
+    assert engine.asked[-1]["model"] == "cuda-qa"
 
 
 def test_adapters_of_llama_cpp_are_switched_by_its_own_field(engine: Engine, generator: RemoteGenerator) -> None:
