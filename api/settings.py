@@ -121,14 +121,14 @@ class CoalesceSettings(BaseSettings):
         description="The least evidence, from 0 to 1, to answer at all; by default the one measured for the embedder.",
     )
 
-    generator: Literal["auto", "extractive", "local", "remote", "encoder", "llama_index"] = Field(
+    generator: Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] = Field(
         "auto",
         description="What writes answers; `auto` is `local` where a model is named, else `extractive`.",
     )
     model: str | None = Field(
         None,
-        description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`); the "
-        "engine's name for it (`remote`).",
+        description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`, "
+        "`vllm`); the engine's name for it (`remote`).",
     )
     quantization: Literal["auto", "none", "int8", "nf4"] = Field(
         "auto",
@@ -141,9 +141,16 @@ class CoalesceSettings(BaseSettings):
     )
     adapters: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict,
-        description="LoRA adapters by name: a folder (`local`) or a model name (`remote`). A fetched model has one.",
+        description="LoRA adapters by name: a folder (`local`, `vllm`) or a model name (`remote`). A fetched model "
+        "has one.",
     )
     base_url: str | None = Field(None, description="The remote engine's `/v1` address.")
+    vllm: str = Field(
+        "vllm serve",
+        min_length=1,
+        description="The command that serves with vLLM, from an environment of its own (`/opt/vllm/bin/vllm serve`); "
+        "further options of vLLM's may follow.",
+    )
     generator_api_key: SecretStr | None = Field(None, description="The key that is sent to the remote engine.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="The number format in which a local model computes."
@@ -338,6 +345,7 @@ class CoalesceSettings(BaseSettings):
             adapters=dict(self.adapters)
             or (shipped_adapters(self.model) if self.generator in ("auto", "local") else {}),
             base_url=self.base_url,
+            vllm=self.vllm,
             home=self.home,
             api_key=self.generator_api_key.get_secret_value() if self.generator_api_key else None,
             device=self.device,

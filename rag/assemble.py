@@ -140,7 +140,7 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
 
     Raises:
         ArmUnavailable: the kind has no language model.
-        InvalidInput: an unknown kind, `local` without a model, `remote` without an address and a model.
+        InvalidInput: an unknown kind, `local` or `vllm` without a model, `remote` without an address and one.
     """
     kind = resolve_kind(settings)
     if kind == "local":
@@ -160,6 +160,12 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
         from rag.generators.remote import RemoteGenerator
 
         return RemoteGenerator(settings)
+    if kind == "vllm":
+        if not settings.model:
+            raise InvalidInput("generator `vllm` needs a model", hint="add `--model PATH_OR_NAME`")
+        from rag.generators.vllm import start_vllm
+
+        return start_vllm(settings)
     if kind == "llama_index":
         if not settings.model:
             raise InvalidInput(

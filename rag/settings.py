@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-GENERATORS = ("auto", "extractive", "local", "remote", "encoder", "llama_index")
-LANGUAGE_MODELS = ("local", "remote", "llama_index")
+GENERATORS = ("auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index")
+LANGUAGE_MODELS = ("local", "remote", "vllm", "llama_index")
 """Generators that run a language model."""
 QUANTIZATIONS = ("none", "int8", "nf4")
 
@@ -34,11 +34,12 @@ class GeneratorSettings:
 
     Attributes:
         kind: one of `GENERATORS`; `auto` is `local` where a model is named, else `extractive`.
-        model: folder, .gguf file, fetched model's or hub name (local), model name (remote),
+        model: folder, .gguf file, fetched model's or hub name (local, vllm), model name (remote),
             `llama_index:MODULE:NAME?…` (llama_index).
         quantization: one of `QUANTIZATIONS`, or `auto` (by the model's size), for `local`.
         answers: `free`, or `quotes` for a local model that may only say sentences of the passages.
-        adapters: LoRA adapters by name: a folder (local) or the engine's model name (remote).
+        adapters: LoRA adapters by name: a folder (local, vllm) or the engine's model name (remote).
+        vllm: the command that serves with vLLM, to which model, port and adapters are added.
         base_url: the remote engine's `/v1` address.
         home: keeps models that were fetched or converted; None knows folders and hub names only.
         context_tokens: cap on the context; None takes the model's own.
@@ -54,6 +55,7 @@ class GeneratorSettings:
     answers: str = "free"
     adapters: dict[str, str] = field(default_factory=dict)
     base_url: str | None = None
+    vllm: str = "vllm serve"
     home: Path | None = None
     api_key: str | None = None
     device: str = "auto"

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible engine of a few lines: it lists one model and writes one answer."""
+"""An OpenAI-compatible engine of a few lines: it lists its models and writes one answer."""
 
 from __future__ import annotations
 
@@ -18,26 +18,37 @@ class FakeEngine(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, port: int = 0, handler: type[Handler] | None = None) -> None:
+        super().__init__(("127.0.0.1", port), handler or Handler)
         self.keys: list[str | None] = []
+        self.models = [MODEL]
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Lists the models, and answers every chat."""
+
     server: FakeEngine
 
     def do_GET(self) -> None:
         self.server.keys.append(self.headers.get("Authorization"))
-        self._send("application/json", json.dumps({"data": [{"id": MODEL}]}))
+        self._send("application/json", json.dumps({"data": [{"id": model} for model in self.server.models]}))
+
+    def writes(self, body: dict[str, Any]) -> str:
+        """The answer to a chat."""
+        del body
+        return WRITES
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.path.endswith("/chat/completions"):
+            self.send_error(404)
+            return
         events: list[dict[str, Any]] = [
-            {"choices": [{"delta": {"content": WRITES}, "finish_reason": None}]},
+            {"choices": [{"delta": {"content": self.writes(body)}, "finish_reason": None}]},
             {"choices": [{"delta": {}, "finish_reason": "stop"}]},
         ]
         lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events)

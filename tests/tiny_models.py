@@ -88,7 +88,15 @@ def edit_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
 
 
-def write_gguf(folder: Path, file: Path, *, pre: str = "smollm", architecture: str = "", tensor_type: int = 0) -> Path:
+def write_gguf(
+    folder: Path,
+    file: Path,
+    *,
+    pre: str = "smollm",
+    architecture: str = "",
+    tensor_type: int = 0,
+    chat_template: str = CHAT_TEMPLATE,
+) -> Path:
     """Writes a model folder of `build_model` (`llama` or `qwen3`) as a GGUF file with float32 tensors.
 
     Args:
@@ -113,6 +121,7 @@ def write_gguf(folder: Path, file: Path, *, pre: str = "smollm", architecture: s
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     _write_vocabulary(writer, spelled, config["vocab_size"], pre)
+    writer.add_chat_template(chat_template)
     weights = load_file(folder / "model.safetensors")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, tensor in weights.items():
@@ -124,6 +133,27 @@ def write_gguf(folder: Path, file: Path, *, pre: str = "smollm", architecture: s
         stem, _, ending = name.rpartition(".")
         raw = gguf.GGMLQuantizationType(tensor_type) if tensor_type and name == "model.norm.weight" else None
         writer.add_tensor(f"{names.get_name(stem)}.{ending}", stored.contiguous().numpy(), raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def write_adapter_gguf(adapter: Path, file: Path, layers: int = 3) -> Path:
+    """Writes an adapter of `build_adapter` over a `qwen3` model as llama.cpp takes it."""
+    import gguf
+    from safetensors.torch import load_file
+
+    config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    writer = gguf.GGUFWriter(file, "qwen3")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", float(config["lora_alpha"]))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, layers)
+    for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
+        layer, _, half = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
+        writer.add_tensor(f"{names.get_name(layer)}.weight.{half.lower()}", tensor.float().contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -145,4 +175,3 @@ def _write_vocabulary(writer: Any, spelled: dict[str, Any], size: int, pre: str)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 GeneratorName = Annotated[
-    Literal["auto", "extractive", "local", "remote", "encoder", "llama_index"] | None,
+    Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] | None,
     typer.Option("--generator", help="What writes the answer."),
 ]
 Model = Annotated[

@@ -56,8 +56,10 @@ class OpenAIClient:
         """The JSON at `path`, or at an absolute path of the engine (`/…`); errors as for `post`, and no second try."""
         return next(self._run(self._fetch("GET", path, None, retries=0), lambda: False))
 
-    def post(self, path: str, body: Json, cancelled: Callable[[], bool] = lambda: False) -> Json:
-        """The engine's JSON answer.
+    def post(
+        self, path: str, body: Json, cancelled: Callable[[], bool] = lambda: False, *, retries: int = _RETRIES
+    ) -> Json:
+        """The engine's JSON answer; `path` as for `get`.
 
         Raises:
             EngineUnreachable: no connection, no answer in time, or not an answer in the OpenAI format.
@@ -66,7 +68,7 @@ class OpenAIClient:
             EngineRefuses: the engine does not take the request as it stands.
             Cancelled: `cancelled` became true.
         """
-        content = next(self._run(self._fetch("POST", path, body), cancelled))
+        content = next(self._run(self._fetch("POST", path, body, retries), cancelled))
         if not isinstance(content, dict):
             raise self._broken(ValueError(f"expected an object, found {type(content).__name__}"))
         return content

@@ -113,7 +113,7 @@ class Generator(Protocol):
 
     @property
     def name(self) -> str:
-        """`extractive`, `local`, `remote` or `encoder`."""
+        """`extractive`, `local`, `remote`, `vllm` or `encoder`."""
         ...
 
     @property

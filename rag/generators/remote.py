@@ -31,7 +31,7 @@ from rag.generators.protocol import (
     arms_with,
     only_thought,
 )
-from rag.generators.stream_text import THINK, AnswerText, ReasoningBlock, RepetitionGuard
+from rag.generators.stream_text import REASONING_BLOCKS, THINK, AnswerText, ReasoningBlock, RepetitionGuard
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
 
@@ -39,6 +39,7 @@ _CHAT = "chat/completions"
 _TOP_LOGPROBS = 20
 _LETTER_TOKENS = 4
 _LISTED_S = 60.0  # how long an engine's lists are believed
+_TAIL_TOKENS = 8  # of a prompt, that hold the mark of a block of reasoning
 _CHARS_PER_TOKEN = 4  # of English; a Chinese character is about one token
 _LETTER = re.compile(r"^\W*(?:option|answer|the answer is|选项|答案是?)?\W*([A-J])(?![A-Za-z])", re.IGNORECASE)
 
@@ -71,6 +72,7 @@ class RemoteGenerator:
         self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
         self._thinks = False
         self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight
+        self._template_asked = False
         self._scores_prompts = True
         self._scored: tuple[GenerationRequest | None, dict[str, float]] = (None, {})
         self._listed: _Serving | None = None
@@ -242,6 +244,8 @@ class RemoteGenerator:
         """
         body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
         most = int(body["max_tokens"])
+        if not self._template_asked:
+            self._ask_template(body)
         if self._thinks:
             body["max_tokens"] = most + self._settings.reasoning_tokens
         answer, guard = AnswerText(request.stop, self._block), RepetitionGuard()
@@ -262,6 +266,8 @@ class RemoteGenerator:
                 thought = bool(delta.get("reasoning_content") or delta.get("reasoning"))
                 if not text and not thought:
                     continue
+                if thought and answer.thinking is not None and not reasoning:
+                    self._block, answer = None, AnswerText(request.stop)  # the engine divides the text itself
                 last_at = time.perf_counter()
                 first_at = first_at or last_at
                 pieces += 1
@@ -324,6 +330,25 @@ class RemoteGenerator:
         answer = self._client.post(_CHAT, body, cancelled)
         self._template_options = {}
         return answer
+
+    def _ask_template(self, body: dict[str, Any]) -> None:
+        """Finds the block of reasoning that the engine's template opens, where it shows a prompt (llama.cpp, vLLM)."""
+        serving = self._serving()
+        path = "/apply-template" if serving is not None and serving.loras is not None else "/tokenize"
+        asks = {name: body[name] for name in ("model", "messages")} | self._template_options
+        asks |= {"add_generation_prompt": True, "return_token_strs": True}
+        try:
+            found = self._client.post(path, asks, retries=0)
+        except (EngineUnreachable, GenerationFailed, PromptTooLong):
+            found = {}
+        except Busy:
+            return
+        self._template_asked = True
+        strings = found.get("token_strs")
+        prompt = "".join(map(str, strings[-_TAIL_TOKENS:])) if isinstance(strings, list) else str(found.get("prompt"))
+        tail = prompt.rstrip("\n ĊĠ▁")  # how vocabularies write line ends and blanks
+        self._block = next((block for block in REASONING_BLOCKS if tail.endswith(block.opening)), None)
+        self._thinks = self._block is not None
 
     def _thought_aloud(self) -> GenerationFailed:
         """The error for reasoning that came as an answer; later answers begin inside the block."""

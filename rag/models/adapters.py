@@ -23,6 +23,8 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 RECORD_FILE = "coalesce_adapter.json"
 
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM's `--max-lora-rank` takes."""
 _EMBEDDING_ROWS = 256
 _NOT_IDENTITY = frozenset(
     {
@@ -179,6 +181,11 @@ def layers_meant(adapter: AdapterFolder, modules: Iterable[str]) -> list[str]:
             return []
     kinds = {layer.module.rpartition(".")[2] for layer in adapter.layers}
     return [module for module in modules if module.rpartition(".")[2] in kinds]
+
+
+def vllm_rank(rank: int) -> int:
+    """The least `--max-lora-rank` with which vLLM serves adapters of `rank`."""
+    return next((allowed for allowed in VLLM_RANKS if allowed >= rank), VLLM_RANKS[-1])
 
 
 def base_fingerprint(model: Any) -> str:

