@@ -391,8 +391,9 @@ class RemoteGenerator:
             if wanted is not None:
                 self._check_listed(wanted, serving.loras, "adapter")
             # llama.cpp ignores the model's name; adapters that are not named keep the scale they were started with.
+            # Its cache of prompts does not tell adapters apart: the base went on from what an adapter had read.
             scales = [{"id": n, "scale": float(_names(wanted, lora))} for n, lora in enumerate(serving.loras)]
-            return {"model": self._model} | ({"lora": scales} if scales else {})
+            return {"model": self._model} | ({"lora": scales, "cache_prompt": False} if scales else {})
         if serving is not None and serving.models:
             if wanted is not None:
                 self._check_listed(wanted, serving.models, "adapter")

@@ -64,8 +64,8 @@ class Engine:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("engines")
     base = build_model(
-        folder / "base", head_dim=32, num_attention_heads=4, max_position_embeddings=CONTEXT_TOKENS
-    )  # vLLM has no kernel for narrower heads
+        folder / "base", seed=5, head_dim=32, num_attention_heads=4, max_position_embeddings=CONTEXT_TOKENS
+    )  # vLLM has no kernel for narrower heads; of this seed's two arms neither repeats one special token
     adapter = build_adapter(folder / "qa", base, rank=8)
     gguf = write_gguf(base, folder / "base.gguf", pre="gpt-2")
     return Model(base, adapter, gguf, write_adapter_gguf(adapter, folder / "qa.gguf"))
@@ -205,11 +205,23 @@ def test_an_engine_writes_what_the_local_generator_writes(
     remote.check(request_)
     (theirs, done), (ours, expected) = ask(remote, request_), ask(local, request_)
     assert theirs == ours
+    assert len(set(ours)) > 5
     assert done.usage.prompt_tokens == expected.usage.prompt_tokens
 
 
 def test_the_adapter_changes_the_text(remote: RemoteGenerator) -> None:
     assert ask(remote, QUESTION)[0] != ask(remote, TUNED)[0]
+
+
+def test_the_base_never_goes_on_from_what_an_adapter_read(remote: RemoteGenerator) -> None:
+    """llama.cpp's cache of prompts did, after some turns of both arms."""
+    passages = tuple(make_passage(f"{n} is a warp of threads. " * 60) for n in range(2))
+    asked = {"Q": QUESTION, "T": TUNED}
+    asked |= {f"P{arm}": replace(each, passages=passages) for arm, each in asked.items()}
+    first = ask(remote, QUESTION)[0]
+    for name in "T PQ Q PT Q T PQ PT PQ".split():
+        ask(remote, asked[name])
+    assert ask(remote, QUESTION)[0] == first
 
 
 def test_what_the_engine_does_not_serve_is_no_arm(engine: Engine) -> None:
@@ -240,14 +252,13 @@ def test_hanging_up_stops_the_engine(engine: Engine, remote: RemoteGenerator) ->
 def test_thirty_readers_are_all_answered_each_with_their_own(
     remote: RemoteGenerator, request_: GenerationRequest
 ) -> None:
-    """Sampled, so that answers differ. One arm at a time: vLLM 0.32 on a processor garbles the base beside an adapter."""
-    asked = [replace(request_, temperature=1.0, seed=number, max_tokens=12) for number in range(READERS)]
-    alone = [ask(remote, each)[0] for each in asked]
+    """Each asks for another length. One arm at a time: vLLM 0.32 on a processor garbles the base beside an adapter."""
+    asked = [replace(request_, max_tokens=5 + number) for number in range(READERS)]
+    alone = [ask(remote, each) for each in asked]
     with ThreadPoolExecutor(READERS) as readers:
-        together = list(readers.map(lambda each: ask(remote, each)[0], asked))
-    assert len(set(alone)) > READERS / 2
-    same = sum(text == other for text, other in zip(alone, together, strict=True))
-    assert same >= READERS - 3  # in a batch of another size sums are added in another order
+        together = list(readers.map(lambda each: ask(remote, each), asked))
+    assert [done.usage.completion_tokens for _, done in together] == [5 + number for number in range(READERS)]
+    assert [text for text, _ in together] == [text for text, _ in alone]
 
 
 def test_options_are_scored_as_the_local_generator_scores_them(vllm: Engine, local: Generator, model: Model) -> None:

@@ -258,6 +258,7 @@ def test_adapters_of_llama_cpp_are_switched_by_its_own_field(engine: Engine, gen
     engine.loras = ("other.gguf", "/adapters/cuda-qa.gguf")
     run(generator)
     assert engine.asked[-1]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]
+    assert engine.asked[-1]["cache_prompt"] is False  # its cache does not tell adapters apart
     run(generator, replace(REQUEST, arm="tuned", adapter="qa"))
     assert engine.asked[-1]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 1.0}]
     engine.loras = ("other.gguf",)
