@@ -22,8 +22,9 @@ from indexes.readers.elements import real_title
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
-CHUNKER_VERSION = 2
-"""Raised when the same text would be cut into other nodes: a server then cuts the books of its home again."""
+CHUNKER_VERSION = 3
+"""Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
+home again."""
 READER_VERSION = 4
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240

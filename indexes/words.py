@@ -40,7 +40,13 @@ _SPOKEN = {
     "sync": "synchronize",
     "alloc": "allocate",
 }
-_SUFFIXES = ("ations", "ation", "ings", "ing", "edly", "ies", "ied", "ers", "er", "ed", "es", "ly", "s", "e")
+_TO_I = ("ications", "ication", "icating", "icates", "icated", "icate", "ies", "ied")
+"""Suffixes in whose place an i stays: applications, applies and apply are one."""
+_OF_ATE = ("ations", "ation", "ators", "ator", "ately", "ating", "ates", "ated", "ate")
+_OF_ION = ("ioning", "ioned", "ions", "ion")
+_SUFFIXES = (*_TO_I[:-2], *_OF_ATE, *_OF_ION, *"ings ing edly ies ied ers er ed es ly s e".split())
+_OTHER_ROOTS = {"addit": "add", "reduct": "reduc", "introduct": "introduc", "definit": "defin", "content": "contend"}
+"""What is left of nouns in -ion whose verb has another root; contention is not content."""
 
 # Words of the trade that a general dictionary would tear apart.
 _CHINESE_TERMS = """
@@ -54,7 +60,7 @@ but by can cannot could did do does doing done down during e.g each either else 
 gets give given gives had has have having he her here hers him his how however i i.e if in into is it its itself just
 let like made make makes many may me might more most much must my neither no nor not now of off often on once one only
 onto or other our ours out over own per quite rather s said same say see shall she should since so some such t than
-that the their theirs them then there therefore these they this those though through thus to too under until up upon
+that the their theirs them then there therefore these they this those though through thus to too un under until up upon
 us use used uses using very via want was way we well were what whatever when where whether which while who whom whose
 why will with within without would yet you your yours
 explain describe mean means called name named tell please happen happens difference example following kind reason
@@ -168,8 +174,14 @@ def stem(word: str) -> str:
     for suffix in _SUFFIXES:
         if word.endswith(suffix) and len(word) - len(suffix) >= 3:
             root = word[: -len(suffix)]
-            if suffix in ("ies", "ied"):
+            if suffix in _TO_I:
                 return root + "i"
+            if suffix in _OF_ATE and root[-1] in "eo":
+                continue  # treated, floating
+            if suffix in _OF_ION:
+                if root[-1] not in "st":
+                    continue  # region
+                return _OTHER_ROOTS.get(root, root)
             if suffix == "s" and root.endswith("s"):
                 return word
             if len(root) > 3 and root[-1] == root[-2] and root[-1] not in "lsz":

@@ -164,6 +164,8 @@ MOST_PARTS = 5
 MOST_SEARCHED_CHARACTERS = 2000
 """A longer question is searched for by its beginning: an embedder reads no more of it."""
 _FEW_STEMS = 6
+_FEWEST_STEMS = 2
+"""Of a question that begins with 'why' and does not point back: 'why three?', not 'why does MPI need datatypes?'."""
 
 _WITH_TRAIL = re.compile(r"^[\s,.;:!?~…，。！？；：、()\"'“”]+|[\s,.;:!?~…，。！？；：、()\"'“”]+$")
 _AND_THANKS = re.compile(
@@ -216,13 +218,19 @@ _CLAUSE = re.compile(r"[,.;!，。；！]\s*")
 _ASKS_WHICH_BOOKS = re.compile(r"(?:which|what|list) (?:\w+ )?books\b|哪些书", re.IGNORECASE)
 
 _POINTS_BACK = re.compile(
-    r"\b(?:it|its|they|them|their|this|that|these|those|he|she|same|such|former|latter|above|previous|one|ones|each|both"
-    r")\b|它|他们|它们|这|那|该|上述|前者|后者|刚才",
+    r"\b(?:it|its|they|them|their|this|that|these|those|he|she|same(?! time)|such|former|latter|above|previous|one|ones"
+    r"|each|both)\b|它|他们|它们|这|那|该|上述|前者|后者|刚才",
     re.IGNORECASE,
 )
+_RELATIVE = re.compile(
+    r"\b(?!(?:is|are|was|were|do|does|did|can|could|will|would|should|has|have|about|of|for|in|on|to|with|by|from|at|into"
+    r"|than|like|after|before|and|but|so|or|why|how|what|when|where|explain|show|give|mean|means)\b)\w+ that(?= \w)",
+    re.IGNORECASE,
+)
+"""'a kernel that adds': a 'that' which points at the word before it."""
 _GOES_ON = re.compile(
     r"^(?:(?:ok|okay|well|hmm?|yes|alright|right|cool|great|thanks?),?\s+)?"
-    r"(?P<lead>and|but|so|or|then|also|why|how so|how come|what about|how about|what if|any|more|another|else"
+    r"(?P<lead>and|but|so|or|then|also|(?P<why>why)|how so|how come|what about|how about|what if|any|more|another|else"
     r"|tell me more|go on)\b|为什么呢|还有|呢[？?]?$",
     re.IGNORECASE,
 )
@@ -349,10 +357,12 @@ def chapter_asked(text: str) -> ChapterAsked:
 def refers_to_earlier(text: str) -> bool:
     """Whether a follow-up question is too short, or points back too much, to be searched for alone."""
     stems = len(terms_of(translate_terms(text) if is_chinese(text) else text).pieces)
-    points_back = bool(_POINTS_BACK.search(text))
+    points_back = bool(_POINTS_BACK.search(_RELATIVE.sub(" ", text)))
     if stems and _NAMES_ITS_SUBJECT.search(text) and not points_back:
         return False
-    return stems < 2 or (stems <= _FEW_STEMS and (points_back or bool(_GOES_ON.search(text))))
+    goes_on = _GOES_ON.search(text)
+    few = _FEW_STEMS if goes_on is None or not goes_on["why"] else _FEWEST_STEMS
+    return stems < 2 or (stems <= _FEW_STEMS and points_back) or (stems <= few and goes_on is not None)
 
 
 def standing_question(turns: Sequence[Turn], follow_up: str = "") -> str:

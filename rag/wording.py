@@ -8,9 +8,9 @@ apart.
 
 **Spelling.** 'coalesing' is searched for as 'coalescing'. A word is right when the library holds it, or when it is an
 English word that the library happens not to hold: the bundled encoder's list of words, the glossary's and
-`english_words.tsv` are the dictionary. Any other word becomes the library's most frequent word one edit away (Damerau:
-a letter more, less or other, or two neighbours swapped), or two edits away if it is long. A name from code takes only
-an edit that makes no other name of it.
+`english_words.tsv` are the dictionary. Where only 'coalesced' is held, 'uncoalesced' becomes 'un-coalesced'. Any other
+word becomes the library's most frequent word one edit away (Damerau: a letter more, less or other, or two neighbours
+swapped), or two edits away if it is long. A name from code takes only an edit that makes no other name of it.
 
 **Other words for the same thing.** Where the books lack LDS, a question about it is asked about shared memory.
 `vendor_words.tsv` holds one thing per line: its words separated by `|`, then, after a tab, words that mean it in some
@@ -222,6 +222,8 @@ def _better(word: str, library: SearchableLibrary) -> str | None:
     if is_identifier(word):
         return _nearest_name(word, library) if len(word) >= NAME_LETTERS and not _holds(library, word) else None
     word = word if word.isupper() else word.lower()
+    if (plain := word.removeprefix("un")) != word and len(plain) >= LONG_LETTERS and _holds(library, plain):
+        return None if _holds(library, word) else f"un-{plain}"
     if len(word) < LEAST_LETTERS or not word.isalpha() or word.isupper() or is_english(word) or _holds(library, word):
         return None
     near = _edits(word)

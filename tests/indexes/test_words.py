@@ -29,10 +29,17 @@ def test_identifiers_are_kept_whole_and_by_part(identifier: str, parts: set[str]
     [
         ("kernels", "kernel"), ("launching", "launched"), ("tiling", "tiles"), ("memories", "memory"),
         ("caches", "cache"), ("synchronized", "synchronizes"), ("WARPS", "warp"),
+        ("addition", "adds"), ("reduction", "reduced"), ("allocation", "allocate"), ("multiplication", "multiplies"),
+        ("creating", "creation"), ("partitioned", "partition"), ("execution", "executes"), ("floating", "float"),
     ],
 )  # fmt: skip
 def test_forms_of_a_word_share_a_term(one: str, other: str) -> None:
     assert index_terms(one) == index_terms(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("contention", "contents"), ("partition", "part"), ("treated", "tree")])
+def test_other_words_keep_terms_of_their_own(one: str, other: str) -> None:
+    assert set(index_terms(one)).isdisjoint(index_terms(other))
 
 
 @pytest.mark.parametrize(("one", "other"), [("this", "thi"), ("bus", "bu"), ("class", "clas"), ("ring", "r")])

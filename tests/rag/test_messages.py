@@ -134,6 +134,7 @@ SPELLING = FakeLibrary(
         ("cudaMaloc", "cudaMalloc"),
         ("wich", "which"),
         ("alighned", "aligned"),
+        ("uncoalescing", "un-coalescing"),
     ],
 )
 def test_a_misspelt_word_is_corrected_to_one_of_the_library(typed: str, meant: str) -> None:

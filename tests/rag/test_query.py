@@ -47,6 +47,14 @@ def test_short_and_pointing_questions_refer_to_the_one_before(text: str) -> None
     assert refers_to_earlier(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["Write a kernel that adds two vectors", "Why does MPI need datatypes?", "Can two kernels run at the same time?"],
+)
+def test_words_that_point_inside_the_question_do_not_make_it_a_follow_up(text: str) -> None:
+    assert not refers_to_earlier(text)
+
+
 def test_a_self_contained_question_is_searched_for_alone() -> None:
     turns = (Turn("What is a warp?", "32 threads."),)
     assert prepare_query("How is constant memory declared in a CUDA program?", turns).dense.startswith(
