@@ -152,6 +152,7 @@ class _Maker:
         for option in drafts.pool:
             self._pool[option.options].append(option)
         self._places: Counter[int] = Counter()
+        self._used: Counter[str] = Counter()
         self._seen = QuestionsSeen()
         self._quotes: set[str] = set()
         self._answers: Counter[str] = Counter()
@@ -164,7 +165,7 @@ class _Maker:
         lots = random.Random(f"{self._document_id}:{draft.question}")
         open_too = not draft.only_choice and "short" in self._types
         chosen = "choice" in self._types and (not open_too or lots.random() < CHOICE_SHARE)
-        choices = draw_options(draft.answer, self._wrong(draft), lots, self._places) if chosen else ()
+        choices = draw_options(draft.answer, self._wrong(draft), lots, self._places, self._used) if chosen else ()
         if not choices and not open_too:
             return None
         passages = self._passages(draft)
@@ -176,6 +177,7 @@ class _Maker:
             return None
         if choices:
             self._places[sum(_size(choice) < _size(draft.answer) for choice in choices)] += 1
+            self._used.update(choices)
         self._quotes.add(draft.statement.quote)
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id)
@@ -249,7 +251,11 @@ class _Maker:
 
 
 def draw_options(
-    answer: str, wrong: Sequence[str], lots: random.Random, places: Mapping[int, int] = MappingProxyType({})
+    answer: str,
+    wrong: Sequence[str],
+    lots: random.Random,
+    places: Mapping[int, int] = MappingProxyType({}),
+    used: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """The answer among three wrong ones, in a drawn order; empty where they are too few.
 
@@ -257,12 +263,14 @@ def draw_options(
 
     Args:
         places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
+        used: how often a text was an option so far; those used least come first, so that a rare option is no hint.
     """
     shuffled = list(dict.fromkeys(wrong))
     lots.shuffle(shuffled)
     size = _size(answer)
-    fewer = sorted((text for text in shuffled if _size(text) < size), key=lambda text: size - _size(text))
-    more = sorted((text for text in shuffled if _size(text) > size), key=lambda text: _size(text) - size)
+    shuffled.sort(key=lambda text: (used.get(text, 0), abs(_size(text) - size)))
+    fewer = [text for text in shuffled if _size(text) < size]
+    more = [text for text in shuffled if _size(text) > size]
     drawn = lots.sample(range(NUM_CHOICES), NUM_CHOICES)
     least = min(places.get(place, 0) for place in drawn)
     for place in sorted(drawn, key=lambda place: places.get(place, 0)):

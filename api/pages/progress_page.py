@@ -2,30 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from nicegui import ui
 
-from api.pages.controls import link, tag
+from api.pages.controls import field, link, select, tag
 from api.pages.frame import Visit, empty_state, open_view
-from api.pages.study_page import study_head
-from evals.questions import chapter_titles
+from api.pages.study_page import chapters_of, study_head
+from evals.questions import chapter_titles, load_bank
 from evals.study import FORECAST_DAYS, ChapterProgress, Progress
+
+EVERYTHING = "all"
 
 
 @ui.page("/study/progress")
-def progress(request: Request) -> None:
+def progress(request: Request, book: str = "") -> None:
     def build(visit: Visit) -> None:
         study_head(visit, "progress")
-        _show(visit, visit.services.study.progress(visit.learner))
+        _ProgressView(visit, book).build()
 
     open_view(request, "study", build)
 
 
-def _show(visit: Visit, progress: Progress) -> None:
+class _ProgressView:
+    """Progress in the bank's questions, in those of one book, or in all that was ever asked.
+
+    Without a choice it is the first of them of which something was seen.
+    """
+
+    def __init__(self, visit: Visit, source: str) -> None:
+        self._visit = visit
+        made = visit.services.made.counts()
+        self._books = {
+            document.document_id: document
+            for document in visit.services.library.documents()
+            if made.get((document.document_id, document.sha256))
+        }
+        self._sources = ["", *self._books, EVERYTHING]
+        self._source = source if source in self._sources else ""
+        self._asked = bool(source)
+
+    def build(self) -> None:
+        """Draws the view."""
+        t = self._visit.t
+        found = self._progress()
+        if not self._asked and not _seen(found):
+            for source in self._sources[1:]:
+                self._source = source
+                if _seen(found := self._progress()):
+                    break
+            else:
+                self._source = ""
+        if len(self._sources) > 2:
+            with field(t("exam.questions_from")):
+                names = [("", t("exam.bank")), *((key, book.title) for key, book in self._books.items())]
+                select([*names, (EVERYTHING, t("progress.all"))], self._go, value=self._source)
+        titles = chapter_titles()
+        if self._source in self._books:
+            titles = chapters_of(self._visit, self._books[self._source])
+        _show(self._visit, found, titles, self._source if self._source in self._books else "")
+
+    def _progress(self) -> Progress:
+        services = self._visit.services
+        if self._source == EVERYTHING:
+            return services.study.progress(self._visit.learner)
+        questions = services.made.of(self._books[self._source]) if self._source else load_bank()
+        return services.study.progress(self._visit.learner, questions)
+
+    def _go(self, source: str) -> None:
+        ui.navigate.to(f"/study/progress?book={quote(source, safe='')}")
+
+
+def _seen(progress: Progress) -> int:
+    return sum(chapter.seen for chapter in progress.chapters)
+
+
+def _show(visit: Visit, progress: Progress, titles: Mapping[int, str], book: str) -> None:
     t = visit.t
-    seen = sum(chapter.seen for chapter in progress.chapters)
+    seen = _seen(progress)
     if not seen:
         with empty_state(t("progress.none"), t("progress.none_text")):
             link(t("exam.new"), "/study", "button primary")
@@ -42,15 +99,14 @@ def _show(visit: Visit, progress: Progress) -> None:
             with tag("div", "", "card tile"):
                 tag("dt", t(f"progress.{name}"))
                 tag("dd", value, "big")
-    _chapters(visit, progress)
+    _chapters(visit, progress, titles, book)
     with tag("div", "", "grid"):
         _forecast(visit, progress)
         _weak(visit, progress)
 
 
-def _chapters(visit: Visit, progress: Progress) -> None:
+def _chapters(visit: Visit, progress: Progress, titles: Mapping[int, str], book: str) -> None:
     t = visit.t
-    titles = chapter_titles()
     with tag("section", "", "card"):
         tag("h2", t("progress.chapters"))
         with (
@@ -62,10 +118,10 @@ def _chapters(visit: Visit, progress: Progress) -> None:
                     tag("th", t(f"progress.{name}"), scope="col")
             with tag("tbody"):
                 for chapter in progress.chapters:
-                    _chapter(visit, chapter, titles.get(chapter.chapter, ""))
+                    _chapter(visit, chapter, titles.get(chapter.chapter, ""), book)
 
 
-def _chapter(visit: Visit, chapter: ChapterProgress, title: str) -> None:
+def _chapter(visit: Visit, chapter: ChapterProgress, title: str, book: str) -> None:
     most = max(chapter.questions, chapter.seen, 1)
     with tag("tr"):
         tag("th", f"{chapter.chapter}. {title}", scope="row")
@@ -79,7 +135,8 @@ def _chapter(visit: Visit, chapter: ChapterProgress, title: str) -> None:
         tag("td", due, "number-cell", data_label=visit.t("progress.due"))
         with tag("td"):
             label = visit.t("progress.exam_of", n=chapter.chapter)
-            link(visit.t("study.exam"), f"/study?chapter={chapter.chapter}", aria_label=label)
+            asked = urlencode({"chapter": chapter.chapter} | ({"book": book} if book else {}))
+            link(visit.t("study.exam"), f"/study?{asked}", aria_label=label)
 
 
 def _forecast(visit: Visit, progress: Progress) -> None:

@@ -48,6 +48,10 @@ def test_an_exam_on_an_uploaded_book_goes_to_its_marks(site: Live, open_page: Op
     expect(page.locator(".mark.right")).to_have_count(1)
     expect(page.locator(".mark.wrong .proof mark").first).to_be_visible()
     expect(page.locator(".mark.wrong .proof").first).to_contain_text("own.md")
+    page.get_by_role("link", name="Progress", exact=True).first.click()
+    expect(page.locator("main select")).to_have_value(re.compile(r"\w{16}"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("1 right of 3 seen")
 
 
 def test_a_book_without_questions_offers_to_make_them_where_exams_begin(site: Live, open_page: Open) -> None:
