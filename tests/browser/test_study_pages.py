@@ -210,7 +210,7 @@ def test_an_address_with_a_chapter_that_is_none_shows_the_view(site: Live, open_
 def test_the_form_of_a_question_file_fits_a_phone(open_page: Open) -> None:
     page = open_page("/study", viewport={"width": 390, "height": 844})
     page.get_by_text("What a question file holds").click()
-    expect(page.locator(".file-form pre")).to_be_visible()
+    expect(page.locator(".file-form pre").first).to_be_visible()
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
