@@ -115,9 +115,9 @@ def estimate_memory(
 
 
 def usual_quantization(config: Any) -> str:
-    """How a model is held where nobody says: weights that are quantized on disk as they are, small models in 16 bits.
+    """How a model is held where nobody says: weights that are quantized on disk as they are, small models unquantized.
 
-    Below half a billion weights 4 bits cost quality and save next to nothing (docs/benchmarks.md).
+    Below half a billion weights 4 bits cost much quality and save little memory (docs/benchmarks.md).
     """
     if (found := quantization_of(config.to_dict())) is not None:
         return found
