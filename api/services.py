@@ -6,6 +6,7 @@ and every other call says what it waits for.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissin
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
 from rag.question import reject_control_characters
 from rag.reading import Reading
-from rag.types import Answer
+from rag.types import TUNED_ARMS, Answer, Arm
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -82,6 +83,15 @@ def add_sample_book(library: Library, progress: Progress) -> None:
     from indexes.sample import add_sample
 
     add_sample(library, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The option that an arm took, by its index, and the score of each."""
+
+    arm: Arm
+    picked: int
+    scores: tuple[float, ...]
 
 
 @dataclass(slots=True)
@@ -238,6 +248,32 @@ class Services:
                 hint="Use the heading path of a passage.",
             )
         return self.engine.explain(question, document_id, node_ids=node_ids[:MOST_EXPLAINED])
+
+    def choose(
+        self,
+        question: str,
+        choices: Sequence[str],
+        arms: Sequence[Arm] | None = None,
+        *,
+        adapter: str | None = None,
+        top_k: int = 5,
+    ) -> tuple[Pick, ...]:
+        """Which option of a choice question each arm takes, by default each arm that can choose; raises as `choose`."""
+        engine = self.engine
+        picks = []
+        for arm in dict.fromkeys(arms or engine.chooser.arms):
+            named = adapter if arm in TUNED_ARMS else None
+            scores = engine.choose(question, choices, arm, adapter=named, top_k=top_k).scores
+            picks.append(Pick(arm, max(range(len(scores)), key=scores.__getitem__), scores))
+        return tuple(picks)
+
+    def draw_choice_question(self) -> BankQuestion | None:
+        """A choice question about one of the books, at random; None where there is none. It has its answer in it."""
+        books = self.library.documents()
+        found = [question for book in books for question in self.made.of(book) if question.choices]
+        if any(book.sample for book in books):
+            found += [question for question in load_bank(split="test") if question.choices]
+        return random.choice(found) if found else None
 
     def answer(self, answer_id: str, owner: str | None) -> Answer:
         """A finished answer: one that has just ended, or one that a conversation keeps; raises NotFound."""

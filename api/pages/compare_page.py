@@ -22,6 +22,7 @@ from api.pages.job_row import JobSlot
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
 from api.pages.tune_adapter import TuneAdapter
+from evals.questions import BankQuestion
 from indexes.errors import Cancelled, CoalesceError
 from indexes.types import Filters
 from rag.models.home import PACKAGES
@@ -30,6 +31,7 @@ from rag.types import ARMS, Answer, Arm, Question, Variant
 
 LETTERS = "ABCDEFGH"
 ARMS_KIND = "arms"
+CHOICE_KIND = "choice"
 KINDS: dict[str, tuple[Variant, ...]] = {
     "search": (Variant(retrieval="hybrid"), Variant(retrieval="dense"), Variant(retrieval="lexical")),
     "passages": (Variant(top_k=3), Variant(top_k=10)),
@@ -75,6 +77,7 @@ class _CompareView:
         self._blind = True
         self._running: AnswerRun | None = None
         self._busy = False
+        self._question: BankQuestion | None = None
 
     def build(self) -> None:
         """Draws the view."""
@@ -83,20 +86,24 @@ class _CompareView:
         if len(self._engine.arms) < 2:
             self._offer_model()
         with tag("section", "", "card"):
-            with tag("label", "", "field"):
+            with tag("label", "", "field") as self._asked:
                 tag("span", self._t("compare.question"), "field-label")
                 box = tag("textarea", "", "box", id="question", rows="2", maxlength="100000")
             box.on(
                 "keydown.enter", lambda event: self._run(event.args), js_handler="(e) => coalesce.sendOnEnter(e, emit)"
             )
             kinds = [kind for kind in (ARMS_KIND, *KINDS) if kind != "books" or len(self._books) > 1]
+            if self._visit.owner is None:  # its answer is shown: a learner may meet it in an exam
+                kinds.append(CHOICE_KIND)
             with field(self._t("compare.what")):
                 listed = [(kind, self._t(f"compare.kind.{kind}")) for kind in kinds]
                 select(listed, self._choose_kind, value=self._kind, id="compare-kind")
             self._options = tag("div", "")
             self._draw_options()
-            self._filters = FilterBar(self._visit, arms=False)
-            check(self._t("compare.blind"), self._set_blind, checked=True)
+            self._own = tag("div", "")
+            with self._own:
+                self._filters = FilterBar(self._visit, arms=False)
+                check(self._t("compare.blind"), self._set_blind, checked=True)
             with tag("div", "", "row"):
                 self._go = button(self._t("compare.run"), kind="primary")
                 self._go.on(
@@ -134,13 +141,17 @@ class _CompareView:
 
     def _choose_kind(self, kind: str) -> None:
         self._kind = kind
+        self._asked.set_visibility(kind != CHOICE_KIND)
+        self._own.set_visibility(kind != CHOICE_KIND)
         self._draw_options()
 
     def _draw_options(self) -> None:
         """What there is to choose for the kind of comparison."""
         self._options.clear()
         with self._options:
-            if self._kind == ARMS_KIND:
+            if self._kind == CHOICE_KIND:
+                self._draw_choice()
+            elif self._kind == ARMS_KIND:
                 with tag("fieldset", "", "arms"):
                     tag("legend", self._t("compare.arms"))
                     for arm in ARMS:
@@ -153,6 +164,49 @@ class _CompareView:
                             select(listed, partial(setitem, self._books, place), value=self._books[place])
             else:
                 tag("p", self._t(f"compare.about.{self._kind}"), "soft")
+
+    def _draw_choice(self) -> None:
+        """A choice question of the books, and a button for another one."""
+        self._question = self._visit.services.draw_choice_question()
+        tag("p", self._t("compare.about.choice"), "soft")
+        if self._question is None:
+            tag("p", self._t("compare.no_choice"), "soft")
+            return
+        tag("p", self._question.question, "choice-question")
+        with tag("ol", "", "choice-options", type="A"):
+            for option in self._question.choices:
+                tag("li", option)
+        button(self._t("compare.another"), self._draw_options, kind="quiet", icon_name="again")
+
+    async def _run_choice(self) -> None:
+        """Draws what each arm picks, and whether it is right."""
+        question = self._question
+        if self._busy or question is None:
+            return
+        self._set_busy(True)
+        self._stop.set_visibility(False)
+        services = self._visit.services
+        try:
+            choose = partial(services.choose, question.question, question.choices, adapter=self._filters.adapter)
+            picks = await services.answering.run(choose, self._visit.asker)
+            self._ballot.clear()
+            self._columns.clear()
+            with self._columns:
+                for pick in picks:
+                    right = pick.picked == question.answer_index
+                    with tag("article", "", "card arm-answer"):
+                        tag("h2", name_of(self._visit, pick.arm))
+                        tag("p", f"{LETTERS[pick.picked]}. {question.choices[pick.picked]}")
+                        tag("p", self._t("mark.right" if right else "mark.wrong"), "badge right" if right else "badge")
+            with self._ballot:
+                answer = question.answer_index or 0
+                tag("p", self._t("compare.right", letter=LETTERS[answer], answer=question.choices[answer]))
+                tag("p", self._t("compare.chosen_by", model=services.engine.chooser.model_name), "soft")
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+        finally:
+            with suppress(RuntimeError):  # the tab has gone meanwhile
+                self._set_busy(False)
 
     def _arm_choice(self, arm: Arm) -> None:
         available = arm in self._engine.arms
@@ -179,6 +233,9 @@ class _CompareView:
         return list(KINDS.get(self._kind) or [Variant(arm) for arm in ARMS if arm in self._chosen])
 
     async def _run(self, text: str) -> None:
+        if self._kind == CHOICE_KIND:
+            await self._run_choice()
+            return
         if self._busy or not text.strip():
             return
         ways = self._ways()

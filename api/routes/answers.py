@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -19,6 +20,7 @@ from api.schemas.answers import (
     AnswerOut,
     AnswersOut,
     AskIn,
+    ChooseIn,
     CompareIn,
     ConversationDetailOut,
     ConversationIn,
@@ -30,6 +32,7 @@ from api.schemas.answers import (
     FeedbackOut,
     PassagesEventOut,
     PassagesOut,
+    PicksOut,
     RenameIn,
     ReportIn,
     SearchIn,
@@ -125,6 +128,15 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
             mode="json"
         )
     )
+
+
+@router.post("/choose", responses=error_responses(400, 404, 409, 413, 422, 429, 503))
+async def choose(body: ChooseIn, request: Request, services: ServicesDep) -> PicksOut:
+    """Which option of a choice question each arm takes: with a language model by likelihood, else with the encoder."""
+    chooser = services.engine.chooser
+    choose = partial(services.choose, body.question, body.choices, body.arms, adapter=body.adapter, top_k=body.top_k)
+    picks = await services.answering.run(choose, client_of(request))
+    return PicksOut.model_validate({"generator": chooser.name, "model": chooser.model_name, "picks": picks})
 
 
 @router.post("/votes", status_code=201, responses=error_responses(400, 404, 422, 503))

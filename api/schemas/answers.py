@@ -86,6 +86,32 @@ class CompareIn(WireIn):
         )
 
 
+class ChooseIn(WireIn):
+    """Body of `POST /v1/choose`; without `arms`, those that can choose here."""
+
+    question: str
+    choices: list[Annotated[str, Field(max_length=4000)]] = Field(min_length=2, max_length=10)
+    arms: list[rag_types.Arm] | None = Field(default=None, min_length=1, max_length=8)
+    adapter: Id | None = None
+    top_k: TopK = 5
+
+
+class PickOut(WireOut):
+    """What an arm chose: the option's index, and the score of each, higher is better."""
+
+    arm: rag_types.Arm
+    picked: int
+    scores: list[float]
+
+
+class PicksOut(WireOut):
+    """What each arm chose, in the order asked, and what scored the options."""
+
+    generator: str
+    model: str
+    picks: list[PickOut]
+
+
 class AskIn(WireIn):
     """Body of `POST /v1/ask`."""
 

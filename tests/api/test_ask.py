@@ -257,6 +257,19 @@ def test_a_message_without_words_is_refused_and_talk_is_answered_without_passage
     assert (answer["refused"], answer["evidence"], answer["passages"], answer["citations"]) == (False, None, [], [])
 
 
+def test_each_arm_takes_an_option_of_a_choice_question(live: Live):
+    body = {"question": QUESTION, "choices": ["16", "thirty-two", "8"]}
+    live.generator.arms = ("base", "rag")
+    taken = live.client.post("/v1/choose", json=body).json()
+    assert [(pick["arm"], pick["picked"], pick["scores"]) for pick in taken["picks"]] == [
+        ("base", 1, [2.0, 10.0, 1.0]), ("rag", 1, [2.0, 10.0, 1.0])
+    ]  # fmt: skip
+    assert [bool(request.passages) for request in live.generator.requests] == [False, True]
+    assert live.client.post("/v1/choose", json=body | {"choices": ["32"]}).status_code == 422
+    assert live.client.post("/v1/choose", json=body | {"choices": ["32", " "]}).status_code == 400
+    assert live.client.post("/v1/choose", json=body | {"arms": ["tuned"]}).status_code == 409
+
+
 def test_variants_are_answered_in_order_and_counted_in_the_table_of_wins(live: Live):
     variants = [
         {"retrieval": "lexical"},

@@ -126,6 +126,18 @@ def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Ope
     assert site.client.get("/v1/compare/votes.jsonl").text.count("\n") == before + 1
 
 
+def test_a_choice_question_shows_what_each_arm_takes_and_what_is_right(site: Live, open_page: Open) -> None:
+    page = open_page("/compare", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    page.select_option("#compare-kind", "choice")
+    expect(page.locator(".choice-options li")).to_have_count(4)
+    longest = max(page.locator(".choice-options li").all_inner_texts(), key=len)  # what the fake takes
+    page.get_by_role("button", name="对比", exact=True).click()
+    expect(page.locator(".arm-answer")).to_have_count(2)
+    expect(page.locator(".arm-answer").first).to_contain_text(longest)
+    expect(page.locator(".ballot")).to_contain_text("正确答案")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_the_adapter_of_a_comparison_is_chosen_where_several_are_loaded(site: Live, open_page: Open) -> None:
     arms, adapters = site.generator.arms, site.generator.adapters
     site.generator.arms, site.generator.adapters = ("tuned", "rag"), ("qa", "raft")
