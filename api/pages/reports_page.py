@@ -18,6 +18,7 @@ from api.pages.frame import Visit, empty_state, open_view
 from api.pages.job_row import JobSlot
 from api.pages.texts import Texts
 from evals.report import list_reports, points, read_report
+from evals.report_chinese import text_in_chinese
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
 """The steps that the list shows; a report holds more."""
@@ -94,7 +95,7 @@ def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
         tag("p", f"{questions} · {name} · {report['model']}", "soft")
         steps = [step for pair in MAIN_STEPS for step in report["comparisons"] if _pair(step) == pair]
         if not steps:
-            tag("p", report["verdict"])
+            tag("p", text_in_chinese(report["verdict"]) if t.language == "zh" else report["verdict"])
             return
         with (
             tag("div", "", "table-box stacked", tabindex="0", role="region", aria_label=t("reports.steps")),
@@ -130,14 +131,13 @@ def _show_one(visit: Visit, report_id: str) -> None:
     t = visit.t
     read_report(visit.services.settings.reports_folder, report_id)
     address = f"/v1/reports/{url_quote(report_id)}"
+    page = f"{address}/page?language={t.language}"
     with tag("div", "", "row"):
         link(t("reports.back"), "/reports")
-        link(t("reports.alone"), f"{address}/page", target="_blank")
+        link(t("reports.alone"), page, target="_blank")
         link("JSON", address, target="_blank")
     tag("h1", t("reports.one"), "sr-only")
-    if t.language != "en":
-        tag("p", t("reports.in_english"), "soft")
-    frame = tag("iframe", "", "report-frame", src=f"{address}/page", title=t("reports.one"))
+    frame = tag("iframe", "", "report-frame", src=page, title=t("reports.one"))
     # The report is a page of its own: no script of it runs, none is in it.
     set_attributes(frame, sandbox="allow-same-origin")
     frame.on("load", js_handler=FIT_FRAME)

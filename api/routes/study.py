@@ -362,8 +362,12 @@ def get_report(report_id: str, services: ServicesDep) -> dict[str, Any]:
 
 
 @router.get("/reports/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
-def get_report_page(report_id: str, services: ServicesDep) -> HTMLResponse:
+def get_report_page(
+    report_id: str, services: ServicesDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
+) -> HTMLResponse:
     """One report as a page."""
     from evals.report import report_page
+    from evals.report_chinese import in_chinese
 
-    return HTMLResponse(report_page(services.settings.reports_folder, report_id))
+    page = report_page(services.settings.reports_folder, report_id)
+    return HTMLResponse(in_chinese(page) if language == "zh" else page)

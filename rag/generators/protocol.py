@@ -161,6 +161,21 @@ class ChoiceScorer(Protocol):
     """A generator that can score the options of a choice question without writing text."""
 
     @property
+    def name(self) -> str:
+        """As a generator's."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """As a generator's."""
+        ...
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Arms in which it can choose."""
+        ...
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that can be asked for."""
         ...

@@ -16,7 +16,17 @@ from evals.comparison import compare
 from evals.plots import ScatterPoint, arms_plot, scatter_plot, together
 from evals.questions import parse_question
 from evals.records import Record
-from evals.report import METRIC_GROUPS, RunFacts, _difference_cell, list_reports, report_data, report_page, write_report
+from evals.report import (
+    METRIC_GROUPS,
+    RunFacts,
+    _difference_cell,
+    list_reports,
+    render,
+    report_data,
+    report_page,
+    write_report,
+)
+from evals.report_chinese import in_chinese
 from evals.run import RunSpec
 from evals.scoring import Row, score_records
 
@@ -61,6 +71,24 @@ def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_t
     (tmp_path / "one" / "report.json").write_text(json.dumps(older), encoding="utf-8")
     page = report_page(tmp_path, "one")
     assert "How well does rag answer?" in page and "What each step gains" not in page
+
+
+def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words(tmp_path: Path) -> None:
+    rows = score_records([replace(RECORD, arm="base", picked=1), RECORD], {"q1": QUESTION})
+    rows += scored(replace(RECORD, mode="open", answer="32", refused=True))
+    data = report_data(SPEC, replace(FACTS, not_run={"open questions, arm tuned": "why"}), compare(rows), rows, None)
+    verdict = (
+        "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better. "
+        "One tuning seed: another tuning run may differ."
+    )
+    page = in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
+    assert "正确率：微调，相对于只用模型：+1.0 个百分点 [0.0, 2.0]，更好。只用了一个微调种子" in page
+    assert "How many threads are in a warp?" in page, "a question stays as it was asked"
+    told = re.sub(r'(?s)<style>.*?</style>|<code>.*?</code>|<td class="text">.*?</td>', "", page)
+    assert re.findall(r">[^<>]*?[a-z]{2,} [a-z]{2,} [a-z]{2,}[^<>]*<", told) == []
+    notes = [note for _, group in METRIC_GROUPS for note in group]
+    shown = in_chinese("".join(f"<p>{text}</p>" for note in notes for text in (note.label, note.meaning)))
+    assert [one for one in re.findall("<p>(.*?)</p>", shown) if one.isascii()] == ["MRR", "nDCG@5"]
 
 
 def test_every_metric_of_the_report_is_explained_once() -> None:
