@@ -182,6 +182,13 @@ def not_found(question: str, passages: Sequence[Passage]) -> str:
     return nearest.format(said=said, sections=named) if named else said
 
 
+def without_nearest(refusal: str) -> str:
+    """A refusal without its nearest sections, for where they are listed beside it."""
+    for nearest in (_NEAREST, _NEAREST_ZH):
+        refusal = refusal.partition(nearest.format(said="", sections="\0").partition("\0")[0])[0]
+    return refusal
+
+
 def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
     """The sections of the first passages, at most `NAMED_SECTIONS`, each by its last two headings."""
     named = (" › ".join(passage.section[-2:]) or passage.title for passage in passages)

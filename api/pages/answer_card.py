@@ -23,6 +23,7 @@ from evals.questions import own_question
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from indexes.words import stem
+from rag.evidence import without_nearest
 from rag.explanation import Explanation, NodeRanks
 from rag.question import whole_number
 from rag.reading import Suggestion
@@ -156,7 +157,8 @@ class AnswerCard:
     def finish(self, answer: Answer, rating: str | None = None, *, last: bool = True) -> None:
         """Draws the whole answer with its sources, figures and buttons."""
         self._text.citations, self._text.passages = answer.citations, answer.passages
-        self._text.draw(answer.answer)
+        # A refusal's passages are listed below it.
+        self._text.draw(without_nearest(answer.answer) if answer.refused and answer.passages else answer.answer)
         self._text.set_note(answer.note)
         with self._notes:
             if answer.refused and answer.passages:

@@ -34,6 +34,7 @@ class AnsweringChoice:
                 tag("h2", self._t("settings.answering"), id="answering-title")
                 button(self._t("settings.look_again"), self.look, kind="quiet", icon_name="search")
             self._now = tag("p", "")
+            tag("p", self._t("settings.other_servers"), "soft")
             self._problem = tag("p", "", "problem")
             self._slot = JobSlot(self._visit, "generator", self._switched)
             self._list = tag("ul", "", "choices-of-models", aria_live="polite")

@@ -9,7 +9,7 @@ from indexes.types import Filters
 from indexes.words import count_words, is_identifier, stem, terms_of
 from rag.citations import support_of
 from rag.errors import ArmUnavailable
-from rag.evidence import EvidenceJudge, evidence_signals, load_calibration, proper_names
+from rag.evidence import EvidenceJudge, evidence_signals, load_calibration, not_found, proper_names, without_nearest
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.prompts import render_choices, render_messages
 from rag.generators.protocol import GenerationRequest, Turn
@@ -192,3 +192,9 @@ def test_terms_that_are_found_make_evidence_stronger() -> None:
     on = judge.score(retriever.search("How many threads does a warp hold?", Filters()), [PASSAGE])
     off = judge.score(retriever.search("Who won the football cup of 1966?", Filters()), [PASSAGE])
     assert off < judge.threshold <= on
+
+
+@pytest.mark.parametrize("question", ["How do I bake bread?", "怎么烤面包？"])
+def test_a_refusal_is_said_without_its_nearest_sections_where_they_are_listed(question: str) -> None:
+    assert "Warps" in not_found(question, (PASSAGE,))
+    assert without_nearest(not_found(question, (PASSAGE,))) == not_found(question, ())
