@@ -281,6 +281,28 @@ def generator(
     _print(bench_generator(shape, rounds, context), json_output)
 
 
+@bench.command()
+def readers(
+    invoked: typer.Context,
+    model: Annotated[str, typer.Option(help="The language model, as for `serve`.")] = "smollm2-135m",
+    quantization: Annotated[str, typer.Option(help="How its weights are held.")] = "none",
+    tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 300,
+    clients: Annotated[int, typer.Option(min=2, help="Readers at once.")] = 30,
+    rounds: Rounds = 8,
+    json_output: JsonLine = False,
+) -> None:
+    """A real model beside transformers' `generate`, beside a busy thread, and with many readers at once.
+
+    Example: coalesce bench readers --model smollm2-135m
+    """
+    from evals.bench.readers import bench_readers
+    from rag.models.home import find_model
+
+    invocation: Invocation = invoked.obj
+    path = find_model(model, invocation.settings().home, Console().step)
+    _print(bench_readers(path, quantization, rounds, clients, tokens), json_output)
+
+
 def _print(result: dict[str, Any], json_output: bool) -> None:
     lines = [] if json_output else [f"{name}: {value}" for name, value in result.items()]
     Console().result(None, [*lines, json.dumps(result, ensure_ascii=False)])

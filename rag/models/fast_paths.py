@@ -43,7 +43,7 @@ def grouped_attention(
 
     Args:
         query: (batch, query_heads, new, dim); key, value: (batch, key_heads, cached + new, dim).
-        attention_mask: boolean (batch, 1, new, cached + new), or None for one new token or an empty cache.
+        attention_mask: boolean or added, (batch, 1, new, cached + new), or None for one new token or an empty cache.
 
     Returns:
         (batch, new, query_heads, dim) and None (no attention weights).
@@ -62,7 +62,7 @@ def grouped_attention(
         )
         return attended, None
     packed = query.reshape(batch, key_heads, groups * new, query.shape[-1])
-    if attention_mask is not None:
+    if attention_mask is not None and new > 1:
         attention_mask = attention_mask.expand(-1, -1, new, -1).repeat(1, 1, groups, 1)
     attended = torch.nn.functional.scaled_dot_product_attention(
         packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from api.pages.answer_card import AnswerCard
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
 
 PAGES = FOLDER.parent
@@ -62,3 +64,14 @@ def test_one_has_its_own_form_where_the_language_has_one() -> None:
     assert texts_of("en").count("exam.questions", 1) == "one question"
     assert texts_of("en").count("exam.questions", 1234) == "1,234 questions"
     assert texts_of("zh").count("exam.questions", 1) == "1 道题"
+
+
+def test_a_reader_who_waits_is_told_how_many_are_before_them() -> None:
+    def said(language: str, before: int | None) -> str:
+        card = AnswerCard(SimpleNamespace(t=texts_of(language)), None, None)  # type: ignore[arg-type]
+        return card._state(SimpleNamespace(before=before))  # type: ignore[arg-type]
+
+    assert said("en", 2).startswith("2 before you")
+    assert said("zh", 2).startswith("您前面还有 2 个问题")
+    assert said("en", 0) == "You are next."
+    assert said("en", None) == texts_of("en")("ask.thinking")

@@ -16,7 +16,7 @@ from api_fakes import PATIENCE_S, serving, wait_until
 from api.services import SAMPLE_MARKER, Services
 from api.settings import load_settings
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 ARMS = ["base", "tuned", "rag", "rag+tuned"]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -237,3 +240,29 @@ def test_rows_begin_as_memory_allows_and_the_others_hear_their_place(tiny_model:
             assert told == sorted(told, reverse=True)
     finally:
         small.close()
+
+
+@pytest.mark.slow
+def test_a_busy_thread_slows_decoding_less_than_with_pythons_own_turns(generator: LocalGenerator) -> None:
+    from rag.generators.local.thread import SWITCH_INTERVAL_S
+
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(number * number for number in range(1000))
+
+    def seconds(interval_s: float) -> float:
+        sys.setswitchinterval(interval_s)
+        started = time.perf_counter()
+        text_of(generator, ask(QUESTIONS[0], max_tokens=60))
+        return time.perf_counter() - started
+
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+    threading.Thread(target=compute, daemon=True).start()
+    try:
+        pairs = [(seconds(0.005), seconds(SWITCH_INTERVAL_S)) for _ in range(9)]
+    finally:
+        ended.set()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+    assert statistics.median(long / short for long, short in pairs) > 1.3

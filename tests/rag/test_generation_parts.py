@@ -20,7 +20,7 @@ from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators.local.admission import Admission
 from rag.generators.local.cache import CacheKey, PrefixCache, Segment
 from rag.generators.local.decode import PromptLookup
-from rag.generators.local.thread import ModelThread
+from rag.generators.local.thread import ModelThread, Requeue, Step
 from rag.generators.prompts import says_unknown
 from rag.generators.protocol import GenerationRequest
 from rag.generators.stream_text import (
@@ -315,6 +315,42 @@ def test_those_who_wait_are_told_when_their_place_changes() -> None:
         running.close()
         go.set()
     assert heard == [[100], [0, 100]]  # the first began at once when the model was free
+    owner.close()
+
+
+def test_work_that_needs_more_room_waits_for_it_before_all_others() -> None:
+    owner = ModelThread(None, PATIENCE_S)
+    order: list[str] = []
+    leave, left = threading.Event(), threading.Event()
+
+    def holds(_: Callable[[], bool]) -> Iterator[Any]:
+        yield "holds"
+        while not leave.is_set():
+            time.sleep(0.001)
+            yield Step("rows", None)
+        left.set()
+
+    def grows(_: Callable[[], bool]) -> Iterator[Any]:
+        order.append("begun")
+        yield Requeue(left.is_set)
+        order.append("grown")
+        yield "grows"
+
+    def late(_: Callable[[], bool]) -> Iterator[Any]:
+        order.append("late")
+        yield "late"
+
+    holding = owner.iterate(holds)
+    next(holding)
+    with ThreadPoolExecutor(2) as pool:
+        growing = pool.submit(lambda: list(owner.iterate(grows)))
+        wait_until(lambda: order == ["begun"] and len(owner._waiting) == 1, "it waits for room")
+        after = pool.submit(lambda: list(owner.iterate(late)))
+        wait_until(lambda: len(owner._waiting) == 2, "another waits")
+        leave.set()
+        assert (growing.result(PATIENCE_S), after.result(PATIENCE_S)) == (["grows"], ["late"])
+    assert order == ["begun", "grown", "late"]
+    assert list(holding) == []
     owner.close()
 
 

@@ -217,7 +217,7 @@ class Batches:
     @property
     def held_bytes(self) -> int:
         """Bytes promised to the rows that are taken."""
-        return sum(self._bytes(each) for each in self._taken.values())
+        return sum(self._bytes(each) for each in list(self._taken.values()))
 
     def take(self, group: str, capacity_tokens: int) -> bool:
         """Takes a row of the group, if there is room. A row that is alone always has some: admission saw to it."""

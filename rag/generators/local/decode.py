@@ -67,10 +67,11 @@ def static_step(model: Any, ids: Any, lengths: Any, keys: Sequence[Any], values:
     import torch
 
     places = lengths[:, None] + torch.arange(ids.shape[1], device=ids.device)
-    seen = torch.arange(keys[0].shape[2], device=ids.device) <= places[:, :, None]
+    unseen = torch.arange(keys[0].shape[2], device=ids.device) > places[:, :, None]
+    mask = torch.zeros(unseen.shape, dtype=keys[0].dtype, device=ids.device).masked_fill(unseen, float("-inf"))
     cache = _Written(keys, values, places)
     return model(
-        input_ids=ids, position_ids=places, attention_mask=seen[:, None], past_key_values=cache, use_cache=True
+        input_ids=ids, position_ids=places, attention_mask=mask[:, None], past_key_values=cache, use_cache=True
     ).logits
 
 
@@ -80,16 +81,14 @@ class _Written:
     is_compileable = False
 
     def __init__(self, keys: Sequence[Any], values: Sequence[Any], places: Any) -> None:
-        import torch
-
-        self._keys, self._values, self._places = keys, values, places
-        self._rows = torch.arange(places.shape[0], device=places.device)[:, None]
+        self._keys, self._values = keys, values
+        self._places = places[:, None, :, None]
 
     def update(self, key: Any, value: Any, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Writes (rows, kv_heads, new, width) and returns all that the layer's bucket holds."""
         keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys[self._rows, :, self._places] = key.transpose(1, 2)
-        values[self._rows, :, self._places] = value.transpose(1, 2)
+        keys.scatter_(2, self._places.expand_as(key), key)
+        values.scatter_(2, self._places.expand_as(value), value)
         return keys, values
 
 
@@ -146,7 +145,7 @@ class Decoding:
         self._lookup.extend(list(tokens))
 
     def _cut(self) -> None:
-        if isinstance(self.cache, SlabCache):
+        if hasattr(self.cache, "cut"):
             self.cache.cut(self._held)
 
     def force(self, tokens: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
@@ -50,6 +50,8 @@ from rag.models.loading import LoadedModel, load_model
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
+
+T = TypeVar("T")
 
 _FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
 _MOST_ALONE = 4096
@@ -194,6 +196,14 @@ class LocalGenerator:
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text, by the model's own tokenizer."""
         return len(self._chat.text_tokens(text))
+
+    def prompt_of(self, request: GenerationRequest) -> list[int]:
+        """The tokens that the model reads for a request."""
+        return self._admission.admit(self._shortened(request)).prompt
+
+    def on_model_thread(self, function: Callable[[], T]) -> T:
+        """The result of a call that may touch the model; torch's number of threads, too, belongs to a thread."""
+        return self._thread.call(function)
 
     def _shortened(self, request: GenerationRequest) -> GenerationRequest:
         """With excerpts where the model is small."""
