@@ -192,7 +192,7 @@ class _ExamView:
         name = "document_id" if self._book is not None else "question_file"
         which = self._source.removeprefix(BOOK)
         asked = f"?{urlencode({name: which})}" if which else ""
-        with tag("p", "", "soft"):
+        with tag("div", "", "row soft"):
             tag("span", self._t("exam.take_away"))
             for ending in FILE_ENDINGS:
                 link(ending[1:].upper(), f"/v1/questions/export{ending}{asked}", download=True)
