@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,8 +27,9 @@ from api.console import Console, table
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
     from evals.training_rows import Source
-    from rag.tuning.data import Format
-    from rag.tuning.settings import TuneProgress, TuneReport
+    from rag.tuning.data import Format, TrainingRow
+    from rag.tuning.preferences import Preference
+    from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
     from rag.tuning.synthesis import SynthesisSettings
 
 
@@ -49,8 +51,17 @@ Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 def tune(
     context: typer.Context,
     model: BaseModel,
-    data: Annotated[Path, typer.Option(help="A .json or .jsonl file, or a folder with dataset_info.json.")],
     out: Out,
+    data: Annotated[
+        Path | None, typer.Option(help="A .json or .jsonl file, or a folder with dataset_info.json.")
+    ] = None,
+    preferences: Annotated[
+        Literal["kept", "sampled"] | None,
+        typer.Option(
+            help="Learn which of two answers is better: from votes and thumbs that were kept, or from answers that the "
+            "model samples to the bank's questions in --data, by their key facts."
+        ),
+    ] = None,
     quantization: Annotated[
         Literal["auto", "none", "nf4"],
         typer.Option(
@@ -102,13 +113,18 @@ def tune(
     json_output: Json = False,
 ) -> None:
     """Train a LoRA adapter on questions and answers. Ctrl-C writes a checkpoint first."""
-    from indexes.errors import Cancelled
+    from indexes.errors import Cancelled, InvalidInput
     from rag.tuning.data import read_dataset
     from rag.tuning.settings import TuneSettings, place_process
     from rag.tuning.train import tune as train
 
     console = Console(json_output=json_output)
-    rows = read_dataset(data)
+    if (data is None) != (preferences == "kept") or (preferences and resume):
+        raise InvalidInput(
+            "Training needs --data, or --preferences kept without it; preferences cannot be resumed.",
+            hint="Run `coalesce tune --model MODEL --data DATA --out FOLDER`.",
+        )
+    rows = read_dataset(data) if data is not None else []
     settings = TuneSettings(
         quantization=quantization,
         rank=rank,
@@ -137,20 +153,85 @@ def tune(
     console.step(f"loading {model}")
     try:
         with stopping_gently(console.say) as stopped:
-            report = train(
-                path,
-                rows,
-                out,
-                settings,
-                resume=resume,
-                progress=lambda now: _show(console, now),
-                cancelled=stopped,
-            )
+            if preferences:
+                from rag.tuning.preferences import tune_preferences
+
+                pairs = (
+                    _sampled(path, rows, settings, console, stopped)
+                    if rows
+                    else _kept(context.obj.settings().rag.conversations_path)
+                )
+                report = tune_preferences(
+                    path,
+                    pairs,
+                    out,
+                    settings,
+                    source=preferences,
+                    progress=lambda now: _show(console, now),
+                    cancelled=stopped,
+                )
+            else:
+                report = train(
+                    path,
+                    rows,
+                    out,
+                    settings,
+                    resume=resume,
+                    progress=lambda now: _show(console, now),
+                    cancelled=stopped,
+                )
     except Cancelled as cancelled:
         console.say(f"{cancelled.message} Go on with --resume.")
         raise typer.Exit(130) from cancelled
     if place_process(device).main:
         console.result(asdict(report), _report_lines(report))
+
+
+def _kept(conversations: Path) -> list[Preference]:
+    """Pairs from the votes and thumbs of the home."""
+    from contextlib import closing
+
+    from rag.conversations import ConversationStore
+    from rag.tuning.preferences import kept_preferences
+
+    with closing(ConversationStore(conversations)) as store:
+        return kept_preferences(store)
+
+
+def _sampled(
+    model: str, rows: Sequence[TrainingRow], settings: TuneSettings, console: Console, stopped: Callable[[], bool]
+) -> list[Preference]:
+    """Pairs of answers that the model samples to those rows that ask a tune question of the bank."""
+    from evals.questions import load_bank
+    from evals.scoring import key_fact_recall
+    from rag.assemble import build_language_model
+    from rag.cross_encoder import CrossEncoder
+    from rag.sentence_reader import LearnedReader
+    from rag.settings import GeneratorSettings
+    from rag.tuning.preferences import sampled_preferences
+
+    facts = {
+        wording: question.key_facts
+        for question in load_bank(split="tune")
+        if question.key_facts
+        for wording in (question.question, *question.paraphrases)
+    }
+    asked = [(row, partial(key_fact_recall, facts[row.question])) for row in rows if row.question in facts]
+    quantization = settings.over(settings.device).quantization if settings.device == "cuda" else "none"
+    reader = LearnedReader(CrossEncoder(device=settings.device).score)
+    writer = build_language_model(
+        GeneratorSettings("local", model, quantization, device=settings.device, prefix_cache=True), reader
+    )
+
+    def counted() -> Iterator[tuple[TrainingRow, Callable[[str], float | None]]]:
+        for number, each in enumerate(asked):
+            console.step("sampling answers", number, len(asked))
+            yield each
+
+    try:
+        return list(sampled_preferences(writer, counted(), cancelled=stopped))
+    finally:
+        writer.close()
 
 
 @commands.command(epilog=EXPORT_EXAMPLES)

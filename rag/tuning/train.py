@@ -152,7 +152,7 @@ def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: 
     longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
     encode = partial(encode_rows, tokenizer, max_tokens=longest)
     if is_small(config):
-        encode = partial(encode, brief=True, shortened=_excerpts(tokenizer, settings.device))
+        encode = partial(encode, brief=True, shortened=shown_excerpts(tokenizer, settings.device))
     return _Data(
         train=encode(split.train, train_on_prompt=settings.train_on_prompt),
         validation=encode(split.validation),
@@ -163,7 +163,7 @@ def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: 
     )
 
 
-def _excerpts(tokenizer: Any, device: str) -> Callable[[GenerationRequest], GenerationRequest]:
+def shown_excerpts(tokenizer: Any, device: str) -> Callable[[GenerationRequest], GenerationRequest]:
     """What serving shows a small model of the passages."""
     chat = ChatPrompt(tokenizer, "the model")
     reader = LearnedReader(CrossEncoder(device=device).score)
@@ -397,7 +397,7 @@ def _trainer(
         args=arguments,
         train_dataset=train,
         eval_dataset=validation or None,
-        data_collator=partial(collate, pad_token=_pad_token(tokenizer)),
+        data_collator=partial(collate, pad_token=pad_token(tokenizer)),
         compute_loss_func=answer_loss,
         processing_class=tokenizer,
         callbacks=[watcher],
@@ -501,7 +501,8 @@ def _mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
     return total / before if before else 0.0
 
 
-def _pad_token(tokenizer: Any) -> int:
+def pad_token(tokenizer: Any) -> int:
+    """The token that fills a batch."""
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
 

@@ -1,0 +1,111 @@
+"""Tuning on preferences: where pairs come from, and that the preferred answer becomes the likelier one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import make_passage
+from tiny_models import build_model
+
+from rag.conversations import ConversationStore
+from rag.errors import MalformedTrainingData
+from rag.generators.protocol import GenerationRequest, TextPiece
+from rag.models.adapters import load_adapters
+from rag.models.loading import load_model
+from rag.tuning.data import TrainingRow
+from rag.tuning.preferences import (
+    Preference,
+    kept_preferences,
+    log_probabilities,
+    sampled_preferences,
+    tune_preferences,
+)
+from rag.tuning.settings import TuneSettings
+from rag.tuning.train import collate, encode_rows
+from rag.types import Answer, Timings, Usage
+
+QUESTION, BETTER, WORSE = "What is a warp?", "A warp is 32 threads.", "Use barriers."
+
+
+def answer(text: str, arm: Any = "base", answer_id: str = "a") -> Answer:
+    passages = (make_passage("Warps.", title="Book"),) if "rag" in arm else ()
+    return Answer(
+        answer_id, "", QUESTION, text, False, arm, "scripted", "m", None, (), passages, Timings(0.0, 0.0, 0.0),
+        Usage(), 0.0, 0,
+    )  # fmt: skip
+
+
+def test_votes_and_thumbs_are_pairs_behind_the_preferred_answers_prompt(tmp_path: Path) -> None:
+    with closing(ConversationStore(tmp_path / "conversations.sqlite3")) as store:
+        store.vote([answer(WORSE), answer(BETTER, "rag")], "rag", blind=True)
+        store.vote([answer(WORSE), answer(BETTER, "rag")], "", blind=True)  # neither was better
+        for place, (text, rating) in enumerate([("Up.", "up"), ("Down.", "down"), ("Unrated.", "")]):
+            kept = replace(answer(text, answer_id=str(place)), conversation_id=store.create().id)
+            store.append(kept)
+            if rating:
+                store.give_feedback(kept.id, rating)
+        pairs = [(each.row.answer, each.rejected, len(each.row.passages)) for each in kept_preferences(store)]
+    assert pairs == [(BETTER, WORSE, 1), ("Up.", "Down.", 0)]
+
+
+class ByTheSeed:
+    """Writes a text for every seed."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def stream(self, request: GenerationRequest) -> Iterator[TextPiece]:
+        assert request.temperature > 0
+        yield TextPiece(self.texts[request.seed or 0])
+
+
+def test_the_best_and_the_worst_sampled_answer_are_a_pair() -> None:
+    rows = [(TrainingRow(QUESTION, "reference"), lambda text: float(len(text)))]
+    writer: Any = ByTheSeed("two", "", "three", "four")
+    assert list(sampled_preferences(writer, rows)) == [Preference(TrainingRow(QUESTION, "three"), "two")]
+    alike: Any = ByTheSeed("one", "two", "six", "ten")
+    assert list(sampled_preferences(alike, rows)) == []
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("one_thread")
+def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path) -> None:
+    import torch
+
+    base = build_model(tmp_path / "base", num_hidden_layers=1)
+    pairs = [Preference(TrainingRow(QUESTION, BETTER), WORSE)]
+    settings = TuneSettings(
+        quantization="none", dtype="float32", device="cpu", rank=8, dropout=0.0, learning_rate=3e-3, epochs=8,
+        batch_size=1, accumulation=1,
+    )  # fmt: skip
+    report = tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept")
+    record = json.loads((tmp_path / "out" / "coalesce_adapter.json").read_text("utf-8"))
+    assert (report.steps, record["settings"]["preferences"], record["num_rows"]) == (8, "kept", 1)
+
+    loaded = load_model(str(base), dtype="float32", device="cpu")
+    rows = encode_rows(loaded.tokenizer, [replace(pairs[0].row, answer=text) for text in (BETTER, WORSE)], 256).rows
+    batch = collate(rows, 0)
+    adapters = load_adapters(loaded, {"qa": str(tmp_path / "out")})
+    with torch.inference_mode():
+        before = log_probabilities(loaded.model, batch)
+        adapters.activate("qa")
+        after = log_probabilities(loaded.model, batch)
+        logits = loaded.model(input_ids=torch.tensor([rows[0].input_ids])).logits[0].log_softmax(-1)
+    learnt = [place for place, label in enumerate(rows[0].labels) if label >= 0]
+    slowly = sum(float(logits[place - 1, rows[0].labels[place]]) for place in learnt)
+    assert float(after[0]) == pytest.approx(slowly, abs=1e-3)
+    margin = (after - before)[0] - (after - before)[1]
+    assert margin > 1
+    assert record["metrics"]["train_loss"] < 0.693  # what an adapter that has learnt nothing has
+
+
+def test_without_pairs_there_is_nothing_to_train(tmp_path: Path) -> None:
+    with pytest.raises(MalformedTrainingData, match="There are 0 preferences") as error:
+        tune_preferences("m", [], tmp_path, TuneSettings(device="cpu"), source="kept")
+    assert "Vote between answers" in error.value.hint
