@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rag.generators.excerpts import Excerpts
-from rag.generators.prompts import render_messages
+from rag.generators.prompts import BRIEF_WITH_PASSAGES, render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.sentence_reader import ScoredUnit, units_of
 from rag.types import Passage
@@ -77,3 +78,8 @@ def test_the_brief_prompt_shows_excerpts_of_the_passages_that_are_left() -> None
     fewer = render_messages(replace(shown, passages=shown.passages[:1]), brief=True)[0]["content"]
     assert fewer.endswith("Passages:\n\n[1] Blocks: A grid holds blocks.")
     assert len(system) < len(render_messages(shown)[0]["content"])
+
+
+def test_the_documents_list_the_rules_as_they_are_served() -> None:
+    listed = (Path(__file__).parents[2] / "docs/serving.md").read_text("utf-8").splitlines()
+    assert [line for line in BRIEF_WITH_PASSAGES.splitlines() if f"    {line}" not in listed] == []
