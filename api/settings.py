@@ -171,6 +171,12 @@ class CoalesceSettings(BaseSettings):
         description="Memory for keys and values of a local model; by default half of what the weights leave free, on a "
         "CPU 4 GiB at most.",
     )
+    answer_cache: int = Field(
+        256,
+        ge=0,
+        description="Answers of a language model that are kept in memory and given again to the same question over the "
+        "same passages; 0 writes each anew. Comparisons keep none.",
+    )
     prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
     prompt_lookup_tokens: int = Field(
         8, ge=0, description="Tokens guessed from the prompt and verified in one step by a local model; 0 is off."
@@ -354,6 +360,7 @@ class CoalesceSettings(BaseSettings):
             max_tokens=self.max_tokens,
             reasoning_tokens=self.reasoning_tokens,
             kv_budget_bytes=self.kv_budget_bytes,
+            answer_cache=self.answer_cache,
             prefix_cache=self.prefix_cache,
             prompt_lookup_tokens=self.prompt_lookup_tokens,
             max_queue=self.max_queue,

@@ -181,6 +181,7 @@ def run_experiment(
             trained = trained_encoder_adapters(spec.arms, rag.generator, tune, tunings, folder, progress)
             rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
             costs["tuning_s"] = trained.seconds
+        rag = replace(rag, generator=replace(rag.generator, answer_cache=0))  # every answer is measured
         with closing(build_engine(rag, library)) as engine:
             setup = _Setup(spec, engine, library, adapters, tune, costs, {})
             _check_open_arms(setup)

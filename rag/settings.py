@@ -45,6 +45,7 @@ class GeneratorSettings:
         context_tokens: cap on the context; None takes the model's own.
         max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.
         kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
+        answer_cache: answers of a language model that are kept for the same request; a measurement keeps none.
         max_queue: answers that may wait, None as many as come; queue_timeout_s: how long one may wait; what would
             wait longer is refused as busy.
     """
@@ -64,6 +65,7 @@ class GeneratorSettings:
     max_tokens: int = 512
     reasoning_tokens: int = 4096
     kv_budget_bytes: int | None = None
+    answer_cache: int = 0
     prefix_cache: bool = True
     prompt_lookup_tokens: int = 8
     max_queue: int | None = None

@@ -1,0 +1,66 @@
+"""Keeps the latest answers of a language model, and gives them again to the same request.
+
+A request holds everything that the model reads: the question as it was searched, its passages, the conversation, the
+adapter and the sampling. So after a change of any of these it is another request; the search is done all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, Item, TextPiece
+
+
+def keeping_answers(generator: Generator, most: int) -> Generator:
+    """The generator, with its latest `most` answers kept in memory; 0 keeps none."""
+    return cast(Generator, _KeptAnswers(generator, most)) if most else generator
+
+
+class _KeptAnswers:
+    def __init__(self, generator: Generator, most: int) -> None:
+        self._generator = generator
+        self._most = most
+        self._kept: OrderedDict[GenerationRequest, tuple[Item, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """As `Generator.stream`; an answer that is sampled without a seed is written anew."""
+        key = replace(request, cancelled=_never)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+        if kept is not None:
+            yield from kept
+            return
+        written: list[Item] = []
+        pieces = self._generator.stream(request)
+        try:
+            for item in pieces:
+                written.append(item)
+                if isinstance(item, GenerationDone) and (request.temperature == 0 or request.seed is not None):
+                    self._keep(key, item, written)
+                yield item
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+
+    def _keep(self, key: GenerationRequest, done: GenerationDone, written: list[Item]) -> None:
+        read = replace(done.usage, cached_prompt_tokens=done.usage.prompt_tokens)
+        again = replace(done, usage=read, tokens_per_s=0.0)
+        with self._lock:
+            self._kept[key] = (*(item for item in written if isinstance(item, TextPiece)), again)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,61 @@
+"""Answers are given again to the same request only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import ScriptedGenerator, make_passage
+
+from rag.generators.kept_answers import keeping_answers
+from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
+
+REQUEST = GenerationRequest("What is a warp?", "rag", (make_passage("Warps."),))
+
+
+def ask(generator: Generator, request: GenerationRequest) -> tuple[str, GenerationDone]:
+    *pieces, done = generator.stream(request)
+    assert isinstance(done, GenerationDone)
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
+
+
+def test_the_same_request_is_answered_once() -> None:
+    scripted = ScriptedGenerator(("All ", "well."))
+    generator = keeping_answers(scripted, 2)
+    first, again = ask(generator, REQUEST), ask(generator, replace(REQUEST, cancelled=lambda: False))
+    assert first[0] == again[0] == "All well."
+    assert again[1].usage.cached_prompt_tokens == first[1].usage.prompt_tokens
+    assert len(scripted.requests) == 1
+    assert generator.model_name == "script"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"passages": (make_passage("Blocks."),)},
+        {"adapter": "qa"},
+        {"question": "What is a block?"},
+        {"max_tokens": 5},
+        {"temperature": 1.0, "seed": 1},
+    ],
+)
+def test_another_request_is_answered_anew(change: dict[str, object]) -> None:
+    scripted = ScriptedGenerator()
+    generator = keeping_answers(scripted, 2)
+    for request in (REQUEST, replace(REQUEST, **change)):  # type: ignore[arg-type]
+        ask(generator, request)
+    assert len(scripted.requests) == 2
+
+
+def test_chance_failure_and_age_are_not_kept() -> None:
+    scripted = ScriptedGenerator()
+    generator = keeping_answers(scripted, 1)
+    for _ in range(2):
+        ask(generator, replace(REQUEST, temperature=1.0))
+    stopped = generator.stream(REQUEST)
+    next(iter(stopped))
+    stopped.close()  # type: ignore[attr-defined]
+    for question in ("one", "two", "one"):
+        ask(generator, replace(REQUEST, question=question))
+    assert len(scripted.requests) == 6
+    assert keeping_answers(scripted, 0) is scripted
