@@ -13,15 +13,42 @@ import traceback
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from api.cli import ask, books, compare, service, study, tuning
 from api.cli.options import Invocation
 
+SECTIONS = {
+    "Serve": ("serve", "mcp", "doctor", "models"),
+    "Books": ("add", "list", "remove"),
+    "Ask": ("ask", "chat", "search"),
+    "Study": ("quiz", "questions"),
+    "Compare and measure": ("eval", "bench"),
+    "Tune": ("dataset", "tune", "export", "quantize", "memory"),
+}
+"""The commands as `--help` lists them; any other comes last."""
+
+
+class GroupedHelp(TyperGroup):
+    """Lists the commands by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, which typer keeps private
+        """Writes each section of the list."""
+        left = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        width = formatter.width - 6 - max(map(len, left))
+        for title, names in (*SECTIONS.items(), ("More", tuple(left))):
+            found = [(name, left.pop(name).get_short_help_str(width)) for name in names if name in left]
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
 app = typer.Typer(
     name="coalesce",
+    cls=GroupedHelp,
     help="Cited answers from GPU-programming books.",
     no_args_is_help=True,
     add_completion=False,

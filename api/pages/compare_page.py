@@ -172,11 +172,15 @@ class _CompareView:
         if self._question is None:
             tag("p", self._t("compare.no_choice"), "soft")
             return
-        tag("p", self._question.question, "choice-question")
-        with tag("ol", "", "choice-options", type="A"):
-            for option in self._question.choices:
-                tag("li", option)
+        ui.html(plain_html(self._question.question), sanitize=False).classes("choice-question rich")
+        with tag("ol", "", "choice-options"):
+            for letter, option in zip(LETTERS, self._question.choices, strict=False):
+                with tag("li"):
+                    self._option(letter, option)
         button(self._t("compare.another"), self._draw_options, kind="quiet", icon_name="again")
+
+    def _option(self, letter: str, text: str) -> None:
+        ui.html(plain_html(f"{letter}. {text}"), sanitize=False).classes("rich")
 
     async def _run_choice(self) -> None:
         """Draws what each arm picks, and whether it is right."""
@@ -196,11 +200,14 @@ class _CompareView:
                     right = pick.picked == question.answer_index
                     with tag("article", "", "card arm-answer"):
                         tag("h2", name_of(self._visit, pick.arm))
-                        tag("p", f"{LETTERS[pick.picked]}. {question.choices[pick.picked]}")
-                        tag("p", self._t("mark.right" if right else "mark.wrong"), "badge right" if right else "badge")
+                        self._option(LETTERS[pick.picked], question.choices[pick.picked])
+                        with tag("p"):
+                            said = "mark.right" if right else "mark.wrong"
+                            tag("span", self._t(said), "badge right" if right else "badge")
             with self._ballot:
                 answer = question.answer_index or 0
-                tag("p", self._t("compare.right", letter=LETTERS[answer], answer=question.choices[answer]))
+                tag("h2", self._t("compare.right"))
+                self._option(LETTERS[answer], question.choices[answer])
                 tag("p", self._t("compare.chosen_by", model=services.engine.chooser.model_name), "soft")
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)

@@ -15,6 +15,7 @@ from api_fakes import WARP, FakeBuilder, ShelfLibrary, running
 from fakes import signals_only
 
 from api.cli import ask, run
+from api.cli.app import SECTIONS
 from api.console import Console, table
 from api.health_checks import faiss_check
 from api.running_server import announce, withdraw
@@ -39,6 +40,15 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     text = capsys.readouterr().out
     assert f"Example: coalesce {command}" in text
     assert ("--json" in text) == (command != "serve")
+
+
+def test_the_help_lists_every_command_once_and_by_what_it_is_for(capsys):
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "More:" not in text, "a new command goes into a section"
+    listed = re.findall(r"^  ([a-z]+) ", text, re.MULTILINE)
+    assert sorted(listed) == sorted(name for names in SECTIONS.values() for name in names)
+    assert text.index("Books:") < text.index("  add ") < text.index("Ask:") < text.index("  ask ")
 
 
 def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
