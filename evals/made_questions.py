@@ -47,6 +47,8 @@ _ORDER = ("definition", "name", "number", "term")
 _SCREENED_PASSAGES = 5
 WRITTEN_SHARE = 0.5
 """Share of the questions that a language model may write."""
+_ENOUGH_ASKED = 12
+"""From so many other answers of the class on, wrong options are drawn from them alone."""
 _PASSAGE_WORDS = 60
 _PATIENCE = 12
 """Passages in a row without a question, after which a model is asked no more."""
@@ -151,6 +153,7 @@ class _Maker:
         self._pool: dict[str, list[Option]] = defaultdict(list)
         for option in drafts.pool:
             self._pool[option.options].append(option)
+        self._asked = {draft.answer.lower() for draft in drafts.drafts}
         self._places: Counter[int] = Counter()
         self._used: Counter[str] = Counter()
         self._seen = QuestionsSeen()
@@ -243,6 +246,9 @@ class _Maker:
                 continue
             if number or not (terms_of(option.text).pieces & taken):
                 found.append(option.text)
+        asked = [text for text in found if text.lower() in self._asked]
+        if len(asked) >= _ENOUGH_ASKED:  # what is asked elsewhere reads like what is asked here
+            found = asked
         if len(found) < NUM_CHOICES - 1 or number:
             return found
         vectors = self._engine.library.embed([draft.answer, *found])
@@ -263,12 +269,12 @@ def draw_options(
 
     Args:
         places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
-        used: how often a text was an option so far; those used least come first, so that a rare option is no hint.
+        used: how often a text was an option so far; those used more than once come last: the number says nothing.
     """
     shuffled = list(dict.fromkeys(wrong))
     lots.shuffle(shuffled)
     size = _size(answer)
-    shuffled.sort(key=lambda text: (used.get(text, 0), abs(_size(text) - size)))
+    shuffled.sort(key=lambda text: (max(used.get(text, 0) - 1, 0), abs(_size(text) - size)))
     fewer = [text for text in shuffled if _size(text) < size]
     more = [text for text in shuffled if _size(text) > size]
     drawn = lots.sample(range(NUM_CHOICES), NUM_CHOICES)

@@ -116,11 +116,13 @@ def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
 def test_neither_place_nor_length_tells_the_right_option() -> None:
     names = [f"cuda{'x' * (number % 9)}{number:03}" for number in range(600)]
     places: Counter[int] = Counter()
+    used: Counter[str] = Counter()
     drawn: list[tuple[str, tuple[str, ...]]] = []
     for number, name in enumerate(names):
-        options = draw_options(name, names[:number] + names[number + 1 :], Random(name), places)
+        options = draw_options(name, names[:number] + names[number + 1 :], Random(name), places, used)
         if options:
             assert len(set(options)) == 4
+            used.update(options)
             places[sum(len(option) < len(name) for option in options)] += 1
             drawn.append((name, options))
     assert len(drawn) > 450
@@ -132,6 +134,14 @@ def test_neither_place_nor_length_tells_the_right_option() -> None:
     ):
         share = sum(rule(options) == name for name, options in drawn) / len(drawn)
         assert abs(share - 0.25) < 1.96 * (0.25 * 0.75 / len(drawn)) ** 0.5
+
+
+def test_an_option_that_came_often_comes_again_only_where_there_is_no_other() -> None:
+    fresh = ["tiny", "wee", "one", "far-away-one", "far-away-two", "far-away-three"]
+    often = Counter({"nearby": 3, "wholly": 3, "answered": 3})  # the nearest in length, shorter and longer
+    for seed in range(20):
+        assert not often.keys() & set(draw_options("answers", [*often, *fresh], Random(seed), {}, often))
+    assert often.keys() & set(draw_options("answers", [*often], Random(0), {0: 9, 1: 9, 3: 9}, often))
 
 
 def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
