@@ -81,13 +81,20 @@ _MARKUP = re.compile(
 )
 
 _REFERS_BACK = re.compile(
-    r"^(?:[*_`\"'(]*)(?:this|these|that|those|it|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
-    r"however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
-    r"in (?:this|that|such) (?:case|way|example)|for this reason|then|so|but|and|also|similarly|likewise|conversely|"
-    r"where)\b"
-    r"|^(?:这|那|它|该|此|因此|所以|但|然而|否则)",
+    r"^(?:[*_`\"'(]*)(?:this|these|that|those|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
+    r"it(?!(?:'s| is| can be) (?:\w+ly )?(?!\w+ed\b)\w+ (?:to|that)\b)|"
+    r"in (?:this|that|such) (?:case|way|example)|for this reason)\b"
+    r"|^(?:这|那|它|该|此)",
     re.IGNORECASE,
 )
+"""Begins with what an earlier sentence names; 'it is possible to …' names nothing."""
+_GOES_BACK = re.compile(
+    r"^(?:[*_`\"'(]*)(?:however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
+    r"then|so|but|and|also|similarly|likewise|conversely|where)\b"
+    r"|^(?:因此|所以|但|然而|否则)",
+    re.IGNORECASE,
+)
+"""Begins with a word that joins it to an earlier sentence, but can be read alone."""
 
 _ANNOUNCES = re.compile(
     r"^(?:the (?:following|next)|here (?:is|are)|below (?:is|are))\b.{0,40}\b"
@@ -209,7 +216,7 @@ class ExtractiveGenerator:
         book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
         kind = kind or question_kind(question)
         bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        choice = _Choice(book, kind, bound)
+        choice = _Choice(book, kind, bound, terms_of(question).pieces)
         scored = self._reader.read(question, passages)
         if said:
             said = " ".join(said.split())
@@ -251,12 +258,14 @@ class _Choice:
 
     Args:
         bound: most words, where the request names them.
+        asked: the question's terms.
     """
 
-    def __init__(self, book: dict[Place, Unit], kind: QuestionKind, bound: int | None) -> None:
+    def __init__(self, book: dict[Place, Unit], kind: QuestionKind, bound: int | None, asked: frozenset[str]) -> None:
         budget = BUDGETS[kind]
         self._book = book
         self._kind = kind
+        self._asked = asked
         self._left = budget.words if bound is None else min(budget.words, bound)
         self._listing_words = LISTING_WORDS if bound is None else bound
         self._thoughts = budget.thoughts
@@ -305,7 +314,7 @@ class _Choice:
             return False
         if any(_similarity(unit, other) > REPEATED for other in self._picked):
             return False
-        thought = [place for place in _whole_thought(unit, self._book, self._kind) if place not in said]
+        thought = [place for place in _whole_thought(unit, self._book, self._kind, self._asked) if place not in said]
         cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
         if not thought or (cost > self._left and self.runs):
             return False
@@ -340,9 +349,11 @@ def _with_definitions(scored: Sequence[ScoredUnit], subject: str) -> list[Scored
 
 
 def _says_something(unit: Unit) -> bool:
-    """Whether a unit can be chosen for itself; listings and formulas come with the sentence that announces them."""
+    """Whether a unit can be chosen for itself; a listing comes with the sentence that announces it."""
     if unit.kind == "table":
         return count_words(unit.text) <= LISTING_WORDS
+    if unit.kind == "formula":
+        return True
     if unit.kind not in _PROSE or _is_aside(unit):
         return False
     if unit.section and _GOALS.match(unit.section[-1]):
@@ -393,23 +404,28 @@ def _similarity(one: Unit, other: Unit) -> float:
     return len(one.pieces & other.pieces) / either if either else 1.0
 
 
-def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> list[Place]:
+def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind, asked: frozenset[str]) -> list[Place]:
     """The unit plus the neighbours needed to read it alone; empty where those cannot come along.
 
     These are the sentence that 'this' refers to, a short one that goes on, the list, listing or formula that it
     announces, and the rest of a list that was asked for.
     """
     first = last = unit.place
+    if unit.kind == "formula":
+        announcing = book.get((unit.passage, first - 1))
+        return [(unit.passage, first - 1), (unit.passage, first)] if announcing and announcing.kind in _PROSE else []
     for _ in range(2):
-        if not _REFERS_BACK.match(book[unit.passage, first].text):
+        refers = _REFERS_BACK.match(book[unit.passage, first].text)
+        if not refers and not _GOES_BACK.match(book[unit.passage, first].text):
             break
         before = book.get((unit.passage, first - 1))
         if before is None or before.kind not in _LEANT_ON or _is_aside(before):
-            return []
+            if refers:
+                return []
+            break
         first -= 1
-    above = book.get((unit.passage, first - 1))
-    if above is not None and above.kind in _PROSE and _is_signature(above) and not _is_signature(unit):
-        first -= 1
+    if not _is_signature(unit):
+        first -= _signature_above(unit.passage, first, book, asked)
     if kind == "list" and unit.kind == "item":
         return _whole_list(unit, book) or [(unit.passage, place) for place in range(first, last + 1)]
     following = book.get((unit.passage, last + 1))
@@ -417,7 +433,7 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> l
         if following is None or following.kind not in _PROSE or _is_label(following):
             return []
         return [(unit.passage, first), (unit.passage, first + 1)]
-    brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE)
+    brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE or _is_cut_off(unit))
     if following is not None and brings and _announces(unit, following):
         last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
     if last == unit.place and _says_what_follows(unit, following):
@@ -427,6 +443,16 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> l
     return [(unit.passage, place) for place in range(first, last + 1)]
 
 
+def _signature_above(passage: int, place: int, book: dict[Place, Unit], asked: frozenset[str]) -> int:
+    """How many units right above name what this one describes: a name, or a declared name that was not asked about."""
+    above, further = (book.get((passage, place - back)) for back in (1, 2))
+    if above is not None and above.kind in _PROSE and _is_signature(above):
+        return 1
+    if above is None or above.kind != "code" or count_words(above.text) > ANNOUNCED_WORDS:
+        return 0
+    return 2 if further is not None and _is_signature(further) and not further.pieces <= asked else 0
+
+
 def _announces(unit: Unit, following: Unit) -> bool:
     """Whether a sentence is read with the block or list behind it."""
     if following.kind in ("formula", "code") and following.paragraph == unit.paragraph + 1:
@@ -434,9 +460,13 @@ def _announces(unit: Unit, following: Unit) -> bool:
     return following.kind in _ANNOUNCED and _says_what_follows(unit, following)
 
 
+def _is_cut_off(unit: Unit) -> bool:
+    return unit.text.rstrip(_CLOSING).endswith((":", "："))
+
+
 def _says_what_follows(unit: Unit, following: Unit | None) -> bool:
     """Whether a sentence says nothing without what follows: it ends in a colon, or names the example below."""
-    if unit.text.rstrip(_CLOSING).endswith((":", "：")):
+    if _is_cut_off(unit):
         return True
     return following is not None and following.kind in _ANNOUNCED and bool(_ANNOUNCES.match(unit.text))
 
@@ -472,7 +502,8 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
 def _goes_on(unit: Unit, following: Unit) -> bool:
     """Whether a short sentence of the same paragraph says more of what the unit says."""
     same = following.paragraph == unit.paragraph and following.kind in _PROSE
-    return same and bool(_REFERS_BACK.match(following.text)) and count_words(following.text) <= FOLLOWING_WORDS
+    refers = _REFERS_BACK.match(following.text) or _GOES_BACK.match(following.text)
+    return same and bool(refers) and count_words(following.text) <= FOLLOWING_WORDS
 
 
 def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:

@@ -139,6 +139,35 @@ def test_a_formula_comes_whole_with_the_sentence_that_announces_it() -> None:
     assert "bandwidth $B$: [1]\n\n$$\nP = \\min(peak, I B)\n$$" in text
 
 
+def test_a_formula_that_answers_is_chosen_with_the_sentence_before_it() -> None:
+    passage = make_passage(
+        "Cats sleep in the sun.\n\nFrom both times follows\n\n$$\nspeedup = serial / parallel\n$$\n\nDogs bark."
+    )
+    text, _ = answer("speedup of serial over parallel", passage)
+    assert text.startswith("From both times follows [1]\n\n$$\nspeedup = serial / parallel\n$$")
+
+
+def test_a_sentence_that_only_goes_on_is_said_though_nothing_before_it_can_be() -> None:
+    passage = make_passage("```c\nwait();\n```\n\nHowever, banks serialise the requests of a warp.\n\nCats sleep.")
+    assert answer("Why are requests of a warp serialised?", passage)[0].startswith("However, banks serialise")
+
+
+def test_a_sentence_that_ends_in_a_colon_brings_its_listing_whatever_was_asked() -> None:
+    passage = make_passage(
+        "To avoid transfers of read-only arrays, copy by hand:\n\n```python\nto_device(a)\n```\n\nCats sleep."
+    )
+    text, _ = answer("Why would I copy read-only arrays by hand?", passage)
+    assert text.startswith("To avoid transfers of read-only arrays, copy by hand: [1]\n\n```python\nto_device(a)\n```")
+
+
+def test_a_description_below_a_declaration_brings_the_name_along() -> None:
+    passage = make_passage(
+        "`cudaGetDeviceCount`\n\n```c\nint cudaGetDeviceCount(int* n);\n```\n\nReturns the number of available devices."
+    )
+    text, _ = answer("which function returns the number of available devices", passage)
+    assert text.startswith("`cudaGetDeviceCount` [1]\n\n```c\nint cudaGetDeviceCount(int* n);\n```")
+
+
 def test_a_list_that_is_asked_for_comes_whole_and_in_order() -> None:
     limits = ["- Registers limit warps.", "- Blocks.", "- Shared memory.", "- Barriers of a block."]
     passage = make_passage("Four things count:\n\n" + "\n".join(limits) + "\n\nDogs bark.")
