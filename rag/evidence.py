@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
+from rag.question import subject_of
 from rag.retrieval import PassageBudget, Retrieval, select_passages
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
@@ -26,6 +27,8 @@ NAMED_SECTIONS = 3
 """Sections that a refusal names."""
 BEARING_SHARE = 0.3
 """A sentence that reads under this share of the best one is beside the question."""
+NEAR_BEST = 0.5
+"""A sentence that reads at least this share of the best one is near it."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
@@ -135,14 +138,28 @@ class EvidenceJudge:
         return Judgement(evidence, not_found(question, passages), score=score)
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
-        """Evidence from 0 to 1."""
-        return self._calibration.score(self.signals(retrieval, passages))
+        """Evidence from 0 to 1; less than strong where no good sentence is about the name that is to be defined."""
+        score = self._calibration.score(self.signals(retrieval, passages))
+        about = self._is_about(subject_of(retrieval.query.english), retrieval.query.english, passages)
+        return score if about else min(score, math.nextafter(self.strong, 0.0))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
         """All signals by name; `read` is the score of the sentence or listing that answers best."""
         read = self._reader.read(retrieval.query.english, passages)
         best = max((item.score for item in read), default=0.0)
         return evidence_signals(retrieval, passages) | {"read": best}
+
+    def _is_about(self, subject: str, question: str, passages: Sequence[Passage]) -> bool:
+        """Whether one of the best sentences, with its headings, holds all words of a name; true for none."""
+        wanted = terms_of(subject).pieces
+        read = self._reader.read(question, passages) if wanted else []
+        least = NEAR_BEST * max((item.score for item in read), default=0.0)
+        return not wanted or any(
+            item.score >= least
+            and wanted
+            <= item.unit.pieces | terms_of(" ".join((passages[item.unit.passage].title, *item.unit.section))).pieces
+            for item in read
+        )
 
     def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
         """Whether a quote bears on the question: one of its sentences reads nearly as well as the best.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from fakes import FakeLibrary, hash_embed, make_node, make_passage, signals_only
 
@@ -183,6 +184,18 @@ def test_names_may_be_in_different_passages() -> None:
     retrieval = HybridRetriever(library, RetrievalSettings()).search(question, Filters())
     assert evidence_signals(retrieval, passages)["unnamed"] == 0.0
     assert evidence_signals(retrieval, passages[:1])["unnamed"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "strong"),
+    [("Register pressure is the demand for registers.", True), ("It takes the pressure off.", False)],
+)
+def test_a_definition_is_strong_only_where_a_good_sentence_holds_the_name(said: str, strong: bool) -> None:
+    passages = [make_passage(f"{said} Dogs bark."), make_passage("Registers are many.", node_id="book-1")]
+    library = FakeLibrary([make_node(passage.text, place) for place, passage in enumerate(passages)])
+    retrieval = HybridRetriever(library, RetrievalSettings()).search("What is register pressure?", Filters())
+    judge = EvidenceJudge(LearnedReader(lambda _, pairs: np.ones(len(pairs), dtype=np.float32)))
+    assert judge.evidence(judge.score(retrieval, passages)) == ("strong" if strong else "weak")
 
 
 def test_terms_that_are_found_make_evidence_stronger() -> None:
