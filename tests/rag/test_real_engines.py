@@ -32,12 +32,12 @@ from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequ
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 XLLAMACPP = "xllamacpp==2026.10.11549"
 CONTEXT_TOKENS = 1024
 READERS = 30
-START_S = 600.0
+START_S = 1800.0
 QUESTION = GenerationRequest("What is a warp?", "base", max_tokens=24)
 TUNED = replace(QUESTION, arm="tuned", adapter="qa")
 
