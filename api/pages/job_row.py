@@ -49,14 +49,15 @@ class JobSlot:
         self._on_done = on_done
         self._area = tag("div", "", "uploads")
 
-    async def start(self, begin: Callable[[], Job]) -> None:
-        """Begins a job and shows it; says why where it cannot begin."""
+    async def start(self, begin: Callable[[], Job]) -> Job | None:
+        """Begins a job and shows it; says why where it cannot begin, and gives None."""
         try:
             job = await asyncio.to_thread(begin)
         except CoalesceError as error:
             toast(self._visit.t.error(error), bad=True)
-            return
+            return None
         self._show(job)
+        return job
 
     def resume(self) -> None:
         """Shows a job that began before the page was loaded."""

@@ -83,9 +83,9 @@ class TuneAdapter:
             toast(self._t.error(wrong), bad=True)
             return
         books = () if self._source == BANK_TUNE else (self._source,)
-        await self._slot.start(partial(self._visit.services.tune_adapter, self._name, float(epochs), books))
-        if any(job.kind == ADAPTER and not job.final for job in self._visit.services.jobs.list()):
-            self._follow(self._name)
+        begin = partial(self._visit.services.tune_adapter, self._name, float(epochs), books)
+        if job := await self._slot.start(begin):
+            self._follow(job.title)
 
     def _follow(self, name: str) -> None:
         """Shows the curve of an adapter, and draws it again while its job runs."""

@@ -136,7 +136,7 @@ def test_quantization_costs_some_perplexity_and_not_the_language(
 
 
 def perplexity(loaded: LoadedModel) -> float:
-    return math.exp(statistics.fmean(window_losses(loaded, windows=1, window_tokens=256)))
+    return math.exp(statistics.fmean(window_losses(loaded, windows=1, window_tokens=64)))
 
 
 def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
