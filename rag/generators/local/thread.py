@@ -23,9 +23,9 @@ from rag.generators.stream_text import Relay
 from rag.models.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)
-SWITCH_INTERVAL_S = 1e-4
+SWITCH_INTERVAL_S = 1e-5
 """How long another Python thread may keep the interpreter from the model's, which gives it up in every torch operation.
-With Python's own 5 ms a thread that computes (reading a book, the page) took two thirds of the decoding speed."""
+With Python's own 5 ms a thread that computes (reading a book, the page) took nearly all of the decoding speed."""
 _POLL_S = 0.05
 _FIRST_GUESS_S = 5.0  # assumed time of an answer until one has been measured
 
