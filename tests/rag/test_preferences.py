@@ -105,6 +105,7 @@ def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path)
     assert record["metrics"]["train_loss"] < 0.693  # what an adapter that has learnt nothing has
 
 
+@pytest.mark.integration
 def test_without_pairs_there_is_nothing_to_train(tmp_path: Path) -> None:
     with pytest.raises(MalformedTrainingData, match="There are 0 preferences") as error:
         tune_preferences("m", [], tmp_path, TuneSettings(device="cpu"), source="kept")
