@@ -84,7 +84,7 @@ def fetch_pages(url: str, most_bytes: int, *, private: bool = False) -> tuple[Fe
             raise TooLarge(f"the pages of {host} took more than {SITE_TIME_LIMIT_S:.0f} s", hint="Add fewer pages.")
         try:
             page = fetch(address, most_bytes, private=private)
-        except InvalidInput:  # its absence is told where the book's reading errors are
+        except InvalidInput:  # the book's reading errors name it
             return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}")
         opened.callback(page.content.close)
         sizes.append(page.content.seek(0, io.SEEK_END))

@@ -404,7 +404,7 @@ class Services:
         return self.comparisons.run_quick(document_id, lambda book: self.questions_on([book]))
 
     def guide(self, document_id: str) -> tuple[GuideChapter, ...]:
-        """The study guide of a book, made anew when the book or its questions change; raises NotFound."""
+        """The study guide of a book, kept until the book or its questions change; raises NotFound."""
         document = self.library.document(document_id)
         made = self.made.of(document)
         key = (document.sha256, hash(made))

@@ -175,7 +175,7 @@ class CoalesceSettings(BaseSettings):
         256,
         ge=0,
         description="Answers of a language model that are kept in memory and given again to the same question over the "
-        "same passages; 0 writes each anew. Comparisons keep none.",
+        "same passages; 0 keeps none. Comparisons keep none either.",
     )
     prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
     prompt_lookup_tokens: int = Field(

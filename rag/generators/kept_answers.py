@@ -31,7 +31,7 @@ class _KeptAnswers:
         return getattr(self._generator, name)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """As `Generator.stream`; an answer that is sampled without a seed is written anew."""
+        """As `Generator.stream`; keeps no answer that was sampled without a seed."""
         key = replace(request, cancelled=_never)
         with self._lock:
             kept = self._kept.get(key)

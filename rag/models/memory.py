@@ -151,7 +151,7 @@ def lora_layers(model: Any) -> dict[str, Any]:
     A state-space mixer's output goes to a fused kernel that reads its plain weight, so no layer of its name is adapted.
     """
     found = dict(linear_layers(model))
-    # `D`, the weight of a state-space mixer's own input, tells it from other mixers
+    # only a state-space mixer has `D`, the weight of its own input
     fused = {_kind(name) for name in found if name.endswith("out_proj") and _beside(model, name, "D") is not None}
     return {name: layer for name, layer in found.items() if _kind(name) not in fused}
 

@@ -205,7 +205,7 @@ def _encoded(encode: Callable[..., Any], preference: Preference) -> tuple[Encode
 
 
 def _order(count: int, settings: TuneSettings) -> list[int]:
-    """Numbers of the pairs, shuffled anew for every pass."""
+    """Numbers of the pairs, shuffled for each pass."""
     draw = random.Random(settings.seed)
     wanted = max(round(count * settings.epochs), 1)
     if settings.max_steps:
