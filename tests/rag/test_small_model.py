@@ -174,7 +174,8 @@ def test_a_question_is_likelier_behind_the_sentence_that_answers_it(generator: L
     read = generator.log_likelihoods(contexts, f" {FRANCE}")
     assert read[1] > read[0] + 3
     alone = [generator.log_likelihoods([context], f" {FRANCE}")[0] for context in contexts]
-    assert alone == pytest.approx(read, abs=0.01)
+    # Where the processor multiplies in bfloat16, rows read together differ in its last digits.
+    assert alone == pytest.approx(read, abs=0.1)
 
 
 def test_an_option_gains_from_the_question_that_it_answers(generator: LocalGenerator) -> None:
