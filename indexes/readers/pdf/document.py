@@ -31,9 +31,8 @@ from indexes.readers.pdf.layout import (
     page_labels,
     read_outline,
 )
-from indexes.readers.pdf.page import Line, PageLines, make_line, read_page
+from indexes.readers.pdf.page import Line, PageLines, Word, make_line, read_page
 from indexes.readers.pdf.paragraphs import Paragraph, block_of, joined, paragraphs_of, vocabulary_of
-from indexes.readers.pdf.words import Word
 from indexes.types import BookHealth
 
 # PDFium is not thread-safe: one call at a time in the whole process.

@@ -1,18 +1,24 @@
-"""Reads one page from PDFium: letters to words, words to lines, each with its place, size and style."""
+"""Reads one page from PDFium: letters to words, words mended, words to lines, each with its place, size and style.
+
+Mended are drawn underscores, listings set in columns and line numbers; a section below has each of them.
+"""
 
 from __future__ import annotations
 
+import cmath
 import ctypes
 import math
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from indexes.readers.elements import is_monospace
-from indexes.readers.pdf.words import Rule, Word, mended, same_row
 
 LINE_HYPHEN = "\x02"
 """PDFium's character for a hyphen that it takes for a break inside a word."""
@@ -42,6 +48,37 @@ _FORCE_BOLD = 1 << 18
 # Buffers for a font's name and flags; shared, because PDFium is called under one lock.
 _font_name = ctypes.create_string_buffer(128)
 _font_flags = ctypes.c_int()
+
+
+class _Box(Protocol):
+    @property
+    def bottom(self) -> float: ...
+    @property
+    def top(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Letters without white space between. Coordinates in points, origin at the page's lower left."""
+
+    text: str
+    x0: float
+    x1: float
+    bottom: float
+    top: float
+    size: float
+    mono: bool
+    bold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A thin horizontal rule, in points, origin at the page's lower left."""
+
+    x0: float
+    x1: float
+    bottom: float
+    top: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +135,7 @@ def read_page(document: Any, number: int) -> PageLines:
         objects = int(pdfium.FPDFPage_CountObjects(page))
         text_page = page.get_textpage()
         try:
-            words = mended(list(_words(text_page.raw)), _thin_rules(page, objects))
+            words = _mended(list(_words(text_page.raw)), _thin_rules(page, objects))
         finally:
             text_page.close()
     finally:
@@ -133,6 +170,20 @@ def make_line(words: Sequence[Word], page: int) -> Line:
         is_code,
         bold * 10 > letters * 8,
     )
+
+
+def same_row(one: _Box, other: _Box, share: float = 0.6) -> bool:
+    """True when two boxes overlap in height by `share` of the lower one."""
+    overlap = min(one.top, other.top) - max(one.bottom, other.bottom)
+    return overlap >= share * min(one.top - one.bottom, other.top - other.bottom)
+
+
+def first_column(run: Word | _Run, pitch: float) -> float:
+    """Where the first column of a run of letters begins, when they are centred over columns `pitch` points wide."""
+    return (run.x0 + run.x1 - len(run.text) * pitch) / 2
+
+
+# --- from PDFium
 
 
 def _words(text_page: Any) -> Iterator[Word]:
@@ -221,6 +272,9 @@ def _thin_rules(page: Any, count: int) -> list[Rule]:
     return found
 
 
+# --- words to lines
+
+
 def _readable(words: Sequence[Word]) -> Iterator[Word]:
     """Words with ligatures spelled out, without invisible and unknown letters."""
     for word in words:
@@ -259,3 +313,409 @@ def _condensed(line: Line) -> Line:
         return line
     mono = line.words[0].mono
     return replace(line, words=(Word(line.text, line.x0, line.x1, line.bottom, line.top, line.size, mono, line.bold),))
+
+
+# --- what is mended
+
+
+def _mended(words: Sequence[Word], rules: Sequence[Rule]) -> Sequence[Word]:
+    """A page's words in content order, as typed: listings in columns, underscores in place, no line numbers."""
+    words, rules = _in_columns(words, rules)
+    return _without_line_numbers(_with_underscores(words, rules))
+
+
+# --- listings whose letters have widths of their own but are set in columns
+#
+# By default LaTeX's `listings` prints code in the font of the text and gives each letter 0.6 em. Such a line is known
+# by its grid: each run of letters is centred over its columns, so the places where runs begin agree modulo one column.
+
+PITCH = 0.6
+"""Width of a column, in em; in most fonts an em is the type size."""
+TEX_PITCHES = {7: 0.6833, 8: 0.6375, 9: 0.6167, 12: 0.5875}
+"""Width of a column in type sizes, by size in points, in TeX's own fonts, whose em differs from the size."""
+SPACE = 0.42
+"""Least gap, in type sizes, that is a typed space for certain."""
+LIKELY_SPACE = 0.2
+"""Gap, in type sizes, that is a space in a sentence and rare within a word of a listing."""
+LEAST_ADVANCE = 0.5
+"""Least average width of a letter or space set in columns, in type sizes; in a sentence they are narrower."""
+WHOLE_ADVANCE = 0.56
+"""The same where gaps between letters do not count as spaces."""
+LEAST_FILL = 0.8
+"""Least share of its columns that a run of letters fills; a single word of a sentence fills less."""
+SHORT = 12
+"""Letters of a line too short for an average."""
+MAX_WORD = 4.0
+"""Greatest average of letters between two gaps of a line in columns; words of a sentence are longer."""
+MIN_RUNS = 6
+"""Least runs of letters that prove a grid; fewer may agree by chance."""
+AGREEING = 0.88
+"""Least length of the mean of the runs' phases; it is 1 when all agree."""
+NEAR = 0.2
+"""Greatest distance of a run from its grid, in columns."""
+MIN_WIDE_WORDS, WIDE_LETTERS, WIDE_ADVANCE = 2, 4, 0.53
+"""Words that a page with such a listing has: how many, of how many letters, how wide per letter in type sizes."""
+ONE_SPACE = 1.1
+"""Greatest width of one typed space, in type sizes; cells of a table are farther apart."""
+FARTHEST = 2.6
+"""Greatest distance between two lines of a listing, in type sizes."""
+WINDOW = 3
+"""Lines within which a grid must be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Letters and drawn underscores without a typed space between, in points."""
+
+    text: str
+    x0: float
+    x1: float
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of a page.
+
+    Attributes:
+        places: indexes of its words among the page's words.
+        rules: the rules among its letters.
+        runs: its letters.
+        first: its first word.
+        gaps: number of gaps between its letters that may be spaces.
+    """
+
+    places: tuple[int, ...]
+    rules: tuple[Rule, ...]
+    runs: tuple[_Run, ...]
+    first: Word
+    gaps: int
+
+    @cached_property
+    def letters(self) -> int:
+        """Number of letters."""
+        return sum(len(run.text) for run in self.runs)
+
+    @property
+    def width(self) -> float:
+        """Width in type sizes."""
+        return (self.runs[-1].x1 - self.runs[0].x0) / self.first.size
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """True when letters and typed spaces alone fill the columns."""
+        return self.width > WHOLE_ADVANCE * (self.letters + len(self.runs) - 1)
+
+    @cached_property
+    def is_spread(self) -> bool:
+        """True when there are more gaps between letters than a sentence has words."""
+        return self.letters < MAX_WORD * (self.gaps + 1)
+
+    @cached_property
+    def is_likely(self) -> bool:
+        """True when the letters take as much room as in columns."""
+        filled = sum(run.x1 - run.x0 for run in self.runs)
+        if self.letters > 2 and filled < LEAST_FILL * self.letters * PITCH * self.first.size:
+            return False
+        wide = self.width > LEAST_ADVANCE * (self.letters + self.gaps)
+        return self.letters < SHORT or wide or (self.is_spread and self.is_whole)
+
+    def phases(self, pitch: float) -> list[complex]:
+        """Where in a column each run begins, on the unit circle."""
+        return [cmath.rect(1.0, 2 * cmath.pi * first_column(run, pitch) / pitch) for run in self.runs]
+
+    def fits(self, pitch: float, phase: complex) -> bool:
+        """True for a likely line whose runs are on a grid; in a line of many one may be off."""
+        off = [abs(cmath.phase(one / phase)) / (2 * cmath.pi) for one in self.phases(pitch)]
+        return self.is_likely and sum(one < NEAR for one in off) >= 0.8 * len(off)
+
+
+def _in_columns(words: Sequence[Word], rules: Sequence[Rule]) -> tuple[Sequence[Word], Sequence[Rule]]:
+    """The words with those of such listings moved to their columns; and the rules that are not their underscores."""
+    wide = [word for word in words if word.x1 - word.x0 > WIDE_ADVANCE * len(word.text) * word.size and not word.mono]
+    if sum(len(word.text) >= WIDE_LETTERS and not word.text.isupper() for word in wide) < MIN_WIDE_WORDS:
+        return words, rules  # most pages of most books
+    rows = _without_numbered([_row(words, places, rules) for places in _rows(words)])
+    grids: dict[int, tuple[float, complex]] = {}
+    for number, row in enumerate(rows):
+        grid = _grid(rows[number : number + WINDOW]) if number not in grids and row.is_likely else None
+        if grid is not None:
+            grids.update(dict.fromkeys(_rows_on_grid(rows, number, grid, grids), grid))
+    at_place: dict[int, list[Word]] = {}
+    used: set[Rule] = set()
+    for number, (pitch, phase) in grids.items():
+        row = rows[number]
+        at_place.update({place: [] for place in row.places})
+        at_place[row.places[0]] = [_typed(run, row.first, pitch, phase) for run in row.runs]
+        used.update(row.rules)
+    kept = [one for place, word in enumerate(words) for one in at_place.get(place, [word])]
+    return kept, [rule for rule in rules if rule not in used]
+
+
+def _rows(words: Sequence[Word]) -> Iterator[list[int]]:
+    """Indexes of words that follow each other on one line, in proportional type of about one size."""
+    row: list[int] = []
+    for place, word in enumerate(words):
+        if row:
+            last = words[row[-1]]
+            alike = same_row(last, word) and abs(word.size - last.size) <= 0.2 * last.size
+            if word.mono or not alike or word.x0 < last.x1 - 1:
+                yield row
+                row = []
+        if not word.mono and word.size > 0:
+            row.append(place)
+    if row:
+        yield row
+
+
+def _row(words: Sequence[Word], places: Sequence[int], rules: Sequence[Rule]) -> _Row:
+    first, last = words[places[0]], words[places[-1]]
+    low, high = first.bottom - BELOW * first.size, first.bottom + ABOVE * first.size
+    own = [
+        rule
+        for rule in rules
+        if low < rule.bottom < high and first.x0 - 2 * first.size < rule.x0 and rule.x1 < last.x1 + 2 * first.size
+    ]
+    letters = [(words[place].x0, words[place].x1, words[place].text) for place in places]
+    letters += [(rule.x0, rule.x1, "_") for rule in own]
+    runs: list[_Run] = []
+    gaps = 0
+    for x0, x1, text in sorted(letters):
+        gaps += bool(runs) and x0 - runs[-1].x1 > LIKELY_SPACE * first.size
+        if runs and x0 - runs[-1].x1 < SPACE * first.size:
+            runs[-1] = _Run(runs[-1].text + text, runs[-1].x0, x1)
+        else:
+            runs.append(_Run(text, x0, x1))
+    return _Row(tuple(places), tuple(own), tuple(runs), first, gaps)
+
+
+def _without_numbered(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows without line numbers, which are small and come before their code."""
+    numbers = {
+        index
+        for index, (row, after) in enumerate(pairwise(rows))
+        if len(row.places) == 1 and _is_number(row.first) and row.first.size < SMALLER * after.first.size
+    }
+    return [row for index, row in enumerate(rows) if index not in numbers]
+
+
+def _grid(rows: Sequence[_Row]) -> tuple[float, complex] | None:
+    """Width of a column and phase of the grid that the first rows are on, if they are."""
+    for count in range(1, len(rows) + 1):
+        window = rows[:count]
+        if count > 1 and not (_is_near(window[-2], window[-1]) and window[-1].is_likely):
+            return None
+        total = sum(len(row.runs) for row in window)
+        size = window[0].first.size
+        spaces = [after.x0 - before.x1 for row in window for before, after in pairwise(row.runs)]
+        narrow = sum(space < ONE_SPACE * size for space in spaces)
+        if total < MIN_RUNS or narrow < 0.6 * max(len(spaces), MIN_RUNS - 2):
+            continue
+        for pitch in (PITCH * size, TEX_PITCHES.get(round(size), PITCH) * size):
+            mean = sum(one for row in window for one in row.phases(pitch)) / total
+            if abs(mean) > AGREEING:
+                return pitch, mean / abs(mean)
+    return None
+
+
+def _rows_on_grid(
+    rows: Sequence[_Row], number: int, grid: tuple[float, complex], taken: dict[int, tuple[float, complex]]
+) -> Iterator[int]:
+    """Rows around `number` that are on its grid; one off it is too, between two that are on it."""
+    for step in (1, -1):
+        at = number if step == 1 else number - 1
+        while 0 <= at < len(rows) and at not in taken and (at == number or _is_near(rows[at - step], rows[at])):
+            beyond = at + step
+            between = 0 <= beyond < len(rows) and rows[beyond].fits(*grid) and _is_near(rows[at], rows[beyond])
+            if not (rows[at].fits(*grid) or (between and (rows[at].is_spread or rows[at].is_whole))):
+                break
+            yield at
+            at += step
+
+
+def _is_near(one: _Row, other: _Row) -> bool:
+    """True when two rows are in type of one size, with at most a blank line between."""
+    distance = abs(one.first.bottom - other.first.bottom)
+    return distance < FARTHEST * other.first.size and abs(one.first.size - other.first.size) < 1
+
+
+def _typed(run: _Run, like: Word, pitch: float, phase: complex) -> Word:
+    """A run of letters as a word in columns."""
+    offset = pitch * cmath.phase(phase) / (2 * cmath.pi)
+    start = offset + pitch * round((first_column(run, pitch) - offset) / pitch)
+    return Word(run.text, start, start + pitch * len(run.text), like.bottom, like.top, like.size, True, like.bold)
+
+
+# --- underscores that are drawn as thin rules
+#
+# TeX's default font encoding has no underscore: `cuda_memcpy` is printed as letters, a rule 0.3 em wide, and letters.
+# Unlike rules of tables, fractions and underlines it is on the baseline, touches letters sideways, and has none above.
+
+NARROWEST, WIDEST, THICKEST = 0.2, 0.7, 0.12
+"""Width and height of an underscore, in type sizes; TeX's is 0.3 wide."""
+BELOW, ABOVE = 0.12, 0.42
+"""How far below and above the lower edge of the letters' boxes, in type sizes, their baseline may be."""
+TOUCHING = 0.13
+"""Greatest gap, in type sizes, between an underscore and its neighbour; narrow spaces are wider."""
+OVERLAP = 0.15
+"""How far an underscore may reach into the box of its neighbour, in type sizes."""
+
+
+_Token = Word | Rule
+
+
+def _with_underscores(words: Sequence[Word], rules: Sequence[Rule]) -> Sequence[Word]:
+    """The words in their order; those that underscores join are one word, in the place of its first part."""
+    if not rules:
+        return words
+    at_height: dict[int, list[int]] = defaultdict(list)
+    for index, word in enumerate(words):
+        for step in range(_step(word.bottom - BELOW * word.size), _step(word.bottom + ABOVE * word.size) + 1):
+            at_height[step].append(index)
+    order = {id(word): index for index, word in enumerate(words)}
+    replaced: dict[int, Word | None] = {}
+    for line in _by_height(rules):
+        near = [words[index] for index in at_height[_step(_middle(line[0]))]]
+        for chain in _chains([rule for rule in line if _is_free(rule, near)], near):
+            parts = sorted(order[id(part)] for part in chain if isinstance(part, Word))
+            if any(part in replaced for part in parts):
+                continue
+            replaced.update(dict.fromkeys(parts))
+            replaced[parts[0]] = _joined(chain)
+    kept = (replaced.get(index, word) for index, word in enumerate(words))
+    return [word for word in kept if word is not None]
+
+
+def _step(height: float) -> int:
+    return int(height // 4)
+
+
+def _middle(box: _Box) -> float:
+    return (box.bottom + box.top) / 2
+
+
+def _by_height(rules: Sequence[Rule]) -> Iterator[list[Rule]]:
+    """Rules of one height."""
+    line: list[Rule] = []
+    for rule in sorted(rules, key=_middle):
+        if line and _middle(rule) - _middle(line[0]) > 0.3:
+            yield line
+            line = []
+        line.append(rule)
+    if line:
+        yield line
+
+
+def _is_free(rule: Rule, near: Sequence[Word]) -> bool:
+    """True when no letter is over the rule, as over an underline or a fraction's bar."""
+    return not any(min(rule.x1, word.x1) - max(rule.x0, word.x0) > OVERLAP * word.size for word in near)
+
+
+def _chains(rules: Sequence[Rule], near: Sequence[Word]) -> Iterator[list[_Token]]:
+    """Words and underscores that touch each other, from left to right; with at least one letter or digit."""
+    tokens: list[_Token] = sorted((*rules, *near), key=lambda one: one.x0)
+    chains: list[list[_Token]] = []
+    for token in tokens:
+        if chains and _touch(chains[-1][-1], token, near):
+            chains[-1].append(token)
+        else:
+            chains.append([token])
+    for chain in chains:
+        words = [part for part in chain if isinstance(part, Word)]
+        if len(words) < len(chain) and any(letter.isalnum() for word in words for letter in word.text):
+            yield chain
+
+
+def _touch(last: _Token, token: _Token, near: Sequence[Word]) -> bool:
+    """True when an underscore and what is beside it make one word; two words never do."""
+    beside = [part for part in (last, token) if isinstance(part, Word)]
+    if len(beside) == 2:
+        return False
+    size = beside[0].size if beside else max(word.size for word in near)
+    for rule in (last, token):
+        if isinstance(rule, Rule):
+            fits = NARROWEST * size < rule.x1 - rule.x0 < WIDEST * size and rule.top - rule.bottom < THICKEST * size
+            baseline = beside[0].bottom if beside else rule.bottom
+            if not fits or not -BELOW * size < _middle(rule) - baseline < ABOVE * size:
+                return False
+    return -OVERLAP * size < token.x0 - last.x1 < TOUCHING * size
+
+
+def _joined(chain: Sequence[_Token]) -> Word:
+    words = [part for part in chain if isinstance(part, Word)]
+    main = max(words, key=lambda word: len(word.text))
+    text = "".join(part.text if isinstance(part, Word) else "_" for part in chain)
+    bottom, top = min(word.bottom for word in words), max(word.top for word in words)
+    return replace(main, text=text, x0=chain[0].x0, x1=chain[-1].x1, bottom=bottom, top=top)
+
+
+# --- numbers printed beside the lines of a listing
+#
+# LaTeX's packages set them small and in the font of the text, to the left of monospaced code. A column of numbers in
+# the listing's own font and size is kept: it may be a program's output.
+
+MIN_NUMBERS = 3
+"""Least line numbers below each other; fewer count only where each is small and has code beside it."""
+ALIGNED = 1.5
+"""Points by which the edges of line numbers may differ."""
+SMALLER = 0.9
+"""Relative type size below which numbers are line numbers."""
+FARTHEST_CODE = 25.0
+"""Greatest distance between a line number and its code, in type sizes; the code may be indented."""
+MIN_SHARE = 0.5
+"""Least share of line numbers with code beside them; the others number blank lines."""
+MAX_DIGITS = 4
+
+
+def _without_line_numbers(words: Sequence[Word]) -> Sequence[Word]:
+    """The words in their order without line numbers of listings."""
+    code = sorted((word for word in words if word.mono and not _is_number(word)), key=_middle)
+    numbers = [word for word in words if _is_number(word)]
+    if not numbers or not code:
+        return words
+    heights = [_middle(word) for word in code]
+    beside = {id(number): _code_beside(number, code, heights) for number in numbers}
+    largest = max(word.size for word in code)
+    able = [number for number in numbers if not number.mono or number.size < SMALLER * largest]
+    dropped: set[int] = set()
+    # Line numbers are flush right, sometimes flush left.
+    for edge in (lambda word: word.x1, lambda word: word.x0):
+        for run in _counting_runs(able, edge):
+            with_code = sum(beside[id(number)] for number in run)
+            small = max(number.size for number in run) < SMALLER * largest
+            if with_code >= MIN_SHARE * len(run) if len(run) >= MIN_NUMBERS else small and with_code == len(run):
+                dropped.update(map(id, run))
+    return [word for word in words if id(word) not in dropped] if dropped else words
+
+
+def _is_number(word: Word) -> bool:
+    return len(word.text) <= MAX_DIGITS and word.text.isdecimal()
+
+
+def _code_beside(number: Word, code: Sequence[Word], heights: Sequence[float]) -> bool:
+    """True when monospaced letters are close to the right of a number, on its line."""
+    for word in code[bisect_left(heights, number.bottom - number.size) :]:
+        if _middle(word) > number.top + number.size:
+            return False
+        overlap = min(number.top, word.top) - max(number.bottom, word.bottom)
+        near = -0.5 < word.x0 - number.x1 < FARTHEST_CODE * word.size
+        if near and overlap > 0.5 * (number.top - number.bottom):
+            return not number.mono or number.size < SMALLER * word.size
+    return False
+
+
+def _counting_runs(numbers: Sequence[Word], edge: Callable[[Word], float]) -> Iterator[list[Word]]:
+    """Numbers whose edges are below each other and that count up by one, from top to bottom."""
+    columns: list[list[Word]] = []
+    for number in sorted(numbers, key=edge):
+        if columns and edge(number) - edge(columns[-1][0]) <= ALIGNED:
+            columns[-1].append(number)
+        else:
+            columns.append([number])
+    for column in columns:
+        run: list[Word] = []
+        for number in sorted(column, key=lambda word: -word.top):
+            if run and int(number.text) != int(run[-1].text) + 1:
+                yield run
+                run = []
+            run.append(number)
+        yield run

@@ -13,8 +13,7 @@ from typing import Literal
 
 from indexes.readers.elements import Block
 from indexes.readers.pdf.layout import TextPage
-from indexes.readers.pdf.page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, has_gaps
-from indexes.readers.pdf.words import Word, first_column
+from indexes.readers.pdf.page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, Word, first_column, has_gaps
 
 EVEN, NEARLY_EVEN = 1.03, 1.3
 """Greatest ratio of two gaps of a justified line: for any line from margin to margin, and for one next to text."""
