@@ -22,7 +22,7 @@ from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import EvidenceJudge, Judgement, judged_passages, not_found
+from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -394,7 +394,7 @@ class AnswerEngine:
     def evidence_signals(self, question: str, turns: Sequence[Turn] = ()) -> dict[str, float]:
         """The evidence signals of a question, for fitting the calibration (`evals.bench.evidence`)."""
         retrieval = self._retriever.search(clean_text(question), Filters(), turns)
-        return self._judge.signals(retrieval, judged_passages(retrieval, self.library))
+        return self._judge.signals(retrieval, self._judged_passages(retrieval))
 
     def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
         """The checked question, and the request made of it, still without passages.
@@ -436,6 +436,13 @@ class AnswerEngine:
         retrieval = self._retriever.search(text, filters, turns, searched)
         return retrieval, select_passages(retrieval.hits, self.library, top_k, self.budget)
 
+    def _judged_passages(self, retrieval: Retrieval) -> tuple[Passage, ...]:
+        """The passages that evidence is judged by, whatever a generator can read."""
+        return select_passages(retrieval.hits, self.library, JUDGED_PASSAGES, JUDGED_BUDGET)
+
+    def _judged(self, question: Question, retrieval: Retrieval, passages: Sequence[Passage]) -> Judgement:
+        return self._judge.judge(retrieval, passages, self.library, answer_anyway=question.answer_anyway)
+
     def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
         """The request with its passages, and what the search is worth. All notes known before writing are made here."""
         if passages is not None:
@@ -457,7 +464,8 @@ class AnswerEngine:
             question.text, question.top_k, question.filters, request.turns, question.retrieval
         )
         query = retrieval.query
-        judged = self._judge.judge(retrieval, self.library, answer_anyway=question.answer_anyway)
+        same = question.top_k == JUDGED_PASSAGES and self.budget == JUDGED_BUDGET
+        judged = self._judged(question, retrieval, found if same else self._judged_passages(retrieval))
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
         english = note_on_english(query.standalone, [passage.text for passage in found])
         if query.asks_for_more:
@@ -500,7 +508,7 @@ class AnswerEngine:
         best_first = [hit for hits in zip_longest(*(one.hits for one in retrievals)) for hit in hits if hit is not None]
         top_k = min(question.top_k * len(parts), MOST_PASSAGES)
         found = select_passages(best_first, self.library, top_k, self.budget)
-        judged = [self._judge.judge(one, self.library, answer_anyway=question.answer_anyway) for one in retrievals]
+        judged = [self._judged(question, one, self._judged_passages(one)) for one in retrievals]
         evidence = max((one.evidence for one in judged), key=EVIDENCE.index)
         refusal = None if any(one.refusal is None for one in judged) else judged[0].refusal
         doubt = next((one.note for one in judged if one.note), None)

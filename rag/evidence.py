@@ -17,7 +17,7 @@ from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
 from rag.question import subject_of
-from rag.retrieval import PassageBudget, Retrieval, select_passages
+from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
 
@@ -114,13 +114,20 @@ class EvidenceJudge:
         """What reads the passages."""
         return self._reader
 
-    def judge(self, retrieval: Retrieval, library: SearchableLibrary, *, answer_anyway: bool = False) -> Judgement:
+    def judge(
+        self,
+        retrieval: Retrieval,
+        passages: Sequence[Passage],
+        library: SearchableLibrary,
+        *,
+        answer_anyway: bool = False,
+    ) -> Judgement:
         """How sure the search is, and what to say about it in the question's language.
 
         Args:
+            passages: `JUDGED_PASSAGES` of `JUDGED_BUDGET`.
             answer_anyway: refuse only where nothing at all was found.
         """
-        passages = judged_passages(retrieval, library)
         question = retrieval.query.text
         chinese = is_chinese(question)
         if not passages and library.documents():
@@ -184,11 +191,6 @@ class EvidenceJudge:
         if score < self.threshold:
             return "none"
         return "strong" if score >= self.strong else "weak"
-
-
-def judged_passages(retrieval: Retrieval, library: SearchableLibrary) -> tuple[Passage, ...]:
-    """The passages that evidence is judged by, whatever a generator can read."""
-    return select_passages(retrieval.hits, library, JUDGED_PASSAGES, JUDGED_BUDGET)
 
 
 def not_found(question: str, passages: Sequence[Passage]) -> str:
