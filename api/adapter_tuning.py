@@ -165,7 +165,7 @@ class AdapterTuning:
 
     def _rows(self, questions: Sequence[BankQuestion], handle: JobHandle) -> list[TrainingRow]:
         """Rows that show what the search finds for each question, in the book that it is about."""
-        from evals.training_rows import ReadingRows
+        from evals.training_rows import ReadingRows, few_refusals
 
         engine = self._engine()
         library = engine.library
@@ -192,7 +192,7 @@ class AdapterTuning:
             raise Conflict(
                 "the books here have the passages of none of the questions", hint="Add the book that they are about."
             )
-        return rows
+        return few_refusals(rows)
 
 
 def _search(engine: AnswerEngine, filters: Filters, query: str, top_k: int) -> Sequence[Passage]:

@@ -2,8 +2,10 @@
 
 A row with passages shows what the engine finds for the question, in random order, so that the place of the right
 passage is no hint. If the right passage was not found, it takes the place of the last one. Every sentence of the
-answer cites the passage that supports it. A fifth of the questions is shown a second time, without the right passage
-and with a refusal as the answer, as in RAFT (Zhang et al. 2024); what the books do not answer is refused too.
+answer cites the passage that supports it. Some questions are shown a second time, without the right passage and with a
+refusal as the answer, as in RAFT (Zhang et al. 2024); what the books do not answer is refused too. Refusals are a
+twentieth of the rows: one is worded like the next, so a small model that sees more of them refuses whatever it is
+unsure of, and the search has already refused what the books do not hold.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from rag.types import Passage, SearchableLibrary
 
 REFUSAL = "The passages do not answer this question."
 JUDGED = Path(__file__).parent / "question_sets" / "judged"
+REFUSALS = 0.05
+"""Share of the rows with passages whose answer is a refusal."""
 _WITHOUT_GOLD = 0.2
-"""Share of the answerable questions that are also shown without the right passage."""
+"""Share of the answerable questions that are also shown without the right passage, before refusals are drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ def write_with_passages(
                 used += bool(made)
                 progress("searching passages", number, len(source.questions))
     left_out = len(source.questions) - used
-    return _write(f"{source.name}_passages", rows, folder, file_format, used, left_out)
+    return _write(f"{source.name}_passages", few_refusals(rows, seed), folder, file_format, used, left_out)
 
 
 class ReadingRows:
@@ -241,6 +245,14 @@ class ReadingRows:
     def _row(self, question: BankQuestion, wording: str, answer: str, passages: Sequence[Passage]) -> TrainingRow:
         shown = tuple(RowPassage(passage.title, passage.section, passage.text) for passage in passages)
         return TrainingRow(wording, answer, passages=shown, section=_section(question))
+
+
+def few_refusals(rows: Sequence[TrainingRow], seed: int = 0) -> list[TrainingRow]:
+    """The rows in their order, with as many of the refusals, drawn at random, as make `REFUSALS` of all."""
+    refusals = [place for place, row in enumerate(rows) if row.answer == REFUSAL]
+    wanted = round((len(rows) - len(refusals)) * REFUSALS / (1 - REFUSALS))
+    kept = set(random.Random(seed).sample(refusals, min(wanted, len(refusals))))
+    return [row for place, row in enumerate(rows) if row.answer != REFUSAL or place in kept]
 
 
 def cited(answer: str, shown: Sequence[Passage], right: Sequence[Passage]) -> str:

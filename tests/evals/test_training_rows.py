@@ -18,6 +18,7 @@ from evals.training_rows import (
     bank_source,
     cited,
     closed_book_rows,
+    few_refusals,
     file_source,
     some_of,
     write_closed_book,
@@ -118,6 +119,15 @@ def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -
     assert len(rows) == 200 + len(refused)
     assert not any("32" in passage.text for row in refused for passage in row.passages)
     assert says_unknown(REFUSAL)
+
+
+def test_refusals_are_a_twentieth_of_the_rows() -> None:
+    unknown = [question(n, answerable=False, gold=()) for n in range(1000, 1020)]
+    rows = rows_of([*(question(n) for n in range(100)), *unknown], OTHERS)
+    few = few_refusals(rows)
+    assert [row.answer == REFUSAL for row in few].count(True) == 5
+    assert [row for row in few if row.answer != REFUSAL] == [row for row in rows if row.answer != REFUSAL]
+    assert [row for row in rows if row in few] == few == few_refusals(rows) != few_refusals(rows, seed=1)
 
 
 def test_what_the_book_does_not_answer_is_refused_from_what_was_found() -> None:
