@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Qu
 
 LETTER_SHIFTS = 4
 """Cyclic orders of the options that an engine is asked in, which may score letters only."""
+ASKED_TOGETHER = 8
+"""Questions asked at a time of a local model, which decodes their answers together: half the time a question."""
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 
@@ -41,6 +44,7 @@ class RunSpec:
             question is asked of its own book.
         with_model: a language model answers; else the embedded encoder, which is tuned on the spot.
         remote: it runs in an engine, which may score nothing but letters.
+        together: questions asked at a time; more than one where the model decodes answers together.
         seed: of tuning, bootstrap and random passages.
         seeds: tuning runs of the encoder, with `seed`, `seed` + 1, and so on.
         quick: train the encoder for a few steps only.
@@ -57,6 +61,7 @@ class RunSpec:
     texts: Mapping[str, Path] = field(default_factory=dict)
     with_model: bool = False
     remote: bool = False
+    together: int = 1
     seed: int = 0
     seeds: int = 1
     quick: bool = False
@@ -136,11 +141,18 @@ class Runner:
         self._in_chinese = {question.question: question.question_zh for question in spec.questions}
 
     def run(self, jobs: Sequence[Job], records: RecordFile) -> Iterator[int]:
-        """Runs the jobs that have no record yet; yields the number of jobs done."""
-        for done, job in enumerate(jobs, start=1):
-            if (job.question.id, job.arm.name, job.repetition, job.mode) not in records:
-                records.append(self._ask(job))
-            yield done
+        """Runs the jobs that have no record yet; yields the number of jobs done. Records are logged in their order."""
+        left = [job for job in jobs if (job.question.id, job.arm.name, job.repetition, job.mode) not in records]
+        before = len(jobs) - len(left)
+        if before:
+            yield before
+        pool = ThreadPoolExecutor(self._spec.together, "asking")
+        try:
+            for done, record in enumerate(pool.map(self._ask, left), start=before + 1):
+                records.append(record)
+                yield done
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _ask(self, job: Job) -> Record:
         text = self._worded(job.question.question, job.question.question_zh)

@@ -126,7 +126,7 @@ def evaluate(
     from evals.arms import DEFAULT_ARMS, parse_arms
     from evals.experiment import JUDGED, choose_questions, find_texts, has_language_model, run_experiment
     from evals.judge import JudgeSettings
-    from evals.run import RunSpec
+    from evals.run import ASKED_TOGETHER, RunSpec
     from indexes.errors import InvalidInput
     from rag.assemble import resolve_kind
 
@@ -143,7 +143,7 @@ def evaluate(
         )
     if questions.startswith("bank:") and texts is not None:
         raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
-    with_model = has_language_model(settings.rag.generator)
+    with_model, kind = has_language_model(settings.rag.generator), resolve_kind(settings.rag.generator)
     names = list(DEFAULT_ARMS) if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
     asked = choose_questions(
         questions,
@@ -162,7 +162,8 @@ def evaluate(
         own_library=not questions.startswith("bank:") and texts is None,
         texts={} if texts is None else find_texts(asked, texts),
         with_model=with_model,
-        remote=with_model and resolve_kind(settings.rag.generator) != "local",
+        remote=with_model and kind != "local",
+        together=ASKED_TOGETHER if kind == "local" and settings.rag.generator.answers == "free" else 1,
         seed=seed,
         seeds=seeds,
         quick=quick,

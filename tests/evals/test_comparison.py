@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +263,24 @@ def test_oracle_reads_the_gold_and_random_never_does(tmp_path: Path) -> None:
     before = len(engine.asked)
     assert list(runner.run(jobs, records))[-1] == 180
     assert len(engine.asked) == before, "what is there is not asked again"
+
+
+def test_questions_asked_together_are_logged_in_their_order(tmp_path: Path) -> None:
+    four = threading.Barrier(4, timeout=10)
+
+    class Waits(FakeEngine):
+        def choose(self, *args: Any, **more: Any) -> ChoiceScores:
+            four.wait()
+            return super().choose(*args, **more)
+
+    library, nodes = gold_library()
+    gold = GoldPassages(library, nodes, PassageBudget(most=12, most_each=4))
+    spec = RunSpec(tuple(QUESTIONS[:20]), parse_arms(["oracle"]), together=4)
+    records = RecordFile(tmp_path / "r.jsonl", {})
+    runner = Runner(Waits(), gold, spec, {})  # type: ignore[arg-type]
+    assert list(runner.run(plan_jobs(spec, {}, frozenset()), records)) == list(range(1, 21))
+    assert [record.question_id for record in records.records] == [question.id for question in QUESTIONS[:20]]
+    assert [record.picked for record in records.records if not record.error] == [0] * 19
 
 
 def test_random_passages_do_not_reach_into_the_gold_section() -> None:
