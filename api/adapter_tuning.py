@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +14,10 @@ from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.questions import BankQuestion
-from indexes.errors import Cancelled, CoalesceError, Conflict, InvalidInput, NotFound
+from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
-from rag.models.home import ADAPTERS_FOLDER, find_model
+from rag.models.home import ADAPTERS_FOLDER, adapters_tuned_on, find_model
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings
 
@@ -114,17 +113,7 @@ class AdapterTuning:
 
     def fitting(self) -> list[str]:
         """The adapters of the home that were tuned on the model that answers."""
-        from rag.models.adapters import CONFIG_FILE, read_adapter
-
-        if self.base is None:
-            return []
-        model, found = find_model(self.base, self._settings.home), []
-        for config in sorted((self._settings.home / ADAPTERS_FOLDER).glob(f"*/{CONFIG_FILE}")):
-            with suppress(CoalesceError):
-                record = read_adapter(config.parent).record
-                if record is not None and record.base_model == model:
-                    found.append(config.parent.name)
-        return found
+        return [] if self.base is None else adapters_tuned_on(self.base, self._settings.home)
 
     def curve(self, name: str) -> str:
         """The loss curve of an adapter as SVG, so far while it is being tuned. Raises NotFound."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
+from fastapi.responses import HTMLResponse
 from nicegui import Client, app, ui
 from nicegui.element import Element
 
@@ -21,6 +24,7 @@ from evals.learners import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS
 from indexes.errors import CoalesceError
 from rag.conversations import ConversationStore
 
+logger = logging.getLogger("coalesce.pages")
 TITLE = "Coalesce"
 VIEWS = ("ask", "compare", "library", "study", "reports", "settings")
 PATHS = {"ask": "/"} | {name: f"/{name}" for name in VIEWS if name != "ask"}
@@ -181,8 +185,40 @@ def _build(visit: Visit, main: Element, build: Build) -> None:
             show_problem(visit, error)
 
 
+async def not_found(request: Request, _: Exception) -> HTMLResponse:
+    """What a browser is shown for an unknown address."""
+    return _plain_page(request, "missing", 404)
+
+
+async def failed(request: Request, error: Exception) -> HTMLResponse:
+    """What a browser is shown for an error of the program."""
+    logger.error("%s failed", request.url.path, exc_info=error)
+    return _plain_page(request, "failed", 500)
+
+
+def _plain_page(request: Request, what: str, status: int) -> HTMLResponse:
+    t = texts_of(language_of(request.cookies.get("coalesce_lang"), request.headers.get("accept-language", "")))
+    theme = request.cookies.get("coalesce_theme", "auto")
+    page = _PLAIN_PAGE.format(
+        language=HTML_LANGUAGES[t.language],
+        theme=theme if theme in ("light", "dark") else "light dark",
+        title=escape(t(f"{what}.title")),
+        text=escape(t(f"{what}.text")),
+        back=escape(t("missing.back")),
+        links="".join(f'<a href="{path}">{escape(t(f"nav.{name}"))}</a>' for name, path in PATHS.items()),
+    )
+    return HTMLResponse(page, status)
+
+
 _LOGO = (
     '<svg viewBox="0 0 24 24" width="26" height="26" fill="none" stroke="currentColor" stroke-width="1.6" '
     'stroke-linejoin="round"><path d="M4 6c3.3-1.3 5.8-.9 8 1.1 2.2-2 4.7-2.4 8-1.100v12c-3.3-1.3-5.8-.9-8 '
     '1.1-2.2-2-4.7-2.4-8-1.100zM12 7.100v12"/></svg>'
 )
+_PLAIN_PAGE = """<!doctype html>
+<html lang="{language}"><head><meta charset="utf-8"><title>{title} · Coalesce</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="/assets/style.css">
+<style>:root{{color-scheme:{theme} !important}}</style></head>
+<body><header class="head"><a class="brand" href="/">Coalesce</a><nav class="views">{links}</nav></header>
+<main class="view"><section class="empty"><h1>{title}</h1><p>{text}</p>
+<a class="button primary" href="/">{back}</a></section></main></body></html>"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,17 +16,19 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from api.job_store import Job
-from api.pages.add_book import AddBook
-from api.pages.controls import button, confirm, link, set_attributes, tag, toast
+from api.pages.controls import button, confirm, field, link, set_attributes, tag, text_area, text_box, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import job_name, say_job
 from api.pages.texts import Texts
 from api.services import MAKING
+from api.uploads import Taken
 from indexes.errors import CoalesceError
 from indexes.types import BookHealth, Document
 
 BUSY_POLL_S = 0.25
 IDLE_POLL_S = 2.0
+MOST_PASTED = 2_000_000
+NAME_CHARS = 60
 
 
 @ui.page("/library")
@@ -79,7 +82,7 @@ class _LibraryView:
                     picker.on("change", js_handler=f"(e) => coalesce.upload(e.target, {texts})")
             tag("p", self._t("library.formats", formats=endings), "soft")
             tag("p", self._t("library.folders"), "soft")
-            AddBook(self._visit)
+            _AddBook(self._visit)
 
     def _look(self) -> None:
         services = self._visit.services
@@ -199,6 +202,63 @@ class _LibraryView:
 
 
 MOST_LISTED = 60
+
+
+class _AddBook:
+    """Adds a web page or a sitemap by its address, or pasted text. Drawn where it is made, folded away."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._t = visit.t
+        self._url = self._text = self._title = ""
+        self._busy = False
+        with tag("details", "", "add-other"):
+            tag("summary", self._t("library.other"))
+            with tag("form", "", "add-form") as by_url:
+                with field(self._t("library.url")):
+                    box = text_box(self._keep_url, kind="url", event="input", maxlength="2000")
+                    set_attributes(box, placeholder="https://")
+                button(self._t("library.fetch"), self._fetch)
+                self._fetching = tag("p", "", "soft", role="status")
+            by_url.on("submit.prevent", self._fetch, args=[])
+            with tag("div", "", "add-form"):
+                with field(self._t("library.paste_title")):
+                    text_box(self._keep_title, event="input", maxlength=str(NAME_CHARS))
+                with field(self._t("library.paste")):
+                    text_area(self._keep_text, rows="4", maxlength=str(MOST_PASTED))
+                button(self._t("library.add_text"), self._add_text)
+
+    def _keep_url(self, text: str) -> None:
+        self._url = text.strip()
+
+    def _keep_title(self, text: str) -> None:
+        self._title = text.strip()
+
+    def _keep_text(self, text: str) -> None:
+        self._text = text
+
+    async def _fetch(self) -> None:
+        if self._url and not self._busy:
+            self._busy = True
+            self._fetching.set_text(self._t("library.fetching"))
+            await self._add(lambda: self._visit.services.fetch_book(self._url))
+            self._busy = False
+            self._fetching.set_text("")
+
+    async def _add_text(self) -> None:
+        if self._text.strip():
+            name = "".join(c if c.isalnum() or c in " -_" else " " for c in self._title).strip() or "text"
+            content = io.BytesIO(self._text.encode())
+            await self._add(lambda: self._visit.services.books.upload(content, f"{name}.md"))
+
+    async def _add(self, add: Callable[[], Taken]) -> None:
+        try:
+            taken = await asyncio.to_thread(add)
+        except CoalesceError as error:
+            toast(self._t.error(error), bad=True)
+            return
+        if not taken.new:
+            toast(self._t("upload.there"))
 
 
 def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> Element:

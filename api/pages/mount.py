@@ -94,8 +94,7 @@ def _make_shell(services: Services) -> FastAPI:
         study_page,
     )
     from api.pages.controls import FAVICON
-    from api.pages.frame import TITLE, install
-    from api.pages.missing import failed, not_found
+    from api.pages.frame import TITLE, failed, install, not_found
 
     install(services)
     app.add_exception_handler(404, not_found)

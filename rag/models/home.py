@@ -362,6 +362,13 @@ def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] |
     )
 
 
+def adapters_tuned_on(model: str, home: Path) -> list[str]:
+    """Names of the home's adapters whose records say that they were tuned on `model`."""
+    base = find_model(model, home)
+    adapters = {folder.name: _adapter(folder) for folder in _adapter_folders(home / ADAPTERS_FOLDER)}
+    return [name for name, found in adapters.items() if found and found.record and found.record.base_model == base]
+
+
 def find_engines(own_port: int | None, ports: dict[str, int]) -> list[FoundEngine]:
     """Engines that answer `/v1/models` on loopback, all asked at once."""
     asked = {engine: port for engine, port in ports.items() if port != own_port}
@@ -424,10 +431,17 @@ def _describe_gguf(file: Path) -> FoundModel:
     return FoundModel(str(file), "gguf", str(file), file.stat().st_size, architecture, quantization)
 
 
-def _describe_adapter(folder: Path, models: Iterable[FoundModel]) -> FoundAdapter | None:
+def _adapter(folder: Path) -> AdapterFolder | None:
+    """A folder's adapter; None for one that is damaged or not whole."""
     try:
-        adapter = read_adapter(folder)
+        return read_adapter(folder)
     except (CoalesceError, OSError):
+        return None
+
+
+def _describe_adapter(folder: Path, models: Iterable[FoundModel]) -> FoundAdapter | None:
+    adapter = _adapter(folder)
+    if adapter is None:
         return None
     fits = tuple(model.name for model in models if _fits(adapter, Path(model.path)))
     base = adapter.record.base_model if adapter.record else str(adapter.config.get("base_model_name_or_path") or "")
