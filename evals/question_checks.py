@@ -22,6 +22,7 @@ from evals.questions import BankQuestion, sections_of
 from evals.scoring import token_f1
 from evals.text_match import NEAR_DUPLICATE_COSINE, Embed, fact_met, ngrams, tokens
 from indexes.sample import SAMPLE_PATH
+from indexes.words import CJK
 
 FLOOR_BOUNDS = {"longest_option": 0.32, "frequent_position": 0.30, "options_centroid": 0.35, "question_overlap": 0.40}
 MAX_ACCIDENTAL_FACTS = 0.02
@@ -186,7 +187,7 @@ def _check_wording(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
             yield Finding("wording", question.id, f"points outside itself: {match.group(0)!r}")
         if question.key_facts and all(fact_met(fact, question.question) for fact in question.key_facts):
             yield Finding("wording", question.id, "its own wording states all its key facts")
-        if not question.question_zh or not re.search(r"[\u4e00-\u9fff]", question.question_zh):
+        if not question.question_zh or not re.search(f"[{CJK}]", question.question_zh):
             yield Finding("wording", question.id, "has no Chinese wording")
 
 

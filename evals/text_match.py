@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from indexes.words import CJK
 from rag.generators.prompts import CHOICE_LETTERS
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -22,7 +23,7 @@ _THOUSANDS = re.compile(r"(?<=\d)[,\u202f\u2009](?=\d{3}\b)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _SPACE = re.compile(r"\s+")
 _DASHES = str.maketrans({"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "“": '"', "”": '"'})
-_TOKEN = re.compile(r"[a-z0-9_]+|[\u4e00-\u9fff]")
+_TOKEN = re.compile(f"[a-z0-9_]+|[{CJK}]")
 _LETTER = re.compile(
     r"(?i:answer|option|choice|答案|选项|选)\s*(?:(?i:is)|:|：|是|为)?\s*\**\(?"
     r"(?:([A-H])(?![A-Za-z])|([a-h])(?=\**\)?\s*(?:[.,;:)]|$)))"  # "the answer is a warp" names no option

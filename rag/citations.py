@@ -15,7 +15,8 @@ from indexes.sentences import Span, split_spans
 from indexes.words import Terms, terms_of
 from rag.types import Citation, Passage, Quoted, Verdict
 
-_MARKER = re.compile(r"\[(\d{1,3})\]")
+MARKER = re.compile(r"\[(\d{1,3})\]")
+"""The marker of one passage."""
 _UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
 _GROUP = re.compile(r"\[(\d{1,3}(?:\s*[,;，、]\s*\d{1,3})+)\]")
 _LONGEST_HELD = 64
@@ -76,7 +77,7 @@ class MarkerFilter:
         while position < len(text):
             character = text[position]
             if character == "[" and not self._code.inside and not self._code.after_word:
-                match = _MARKER.match(text, position) or _GROUP.match(text, position)
+                match = MARKER.match(text, position) or _GROUP.match(text, position)
                 if match:
                     named = map(int, re.findall(r"\d+", match.group()))
                     kept = [self._numbers[n - 1] for n in named if 1 <= n <= len(self._numbers)]
@@ -143,7 +144,7 @@ def find_markers(answer: str) -> Iterator[Marked]:
     while position < len(answer):
         match = None
         if answer[position] == "[" and not state.inside and not state.after_word:
-            match = _MARKER.match(answer, position)
+            match = MARKER.match(answer, position)
         if match is None:
             state.feed(answer[position])
             position += 1

@@ -14,8 +14,8 @@ from itertools import chain, groupby
 from indexes.errors import NotFound
 from indexes.sentences import split_spans
 from indexes.types import Chapter, Document, Filters, StoredNode
-from indexes.words import count_words, index_terms, is_chinese, terms_of
-from rag.citations import without_markers
+from indexes.words import CJK, count_words, index_terms, is_chinese, terms_of
+from rag.citations import MARKER, without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece
 from rag.question import ChapterAsked, MessageKind, asks_which_books, chapter_asked, message_kind
@@ -37,7 +37,7 @@ _SUMMARY = re.compile(
     r"\W*(?:chapter )?(?:summary|recap|conclusions?|key ?points?|takeaways|in short|小结|总结|本章小结)\b",
     re.IGNORECASE,
 )
-_MARKERS = re.compile(r"(?:\s*\[\d{1,3}\])*")
+_MARKERS = re.compile(rf"(?:\s*{MARKER.pattern})*")
 
 _ABOUT_BOOKS: frozenset[MessageKind] = frozenset({"question", "chapter", "library"})
 
@@ -247,7 +247,7 @@ def _about_books(
     )
     if len(chosen) > 1:
         titles = [document.title for document in chosen]
-        example = f"{text.rstrip('?？ ')} #{re.sub(r'[^0-9A-Za-z一-鿿]+', '-', titles[0]).strip('-').lower()}"
+        example = f"{text.rstrip('?？ ')} #{re.sub(f'[^0-9A-Za-z{CJK}]+', '-', titles[0]).strip('-').lower()}"
         return _said("which_book", chinese, count=len(titles), names=_list(titles, chinese), example=example)
     document = chosen[0]
     nodes = library.nodes_of(document.document_id)

@@ -25,11 +25,11 @@ from api.pages.tune_adapter import TuneAdapter
 from evals.questions import BankQuestion
 from indexes.errors import Cancelled, CoalesceError
 from indexes.types import Filters
+from rag.generators.prompts import CHOICE_LETTERS
 from rag.models.home import PACKAGES
 from rag.question import check_question
 from rag.types import ARMS, Answer, Arm, Question, Variant
 
-LETTERS = "ABCDEFGH"
 ARMS_KIND = "arms"
 CHOICE_KIND = "choice"
 KINDS: dict[str, tuple[Variant, ...]] = {
@@ -159,7 +159,7 @@ class _CompareView:
             elif self._kind == "books":
                 with tag("div", "", "grid"):
                     for place in range(2):
-                        with field(self._t("compare.book", letter=LETTERS[place])):
+                        with field(self._t("compare.book", letter=CHOICE_LETTERS[place])):
                             listed = [(d.document_id, d.title) for d in self._visit.services.library.documents()]
                             select(listed, partial(setitem, self._books, place), value=self._books[place])
             else:
@@ -174,7 +174,7 @@ class _CompareView:
             return
         ui.html(plain_html(self._question.question), sanitize=False).classes("choice-question rich")
         with tag("ol", "", "choice-options"):
-            for letter, option in zip(LETTERS, self._question.choices, strict=False):
+            for letter, option in zip(CHOICE_LETTERS, self._question.choices, strict=False):
                 with tag("li"):
                     self._option(letter, option)
         button(self._t("compare.another"), self._draw_options, kind="quiet", icon_name="again")
@@ -200,14 +200,14 @@ class _CompareView:
                     right = pick.picked == question.answer_index
                     with tag("article", "", "card arm-answer"):
                         tag("h2", name_of(self._visit, pick.arm))
-                        self._option(LETTERS[pick.picked], question.choices[pick.picked])
+                        self._option(CHOICE_LETTERS[pick.picked], question.choices[pick.picked])
                         with tag("p"):
                             said = "mark.right" if right else "mark.wrong"
                             tag("span", self._t(said), "badge right" if right else "badge")
             with self._ballot:
                 answer = question.answer_index or 0
                 tag("h2", self._t("compare.right"))
-                self._option(LETTERS[answer], question.choices[answer])
+                self._option(CHOICE_LETTERS[answer], question.choices[answer])
                 tag("p", self._t("compare.chosen_by", model=services.engine.chooser.model_name), "soft")
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
@@ -289,7 +289,9 @@ class _CompareView:
         self._columns.clear()
         with self._columns:
             return [
-                ArmAnswer(self._visit, self._source, name_of(self._visit, way.name), LETTERS[place] if blind else "")
+                ArmAnswer(
+                    self._visit, self._source, name_of(self._visit, way.name), CHOICE_LETTERS[place] if blind else ""
+                )
                 for place, way in enumerate(ways)
             ]
 

@@ -20,9 +20,9 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
+from rag.citations import MARKER
 from rag.types import Citation
 
-_MARKER = re.compile(r"\[(\d{1,3})\]")
 _FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)(?:^[ ]{0,3}```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
 _FENCE_LINE = re.compile(r"^[ ]{0,3}```[ \t]*([^\n`]*)$\n?", re.MULTILINE)
 _LOOKS_LIKE_CODE = re.compile(r"[;{})]\s*$|^\s*(?:def|for|if|return|import|#include|@)\b", re.MULTILINE)
@@ -218,7 +218,7 @@ def _renderer() -> MarkdownIt:
 def _citation_rule(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] != "[":
         return False
-    match = _MARKER.match(state.src, state.pos)
+    match = MARKER.match(state.src, state.pos)
     before = state.src[state.pos - 1] if state.pos else " "
     if match is None or state.src[match.end() : match.end() + 1] == "(":
         return False

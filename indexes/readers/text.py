@@ -8,12 +8,13 @@ from pathlib import Path
 from indexes.readers.elements import Block, Element, Heading, Parsed, fence
 from indexes.readers.source import read_text
 from indexes.types import BookHealth
+from indexes.words import CJK
 
 _UNDERLINE = re.compile(r"^([=\-~^*#])\1{2,}[ \t]*$")
 _CHAPTER = re.compile(
     r"^(?:chapter|part|appendix|lecture|lesson)\s+(?:\d+|[ivxlc]+|[a-z])\b[.:)]?.{0,90}$", re.IGNORECASE
 )
-_NUMBERED = re.compile(r"^(\d{1,2}(?:\.\d{1,2}){0,3})[.)]?[ \t]{1,4}(?=[A-Z\u4e00-\u9fff])(\S.{1,78})$")
+_NUMBERED = re.compile(r"^(\d{1,2}(?:\.\d{1,2}){0,3})[.)]?[ \t]{1,4}(?=[A-Z" + CJK + r"])(\S.{1,78})$")
 _CJK_CHAPTER = re.compile(r"^第[\d一二三四五六七八九十百零]+[章节部]\s*\S.{0,40}$")
 _LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+\S")
 _CODE_LINE = re.compile(
