@@ -65,7 +65,7 @@ def keep_choice(home: Path, choice: GeneratorChoice | None) -> None:
 
 
 def origin_of(address: str | None) -> tuple[str, str, int] | None:
-    """Scheme, host and port of an address; None where it is not one of the web."""
+    """Scheme, host and port of an address; None for anything but an http or https address."""
     if not address:
         return None
     try:

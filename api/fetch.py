@@ -125,7 +125,7 @@ def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
         private: whether addresses of this machine and its network may be asked.
 
     Raises:
-        InvalidInput: the address is none of the web, is private, or does not give a page.
+        InvalidInput: the address is not one of the web, is private, or gives no page.
         TooLarge: the page has more than `most_bytes`.
     """
     import httpx

@@ -153,7 +153,7 @@ class GeneratorSwitch:
         if not is_loopback(host):
             raise NotAllowed(
                 f"{host} is not this machine",
-                hint="An engine elsewhere must stand in the settings: COALESCE_BASE_URL=URL coalesce serve",
+                hint="Name an engine elsewhere in the settings: COALESCE_BASE_URL=URL coalesce serve",
             )
         if port == self.own_port:
             raise InvalidInput(f"port {port} is this server's own", hint="Name the port of the engine.")

@@ -1,4 +1,4 @@
-"""The server that runs over a home, for commands to ask: models that it has loaded need not be loaded again."""
+"""Finds the server that runs over a home, so that commands use the models that it has loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPLY_S = 600.0
 
 
 def announce(home: Path, address: str) -> None:
-    """Writes where this process answers; a home that cannot be written is only asked by its page."""
+    """Writes this process's address into the home; where it cannot be written, commands do not find the server."""
     with suppress(OSError):
         (home / ADDRESS_FILE).write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
 

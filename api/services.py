@@ -364,6 +364,11 @@ class Services:
             return "the book has no sentence that a question can be made from"
         return f"{len(questions)} questions were made"
 
+    def books_with_questions(self) -> list[Document]:
+        """The books that questions were made from."""
+        made = self.made.counts()
+        return [book for book in self.library.documents() if made.get((book.document_id, book.sha256))]
+
     def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])

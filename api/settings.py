@@ -132,7 +132,7 @@ class CoalesceSettings(BaseSettings):
     )
     quantization: Literal["auto", "none", "int8", "nf4"] = Field(
         "auto",
-        description="How a local model's weights are held: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
+        description="The format of a local model's weights: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
         "below half a billion weights.",
     )
     answers: Literal["free", "quotes"] = Field(

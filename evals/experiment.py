@@ -142,7 +142,7 @@ def find_texts(questions: Sequence[BankQuestion], folder: Path) -> dict[str, Pat
     if missing := [book for book, path in texts.items() if not path.is_dir()]:
         raise InvalidInput(
             f"{folder} has no folder {missing[0]!r} with the text of that question set",
-            hint="evals/question_sets/README.md says where each text is to be had",
+            hint="evals/question_sets/README.md says where to get each text",
         )
     return texts
 

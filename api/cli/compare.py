@@ -286,7 +286,7 @@ def generator(
 def readers(
     invoked: typer.Context,
     model: Annotated[str, typer.Option(help="The language model, as for `serve`.")] = "smollm2-135m",
-    quantization: Annotated[str, typer.Option(help="How its weights are held.")] = "none",
+    quantization: Annotated[str, typer.Option(help="Format of its weights.")] = "none",
     tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 300,
     clients: Annotated[int, typer.Option(min=2, help="Readers at once.")] = 30,
     rounds: Rounds = 8,

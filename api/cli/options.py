@@ -22,7 +22,7 @@ Model = Annotated[
 Quantization = Annotated[
     Literal["none", "int8", "nf4"] | None,
     typer.Option(
-        "--quantization", help="How a local model's weights are held; nf4 if not given, none below 500M weights."
+        "--quantization", help="Format of a local model's weights; by default nf4, and none below 500M weights."
     ),
 ]
 Adapter = Annotated[

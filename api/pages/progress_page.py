@@ -35,12 +35,7 @@ class _ProgressView:
 
     def __init__(self, visit: Visit, source: str) -> None:
         self._visit = visit
-        made = visit.services.made.counts()
-        self._books = {
-            document.document_id: document
-            for document in visit.services.library.documents()
-            if made.get((document.document_id, document.sha256))
-        }
+        self._books = {book.document_id: book for book in visit.services.books_with_questions()}
         self._sources = ["", *self._books, EVERYTHING]
         self._source = source if source in self._sources else ""
         self._asked = bool(source)

@@ -61,12 +61,7 @@ def _quick_comparison(visit: Visit) -> None:
     async def show_report(job: Job) -> None:
         ui.navigate.to(f"/reports/{url_quote(job.message)}")
 
-    made = visit.services.made.counts()
-    books = [
-        (document.document_id, document.title)
-        for document in visit.services.library.documents()
-        if made.get((document.document_id, document.sha256))
-    ]
+    books = [(book.document_id, book.title) for book in visit.services.books_with_questions()]
     chosen = {"book": ""}
 
     async def begin() -> None:

@@ -28,12 +28,8 @@ class TuneAdapter:
         self._visit = visit
         self._t = visit.t
         self._adapters = visit.services.adapters
-        made = visit.services.made.counts()
-        self._sources = [(BANK_TUNE, self._t("exam.bank"))] + [
-            (document.document_id, document.title)
-            for document in visit.services.library.documents()
-            if made.get((document.document_id, document.sha256))
-        ]
+        books = [(book.document_id, book.title) for book in visit.services.books_with_questions()]
+        self._sources = [(BANK_TUNE, self._t("exam.bank")), *books]
         self._source = self._sources[-1][0]
         self._name = ""
         self._epochs = str(USUAL_EPOCHS)

@@ -1,7 +1,7 @@
 """Keeps the latest answers of a language model, and gives them again to the same request.
 
 A request holds everything that the model reads: the question as it was searched, its passages, the conversation, the
-adapter and the sampling. So after a change of any of these it is another request; the search is done all the same.
+adapter and the sampling. A change in any of these makes another request. The search runs every time.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def estimate_memory(
 
 
 def usual_quantization(config: Any) -> str:
-    """How a model is held where nobody says: weights that are quantized on disk as they are, small models unquantized.
+    """The quantization where none is asked for: that of the weights on disk, else `none` for small models and `nf4`.
 
     Below half a billion weights 4 bits cost much quality and save little memory (docs/benchmarks.md).
     """
@@ -146,7 +146,7 @@ def linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def lora_layers(model: Any) -> dict[str, Any]:
-    """The linear layers that LoRA adapts, by name: attention and dense ones; a mixture's experts are none.
+    """The linear layers that LoRA adapts, by name: attention and dense ones, without a mixture's experts.
 
     A state-space mixer's output goes to a fused kernel that reads its plain weight, so no layer of its name is adapted.
     """
@@ -157,7 +157,7 @@ def lora_layers(model: Any) -> dict[str, Any]:
 
 
 def lora_kinds(model: Any) -> list[str]:
-    """The names for peft's `target_modules` that mean the layers of `lora_layers`."""
+    """Names for peft's `target_modules` that select the layers of `lora_layers`."""
     return sorted({_kind(name) for name in lora_layers(model)})
 
 

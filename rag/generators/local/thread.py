@@ -72,10 +72,10 @@ class ModelThread:
     """Runs work in the order it came.
 
     Args:
-        max_waiting: work that may wait, None as much as comes; more is `Busy` at once.
+        max_waiting: how much work may wait, None for any amount; more is `Busy` at once.
         waiting_timeout_s: how long work may wait; what would wait longer is `Busy` at once.
         on_out_of_memory: frees what can be freed after work ran out of memory.
-        together: answers that can run at once, as far as memory reaches.
+        together: answers that can run at once, as far as memory allows.
         step: goes one step on with rows of one group; gives the result for each.
     """
 
@@ -316,6 +316,6 @@ class ModelThread:
             self._ended(job, error)
 
     def _ended(self, job: _Job[Any], error: BaseException | None) -> None:
-        if job.place is not None:  # an answer, no single call
+        if job.place is not None:  # an answer, not a single call
             self._usual_s += 0.3 * (time.monotonic() - job.begun_at - self._usual_s)
         job.relay.end(error)
