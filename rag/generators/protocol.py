@@ -107,9 +107,8 @@ class ChoiceScores:
     passages_used: int | None = None
 
 
-@runtime_checkable
-class Generator(Protocol):
-    """Writes an answer from passages and a question."""
+class RunsArms(Protocol):
+    """What generators and scorers of choices say of themselves."""
 
     @property
     def name(self) -> str:
@@ -118,7 +117,7 @@ class Generator(Protocol):
 
     @property
     def model_name(self) -> str:
-        """The model that writes, for the answer's `model` field."""
+        """The model that answers, for the answer's `model` field."""
         ...
 
     @property
@@ -130,6 +129,11 @@ class Generator(Protocol):
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that can be asked for."""
         ...
+
+
+@runtime_checkable
+class Generator(RunsArms, Protocol):
+    """Writes an answer from passages and a question."""
 
     def check(self, request: GenerationRequest) -> None:
         """Refuses, before retrieval, a request that can never run.
@@ -157,28 +161,8 @@ class Generator(Protocol):
 
 
 @runtime_checkable
-class ChoiceScorer(Protocol):
-    """A generator that can score the options of a choice question without writing text."""
-
-    @property
-    def name(self) -> str:
-        """As a generator's."""
-        ...
-
-    @property
-    def model_name(self) -> str:
-        """As a generator's."""
-        ...
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """Arms in which it can choose."""
-        ...
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """Names of the adapters that can be asked for."""
-        ...
+class ChoiceScorer(RunsArms, Protocol):
+    """Scores the options of a choice question without writing text."""
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
         """Scores each option, with the passages of the request when it has any."""
