@@ -97,7 +97,7 @@ def write_gguf(
     tensor_type: int = 0,
     chat_template: str = CHAT_TEMPLATE,
 ) -> Path:
-    """Writes a model folder of `build_model` (`llama` or `qwen3`) as a GGUF file with float32 tensors.
+    """Writes a model folder of `build_model` (Llama, Mistral, Qwen, Gemma, Phi) as a GGUF file with float32 tensors.
 
     Args:
         pre: the splitting rule that the file names.
@@ -108,28 +108,31 @@ def write_gguf(
 
     config = json.loads((folder / "config.json").read_text("utf-8"))
     spelled = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    family = architecture or config["model_type"]
-    writer = gguf.GGUFWriter(file, family)
+    family = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
+    writer = gguf.GGUFWriter(file, architecture or family)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_key_length(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    turning = config["rope_parameters"]
+    writer.add_rope_freq_base(turning.get("full_attention", turning)["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     _write_vocabulary(writer, spelled, config["vocab_size"], pre)
     writer.add_chat_template(chat_template)
     weights = load_file(folder / "model.safetensors")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.upper()], config["num_hidden_layers"])
     for name, tensor in weights.items():
         stored = tensor.float()
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-        if config["model_type"] == "llama" and (turned := heads.get(name.split(".")[-2])):
+        if family == "llama" and (turned := heads.get(name.split(".")[-2])):
             # llama.cpp turns pairs of neighbours where transformers turns halves
             stored = stored.view(turned, 2, -1, stored.shape[1]).transpose(1, 2).reshape(stored.shape)
+        if family.startswith("gemma") and "norm" in name:
+            stored = stored + 1  # llama.cpp multiplies with what transformers adds one to
         stem, _, ending = name.rpartition(".")
         raw = gguf.GGMLQuantizationType(tensor_type) if tensor_type and name == "model.norm.weight" else None
         writer.add_tensor(f"{names.get_name(stem)}.{ending}", stored.contiguous().numpy(), raw_dtype=raw)

@@ -47,7 +47,7 @@ def left_in(home: Path) -> list[str]:
 # GGUF files
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"])
 def test_a_gguf_file_becomes_the_model_it_was_made_from(tmp_path: Path, family: str) -> None:
     from safetensors.torch import load_file
 
