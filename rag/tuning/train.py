@@ -10,8 +10,10 @@ the answer is learnt, behind exactly the prompt that serving will use), the fold
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -326,6 +328,8 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
         ModelCannotLoad: it has no layer that could be adapted.
     """
     import torch
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on import it advises installing a package
     from peft import LoraConfig, get_peft_model
 
     kinds = _without_experts(lora_kinds(loaded.model), loaded.model)
@@ -346,7 +350,9 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
         bias="none",
     )
     try:
-        return get_peft_model(loaded.model, config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an old name
+            return get_peft_model(loaded.model, config)
     except ValueError as error:
         if settings.target_modules is None:
             raise
