@@ -12,7 +12,7 @@ data=$out-data
 if [ ! -e "$data/complete" ]; then
     $coalesce dataset --from-bank --limit 60 --out "$data"
     $coalesce dataset --from-bank --limit 100 --passages 5 --out "$data"
-    for set in enccs-cuda:250 csc-portable-gpu-programming:300 numba-cuda-docs:250; do
+    for set in enccs-cuda:250 csc-portable-gpu-programming:60 numba-cuda-docs:60; do
         name=${set%:*}
         $coalesce dataset "$texts/$name" --questions "evals/question_sets/fit/$name.jsonl" --limit "${set#*:}" \
             --passages 5 --out "$data"
@@ -22,4 +22,4 @@ fi
 # the upper two thirds of the layers: a third less time than all
 $coalesce tune --model "${MODEL:-smollm2-135m}" --data "$data" --out "$out" --max-length 512 --epochs 1 --rank 8 \
     --target-modules 'model\.layers\.[12]\d\..*_proj' --no-activation-checkpointing --learning-rate 1e-3 --dropout 0 \
-    --batch-size 8 --accumulation 1 --validation-share 0.04 --checkpoint-steps 30 "$@"
+    --batch-size 8 --accumulation 1 --validation-share 0.04 --checkpoint-steps 25 "$@"
