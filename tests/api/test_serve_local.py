@@ -74,7 +74,7 @@ def test_an_adapter_that_is_not_loaded_is_a_409_that_names_those_that_are(server
 
 def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: Server):
     def ask(number: int) -> tuple[str, str, int]:
-        body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 100}
+        body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 40}
         with httpx.Client(base_url=server.address, timeout=PATIENCE_S) as client:
             reply = client.post("/v1/ask", json=body | {"stream": True})
         assert reply.status_code == 200, reply.text
@@ -91,7 +91,7 @@ def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: 
     with ThreadPoolExecutor(30) as pool:
         answers = list(pool.map(ask, range(30)))
     assert max(place for _, _, place in answers) >= 10
-    body = {"question": "How many threads run in warp 29?", "arm": ARMS[1], "max_tokens": 100}
+    body = {"question": "How many threads run in warp 29?", "arm": ARMS[1], "max_tokens": 40}
     assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[29][0]
 
 

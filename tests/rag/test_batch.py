@@ -71,7 +71,7 @@ def test_rows_that_come_and_go_write_what_each_writes_alone(loaded: Any) -> None
     """Of all lengths, across the edges of buckets, each row begun while others are at work and ended before them."""
     lengths = [30, 250, 5, 380, 120]
     alone = [
-        list(decode(loaded.model, prompt_of(length), SlabCache(3, length + 40), max_new_tokens=40 - 5 * number))
+        list(decode(loaded.model, prompt_of(length), SlabCache(3, length + 40), max_new_tokens=24 - 4 * number))
         for number, length in enumerate(lengths)
     ]
     batch = Batch(loaded.model)
