@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,6 @@ from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.models.devices import peak_memory_bytes
 from rag.question import LONGEST_READ, QuestionKind, defines, question_kind, subject_of
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
@@ -190,7 +191,7 @@ class ExtractiveGenerator:
         yield GenerationDone(
             usage=Usage(prompt_tokens=read, completion_tokens=written),
             tokens_per_s=written / seconds if written > 1 and seconds > 0 else 0.0,
-            peak_memory_bytes=peak_memory_bytes("cpu"),
+            peak_memory_bytes=peak_process_bytes(),
             refused=not units,
             passages_used=len(request.passages),
         )
@@ -244,6 +245,12 @@ def refuse_without_model(arm: Arm) -> None:
 def count_tokens(text: str) -> int:
     """Tokens by the rule of thumb of `WORDS_PER_TOKEN`; this generator has no tokenizer of its own."""
     return round(count_words(text) / WORDS_PER_TOKEN)
+
+
+def peak_process_bytes() -> int:
+    """Most memory this process has held, bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Choice:
