@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +118,19 @@ def test_every_command_shown_is_one_that_the_command_line_takes(words: tuple[str
         return
     status = parser().main(arguments, "coalesce", standalone_mode=False)
     assert not status
+
+
+@pytest.mark.parametrize("script", ["evals/small_model.sh OUT", "rag/tuning/launch/smollm2.sh TEXTS OUT --resume"])
+def test_every_command_of_a_script_is_one_that_the_command_line_takes(script: str, tmp_path: Path) -> None:
+    path, *arguments = script.split()
+    environment = os.environ | {"COALESCE": "echo coalesce", "PYTHON": "true"}
+    command = ["bash", str(ROOT / path), *(word.replace("OUT", str(tmp_path / "out")) for word in arguments)]
+    (tmp_path / "out-data").mkdir()
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = [words for line in done.stdout.splitlines() for words in commands_of(line)]
+    assert len(commands) >= 5
+    for shown in commands:
+        assert not parser().main(list(shown.words[1:]), "coalesce", standalone_mode=False)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
