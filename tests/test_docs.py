@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def all_shown() -> list[Any]:
     ]
 
 
+@cache
 def parser() -> Any:
     """The command line with every command's body taken out."""
     root = typer.main.get_command(app)
@@ -135,7 +137,7 @@ def test_every_command_of_a_script_is_one_that_the_command_line_takes(script: st
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_named_in_a_sentence_exists_with_its_options(document: Path) -> None:
-    commands = leaves(typer.main.get_command(app))
+    commands = leaves(parser())
     for program, rest in INLINE.findall(document.read_text("utf-8")):
         words = rest.split()
         if program == "make":
