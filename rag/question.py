@@ -466,10 +466,13 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
     ),
     "number": (
         r"\bhow (?:many|much|large|big|long|fast|wide|high|deep|often|small)\b",
+        r"\b(?:max(?:imum|imal)?|minimum|largest|smallest)\b.*\b(?:number|size|count|amount|dimensions?)\b",
+        r"^\W*(?:what(?:'s| is| are) )?(?:the )?(?:number|size|count) of\b",
         "多少|几个|几次|多大|多长|多快",
     ),
     "code": (
         r"\b(?:snippet|listing|syntax|signature|pseudo-?code)\b|\blooks? like\b",
+        r"^\W*(?:an? |some )?(?:code |sample )?(?:examples?|code|samples?) (?:of|for|with|using|that|to)\b",
         r"^(?!\W*(?:wh\w+|how|can|do|does|is|are|to|in)\b).*\b(?:command|example|code)\W*$|\bcode (?:for|to|that)\b",
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
         r"\b(?:show|see|give|need|want|write|sample|example)\b.{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
@@ -536,12 +539,20 @@ _EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\
 _CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
 
 
+DEFINING_WORDS = 6
+"""Fewest words after 'is' of a definition that says what a thing is: not 'Occupancy is a means of hiding latency'."""
+SHORT_DEFINITION = 0.5
+MOST_LETTERS = 5
+"""Of an abbreviation."""
+_DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
+
+
 def question_kind(question: str) -> QuestionKind:
     """The kind of a question in the user's words; `fact` where its words do not say."""
     question = question[:LONGEST_READ]
     if _ASKS_MORE.search(question):
         return "how"
-    if subject_of(question) or _DEFINES_ZH.search(question):
+    if (subject_of(question) and not _KINDS["number"].search(question)) or _DEFINES_ZH.search(question):
         return "define"
     return next((kind for kind, pattern in _KINDS.items() if pattern.search(question)), "fact")
 
@@ -552,26 +563,50 @@ def subject_of(question: str) -> str:
     if match is None:
         return ""
     subject = next(filter(None, match.groups())).strip()
+    if match["terse"] and _KINDS["code"].search(question):
+        return ""
     few = bool(terms_of(subject).stems) and len(subject.split()) <= _MOST_TERMS
     return subject if few and not _NOT_A_NAME.search(subject) else ""
 
 
 def defines(subject: str, sentence: str) -> bool:
     """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
+    return definition_share(subject, sentence) > 0
+
+
+def definition_share(subject: str, sentence: str) -> float:
+    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none."""
     wanted = terms_of(subject).stems
     if not wanted:
-        return False
+        return 0.0
     sentence = sentence[:LONGEST_READ]
+    if not all(stem[: max(2, len(stem) - 1)] in sentence.lower() for stem in wanted):
+        return 0.0
     plain = _MARKS.sub("", sentence).strip(" -")
     verb, colon = _IS.search(plain), _COLON.search(plain)
     if verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]):
-        return True
+        long = len(verb["what"].split()) >= DEFINING_WORDS and not _DENIES.search(verb["what"])
+        return 1.0 if long else SHORT_DEFINITION
     if colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted):
-        return True
+        return 1.0
     words = len(subject.split())
     if any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain)):
-        return True
-    return any(terms_of(match[2] or match[3]).stems == wanted for match in _EMPHASISED.finditer(sentence))
+        return 1.0
+    if len(wanted) == 1 and _spells_out(subject, plain):
+        return 1.0
+    emphasised = (terms_of(match[2] or match[3]).stems for match in _EMPHASISED.finditer(sentence))
+    return 1.0 if wanted in emphasised else 0.0
+
+
+def _spells_out(subject: str, sentence: str) -> bool:
+    """Whether a sentence gives the words behind an abbreviation: 'streaming multiprocessors, SMs for short'."""
+    letters = subject.split()[-1].removesuffix("s").upper()
+    if not (2 <= len(letters) <= MOST_LETTERS and letters.isalpha()):
+        return False
+    name = rf"(?:\({letters}s?\)|,? (?:or )?{letters}s?,? for short)"
+    initials = r"[\s-]+".join(rf"{letter}\w*" for letter in letters)
+    spelled = re.search(rf"\b{initials}\s*{name}|\b{letters}s?\s*\({initials}\)", sentence, re.IGNORECASE)
+    return spelled is not None
 
 
 def _is_name(text: str, wanted: frozenset[str]) -> bool:

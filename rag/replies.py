@@ -15,12 +15,13 @@ from indexes.errors import NotFound
 from indexes.sentences import split_spans
 from indexes.types import Chapter, Document, Filters, StoredNode
 from indexes.words import CJK, count_words, index_terms, is_chinese, terms_of
+from rag.answer_forms import TermWeights
 from rag.citations import MARKER, without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece
 from rag.question import ChapterAsked, MessageKind, asks_which_books, chapter_asked, message_kind
 from rag.retrieval import chapters_named, passage_from_nodes
-from rag.sentence_reader import TermWeights, units_of
+from rag.sentence_reader import units_of
 from rag.types import Answer, Passage, Question, Quoted, SearchableLibrary, Turn
 from rag.wording import is_english
 

@@ -28,13 +28,16 @@ from indexes.errors import NotFound
 from indexes.sentences import fence_after
 from indexes.types import Chapter, Document, Filters, Hit, PageMarks, StoredNode
 from indexes.words import count_words, index_terms, is_chinese, is_identifier, terms_of
+from rag.answer_forms import about_listing, listings_in, rank_by_form, rank_listings
 from rag.errors import ModelCannotLoad
 from rag.question import (
     MOST_SEARCHED_CHARACTERS,
+    QuestionKind,
     asks_for_more,
     code_in,
     names_in,
     only_about_code,
+    question_kind,
     refers_to_earlier,
     standing_question,
     whole_number,
@@ -52,11 +55,19 @@ RESCORED = 30
 PROXIMITY_WEIGHT = 2.0
 """As much as first places in both searches."""
 LENGTH_WEIGHT = 0.5
+FORM_CANDIDATES = 100
+"""Nodes found by words in which a definition or a number is looked for."""
+FORM_PLACE = 3
+"""The node that best has the form asked for is at least the third."""
+LEAST_FORM = 0.5
+LISTING_WEIGHT = 1.0
+"""For a listing about what was asked for, where code is."""
 FULL_LENGTH_WORDS = 180
 WINDOW_CHARACTERS = 160
 """About one sentence; 160, 260 and 400 rank alike."""
 
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
+_DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
 _NOT_A_LETTER = re.compile(r"[\W_]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
 _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
@@ -134,9 +145,22 @@ class HybridRetriever:
         dense = self._library.dense(query.dense, self._candidates, filters) if searched != "lexical" else []
         lexical = self._library.lexical(query.lexical, self._candidates, filters) if searched != "dense" else []
         hits = rescore(query.english, fuse(lexical, dense)) if searched == "hybrid" else fuse(lexical or dense)
+        if searched == "hybrid":
+            hits = self._of_the_form_asked_for(query, hits, filters)
         if self._reranker is not None:
             hits = self._reranker.rerank(query.english, hits)
         return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
+
+    def _of_the_form_asked_for(self, query: Query, hits: Sequence[Hit], filters: Filters) -> list[Hit]:
+        """`hits` with what has the form of an answer higher: a listing, a definition, a number."""
+        kind = question_kind(query.text)
+        if kind == "code":
+            found = self._library.lexical(about_listing(query.english), self._candidates, filters)
+            return with_listings(query.english, hits, found)
+        if kind in ("define", "number"):
+            found = self._library.lexical(query.lexical, FORM_CANDIDATES, filters)
+            return with_form(kind, query.english, hits, found)
+        return list(hits)
 
 
 def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableLibrary | None = None) -> Query:
@@ -170,6 +194,8 @@ def _query_of(text: str, standalone: str) -> Query:
     if not is_chinese(standalone):
         return Query(text, standalone, standalone, standalone, standalone)
     english = translate_terms(standalone)
+    if question_kind(standalone) == "define":
+        english = f"what is {_DEFINING.sub('', english)}"
     return Query(
         text,
         standalone,
@@ -299,6 +325,38 @@ def rescore(question: str, hits: Sequence[Hit]) -> list[Hit]:
     scored.sort(key=lambda hit: -hit.score)
     least = scored[-1].score if scored else 0.0
     return [*scored, *(Hit(hit.node, min(least, 2 * hit.score / total)) for hit in tail)]
+
+
+def with_form(kind: QuestionKind, question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:
+    """`hits` with the node that best has the form asked for (a definition, a number) among the first `FORM_PLACE`.
+
+    Args:
+        found: more nodes in which it is looked for.
+    """
+    known = {hit.node.node_id for hit in hits}
+    every = [*hits, *(hit for hit in found if hit.node.node_id not in known)]
+    forms = rank_by_form(kind, question, [hit.node.text for hit in every])
+    best = max(range(len(every)), key=lambda place: (forms[place], -place), default=0)
+    if best < FORM_PLACE or forms[best] < LEAST_FORM:
+        return list(hits)
+    raised = Hit(every[best].node, hits[FORM_PLACE - 1].score)
+    rest = [hit for hit in hits if hit.node.node_id != raised.node.node_id]
+    return [*rest[: FORM_PLACE - 1], raised, *rest[FORM_PLACE - 1 :]]
+
+
+def with_listings(question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:
+    """`hits` and the nodes `found` for the words of the listing asked for, those with such a listing ranked higher."""
+    known = {hit.node.node_id for hit in hits}
+    every = [*hits, *(Hit(hit.node, 0.0) for hit in found if hit.node.node_id not in known)]
+    listings = [(place, listing) for place, hit in enumerate(every) for listing in listings_in(hit.node)]
+    best: dict[int, float] = {}
+    for (place, _), score in zip(listings, rank_listings(question, [one for _, one in listings]), strict=True):
+        best[place] = max(best.get(place, 0.0), min(score, 1.0))
+    raised = [
+        Hit(hit.node, (hit.score + LISTING_WEIGHT * best.get(place, 0.0)) / (1 + LISTING_WEIGHT))
+        for place, hit in enumerate(every)
+    ]
+    return sorted(raised, key=lambda hit: -hit.score)
 
 
 def _length(hit: Hit) -> float:
@@ -453,6 +511,14 @@ class _Window:
         """The node just outside, after it (1) or before it (-1)."""
         return self._near.get(self.last + 1 if step > 0 else self.first - 1)
 
+    @property
+    def ends_in_listing(self) -> bool:
+        """Whether a listing that begins in it is not closed in it."""
+        fence = ""
+        for node in self.nodes:
+            fence = fence_after(node.text, fence)
+        return bool(fence)
+
     def take(self, node: StoredNode) -> int:
         """Adds a node next to it; returns the node's cost."""
         self.first, self.last = min(self.first, node.ordinal), max(self.last, node.ordinal)
@@ -496,6 +562,7 @@ def select_passages(
         elif len(windows) < top_k and (budget.count(hit.node.text) <= left or not windows):
             windows.append(_Window(hit, library.around(hit.node, before=FARTHEST, after=FARTHEST), budget.count))
             left -= windows[-1].size
+            left -= _complete_listing(windows, left, budget.most_each)
     _reach_out(windows, left, budget.most_each)
     return tuple(window.passage(library) for window in windows)
 
@@ -505,6 +572,18 @@ def _format_of(document_id: str, library: SearchableLibrary) -> str:
         return library.document(document_id).format
     except NotFound:  # removed since it was found
         return "text"
+
+
+def _complete_listing(windows: Sequence[_Window], left: int, most_each: int) -> int:
+    """Extends the last passage to the end of a listing that begins in it; returns the cost."""
+    window = windows[-1]
+    taken = 0
+    while window.ends_in_listing and (node := window.edge(1)) is not None:
+        cost = window.cost(node)
+        if taken + cost > left or window.size + cost > most_each or any(other.covers(node) for other in windows):
+            break
+        taken += window.take(node)
+    return taken
 
 
 def _reach_out(windows: Sequence[_Window], left: int, most_each: int) -> None:

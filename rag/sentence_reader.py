@@ -7,9 +7,8 @@ rank (`docs/decisions.md`).
 
 from __future__ import annotations
 
-import math
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import terms_of
+from rag.answer_forms import TermWeights, gives_number
 from rag.cross_encoder import Pair
 from rag.question import defines, question_kind, subject_of
 from rag.types import Passage
@@ -30,6 +30,8 @@ NEIGHBOUR_WEIGHT = 0.4
 """For the better of the two neighbours: an answer often follows what repeats the question."""
 PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
+FORM_WEIGHT = 0.4
+"""For a sentence that gives a number where one is asked for, when it is chosen what is read."""
 READ_UNITS = 16
 """Most units that are read with the question. Reading takes most of an answer's time."""
 READ_LISTINGS = 6
@@ -132,9 +134,13 @@ def candidates(question: str, passages: Sequence[Passage], *, listings: bool = F
     units = [every[place] for place in places]
     signals = _signals(question, units)
     subject = subject_of(question)
+    counts = question_kind(question) == "number"
     order = sorted(
         (i for i, unit in enumerate(units) if (unit.kind == "code") == listings),
-        key=lambda i: (not (subject and defines(subject, units[i].text)), -signals[i]),
+        key=lambda i: (
+            not (subject and defines(subject, units[i].text)),
+            -signals[i] - (FORM_WEIGHT * gives_number(question, units[i].text) if counts else 0.0),
+        ),
     )
     pairs = []
     for i in order:
@@ -182,23 +188,3 @@ def _adjacent(units: Sequence[Unit], one: int, other: int) -> bool:
     if not 0 <= other < len(units) or units[one].passage != units[other].passage:
         return False
     return abs(units[one].place - units[other].place) == 1
-
-
-class TermWeights:
-    """Inverse frequency of terms among some texts: rare terms weigh more.
-
-    Args:
-        texts: the terms of each text.
-    """
-
-    def __init__(self, texts: Sequence[frozenset[str]]) -> None:
-        self._frequency = Counter(piece for text in texts for piece in text)
-        self._num_texts = len(texts)
-
-    def share(self, wanted: frozenset[str], held: frozenset[str], *, beside: frozenset[str] = frozenset()) -> float:
-        """Weighted share, 0 to 1, of `wanted` that `held` holds and `beside` does not; 0.0 when nothing is wanted."""
-        total = sum(map(self._weight, wanted))
-        return sum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
-
-    def _weight(self, piece: str) -> float:
-        return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))

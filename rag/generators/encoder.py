@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexes.words import is_chinese, terms_of
+from rag.answer_forms import TermWeights
 from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
-from rag.sentence_reader import TermWeights, Unit, units_of
+from rag.sentence_reader import Unit, units_of
 from rag.types import RETRIEVING_ARMS, Arm, Usage
 from rag.wording import translate_terms
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 import sys
@@ -11,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from indexes.errors import Cancelled
 from indexes.words import count_words, terms_of
+from rag.answer_forms import Listing, gives_number, rank_listings, wants_steps
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.question import LONGEST_READ, QuestionKind, defines, question_kind, subject_of
+from rag.question import LONGEST_READ, QuestionKind, definition_share, question_kind, subject_of
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
@@ -24,8 +26,18 @@ LEAST_SHARE = 0.2
 """A sentence scoring under this share of the best one is left out."""
 OTHER_SIDE_SHARE = 0.1
 """The same for the first sentence about a side of a comparison that has not been spoken of."""
-DEFINITION_SHARE = 0.4
+DEFINITION_SHARE = 0.7
 """What a sentence that defines the name asked about gains, as a share of the best score."""
+READING_WEIGHT = 0.5
+"""What the log odds of a listing's reading count, beside its names and its place."""
+UNREAD = 0.02
+"""The reading of a listing that was not read."""
+SHOWN_LISTING = 0.5
+"""Least score of a listing that is shown where it is asked how something is done."""
+SHOWN_THOUGHTS = 2
+"""Thoughts beside such a listing."""
+NUMBER_SHARE = 0.6
+"""What a sentence that gives the number asked for gains, as a share of the best score."""
 LEAST_WORDS = 2
 """Fewer words are a label, and no sentence: 'Note', 'Demo: `name`'."""
 REPEATED = 0.93
@@ -216,14 +228,14 @@ class ExtractiveGenerator:
         book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
         kind = kind or question_kind(question)
         bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        choice = _Choice(book, kind, bound, terms_of(question).pieces)
+        choice = _Choice(book, [passage.title for passage in passages], kind, bound, terms_of(question).pieces)
         scored = self._reader.read(question, passages)
         if said:
             said = " ".join(said.split())
             scored = [
                 item for item in scored if _spoken(item.unit, passages[item.unit.passage].format) not in said
             ] or scored
-        choice.fill(_with_definitions(scored, subject_of(question)), question)
+        choice.fill(_with_form(scored, kind, question), question)
         return [book[place] for run in choice.runs for place in run]
 
     def close(self) -> None:
@@ -257,12 +269,21 @@ class _Choice:
     """What has been chosen so far, as runs of neighbouring units in the order in which they are said.
 
     Args:
+        titles: of the books that the passages are from.
         bound: most words, where the request names them.
         asked: the question's terms.
     """
 
-    def __init__(self, book: dict[Place, Unit], kind: QuestionKind, bound: int | None, asked: frozenset[str]) -> None:
+    def __init__(
+        self,
+        book: dict[Place, Unit],
+        titles: Sequence[str],
+        kind: QuestionKind,
+        bound: int | None,
+        asked: frozenset[str],
+    ) -> None:
         budget = BUDGETS[kind]
+        self._titles = titles
         self._book = book
         self._kind = kind
         self._asked = asked
@@ -270,17 +291,27 @@ class _Choice:
         self._listing_words = LISTING_WORDS if bound is None else bound
         self._thoughts = budget.thoughts
         self._picked: list[Unit] = []
+        self._shown: Place | None = None
         self.runs: list[list[Place]] = []
 
     def fill(self, scored: Sequence[ScoredUnit], question: str) -> None:
         """Chooses among scored units, best first."""
+        listing = None
         if self._kind == "code":
-            listing = self._best_listing(scored)
+            listing = self._best_listing(scored, question)
             if listing is not None:
                 self._take_listing(listing)
             else:
                 self._thoughts = BUDGETS["how"].thoughts
+        shown = None
+        if self._kind != "code" and wants_steps(question):
+            shown = self._best_listing(scored, question, SHOWN_LISTING)
+        if shown is not None:
+            self._shown = (shown.passage, shown.place)
+            self._thoughts = SHOWN_THOUGHTS
         waiting = [item for item in scored if item.score > 0 and _says_something(item.unit)]
+        if self._kind == "code" and listing is not None:
+            waiting = [item for item in waiting if self._is_about(listing, item.unit)]
         best = waiting[0].score if waiting else 0.0
         close = [item.unit for item in waiting if item.score >= LEAST_SHARE * best]
         if self._kind == "compare":
@@ -291,21 +322,65 @@ class _Choice:
                     next((unit for unit in near if side & unit.pieces and self._take(unit)), None)
         for unit in close:
             self._take(unit)
+        if shown is not None and self.runs:
+            self._put_second(shown)
         if not self.runs and scored:
             self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
 
-    def _best_listing(self, scored: Sequence[ScoredUnit]) -> Unit | None:
-        listings = (item.unit for item in scored if item.unit.kind == "code")
-        return next((unit for unit in listings if count_words(unit.text) <= self._listing_words), None)
+    def _put_second(self, listing: Unit) -> None:
+        """Says a listing behind the sentence that leads to it, or behind the first of the answer."""
+        place = (listing.passage, listing.place)
+        if any(place in run for run in self.runs):
+            return
+        home = next((run for run in self.runs if run[-1] == (place[0], place[1] - 1)), None)
+        if home is not None:
+            home.append(place)
+            self.runs.remove(home)
+            self.runs.insert(0, home)
+        else:
+            self.runs.insert(1, [place])
+
+    def _best_listing(self, scored: Sequence[ScoredUnit], question: str, least: float = 0.0) -> Unit | None:
+        """The listing that shows best what was asked for; None where none scores `least` by its names and its place."""
+        units = [
+            unit
+            for unit in self._book.values()
+            if unit.kind == "code" and count_words(unit.text) <= self._listing_words
+        ]
+        read = {(item.unit.passage, item.unit.place): item.score for item in scored}
+        listings = [
+            Listing(unit.text, f"{self._titles[unit.passage]} {' '.join(unit.section)}", self._before(unit))
+            for unit in units
+        ]
+        fits = [
+            (score + READING_WEIGHT * _log_odds(read.get((unit.passage, unit.place), UNREAD)), -number, unit)
+            for number, (unit, score) in enumerate(zip(units, rank_listings(question, listings), strict=True))
+            if score >= least
+        ]
+        return max(fits)[2] if fits else None
+
+    def _before(self, listing: Unit) -> str:
+        """The sentence right before a listing."""
+        before = self._book.get((listing.passage, listing.place - 1))
+        return before.text if before is not None and before.kind in _PROSE else ""
 
     def _take_listing(self, listing: Unit) -> None:
         """A listing with the sentence before it, which announces it or says what it does."""
         place = (listing.passage, listing.place)
         before = self._book.get((listing.passage, listing.place - 1))
         self.runs.append([place])
-        if before is not None and before.kind in _PROSE and not _is_aside(before) and not _is_label(before):
+        if before is not None and before.kind in _PROSE and not _is_aside(before) and self._leads_to(before):
             self.runs[0].insert(0, (before.passage, before.place))
             self._thoughts -= 1
+
+    def _is_about(self, listing: Unit, unit: Unit) -> bool:
+        """Whether a sentence stands in the listing's section and names what was asked for."""
+        same = (unit.passage, unit.section) == (listing.passage, listing.section)
+        return same and not self._asked.isdisjoint(unit.pieces)
+
+    def _leads_to(self, before: Unit) -> bool:
+        """Whether the sentence before a listing is about it: it ends in a colon, or names what was asked for."""
+        return _is_cut_off(before) or (not _is_label(before) and not self._asked.isdisjoint(before.pieces))
 
     def _take(self, unit: Unit) -> bool:
         """Whether the unit was chosen, with the neighbours that it needs."""
@@ -317,6 +392,8 @@ class _Choice:
         thought = [place for place in _whole_thought(unit, self._book, self._kind, self._asked) if place not in said]
         cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
         if not thought or (cost > self._left and self.runs):
+            return False
+        if self._shown is not None and any(self._book[p].kind == "code" and p != self._shown for p in thought):
             return False
         self._picked.append(unit)
         self._left -= cost
@@ -334,17 +411,23 @@ class _Choice:
             home.extend(thought)
 
 
-def _with_definitions(scored: Sequence[ScoredUnit], subject: str) -> list[ScoredUnit]:
-    """The units, best first, where those that define `subject` count for more."""
-    if not subject or not scored:
-        return list(scored)
-    gain = DEFINITION_SHARE * max(scored[0].score, 0.0)
-    raised = [
-        replace(item, score=item.score + gain)
-        if item.unit.kind in _PROSE and defines(subject, item.unit.text)
-        else item
-        for item in scored
-    ]
+def _log_odds(share: float) -> float:
+    share = min(max(share, UNREAD), 1 - UNREAD / 4)
+    return math.log(share / (1 - share))
+
+
+def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) -> list[ScoredUnit]:
+    """The units, best first, where those that define the name asked about, or give the number, count for more."""
+    subject = subject_of(question)
+    best = max((item.score for item in scored), default=0.0)
+    raised = []
+    for item in scored:
+        share = 0.0
+        if item.unit.kind in _PROSE and kind == "number":
+            share = NUMBER_SHARE * gives_number(question, item.unit.text)
+        elif item.unit.kind in _PROSE and subject:
+            share = DEFINITION_SHARE * definition_share(subject, item.unit.text)
+        raised.append(replace(item, score=item.score + share * best))
     return sorted(raised, key=lambda item: -item.score)
 
 

@@ -1,0 +1,244 @@
+"""What answers look like by their form alone: a listing of what was asked for, a definition, a number.
+
+Search ranks stretches of prose, and of many that speak of a thing the one that answers is often not the nearest: 'How
+many threads can a block have?' is nearer 'threads per block' than 'at most 1024 threads', and a question for code
+shares few words with the prose around its listing. So listings are ranked for themselves, by the names in them, the
+headings over them and the sentence before them, and definitions and numbers are known by their form.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from indexes.sentences import split_spans
+from indexes.types import StoredNode
+from indexes.words import terms_of
+from rag.question import LONGEST_READ, QuestionKind, definition_share, subject_of
+
+NAME_WEIGHT = 0.5
+"""For terms in the name of a function or kernel that a listing defines, over those anywhere in it."""
+PLACE_WEIGHT = 0.8
+"""For terms in the headings over a listing, that it and the sentence before it do not hold."""
+OTHER_SORT = 0.5
+"""What the score of a listing counts that is of another sort than what was asked for."""
+WITHOUT_BOUND = 0.5
+"""What a number counts that is no bound, where the most of something is asked for."""
+
+_ASKING = re.compile(
+    r"\b(?:show|give|write|see|need|want|get|make|sample|examples?|code|program|snippet|listing|syntax|function"
+    r"|commands?|lines?|implement\w*|declare|define|looks?|type|please|simple|short|complete|full|someone|one)\b",
+    re.IGNORECASE,
+)
+"""What a question for a listing says beside what the listing is about."""
+_STEPS = re.compile(
+    r"\bhow (?:to|(?:do|can|could|would|should|must) (?:i|you|we|one))\b"
+    r"|\bhow (?:is|are) .* (?:declared|written|called|compiled|launched|allocated|created|done|used)\b"
+    r"|^\W*(?:compile|declare|launch|allocate|create|build|install|run)\b",
+    re.IGNORECASE,
+)
+_KERNEL = re.compile(r"\bkernels?\b", re.IGNORECASE)
+_IS_KERNEL = re.compile(
+    r"__global__|__kernel\b|@\w*\.?jit\b|@\w*vectorize\b|parallel_(?:for|reduce|scan)|<<<|omp target"
+)
+_LANGUAGE = re.compile(r"(?:`{3,}|~{3,})[ \t{.]*(?P<language>[\w+#-]*)")
+_OUTPUT = frozenset({"none", "text", "output", "plain", "txt"})
+_LANGUAGES = {"fortranfree": "fortran", "f90": "fortran", "c++": "cpp", "cu": "cuda", "py": "python", "sh": "bash"}
+_CLOSES = re.compile(r"\A(?P<inside>(?:(?!```).)*?)^(?:```|~~~)[ \t]*\n(?=[ \t]*\n|\Z)", re.DOTALL | re.MULTILINE)
+"""The end of a listing that began in an earlier node."""
+_NAMED = re.compile(
+    r"__(?:global|device)__[^;{(]*?(\w+)\s*\(|^\s*(?:def|class|struct|subroutine|function)\s+(\w+)"
+    r"|^[A-Za-z][\w:<>*&, ]*?\s\*?(\w+)\s*\([^;]*\)\s*\{",
+    re.MULTILINE,
+)
+
+_COUNTED = re.compile(
+    r"\b(?:how many|(?:number|count) of) (?P<counted>(?:[\w-]+ ){0,2}?[\w-]+)(?= |\W*$)", re.IGNORECASE
+)
+_MEASURES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
+    (re.compile(asked, re.IGNORECASE), re.compile(rf"\d[\d.,{{}}]*\s?\$?[\s-]?(?:{units})(?![A-Za-z])", re.IGNORECASE))
+    for asked, units in (
+        (
+            r"\bhow (?:fast|quick\w*)\b|\b(?:bandwidth|throughput|speed)\b",
+            r"[KMGT]i?B\s?/\s?s|[MGTP]FLOPS?(?:/s)?|times|x|×|m?s|seconds?|cycles",
+        ),
+        (
+            r"\bhow long\b|\b(?:latency|time)\b",
+            r"[mµnu]?s|cycles?|seconds?|minutes?|hours?|(?:milli|micro|nano)seconds?|days?",
+        ),
+        (
+            r"^(?=.*\b(?:memory|cache|file|buffer|ram|storage|space|data)\b)"
+            r".*(?:\bhow (?:big|large|much|small)\b|\b(?:size|capacity) of\b)",
+            r"[KMGT]i?B|bytes?|bits?|(?:kilo|mega|giga)bytes?|percent|%",
+        ),
+    )
+)
+"""What a question measures, and the numbers with a unit that answer it."""
+_ASKS_BOUND = re.compile(
+    r"\b(?:can|could|may|maxim\w+|max|most|limit\w*|largest|biggest|allowed|up to)\b", re.IGNORECASE
+)
+_BOUND = re.compile(
+    r"\b(?:at most|up to|maxim\w+|limit\w*|no more than|not more than|(?:can|may)(?:not| not) exceed|largest"
+    r"|as (?:large|many) as|upper bound)\b",
+    re.IGNORECASE,
+)
+_HOW = re.compile(r"\bhow (?:big|large|much|small|fast|long|quick\w*|many)\b", re.IGNORECASE)
+_CODE = re.compile(r"`[^`]*`")
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen|half|twice)\b", re.IGNORECASE
+)
+
+
+class TermWeights:
+    """Inverse frequency of terms among some texts: rare terms weigh more.
+
+    Args:
+        texts: the terms of each text.
+    """
+
+    def __init__(self, texts: Sequence[frozenset[str]]) -> None:
+        self._frequency = Counter(piece for text in texts for piece in text)
+        self._num_texts = len(texts)
+
+    def share(self, wanted: frozenset[str], held: frozenset[str], *, beside: frozenset[str] = frozenset()) -> float:
+        """Weighted share, 0 to 1, of `wanted` that `held` holds and `beside` does not; 0.0 when nothing is wanted."""
+        total = sum(map(self._weight, wanted))
+        return sum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
+
+    def _weight(self, piece: str) -> float:
+        return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))
+
+
+# --- listings
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A listing in its place: with its fences, the headings over it, and the sentence before it."""
+
+    text: str
+    headings: str
+    before: str = ""
+
+
+def wants_steps(question: str) -> bool:
+    """Whether a question asks how something is done, so that the code that does it helps."""
+    return _STEPS.search(question) is not None
+
+
+def about_listing(question: str) -> str:
+    """What to search for: the question without 'show me the code'; all of it where nothing is left."""
+    rest = _KERNEL.sub(" ", _ASKING.sub(" ", question))
+    return rest if terms_of(rest).pieces else question
+
+
+def listings_in(node: StoredNode) -> list[Listing]:
+    """The listings of a node, also those that begin or go on in another node."""
+    text = node.text
+    if "```" not in text and "~~~" not in text:
+        return []
+    headings = " ".join((node.title, *node.heading_path))
+    found: list[Listing] = []
+    if closing := _CLOSES.search(text):
+        found.append(Listing(closing["inside"], headings))
+        text = text[closing.end() :]
+    before = ""
+    for span in split_spans(text):
+        said = text[span.start : span.end]
+        if span.kind == "code":
+            found.append(Listing(said, headings, before))
+        before = said if span.kind in ("sentence", "item") else ""
+    return found
+
+
+def rank_listings(question: str, listings: Sequence[Listing]) -> list[float]:
+    """How well each listing shows what an English question asks for: about 1 holds all of its terms, 0 none."""
+    wants_kernel = _KERNEL.search(question) is not None
+    asked = terms_of(about_listing(question)).pieces
+    asked = frozenset(piece for piece in asked if len(piece) > 1) or asked
+    held = [terms_of(one.text).pieces | terms_of(one.before).pieces | {_language(one.text)} for one in listings]
+    near = [terms_of(one.headings).pieces for one in listings]
+    weights = TermWeights([own | beside for own, beside in zip(held, near, strict=True)])
+    scores = []
+    for listing, own, beside in zip(listings, held, near, strict=True):
+        names = terms_of(" ".join(name for match in _NAMED.findall(listing.text) for name in match if name)).pieces
+        score = (
+            weights.share(asked, own)
+            + NAME_WEIGHT * weights.share(asked, names)
+            + PLACE_WEIGHT * weights.share(asked, beside, beside=own)
+        )
+        scores.append(score * OTHER_SORT if _is_other_sort(listing.text, question, wants_kernel) else score)
+    return scores
+
+
+def _is_other_sort(listing: str, question: str, wants_kernel: bool) -> bool:
+    """Whether a listing is an output, no kernel where one is asked for, or Fortran where that is not named."""
+    language = _language(listing)
+    if language in _OUTPUT or (wants_kernel and not _IS_KERNEL.search(listing)):
+        return True
+    return language == "fortran" and "fortran" not in question.lower()
+
+
+def _language(listing: str) -> str:
+    match = _LANGUAGE.match(listing)
+    named = match["language"].lower() if match else ""
+    return _LANGUAGES.get(named, named)
+
+
+# --- definitions and numbers
+
+
+def gives_number(question: str, sentence: str) -> float:
+    """How much a sentence has the form of an answer to a question for a number, 0 to 1.
+
+    It holds a number outside code, with the unit asked for or beside the word for what is counted, and counts by its
+    share of the question's terms; where the most of something is asked for, a bound counts fully.
+    """
+    number = _number_asked(question)
+    sentence = _CODE.sub(" ", sentence[:LONGEST_READ])
+    if not number.form.search(sentence):
+        return 0.0
+    said = terms_of(sentence)
+    if number.counted and number.counted.isdisjoint(said.stems):
+        return 0.0
+    share = len(number.asked & said.pieces) / len(number.asked) if number.asked else 1.0
+    return share if not number.bound or _BOUND.search(sentence) else WITHOUT_BOUND * share
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """The number that a question asks for: its form, what it counts, the question's terms, whether it is a bound."""
+
+    form: re.Pattern[str]
+    counted: frozenset[str]
+    asked: frozenset[str]
+    bound: bool
+
+
+@lru_cache(maxsize=64)
+def _number_asked(question: str) -> _Number:
+    counted = _COUNTED.search(question)
+    return _Number(
+        _NUMBER if counted else next((units for asked, units in _MEASURES if asked.search(question)), _NUMBER),
+        terms_of(counted["counted"]).stems if counted else frozenset(),
+        terms_of(_HOW.sub(" ", question)).pieces,
+        _ASKS_BOUND.search(question) is not None,
+    )
+
+
+def rank_by_form(kind: QuestionKind, question: str, texts: Sequence[str]) -> list[float]:
+    """For each text how much its best sentence has the form of an answer, 0 to 1; 0 for kinds without a form."""
+    if kind == "number":
+        return [max((gives_number(question, one) for one in _sentences(text)), default=0.0) for text in texts]
+    subject = subject_of(question) if kind == "define" else ""
+    if not subject:
+        return [0.0] * len(texts)
+    return [max((definition_share(subject, one) for one in _sentences(text)), default=0.0) for text in texts]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (text[span.start : span.end] for span in split_spans(text) if span.kind in ("sentence", "item"))
