@@ -83,6 +83,7 @@ def _beside_generate(generator: LocalGenerator, asked: Sequence[GenerationReques
     times: dict[str, list[float]] = {}
     for request in asked:
         short = replace(request, max_tokens=1)
+        generator.prompt_of(request)  # chooses the excerpts, as the judge of the evidence has done when one is asked
         whole_s, speed = _answer(generator, request)
         kept_s, _ = _answer(generator, short)
         plain_first_s, plain_speed = _generate(generator, request)

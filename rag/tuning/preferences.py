@@ -10,6 +10,7 @@ import importlib.metadata
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +21,7 @@ from indexes.errors import Cancelled
 from rag.conversations import ConversationStore
 from rag.errors import MalformedTrainingData
 from rag.generators.excerpts import is_small
-from rag.generators.protocol import Generator, TextPiece
+from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.models.adapters import AdapterRecord, base_fingerprint
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, peak_memory_bytes, reset_peak_memory
@@ -72,14 +73,15 @@ def sampled_preferences(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[Preference]:
     """For each row, the best and the worst of `SAMPLES` answers by the row's rule; nothing where all are alike."""
+
+    def write(request: GenerationRequest) -> str:
+        return "".join(piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece)).strip()
+
     for row, score in rows:
         request = replace(row.request(), temperature=1.0, max_tokens=max_tokens, cancelled=cancelled)
-        scored: dict[str, float] = {}
-        for seed in range(SAMPLES):
-            pieces = generator.stream(replace(request, seed=seed))
-            text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)).strip()
-            if text and (value := score(text)) is not None:
-                scored[text] = value
+        with ThreadPoolExecutor(SAMPLES) as together:
+            texts = list(together.map(write, [replace(request, seed=seed) for seed in range(SAMPLES)]))
+        scored = {text: value for text in texts if text and (value := score(text)) is not None}
         if scored and max(scored.values()) > min(scored.values()):
             best, worst = max(scored, key=scored.__getitem__), min(scored, key=scored.__getitem__)
             yield Preference(replace(row, answer=best), worst)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import build_adapter
+from tiny_models import build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Cancelled
 from rag.errors import GenerationFailed
 from rag.generators.local.batch import Batch, bucket_of, decode
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.decode import Decoding, Sampler, prefill, static_step
+from rag.generators.local.decode import Decoding, Sampler, prefill, static_step, traced_step
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import GenerationRequest, TextPiece
 from rag.models.adapters import load_adapters
@@ -134,6 +134,62 @@ def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
     monkeypatch.setattr("rag.generators.local.batch.static_step", traced)
     assert write() == expected
     assert graphs == 1
+
+
+def test_a_traced_step_writes_what_the_plain_one_writes(
+    generator: LocalGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the base and each adapter, alone and together; and then Python is left out of the step."""
+    requests = [ask(question, arm="tuned", adapter="qa") for question in QUESTIONS[:3]]
+    requests += [ask(question) for question in QUESTIONS[3:6]]
+    traced = [text_of(generator, request) for request in requests]
+    assert all(generator._batches._traced[group] is not None for group in ("", "adapter qa"))
+    with monkeypatch.context() as patch:
+        patch.setattr(generator._batches, "traces", False)
+        assert [text_of(generator, request) for request in requests] == traced
+    with monkeypatch.context() as patch, ThreadPoolExecutor(6) as pool:
+        patch.setattr("rag.generators.local.batch.static_step", None)
+        assert list(pool.map(lambda request: text_of(generator, request), requests)) == traced
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"), [("mixtral", {"num_local_experts": 8}), ("qwen3_moe", {"num_experts": 8}), ("gemma", {})]
+)
+def test_a_trace_holds_for_other_rows_and_lengths(tmp_path: Path, family: str, shape: dict[str, Any]) -> None:
+    """Of mixtures too, whose tokens take different ways."""
+    import torch
+
+    loaded = load_model(str(build_model(tmp_path / family, family=family, **shape)), dtype="float32", device="cpu")
+    heads, width = loaded.capabilities.kv_heads, loaded.capabilities.key_dim
+    draw = torch.Generator().manual_seed(1)
+    for rows, new, bucket in ((1, 1, 384), (5, 1, 256), (2, 3, 1024)):
+        keys, values = ([torch.zeros(rows, heads, bucket, width) for _ in range(3)] for _ in "kv")
+        traced = traced_step(loaded.model, keys, values)
+        assert traced is not None
+        for _ in range(4):
+            ids = torch.randint(600, (rows, new), generator=draw)
+            lengths = torch.randint(bucket - new, (rows,), generator=draw)
+            with torch.inference_mode():
+                torch.testing.assert_close(
+                    traced(ids, lengths, keys, values), static_step(loaded.model, ids, lengths, keys, values)
+                )
+
+
+def test_a_model_that_goes_its_way_by_the_data_is_not_traced(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    loaded = load_model(str(tiny_model), dtype="float32", device="cpu")
+    forward = loaded.model.forward
+
+    def odd(input_ids: Any, **others: Any) -> Any:
+        output = forward(input_ids=input_ids, **others)
+        if int(input_ids.sum()) % 2:
+            output.logits += 1
+        return output
+
+    monkeypatch.setattr(loaded.model, "forward", odd)
+    keys, values = ([torch.zeros(1, 2, 256, 16) for _ in range(3)] for _ in "kv")
+    assert traced_step(loaded.model, keys, values) is None
 
 
 def test_buckets_are_few_and_hold_what_they_should() -> None:

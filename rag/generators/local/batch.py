@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.decode import Decoding, Sampler, prefill, static_step, step
+from rag.generators.local.decode import MOST_TRACED, Decoding, Sampler, prefill, static_step, step, traced_step
 from rag.models.fast_paths import ATTENTION_NAME
 
 MOST_ROWS = 16
@@ -43,10 +44,12 @@ class Batch:
 
     Args:
         model: a transformers decoder that `can_share_steps`.
+        trace: makes a step from the shapes of keys and values, as `traced_step`.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, trace: Callable[[list[Any], list[Any]], Any | None] = lambda *_: None) -> None:
         self._model = model
+        self._trace = trace
         self._caches: list[SlabCache] = []
         self._keys: list[Any] = []
         self._values: list[Any] = []
@@ -110,9 +113,10 @@ class Batch:
         width = bucket_of(max(lengths) + new, self._keys[0].shape[2])
         keys, values = self._looked_at(width)
         device = self._model.device
+        traced = self._trace(keys, values) if new <= MOST_TRACED else None
+        run = traced or partial(static_step, self._model)
         with torch.inference_mode():
-            logits = static_step(
-                self._model,
+            logits = run(
                 torch.tensor([tokens or [0] * new for tokens in ids], device=device),
                 torch.tensor(lengths, device=device),
                 keys,
@@ -206,11 +210,14 @@ class Batches:
     Attributes:
         budget_bytes: for keys and values; kv_bytes: what so many tokens need of it.
         most_rows: of all batches together; 1 where rows cannot be decoded together.
+        traces: whether steps are traced, which takes a second once for each adapter.
     """
 
     budget_bytes: int
     kv_bytes: Callable[[int], int]
     most_rows: int = MOST_ROWS
+    traces: bool = False
+    _traced: dict[str, Any] = field(default_factory=dict)
     _taken: dict[str, _Taken] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
 
@@ -243,7 +250,14 @@ class Batches:
         """A step of rows of one group: their logits."""
         if self.most_rows == 1:
             return [step(model, row.feed(guess_tokens), row.cache, keep=row.keep) for row in rows]
-        return self._batches.setdefault(group, Batch(model)).step(rows, guess_tokens)
+        if group not in self._batches:
+            self._batches[group] = Batch(model, partial(self._trace, model, group) if self.traces else lambda *_: None)
+        return self._batches[group].step(rows, guess_tokens)
+
+    def _trace(self, model: Any, group: str, keys: list[Any], values: list[Any]) -> Any | None:
+        if group not in self._traced:
+            self._traced[group] = traced_step(model, keys, values)
+        return self._traced[group]
 
     def _bytes(self, taken: _Taken) -> int:
         return taken.most_rows * self.kv_bytes(taken.capacity_tokens)

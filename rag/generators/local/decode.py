@@ -6,6 +6,7 @@ and a generator may be resumed on another one, so it is never held across a `yie
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from rag.generators.local.cache import SlabCache
 from rag.generators.prompts import CHOICE_LETTERS
 from rag.models.memory import PREFILL_CHUNK_TOKENS
 
+MOST_TRACED = 16
+"""New tokens of a traced step: so many take one way through `grouped_attention`."""
 _LIKELIEST = 1024  # tokens that sampling looks at first
 _LONGEST_NGRAM = 4
 _SHORTEST_NGRAM = 2
@@ -75,20 +78,60 @@ def static_step(model: Any, ids: Any, lengths: Any, keys: Sequence[Any], values:
     ).logits
 
 
+def traced_step(model: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any | None:
+    """`static_step` of at most `MOST_TRACED` new tokens as one call into torch, with the adapter that is active now.
+
+    A step makes some 1,800 calls from Python; in each of them another thread that computes may take the interpreter.
+    The trace is made with one step and compared over others, where a model whose Python code chooses its way by the
+    data would differ.
+
+    Args:
+        keys, values: a tensor for each layer, whose shapes count.
+
+    Returns:
+        None where the trace does not give the same.
+    """
+    import torch
+
+    def inputs(new: int, *lengths: int) -> tuple[Any, ...]:
+        draw = torch.Generator().manual_seed(new)
+        vocab = model.config.get_text_config(decoder=True).vocab_size
+        ids = torch.randint(vocab, (len(lengths), new), generator=draw)
+
+        def empty(like: Any) -> Any:
+            return like.new_zeros(len(lengths), like.shape[1], 128 * (2 + len(lengths)), like.shape[3])
+
+        return ids, torch.tensor(lengths), [empty(each) for each in keys], [empty(each) for each in values]
+
+    def run(*tensors: Any) -> Any:
+        return static_step(model, *tensors)
+
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that shapes are read from tensors; and TorchScript is deprecated
+        try:
+            traced = torch.jit.trace(run, inputs(2, 100), check_trace=False)  # type: ignore[no-untyped-call]
+            others = inputs(1, 0, 57, 300), inputs(MOST_TRACED, 211)
+            return traced if all(torch.equal(traced(*each), run(*each)) for each in others) else None
+        except Exception:  # noqa: BLE001 - a model that cannot be traced is run as it is
+            return None
+
+
 class _Written:
     """A cache for one static step: writes at given places, and shows the whole bucket."""
 
     is_compileable = False
 
     def __init__(self, keys: Sequence[Any], values: Sequence[Any], places: Any) -> None:
+        import torch
+
         self._keys, self._values = keys, values
-        self._places = places[:, None, :, None]
+        self._places = torch.arange(places.shape[0], device=places.device)[:, None], places
 
     def update(self, key: Any, value: Any, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Writes (rows, kv_heads, new, width) and returns all that the layer's bucket holds."""
         keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys.scatter_(2, self._places.expand_as(key), key)
-        values.scatter_(2, self._places.expand_as(value), value)
+        keys.transpose(1, 2).index_put_(self._places, key.transpose(1, 2))  # `scatter_` goes through the whole bucket
+        values.transpose(1, 2).index_put_(self._places, value.transpose(1, 2))
         return keys, values
 
 
@@ -96,8 +139,8 @@ class Decoding:
     """One answer between steps: what the next one reads, and what its logits write.
 
     Args:
-        tokens: all that the cache holds.
-        cache: as `new_cache` made it.
+        tokens: the prompt.
+        cache: as `new_cache` made it; holds the prompt, or all but its last token.
         lookup_tokens: longest guess of prompt lookup (0: none; needs a cache that can be cut).
 
     Attributes:
@@ -108,7 +151,7 @@ class Decoding:
         self.cache = cache
         self.room_tokens = 0
         self._tokens = list(tokens)
-        self._held = len(tokens)
+        self._held = cache.get_seq_length() if isinstance(cache, SlabCache) else len(tokens)
         self._sampler = sampler
         self._lookup = PromptLookup(self._tokens if lookup_tokens else [], lookup_tokens)
         self._guess: list[int] = []

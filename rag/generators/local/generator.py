@@ -94,7 +94,9 @@ class LocalGenerator:
             settings.reasoning_tokens,
         )
         shares = loaded.capabilities.keeps_every_token and can_share_steps(loaded.model)
-        self._batches = Batches(budget, self._admission.kv_bytes, MOST_ROWS if shares else 1)
+        self._batches = Batches(
+            budget, self._admission.kv_bytes, MOST_ROWS if shares else 1, traces=loaded.device == "cpu"
+        )
         self._thread = ModelThread(
             settings.max_queue, settings.queue_timeout_s, self._free_memory, self._batches.most_rows, self._step
         )
@@ -270,11 +272,12 @@ class LocalGenerator:
         check()
         tokens = admitted.prompt + writing.tokens
         logits: Any = None
-        for read in prefill_pieces(self._model, tokens, cache):
-            logits = read
-            check()
-            yield Pause()
-            self._adapters.activate(adapter)
+        if cache.get_seq_length() < len(tokens) - 1 or not isinstance(cache, SlabCache):
+            for read in prefill_pieces(self._model, tokens, cache):
+                logits = read
+                check()
+                yield Pause()
+                self._adapters.activate(adapter)
         row = Decoding(tokens, cache, sampler, self._lookup_tokens)
         while not writing.ended:
             block = writing.answer.thinking
