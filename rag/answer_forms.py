@@ -106,8 +106,8 @@ class TermWeights:
 
     def share(self, wanted: frozenset[str], held: frozenset[str], *, beside: frozenset[str] = frozenset()) -> float:
         """Weighted share, 0 to 1, of `wanted` that `held` holds and `beside` does not; 0.0 when nothing is wanted."""
-        total = sum(map(self._weight, wanted))
-        return sum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
+        total = math.fsum(map(self._weight, wanted))  # fsum: sets have no order
+        return math.fsum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
 
     def _weight(self, piece: str) -> float:
         return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))

@@ -376,7 +376,7 @@ def proximity(question: str, texts: Sequence[str]) -> list[float]:
     found = [[(match.start(), match.group().lower()) for match in pattern.finditer(text)] for text in texts]
     frequency = Counter(piece for matches in found for piece in {piece for _, piece in matches})
     weight = {piece: math.log(1 + len(texts) / (0.5 + count)) for piece, count in frequency.items()}
-    total = sum(weight.values()) or 1.0
+    total = math.fsum(weight.values()) or 1.0
     return [_best_window(matches, weight) / total for matches in found]
 
 
@@ -393,7 +393,7 @@ def _best_window(matches: Sequence[tuple[int, str]], weight: Mapping[str, float]
         while position - matches[first][0] > WINDOW_CHARACTERS:
             first += 1
         inside = {piece for _, piece in matches[first : last + 1]}
-        best = max(best, sum(weight[piece] for piece in inside))
+        best = max(best, math.fsum(weight[piece] for piece in inside))  # fsum: sets have no order
     return best
 
 

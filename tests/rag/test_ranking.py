@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from fakes import FakeLibrary, make_node
 
@@ -103,3 +107,18 @@ def test_an_explanation_gives_the_ranks_of_a_page() -> None:
     (node,) = explanation.nodes
     assert (node.node_id, node.dense_rank, node.lexical_rank, node.fused_rank) == ("book-1", 1, 1, 1)
     assert "bank" in node.shared
+
+
+@pytest.mark.integration
+def test_another_process_gives_the_same_scores_to_the_last_digit() -> None:
+    """Sets are in another order in every process, and sums of floats depend on theirs."""
+    code = (
+        "from rag.answer_forms import TermWeights\nfrom rag.retrieval import proximity\n"
+        "words = [f'term{chr(97 + n)}{n}' for n in range(26)]\n"
+        "texts = [' '.join(words[n % 7 :: 1 + n % 5]) for n in range(30)]\n"
+        "weights = TermWeights([frozenset(text.split()) for text in texts])\n"
+        "print(proximity(' '.join(words[:12]), texts), weights.share(frozenset(words), frozenset(words[3:20])))\n"
+    )
+    seeds = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("1", "2", "3")]
+    printed = {subprocess.check_output([sys.executable, "-c", code], env=seed, text=True) for seed in seeds}
+    assert len(printed) == 1
