@@ -61,7 +61,6 @@ class AdapterTuning:
         self._engine = engine
         self._tune = tune or _tune
         self._curves: dict[str, list[dict[str, float]]] = {}
-        self._job: Job | None = None
 
     @property
     def base(self) -> str | None:
@@ -91,14 +90,11 @@ class AdapterTuning:
             raise Conflict(f"there is an adapter {name!r}", hint="Give yours another name.")
         if not questions:
             raise Conflict("no question is for tuning", hint="Make more questions, or take another book.")
-        if self._job is not None and not self._jobs.get(self._job.id).final:
-            raise Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {self._job.id}.")
+        if (tuning := self._jobs.unfinished(ADAPTER)) is not None:
+            raise Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {tuning.id}.")
         self._curves = {name: []}
         work = partial(self._work, self.base, folder, tuple(questions), epochs)
-        self._job = self._jobs.submit(
-            ADAPTER, work, title=name, undo=partial(shutil.rmtree, folder, ignore_errors=True)
-        )
-        return self._job
+        return self._jobs.submit(ADAPTER, work, title=name, undo=partial(shutil.rmtree, folder, ignore_errors=True))
 
     def choice_of(self, name: str) -> GeneratorChoice:
         """What switches to the model that answers with one of its adapters."""

@@ -20,6 +20,8 @@ from rag.settings import RagSettings
 from rag.types import Arm
 
 QUESTIONS = "bank:test"
+REPORT = "report"
+"""The kind of the job."""
 Run = Callable[[RunSpec, IndexSettings, RagSettings, Path, Callable[[str, int, int], None]], Mapping[str, Any]]
 
 
@@ -44,7 +46,6 @@ class Comparisons:
         self._rag = rag
         self._arms = arms
         self._run = run
-        self._job: Job | None = None
 
     def run_quick(
         self, document_id: str | None = None, of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: ()
@@ -59,12 +60,11 @@ class Comparisons:
             Conflict: a comparison is running already.
         """
         self._arms()
-        if self._job is not None and not self._jobs.get(self._job.id).final:
+        if self._jobs.unfinished(REPORT) is not None:
             raise Conflict("a comparison is running already", hint="Wait for its report, or cancel its job.")
         source = QUESTIONS if document_id is None else f"book:{document_id}"
         work = partial(self._compare, source, of_book)
-        self._job = self._jobs.submit("report", work, document_id=document_id)
-        return self._job
+        return self._jobs.submit(REPORT, work, document_id=document_id)
 
     def _compare(self, source: str, of_book: Callable[[str], Sequence[BankQuestion]], handle: JobHandle) -> str:
         from evals.arms import DEFAULT_ARMS, parse_arms

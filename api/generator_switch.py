@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rag.models.home import Finding
     from rag.settings import GeneratorSettings, RagSettings
 
+SWITCH = "generator"
+"""The kind of the job."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -60,7 +63,6 @@ class GeneratorSwitch:
         self._engine = engine
         self._use = use
         self._lock = threading.Lock()
-        self._job: Job | None = None
         self._choice = settings.chosen
         self.own_port = settings.port
         self.problem: str | None = None
@@ -113,14 +115,13 @@ class GeneratorSwitch:
         if choice is not None:
             self._check(choice)
         with self._lock:
-            if self._job is not None and not self._jobs.get(self._job.id).final:
+            if self._jobs.unfinished(SWITCH) is not None:
                 raise Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job.")
-            self._job = self._jobs.submit(
-                "generator",
+            return self._jobs.submit(
+                SWITCH,
                 lambda handle: self._load(handle, choice),
                 title=(choice.model or "") if choice is not None else "",
             )
-        return self._job
 
     def _check(self, choice: GeneratorChoice) -> None:
         from rag.models.home import shipped_adapters

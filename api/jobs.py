@@ -151,11 +151,11 @@ class JobQueue:
         with self._lock:
             return [self._live[job.id].job if job.id in self._live else job for job in stored]
 
-    def unfinished(self, document_id: str, kind: str) -> Job | None:
-        """The queued or running job of this kind about a book, or None."""
+    def unfinished(self, kind: str, document_id: str | None = None) -> Job | None:
+        """The queued or running job of this kind, about one book where it is named; or None."""
         with self._lock:
-            jobs = [live.job for live in self._live.values() if live.job.document_id == document_id]
-        return next((job for job in jobs if job.kind == kind and not job.final), None)
+            jobs = [live.job for live in self._live.values() if live.job.kind == kind and not live.job.final]
+        return next((job for job in jobs if document_id in (None, job.document_id)), None)
 
     def cancel(self, job_id: str) -> Job:
         """Stops a job: at once while it waits, else at its next safe point. A second call changes nothing.

@@ -339,7 +339,7 @@ class Services:
                 f"'{document.title}' has a question bank", hint="start an exam on it; nothing needs to be made"
             )
         with self._making:
-            running = self.jobs.unfinished(document_id, MAKING)
+            running = self.jobs.unfinished(MAKING, document_id)
             if running is not None:
                 raise Conflict(
                     f"questions are being made from '{document.title}'", hint=f"see GET /v1/jobs/{running.id}"

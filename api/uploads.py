@@ -283,7 +283,7 @@ class Books:
     def _queue(self, incoming: Incoming, name: str) -> Taken:
         document_id = upload_id(incoming.sha256)
         with self._lock:
-            waiting = self._jobs.unfinished(document_id, "add")
+            waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None or self._has(document_id):
                 self._folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)

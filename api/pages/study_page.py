@@ -235,7 +235,7 @@ class _ExamView:
         tag("p", self._t("exam.none_made"), "soft")
         if self._visit.owner is not None:
             return
-        running = self._visit.services.jobs.unfinished(book.document_id, MAKING)
+        running = self._visit.services.jobs.unfinished(MAKING, book.document_id)
         if running is None:
             button(self._t("library.make"), lambda: self._make(book), kind="primary")
         else:
