@@ -27,7 +27,8 @@ from api.metrics import Metrics
 from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.made_store import MadeQuestions, is_for_tuning
-from evals.questions import BankQuestion, QuestionFolder, load_bank
+from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank
+from evals.study import Progress as LearnerProgress
 from evals.study import Study, justify
 from evals.study_guide import GuideChapter, study_guide
 from evals.study_store import StudyStore
@@ -372,6 +373,24 @@ class Services:
     def questions_on(self, document_ids: Sequence[str]) -> tuple[BankQuestion, ...]:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
+
+    def progress(
+        self, learner: str, document_id: str | None = None
+    ) -> tuple[LearnerProgress, dict[tuple[str, int], str]]:
+        """A learner's progress with the titles of its chapters: in one book, or in all that was ever asked.
+
+        Raises:
+            NotFound, Conflict: as `questions_on`.
+        """
+        if document_id is not None:
+            found = self.study.progress(learner, self.questions_on([document_id]))
+            return found, {("", chapter.ordinal): chapter.title for chapter in self.library.chapters(document_id)}
+        made = [question for book in self.library.documents() for question in self.made.of(book)]
+        found = self.study.progress(learner, made=made)
+        titles = {("", number): title for number, title in chapter_titles().items()}
+        for book in {chapter.book for chapter in found.chapters} - {""}:
+            titles |= {(book, chapter.ordinal): chapter.title for chapter in self.library.chapters(book)}
+        return found, titles
 
     def tune_adapter(self, name: str, epochs: float, document_ids: Sequence[str] = (), source: str = BANK_TUNE) -> Job:
         """Queues the tuning of an adapter on the questions about some books, or of a source.

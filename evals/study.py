@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +54,21 @@ MAX_LEARNERS = 200
 """Most learners of one class."""
 _EVIDENCE_CANDIDATES = 8
 
+_Chapter: TypeAlias = tuple[str, int]
+"""A book's document id, "" for other questions, and a chapter's number."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChapterProgress:
     """How far a learner is in one chapter.
 
     Attributes:
+        book: its document id where the questions were made from a book; chapters of several books are told apart.
         questions: answerable questions there are; seen: asked at least once; right: newest attempt right.
         due: cards due now; forecast: cards coming due on each of the next `FORECAST_DAYS` days, today's rest first.
     """
 
+    book: str
     chapter: int
     questions: int
     seen: int
@@ -135,7 +141,7 @@ class Study:
     def start_class_exam(
         self, plan: ExamPlan, learners: Sequence[str], questions: Sequence[BankQuestion] | None = None
     ) -> tuple[StoredExam, ...]:
-        """Gives every learner of a class the same questions; each learner's time begins when they open the exam.
+        """Gives every learner of a class the same questions; each learner's time begins when they begin the exam.
 
         Raises:
             InvalidInput: a plan that cannot be met, an invalid name, or not 1 to `MAX_LEARNERS` names.
@@ -374,38 +380,48 @@ class Study:
         )
         return self._store.add_card(self._up_to_date(learner), question, self._clock())
 
-    def progress(self, learner: str = DEFAULT_LEARNER, about: Sequence[BankQuestion] | None = None) -> Progress:
-        """What was seen, what was right, what is due and what is coming, by chapter.
+    def progress(
+        self,
+        learner: str = DEFAULT_LEARNER,
+        about: Sequence[BankQuestion] | None = None,
+        made: Sequence[BankQuestion] = (),
+    ) -> Progress:
+        """What was seen, what was right, what is due and what is coming, by book and chapter.
 
         Args:
             about: the questions of one book, to count nothing else; None counts all that was ever asked.
+            made: the questions made from books, whose chapters then stand by themselves.
         """
         learner = self._up_to_date(learner)
         now = self._clock()
         asked = self._questions() if about is None else about
-        questions = {question.id: question for question in asked if question.answerable}
-        totals = Counter(question.chapter for question in questions.values())
+        questions = {question.id: question for question in (*asked, *made) if question.answerable}
+        book_of = {question.id: question.book for question in made}
         attempts = [
             attempt
             for attempt in self._store.latest_attempts(learner)
             if about is None or attempt.question_id in questions
         ]
-        seen, right = Counter[int](), Counter[int]()
+        chapter_of = {
+            attempt.question_id: (book_of.get(attempt.question_id, ""), attempt.chapter) for attempt in attempts
+        }
+        chapter_of |= {key: (book_of.get(key, ""), question.chapter) for key, question in questions.items()}
+        begun = {book for book, _ in (chapter_of[attempt.question_id] for attempt in attempts)} | {""}
+        totals = Counter(chapter_of[key] for key in questions if chapter_of[key][0] in begun)
+        seen, right = Counter[_Chapter](), Counter[_Chapter]()
         missed_in: dict[str, list[bool]] = defaultdict(list)
         for attempt in attempts:
             is_right = attempt.score >= PASSED
-            seen[attempt.chapter] += 1
-            right[attempt.chapter] += is_right
+            seen[chapter_of[attempt.question_id]] += 1
+            right[chapter_of[attempt.question_id]] += is_right
             if attempt.section:
                 missed_in[attempt.section].append(not is_right)
-        chapter_of = {attempt.question_id: attempt.chapter for attempt in attempts}
-        due: Counter[int] = Counter()
-        forecast: dict[int, list[int]] = defaultdict(lambda: [0] * FORECAST_DAYS)
+        due: Counter[_Chapter] = Counter()
+        forecast: dict[_Chapter, list[int]] = defaultdict(lambda: [0] * FORECAST_DAYS)
         for question_id, when in self._store.due_times(learner):
-            known = questions.get(question_id)
-            if about is not None and known is None:
+            if about is not None and question_id not in questions:
                 continue
-            chapter = known.chapter if known is not None else chapter_of.get(question_id, 0)
+            chapter = chapter_of.get(question_id, ("", 0))
             day = int((when - now).total_seconds() // 86_400)
             if when <= now:
                 due[chapter] += 1
@@ -416,7 +432,7 @@ class Study:
         chapters = sorted(set(totals) | set(seen) | set(due))
         return Progress(
             learner,
-            tuple(ChapterProgress(c, totals[c], seen[c], right[c], due[c], tuple(forecast[c])) for c in chapters),
+            tuple(ChapterProgress(*c, totals[c], seen[c], right[c], due[c], tuple(forecast[c])) for c in chapters),
             tuple(weak[:10]),
         )
 

@@ -13,7 +13,7 @@ from fastapi import Request
 from nicegui import ui
 
 from api.pages.controls import button, confirm, link, set_attributes, tag, text_area, toast
-from api.pages.frame import Visit, open_view
+from api.pages.frame import Visit, empty_state, open_view
 from api.pages.markup import passage_html, plain_html
 from api.pages.source_panel import page_of
 from api.pages.study_page import points, question_text, study_head
@@ -33,13 +33,29 @@ def exam(request: Request, exam_id: str, learner: str = "") -> None:
         if learner and visit.owner is None and learner != visit.learner:
             visit = _as_learner(visit, exam_id, learner)
         study_head(visit, "exam")
-        kept = visit.services.study.open_exam(exam_id, visit.learner)
-        if kept.result is not None:
+        kept = visit.services.study.exam(exam_id, visit.learner)
+        if kept.waits:
+            _invite(visit, kept)
+        elif kept.result is not None:
             _show_marks(visit, kept)
         else:
             _Sitting(visit, kept).build()
 
     open_view(request, "study", build)
+
+
+def _invite(visit: Visit, exam: StoredExam) -> None:
+    """An exam whose time begins with a press: a program that looks at the link must not begin it."""
+    t = visit.t
+
+    def begin() -> None:
+        visit.services.study.open_exam(exam.id, visit.learner)
+        ui.navigate.to(f"/study/exam/{exam.id}")
+
+    minutes = f"{(exam.time_limit_s or 0) / 60:g}"
+    title = t.count("exam.invited", len(exam.questions), name=exam.learner)
+    with empty_state(title, t("exam.invited_text", minutes=minutes)):
+        button(t("exam.begin"), begin, kind="primary")
 
 
 def _as_learner(visit: Visit, exam_id: str, learner: str) -> Visit:

@@ -21,7 +21,7 @@ from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, langu
 from api.security import LOGOUT_PATH, caller_of, client_of
 from api.services import Services
 from evals.learners import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS
-from indexes.errors import CoalesceError
+from indexes.errors import CoalesceError, NotFound
 from rag.conversations import ConversationStore
 
 logger = logging.getLogger("coalesce.pages")
@@ -181,6 +181,9 @@ def _build(visit: Visit, main: Element, build: Build) -> None:
     with main:
         try:
             build(visit)
+        except NotFound:
+            with empty_state(visit.t("missing.title"), visit.t("missing.text")):
+                link(visit.t("missing.back"), "/", "button primary")
         except CoalesceError as error:
             show_problem(visit, error)
 

@@ -11,7 +11,7 @@ from nicegui import ui
 
 from api.pages.controls import field, link, select, tag
 from api.pages.frame import Visit, empty_state, open_view
-from api.pages.study_page import chapters_of, study_head
+from api.pages.study_page import study_head
 from evals.questions import chapter_titles, load_bank
 from evals.study import FORECAST_DAYS, ChapterProgress, Progress
 
@@ -39,6 +39,7 @@ class _ProgressView:
         self._sources = ["", *self._books, EVERYTHING]
         self._source = source if source in self._sources else ""
         self._asked = bool(source)
+        self._titles: dict[tuple[str, int], str] = {}
 
     def build(self) -> None:
         """Draws the view."""
@@ -55,17 +56,15 @@ class _ProgressView:
             with field(t("exam.questions_from")):
                 names = [("", t("exam.bank")), *((key, book.title) for key, book in self._books.items())]
                 select([*names, (EVERYTHING, t("progress.all"))], self._go, value=self._source)
-        titles = chapter_titles()
-        if self._source in self._books:
-            titles = chapters_of(self._visit, self._books[self._source])
-        _show(self._visit, found, titles, self._source if self._source in self._books else "")
+        _show(self._visit, found, self._titles, self._source if self._source in self._books else "")
 
     def _progress(self) -> Progress:
-        services = self._visit.services
-        if self._source == EVERYTHING:
-            return services.study.progress(self._visit.learner)
-        questions = services.made.of(self._books[self._source]) if self._source else load_bank()
-        return services.study.progress(self._visit.learner, questions)
+        services, learner = self._visit.services, self._visit.learner
+        if self._source:
+            found, self._titles = services.progress(learner, None if self._source == EVERYTHING else self._source)
+            return found
+        self._titles = {("", number): title for number, title in chapter_titles().items()}
+        return services.study.progress(learner, load_bank())
 
     def _go(self, source: str) -> None:
         ui.navigate.to(f"/study/progress?book={quote(source, safe='')}")
@@ -75,7 +74,7 @@ def _seen(progress: Progress) -> int:
     return sum(chapter.seen for chapter in progress.chapters)
 
 
-def _show(visit: Visit, progress: Progress, titles: Mapping[int, str], book: str) -> None:
+def _show(visit: Visit, progress: Progress, titles: Mapping[tuple[str, int], str], book: str) -> None:
     t = visit.t
     seen = _seen(progress)
     if not seen:
@@ -100,7 +99,7 @@ def _show(visit: Visit, progress: Progress, titles: Mapping[int, str], book: str
         _weak(visit, progress)
 
 
-def _chapters(visit: Visit, progress: Progress, titles: Mapping[int, str], book: str) -> None:
+def _chapters(visit: Visit, progress: Progress, titles: Mapping[tuple[str, int], str], book: str) -> None:
     t = visit.t
     with tag("section", "", "card"):
         tag("h2", t("progress.chapters"))
@@ -112,8 +111,19 @@ def _chapters(visit: Visit, progress: Progress, titles: Mapping[int, str], book:
                 for name in ("chapter", "right_of_seen", "due", "practise"):
                     tag("th", t(f"progress.{name}"), scope="col")
             with tag("tbody"):
+                of_book = ""
                 for chapter in progress.chapters:
-                    _chapter(visit, chapter, titles.get(chapter.chapter, ""), book)
+                    if chapter.book != of_book:
+                        of_book = chapter.book
+                        with tag("tr"):
+                            tag(
+                                "th",
+                                visit.services.library.document(of_book).title,
+                                "book-row",
+                                colspan="4",
+                                scope="colgroup",
+                            )
+                    _chapter(visit, chapter, titles.get((chapter.book, chapter.chapter), ""), book or chapter.book)
 
 
 def _chapter(visit: Visit, chapter: ChapterProgress, title: str, book: str) -> None:

@@ -48,7 +48,7 @@ from api.services import Services
 from api.uploads import file_name
 from evals.anki import anki_deck, cards_csv
 from evals.exam import ExamPlan
-from evals.questions import BankQuestion, chapter_titles, questions_file
+from evals.questions import BankQuestion, questions_file
 from evals.study import class_marks_csv
 from evals.study_guide import guide_markdown
 from evals.study_store import StoredCard
@@ -319,12 +319,8 @@ def delete_card(card_id: str, services: ServicesDep, owner: OwnerDep) -> None:
 def progress(
     services: ServicesDep, learner: LearnerDep, document_id: Annotated[Id | None, Query()] = None
 ) -> ProgressOut:
-    """What was seen, what was right, what is due and what is coming, by chapter; of one book where it is named."""
-    if document_id is None:
-        return ProgressOut.of(services.study.progress(learner), chapter_titles())
-    questions = services.questions_on([document_id])
-    titles = {chapter.ordinal: chapter.title for chapter in services.library.chapters(document_id)}
-    return ProgressOut.of(services.study.progress(learner, questions), titles)
+    """What was seen and right, what is due and what is coming, by book and chapter; of one book where it is named."""
+    return ProgressOut.of(*services.progress(learner, document_id))
 
 
 @router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))

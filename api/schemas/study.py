@@ -369,6 +369,7 @@ class ReviewIn(WireIn):
 class ChapterProgressOut(WireOut):
     """Progress in one chapter; `forecast` counts cards coming due on each of the next seven days."""
 
+    document_id: str | None = Field(description="the book, where the questions were made from one")
     chapter: int
     title: str
     questions: int
@@ -380,7 +381,8 @@ class ChapterProgressOut(WireOut):
     @classmethod
     def of(cls, value: ChapterProgress, title: str) -> Self:
         """From the learner's progress."""
-        return cls(title=title, **{**asdict(value), "forecast": list(value.forecast)})
+        values = asdict(value)
+        return cls(title=title, document_id=values.pop("book") or None, **{**values, "forecast": list(value.forecast)})
 
 
 class WeakSectionOut(WireOut):
@@ -399,11 +401,13 @@ class ProgressOut(WireOut):
     weak_sections: list[WeakSectionOut]
 
     @classmethod
-    def of(cls, value: Progress, titles: Mapping[int, str]) -> Self:
-        """From the learner's progress; `titles` by chapter number."""
+    def of(cls, value: Progress, titles: Mapping[tuple[str, int], str]) -> Self:
+        """From the learner's progress; `titles` by book and chapter number."""
         return cls(
             learner=value.learner,
-            chapters=[ChapterProgressOut.of(item, titles.get(item.chapter, "")) for item in value.chapters],
+            chapters=[
+                ChapterProgressOut.of(item, titles.get((item.book, item.chapter), "")) for item in value.chapters
+            ],
             weak_sections=[WeakSectionOut(section=s, missed=m, seen=n) for s, m, n in value.weak_sections],
         )
 

@@ -239,6 +239,7 @@ def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> Non
     teacher, names = as_learner(open_page, site), [f"Ada {uuid4().hex[:6]}", "张三"]
     teacher.get_by_label("Choice", exact=True).check()
     teacher.get_by_label("Number of questions").fill("2")
+    teacher.get_by_label("Time limit in minutes").fill("20")
     teacher.get_by_text("Give this exam to a class").click()
     teacher.get_by_label("Names of the learners").fill("\n".join(names))
     teacher.get_by_role("button", name="Make the links").click()
@@ -248,6 +249,10 @@ def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> Non
     assert address is not None
     learner = open_page(address.removeprefix(site.address))
     expect(learner.locator(".learner summary")).to_contain_text(names[0])
+    expect(learner.locator("main")).to_contain_text("You have 20 minutes")
+    assert site.services.study.exam(site.services.study.exams(names[0])[0].id).waits
+    learner.get_by_role("button", name="Begin").click()
+    expect(learner.locator(".clock")).to_contain_text("left")
     learner.get_by_role("button", name="Hand in").click()
     learner.locator("dialog").get_by_role("button", name="Hand in").click()
     expect(learner.locator(".result .big")).to_have_text("0 of 2 points")

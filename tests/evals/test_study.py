@@ -218,6 +218,21 @@ def test_progress_counts_by_chapter_and_names_weak_sections(study: Study, clock:
     assert study.progress("someone else").chapters[0].seen == 0
 
 
+def test_chapters_of_several_books_are_told_apart(study: Study) -> None:
+    made = [replace(question, id=f"made-{question.id}", book="own") for question in BANK if question.chapter == 1]
+    unseen = [replace(question, id=f"made-2-{question.id}", book="unseen") for question in BANK]
+    study.hand_in(study.start_exam(ExamPlan(count=2, chapters=(1,))).id, {})
+    study.hand_in(study.start_exam(ExamPlan(count=3), questions=made).id, {})
+    found = {(item.book, item.chapter): item for item in study.progress(made=made + unseen).chapters}
+    assert list(found) == [("", 1), ("", 2), ("", 3), ("own", 1)]
+    assert [(item.questions, item.seen, item.due) for item in found.values()] == [
+        (10, 2, 2),
+        (10, 0, 0),
+        (10, 0, 0),
+        (10, 3, 3),
+    ]
+
+
 def test_a_draft_is_replaced_survives_a_restart_and_goes_with_the_hand_in(tmp_path: Path) -> None:
     path = tmp_path / "study.sqlite3"
     exam = StoredExam("e", "ada", START, START + timedelta(hours=1), BANK[:1])
