@@ -48,6 +48,8 @@ SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 MAKING = "questions"
 """The kind of the job that makes questions."""
+NONE_HOLDS = "it wrote none that holds"
+"""Why a language model has no share in the questions made."""
 BANK_TUNE = "bank:tune"
 READY_RETRY_S = 1.0
 MOST_EXPLAINED = 6
@@ -346,14 +348,15 @@ class Services:
                     f"questions are being made from '{document.title}'", hint=f"see GET /v1/jobs/{running.id}"
                 )
             work = partial(self._make_questions, document, count, tuple(types))
-            return self.jobs.submit(MAKING, work, document_id=document_id)
+            return self.jobs.submit(MAKING, work, document_id=document_id, title=document.title)
 
     def _make_questions(self, document: Document, count: int | None, types: Sequence[str], handle: JobHandle) -> str:
-        from evals.made_questions import make_questions
+        from evals.made_questions import RULES, make_questions
 
+        engine = self.engine
         handle.progress(0, 0, "finding what can be asked")
         questions = make_questions(
-            self.engine,
+            engine,
             document.document_id,
             count=count,
             types=types,
@@ -363,7 +366,12 @@ class Services:
         self.made.keep(self.library.document(document.document_id), questions)
         if not questions:
             return "the book has no sentence that a question can be made from"
-        return f"{len(questions)} questions were made"
+        made = f"{len(questions)} questions were made"
+        if "base" not in engine.generator.arms or (types and "short" not in types):
+            return made
+        written = sum(question.made_by != RULES for question in questions)
+        model = engine.generator.model_name
+        return f"{made}, {written} of them by {model}" if written else f"{made}, none of them by {model}: {NONE_HOLDS}"
 
     def books_with_questions(self) -> list[Document]:
         """The books that questions were made from."""

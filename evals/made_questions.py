@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from evals.question_drafts import Draft, Drafts, Option, draft_questions
+from evals.question_drafts import Draft, Drafts, Option, draft_questions, other_capital
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.errors import Cancelled
 from indexes.types import Filters, StoredNode
@@ -37,7 +37,7 @@ MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
 MOST_ALIKE = 0.72
 """A wrong option nearer to the right one than this (cosine) may mean the same."""
 MOST_PER_ANSWER = 2
-MOST_AHEAD = 2
+MOST_AHEAD = 1
 """Questions by which one rank of the right option, by length, may be ahead of another."""
 CHOICE_SHARE = 0.6
 """Share of the questions that could be open and are asked as a choice."""
@@ -49,6 +49,8 @@ WRITTEN_SHARE = 0.5
 """Share of the questions that a language model may write."""
 _ENOUGH_ASKED = 12
 """From so many other answers of the class on, wrong options are drawn from them alone."""
+_FEW_OF_CLASS = 8
+"""A class of fewer terms is joined with that of the other capital."""
 _PASSAGE_WORDS = 60
 _PATIENCE = 12
 """Passages in a row without a question, after which a model is asked no more."""
@@ -168,7 +170,9 @@ class _Maker:
         lots = random.Random(f"{self._document_id}:{draft.question}")
         open_too = not draft.only_choice and "short" in self._types
         chosen = "choice" in self._types and (not open_too or lots.random() < CHOICE_SHARE)
-        choices = draw_options(draft.answer, self._wrong(draft), lots, self._places, self._used) if chosen else ()
+        choices, place = (
+            draw_options(draft.answer, self._wrong(draft), lots, self._places, self._used) if chosen else ((), 0)
+        )
         if not choices and not open_too:
             return None
         passages = self._passages(draft)
@@ -179,7 +183,7 @@ class _Maker:
         if not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
         if choices:
-            self._places[sum(_size(choice) < _size(draft.answer) for choice in choices)] += 1
+            self._places[place] += 1
             self._used.update(choices)
         self._quotes.add(draft.statement.quote)
         self._answers[answer] += 1
@@ -241,7 +245,10 @@ class _Maker:
         if draft.only_choice and draft.kind in ("definition", "name"):  # descriptions may share words with one another
             taken = terms_of(draft.question).pieces
         found = []
-        for option in self._pool[draft.options]:
+        pool = self._pool[draft.options]
+        if len(pool) < _FEW_OF_CLASS and draft.kind == "term":  # names of products and other terms may stand together
+            pool = pool + self._pool[other_capital(draft.options)]
+        for option in pool:
             if section in option.sections or option.text.lower() == answer:
                 continue
             if number or not (terms_of(option.text).pieces & taken):
@@ -262,21 +269,24 @@ def draw_options(
     lots: random.Random,
     places: Mapping[int, int] = MappingProxyType({}),
     used: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[str, ...]:
-    """The answer among three wrong ones, in a drawn order; empty where they are too few.
+) -> tuple[tuple[str, ...], int]:
+    """The answer among three wrong ones, in a drawn order, empty where they are too few; and its rank by size.
 
     How many are shorter (numbers: smaller) than the answer is levelled, so that its size says nothing.
 
     Args:
         places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
-        used: how often a text was an option so far; those used more than once come last: the number says nothing.
+        used: how often a text was an option so far; those used before come last, every second time those used more
+            than once: so neither rare nor frequent options are right more often.
     """
-    shuffled = list(dict.fromkeys(wrong))
+    shuffled = list({text.lower(): text for text in wrong}.values())
     lots.shuffle(shuffled)
     size = _size(answer)
-    shuffled.sort(key=lambda text: (max(used.get(text, 0) - 1, 0), abs(_size(text) - size)))
-    fewer = [text for text in shuffled if _size(text) < size]
-    more = [text for text in shuffled if _size(text) > size]
+    free = lots.randrange(2)
+    shuffled.sort(key=lambda text: (max(used.get(text, 0) - free, 0), abs(_size(text) - size)))
+    below = {text for text in shuffled if _size(text) == size and lots.random() < 0.5}  # one of the same size is either
+    fewer = [text for text in shuffled if _size(text) < size or text in below]
+    more = [text for text in shuffled if _size(text) >= size and text not in below]
     drawn = lots.sample(range(NUM_CHOICES), NUM_CHOICES)
     least = min(places.get(place, 0) for place in drawn)
     for place in sorted(drawn, key=lambda place: places.get(place, 0)):
@@ -285,8 +295,8 @@ def draw_options(
         if len(fewer) >= place and len(more) >= NUM_CHOICES - 1 - place:
             options = [answer, *fewer[:place], *more[: NUM_CHOICES - 1 - place]]
             lots.shuffle(options)
-            return tuple(options)
-    return ()
+            return tuple(options), place
+    return (), 0
 
 
 def _size(text: str) -> float:

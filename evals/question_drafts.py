@@ -40,7 +40,8 @@ _BEGINS_BADLY = re.compile(
     r"|otherwise|instead|moreover|furthermore|additionally|besides|likewise|conversely|consequently|accordingly"
     r"|nevertheless|nonetheless|meanwhile|again|still|yet|both|either|neither|another|others?|one|same|none|what|which"
     r"|who|how|why|where|because|see|let|suppose|assume|consider|try|remember|recall|imagine|say|we|our|i|my|you|your"
-    r"|although|though|more|less|like|no|not|only|just|even|add|change|run|compile|make|open|copy|download|go|click"
+    r"|although|though|whereas|several|some|many|various|numerous|as such|in any case"
+    r"|for ease|more|less|like|no|not|only|just|even|add|change|run|compile|make|open|copy|download|go|click"
     r"|check|edit|modify|look|start|begin|create|replace|implement|install|figure|table|listing|example|exercise"
     r"|solution|answer|question|hint|warning|tip|todo|step|part|in (?:fact|practice|general|principle|addition|that"
     r"|other words|particular|turn|contrast)|by contrast|on the (?:contrary|other)|for now|of course|after that"
@@ -70,19 +71,23 @@ _POINTS_ELSEWHERE = re.compile(
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
     r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
-    r"|\bas follows\b|https?:|www\.",
+    r"|\bas follows\b|https?:|www\.|\btoo\.?$|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
     re.IGNORECASE,
 )
 _PRONOUN = re.compile(r"\b(?:it|they|them|their|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
 _FIRST_CLAUSE_WORDS = 4
 """A pronoun after this many words most likely refers to the sentence's own subject."""
+_REFERS_BACK = re.compile(r"\b(?:it|they|them)\b", re.IGNORECASE)
+_CLAUSE_ENDS = re.compile(
+    r"[,;:(]|\b(?:that|which|when|if|because|while|and|but|so|as|until|before|after|once|since|where|though|than)\b"
+)
 _NOUN_PHRASE = re.compile(
     r"\b(?:the|an?|each|every|of|in|on|by|per|between|with|into|from|for)\s+(?P<phrase>[A-Za-z][A-Za-z\-]+(?:\s[A-Za-z][A-Za-z\-]+){0,2}?)"
     r"(?=[,.;:)]|\s(?:is|are|was|were|of|in|on|to|and|or|that|which|can|cannot|may|must|will|should|for|by|with|from|has|have)\b)"
 )
 _PROPER = re.compile(r"(?<=[a-z,] )(?:[A-Z][\w\-+]{2,}|[A-Z]{3,})(?: [A-Z][\w\-+]*){0,2}(?![\w`.(])")
 _ADJECTIVE = re.compile(
-    r"\w+(?:ing|ly|ed|ical|tial|cial|ous|ful|less|ible|ary)|(?!directive|primitive|archive|drive)\w+ive"
+    r"\w+(?:ing|ly|ed|ical|tial|cial|ional|ous|ful|less|ible|ary)|(?!directive|primitive|archive|drive)\w+ive"
     r"|(?!executable|variable|table)\w+able|(?!intrinsic|arithmetic|logic|topic|metric|fabric|traffic|atomic)\w+ic"
 )
 _NOUN_ENDS = re.compile(
@@ -152,6 +157,7 @@ _VAGUE = frozenset(
     real total required resulting corresponding needed used using called based respective start end beginning
     rest part parts kind kinds set lot exercise solution task question section chapter page author book lesson
     course tutorial guide documentation yes no true false and or but if then very also just even usually often
+    great known existing
     takes has is are copy runs one two three four initial final function-call separate helper starting
     underlying selected provided returned such cached masked pointed overall wall terminates returns executes
     allows provides contains requires needs makes gives performs creates works handles""".split()
@@ -160,7 +166,7 @@ _VAGUE = frozenset(
 _ASIDE = re.compile(
     r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|set-?up|install(?:ation|ing)?|licen[cs]e|acknowledge\w*|"
     r"contribut\w+|changelog|release notes|bibliography|references|further reading|prerequisites|objectives|keypoints|"
-    r"discussion|instructor|schedule|index|preface|roadmap|how to ask|support)\b",
+    r"discussion|instructor|schedule|index|preface|roadmap|how to ask|support|changes|what's new|history|credits)\b",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
@@ -179,7 +185,9 @@ _STREAMING = re.compile(
     r"(?:streaming|processing|computing|programming|scheduling|pinned|shared|unified|distributed)\b", re.IGNORECASE
 )
 _SIGNATURE = re.compile(r"`(?:class |def |void |int )?[A-Za-z_][\w.:]*(?:\([^`]*\))?`")
-_THIRD_PERSON = re.compile(r"(?!This|Its|As|Threads|Bits|Bytes|Values|Arguments|Is\b)[A-Z][a-z]+(?<![su])s\s")
+_THIRD_PERSON = re.compile(
+    r"(?!This|Its|As|Threads|Bits|Bytes|Values|Arguments|Is\b)[A-Z][a-z]+(?<![su])s\s(?!are\b|can\b|may\b|must\b|have\b).*[^:]$"
+)
 _OPENER = re.compile(
     r"(?:to|in|on|for|with|when|if|while|since|as|after|before|by|once|given|based|using|at|from|during|unless|until|under|"
     r"within|without|because|whenever|where|depending)\b",
@@ -244,6 +252,28 @@ _VERB_AFTER = re.compile(
     r"specifies|refers|represents|copies|allocates|synchronizes|waits|becomes|depends|works|handles|sets|helps|prevents|"
     r"ensures|guarantees|reduces|increases|improves|hides|limits|defines|describes|measures)\s)"
 )
+_SUBJECT_PHRASE = re.compile(
+    r"(?:(?P<article>The|An?|Each|Every)\s)?(?P<phrase>[A-Za-z][\w\-]*(?:\s[A-Za-z][\w\-]*){1,4}?)\s(?P<rest>(?P<verb>is|are|can|"
+    r"cannot|will|must|may|should|has|have|does|uses|returns|supports|runs|needs|stores|reads|writes|copies|works|handles|"
+    r"helps|limits|measures|schedules|manages|specify|specifies|(?:allow|provide|contain|hold|execute|consist|require|make|"
+    r"take|give|mean|perform|create|enable|refer|represent|allocate|synchronize|become|depend|prevent|ensure|guarantee|"
+    r"reduce|increase|improve|hide|define|describe|distribute|assign|share)s?)\s(?!of\b|and\b|or\b|is\b|are\b|to\b).+)"
+)
+"""The subject of a sentence, of two words or more, with what is said of it."""
+_MODALS = frozenset("can cannot will must may should".split())
+_LINKS = re.compile(
+    r"(?:however|therefore|thus|hence|consequently|as a result|moreover|furthermore|additionally|in addition|besides|"
+    r"similarly|also|of course|in general|generally|in fact|in particular|unfortunately|fortunately|interestingly|"
+    r"importantly|basically|essentially|obviously|clearly),\s+"
+    r"|(?:please )?(?:note|notice|remember|recall)(?: also)? that\s+",
+    re.IGNORECASE,
+)
+"""Words at the beginning of a sentence that only link it to the one before."""
+_COUNTED = {
+    word: str(number)
+    for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
+}
+_COUNT = re.compile(rf"\b(?P<number>{'|'.join(_COUNTED)})(?=(?: [a-z\-]+){{0,2}} [a-z]{{2,}}[a-rt-z]s\b)")
 _NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits arguments values functions types ones".split())
 
 
@@ -311,9 +341,10 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     statements = list(_statements(nodes))
     terms = _key_terms(nodes, statements)
     names = _names(nodes)
-    sections = _sections_of(nodes, [*terms, *names])
     by_lower = {term.lower(): term for term in terms}
-    drafts: list[Draft] = []
+    subjects = [draft for statement in statements if (draft := _subject(statement, by_lower)) is not None]
+    sections = _sections_of(nodes, [*terms, *names, *(draft.answer for draft in subjects)])
+    drafts: list[Draft] = list(subjects)
     for statement in statements:
         if statement.signature:
             drafts.extend(_described_names(statement))
@@ -324,7 +355,7 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
         drafts.extend(_numbers(statement))
         drafts.extend(_left_out(statement, by_lower))
     pool: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
-    for text in terms:
+    for text in (*terms, *(draft.answer for draft in subjects)):
         pool[(text, term_class(text))] |= sections[text.lower()]
     for text in names:
         pool[(text, name_class(text))] |= sections[text.lower()]
@@ -364,7 +395,7 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
                     whole = text[signature : span.end]
                     yield Statement(node, whole, _plain(quote), "sentence", topic, whole.split("`")[1])
                 signature = -1
-                yield Statement(node, quote, _plain(quote), span.kind, topic)
+                yield Statement(node, quote, _unlinked(_plain(quote)), span.kind, topic)
             elif span.kind == "table":
                 for row in text[span.start : span.end].splitlines():
                     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
@@ -375,6 +406,12 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
 
 def _plain(text: str) -> str:
     return " ".join(_MARKS.sub(r"\2", text).split())
+
+
+def _unlinked(text: str) -> str:
+    """A sentence without what links it to the one before."""
+    rest = _LINKS.sub("", text, count=1) if _LINKS.match(text) else text
+    return rest[:1].upper() + rest[1:] if rest != text else text
 
 
 def _bare(text: str) -> str:
@@ -419,7 +456,9 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
     if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)):
         return False
     pronoun = _PRONOUN.search(text)
-    return pronoun is None or count_words(text[: pronoun.start()]) > _FIRST_CLAUSE_WORDS
+    if pronoun is not None and count_words(text[: pronoun.start()]) <= _FIRST_CLAUSE_WORDS:
+        return False
+    return _REFERS_BACK.search(_CLAUSE_ENDS.split(text, maxsplit=1)[0]) is None
 
 
 def _main_clause(text: str) -> str:
@@ -521,7 +560,9 @@ def _is_term(term: str) -> bool:
     plain = [word.lower() for word in words]
     if any(word in STOP_WORDS or word in _VAGUE for word in plain) or (len(words) == 1 and plain[0] in _GENERIC):
         return False
-    if re.match(r"\w+(?:most|est)$", plain[0]) or (len(words) == 1 and _ADJECTIVE.fullmatch(plain[0])):
+    if re.match(r"\w+(?:most|est)$", plain[0]) or plain[-1].endswith("ly"):
+        return False
+    if len(words) == 1 and _ADJECTIVE.fullmatch(plain[0]):
         return False
     return not _TITLE_IDLE.search(term)
 
@@ -552,6 +593,11 @@ def term_class(term: str) -> str:
     plural = "s" if words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is", "as", "ics")) else ""
     capital = "C" if term[0].isupper() else "c"
     return f"term {capital}{min(len(words), 2)}{plural}"
+
+
+def other_capital(group: str) -> str:
+    """The class of terms that differs in the capital alone."""
+    return group.replace("term C", "term c") if group.startswith("term C") else group.replace("term c", "term C")
 
 
 def name_class(name: str) -> str:
@@ -662,9 +708,9 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
             r"\(.*", "", statement.signature.split()[-1] if "(" not in statement.signature else statement.signature
         )
         what = _uncapital(text.rstrip("."))
-        if _is_name(name) and _fits(what, name) and not _PRONOUN.match(what):
+        if _is_name(name) and _fits(what, name, part=True) and not _PRONOUN.match(what):
             noun = "function" if "(" in statement.signature else "identifier"
-            yield Draft("name", f"Which {noun} {what}?", name, statement, name_class(name), _called(name))
+            yield Draft("name", f"Which {noun} {what}?", name, statement, _name_options(name, what), _called(name))
             yield Draft("name", f"What does `{name}` do?", f"It {what}", statement, "does")
         return
     used = _USED_FOR.match(text)
@@ -681,22 +727,36 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
         words = subject["noun"].split()
         if (not words or words[-1] in _NOUNS) and verb not in _NOT_A_VERB:
             rest = subject["rest"]
-            if _fits(rest, name):
-                if verb not in ("is", "can", "will", "must", "may", "has"):
+            if _fits(rest, name, part=True):
+                options = _name_options(name, rest)
+                if options and verb not in ("is", "can", "will", "must", "may", "has"):
                     yield Draft("name", f"What does {subject['name']} do?", f"It {rest}", statement, "does")
                 question = f"Which {_noun(subject['noun'], name)} {rest}?"
-                yield Draft("name", question, name, statement, name_class(name), _called(name))
+                yield Draft("name", question, name, statement, options, _called(name))
                 return
     entry = _ENTRY.match(text) if statement.kind in ("item", "table") else None
     if entry is not None and entry["term"].startswith("`"):
         name, what = entry["term"].strip("`"), entry["what"].strip().rstrip(".")
-        if _is_name(name) and _fits(what, name) and _describes(what):
-            question = f"Which {_noun('', name)} is described by “{what}”?"
-            yield Draft("name", question, name, statement, name_class(name), _called(name))
+        if _is_name(name) and _fits(what, name, part=True) and _describes(what):
+            question = f"Which {_noun(_kind_of_section(statement.node), name)} is described by “{what}”?"
+            yield Draft("name", question, name, statement, _name_options(name, what), _called(name))
 
 
 def _numbers(statement: Statement) -> Iterator[Draft]:
     if not _reads_alone(statement.text, statement.kind):
+        return
+    counts = list(_COUNT.finditer(statement.text))
+    if (
+        len(counts) == 1
+        and not statement.text.startswith("The ")
+        and not re.search(r"\d", statement.text)
+        and _FINITE.search(statement.text[: counts[0].start()])
+    ):
+        start, end = counts[0].span("number")
+        left = f"{statement.text[:start]}{BLANK}{statement.text[end:]}"
+        answer = counts[0]["number"]
+        question = _with_topic("Fill in the number", statement, left, answer)
+        yield Draft("number", question, answer, statement, "", (_COUNTED[answer],))
         return
     matches = [m for m in _NUMBER.finditer(statement.text) if m["number"] not in ("0", "1")]
     if len(matches) != 1 or len(re.findall(r"\d+", _CODE.sub("", statement.text))) > 2:
@@ -735,6 +795,28 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
     match = names[0] if names else None
     if match is not None and len(list(_CODE.finditer(text))) <= 2 and _leaves_enough(text, *match.span()):
         yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
+
+
+def _subject(statement: Statement, terms: Mapping[str, str]) -> Draft | None:
+    """What a sentence is about, asked for by what it says of it: 'What distributes iterations over threads?'."""
+    match = _SUBJECT_PHRASE.match(statement.text)
+    if match is None or not _reads_alone(statement.text, statement.kind):
+        return None
+    phrase, article, verb, rest = match["phrase"], match["article"], match["verb"], match["rest"].rstrip(".")
+    lower = phrase.lower()
+    if not _is_term(phrase) or (article == "The" and lower not in terms and lower == phrase):
+        return None
+    if _ADJECTIVE.fullmatch(lower.split()[-1]) or (_BEGINS_WITH_VERB.match(phrase) and not _STREAMING.match(phrase)):
+        return None
+    if not _leaves_enough(statement.text, *match.span("phrase")) or not _fits(rest, phrase):
+        return None
+    answer = phrase if article else _as_used(phrase, terms)
+    plural, singular = term_class(answer).endswith("s"), verb in ("is", "has", "does") or verb.endswith("s")
+    if plural == singular and verb not in _MODALS:
+        return None  # the options' number would tell
+    if not plural or verb in _MODALS:
+        return Draft("term", f"What {rest}?", answer, statement, term_class(answer))
+    return _cloze("term", "Fill in the term", statement, *match.span("phrase"), answer)
 
 
 def _cloze(kind: MadeKind, lead: str, statement: Statement, start: int, end: int, answer: str) -> Draft:
@@ -807,12 +889,22 @@ def _describes(what: str) -> bool:
     return first not in {"see", "this", "these", "it", "and", "or", "default", "defaults", "same"} and ". " not in what
 
 
+def _kind_of_section(node: StoredNode) -> str:
+    """What a section on environment variables names."""
+    return "environment variable" if re.search("environment variable", " ".join(node.heading_path), re.I) else ""
+
+
 def _noun(said: str | None, name: str) -> str:
     words = (said or "").split()
     if words and words[-1] in _NOUNS:
         return " ".join(words)
     by_form = name_noun(name)
     return "identifier" if by_form == "name" else by_form
+
+
+def _name_options(name: str, what: str) -> str:
+    """The class of wrong options; none where the description shares a word with the name, which would stand out."""
+    return "" if terms_of(what).pieces & terms_of(name).pieces else name_class(name)
 
 
 def _called(name: str) -> tuple[str, ...]:

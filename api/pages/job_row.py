@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
-from api.errors import sentence
 from api.job_store import Job
 from api.jobs import as_clock
 from api.pages.controls import button, set_attributes, tag, toast
@@ -27,8 +26,8 @@ def job_name(t: Texts, job: Job) -> str:
 def say_job(t: Texts, job: Job) -> str:
     """How far a job is, or why it failed."""
     if job.error:
-        return " ".join(sentence(part) for part in (job.error["message"], job.error["hint"]) if part)
-    stage = t.either(f"stage.{job.message}", job.message)
+        return t.sentences(job.error["message"], job.error["hint"])
+    stage = t.either(f"stage.{job.message}", t.said(job.message))
     left = f" (≈ {as_clock(job.seconds_left)})" if job.seconds_left is not None and not job.final else ""
     if job.total > 100_000:  # bytes
         return f"{stage}: {100 * job.done // job.total} %{left}"

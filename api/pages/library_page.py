@@ -106,7 +106,7 @@ class _LibraryView:
         for job_id in [job_id for job_id in self._making if job_id in jobs and jobs[job_id].final]:
             self._making.discard(job_id)
             if jobs[job_id].state == "done":
-                toast(jobs[job_id].message)
+                toast(self._t.said(jobs[job_id].message))
         self._making.update(job_id for job_id, job in jobs.items() if not job.final)
 
     def _draw_jobs(self, jobs: list[Job]) -> None:

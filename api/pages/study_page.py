@@ -113,12 +113,8 @@ class _ExamView:
             tag("h2", self._t("exam.new"))
             self._file_fields()
             self._chapter_box = tag("div")
-            self._draw_chapters()
             with tag("div", "", "grid"):
-                with tag("fieldset"):
-                    tag("legend", self._t("exam.types"))
-                    for kind in TYPES:
-                        check(self._t(f"type.{kind}"), lambda on, kind=kind: _flip(self._types, kind, on))
+                self._type_box = tag("fieldset")
                 with field(self._t("exam.count")):
                     text_box(
                         self._set_count, value=self._count, kind="number", event="input", min="1", max=MAX_QUESTIONS
@@ -131,6 +127,7 @@ class _ExamView:
                 tag("span", self._t("exam.note"), "soft")
             if self._visit.owner is None:
                 self._class_form()
+        self._draw_chapters()
         self._earlier()
         if self._visit.owner is None:
             self._given()
@@ -155,6 +152,18 @@ class _ExamView:
                 with tag("pre", "", "command", tabindex="0"):
                     tag("code", example)
 
+    def _draw_types(self, held: set[str]) -> None:
+        """The kinds of questions to choose from, where there are several."""
+        self._types &= held
+        self._type_box.clear()
+        self._type_box.set_visibility(len(held) > 1)
+        with self._type_box:
+            tag("legend", self._t("exam.types"))
+            for kind in TYPES:
+                if kind in held:
+                    on = kind in self._types
+                    check(self._t(f"type.{kind}"), lambda on, kind=kind: _flip(self._types, kind, on), checked=on)
+
     def _draw_chapters(self) -> None:
         self._chapter_box.clear()
         try:
@@ -172,6 +181,7 @@ class _ExamView:
             titles = chapters_of(self._visit, self._book)
         counts = Counter(question.chapter for question in questions if question.answerable)
         self._chapters &= set(counts)
+        self._draw_types({question.type for question in questions})
         with self._chapter_box:
             if len(counts) > 1:
                 with tag("fieldset", "", "chapters weighed" if self._weighed else "chapters"):
@@ -250,7 +260,7 @@ class _ExamView:
 
     async def _made(self, job: Job) -> None:
         if job.state == "done":
-            toast(job.message)
+            toast(self._t.said(job.message))
         if job.state != "failed":
             self._draw_chapters()
 

@@ -11,6 +11,7 @@ import pytest
 
 from api.pages.answer_card import AnswerCard
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
+from indexes.errors import InvalidInput
 
 PAGES = FOLDER.parent
 _VALUE = re.compile(r"\{(\w+)\}")
@@ -75,3 +76,18 @@ def test_a_reader_who_waits_is_told_how_many_are_before_them() -> None:
     assert said("zh", 2).startswith("您前面还有 2 个问题")
     assert said("en", 0) == "You are next."
     assert said("en", None) == texts_of("en")("ask.thinking")
+
+
+def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
+    english, chinese = texts_of("en"), texts_of("zh")
+    plan = InvalidInput("an exam of 99 questions was asked for, 42 fit the chapters and types", hint="do it otherwise")
+    assert chinese.error(plan) == "要求 99 道题，但所选章节和题型只有 42 道。Do it otherwise."
+    assert english.error(plan).startswith("An exam of 99 questions was asked for, 42 fit")
+    assert chinese.error(InvalidInput("the question is empty", hint="ask in at least one word")) == (
+        "问题是空的。请至少写一个词。"
+    )
+    said = json.loads((FOLDER / "said-zh.json").read_text(encoding="utf-8"))
+    for message, own in said.items():
+        gaps = {int(number) for number in re.findall(r"\{(\d)\}", own)}
+        assert gaps <= set(range(message.count("{}"))), message
+        assert chinese.said(message.replace("{}", "7")) != message, message

@@ -119,11 +119,11 @@ def test_neither_place_nor_length_tells_the_right_option() -> None:
     used: Counter[str] = Counter()
     drawn: list[tuple[str, tuple[str, ...]]] = []
     for number, name in enumerate(names):
-        options = draw_options(name, names[:number] + names[number + 1 :], Random(name), places, used)
+        options, place = draw_options(name, names[:number] + names[number + 1 :], Random(name), places, used)
         if options:
             assert len(set(options)) == 4
             used.update(options)
-            places[sum(len(option) < len(name) for option in options)] += 1
+            places[place] += 1
             drawn.append((name, options))
     assert len(drawn) > 450
     for rule in (
@@ -131,6 +131,10 @@ def test_neither_place_nor_length_tells_the_right_option() -> None:
         lambda options: max(options, key=len),
         lambda options: min(options, key=len),
         lambda options: sorted(options, key=len)[1],
+        lambda options: sorted(options, key=len)[2],
+        lambda options: max(options, key=lambda option: [len(other) for other in options].count(len(option)) == 1),
+        lambda options: max(options, key=used.__getitem__),
+        lambda options: min(options, key=used.__getitem__),
     ):
         share = sum(rule(options) == name for name, options in drawn) / len(drawn)
         assert abs(share - 0.25) < 1.96 * (0.25 * 0.75 / len(drawn)) ** 0.5
@@ -140,8 +144,8 @@ def test_an_option_that_came_often_comes_again_only_where_there_is_no_other() ->
     fresh = ["tiny", "wee", "one", "far-away-one", "far-away-two", "far-away-three"]
     often = Counter({"nearby": 3, "wholly": 3, "answered": 3})  # the nearest in length, shorter and longer
     for seed in range(20):
-        assert not often.keys() & set(draw_options("answers", [*often, *fresh], Random(seed), {}, often))
-    assert often.keys() & set(draw_options("answers", [*often], Random(0), {0: 9, 1: 9, 3: 9}, often))
+        assert not often.keys() & set(draw_options("answers", [*often, *fresh], Random(seed), {}, often)[0])
+    assert often.keys() & set(draw_options("answers", [*often], Random(0), {0: 9, 1: 9, 3: 9}, often)[0])
 
 
 def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
