@@ -113,6 +113,8 @@ _FINITE = re.compile(
     r"allocates?|synchronizes?|waits?|becomes?|depends?|works?|handles?|sets?|gets?|calls?|compiles?|loads?|moves?|"
     r"helps?|prevents?|ensures?|guarantees?|reduces?|increases?|improves?|hides?|limits?|defines?|describes?|measures?)\b"
 )
+_RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,5}(?:which|that|who)\s")
+"""A subject with a clause of its own: the sentence needs a second verb."""
 _BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|\?|!|://|\b\w+/\w+/\w+")
 _GENERIC = frozenset(
     """argument arguments parameter parameters value values result results goal goals purpose idea reason problem
@@ -354,6 +356,10 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
         drafts.extend(_described_names(statement))
         drafts.extend(_numbers(statement))
         drafts.extend(_left_out(statement, by_lower))
+    answers: dict[str, set[str]] = defaultdict(set)
+    for draft in drafts:
+        answers[draft.question.lower()].add(draft.answer.lower())
+    drafts = [draft for draft in drafts if len(answers[draft.question.lower()]) == 1]  # else the book has two answers
     pool: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
     for text in (*terms, *(draft.answer for draft in subjects)):
         pool[(text, term_class(text))] |= sections[text.lower()]
@@ -451,7 +457,8 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
         opener, comma, main = text.partition(", ")
         if not comma or _BEGINS_BADLY.match(main) or _BEGINS_DANGLING.match(main) or "(" in opener:
             return False
-    if not _FINITE.search(_main_clause(main)):
+    finite = _FINITE.findall(_main_clause(main))
+    if len(finite) < 1 + (_RELATIVE_SUBJECT.match(_main_clause(main)) is not None):
         return False
     if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)):
         return False

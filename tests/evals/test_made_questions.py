@@ -95,6 +95,26 @@ def test_sentences_that_point_elsewhere_are_not_asked_about() -> None:
         assert bad not in quotes
 
 
+def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
+    described = "`{}` returns the number of bytes that the caller has reserved so far."
+    nodes = [
+        make_node(described.format(name), number, heading_path=("B", name))
+        for number, name in enumerate(("cudaFirst", "cudaSecond", "cudaFirst"))
+    ]
+    assert not [draft for draft in draft_questions(nodes).drafts if draft.question.startswith("Which")]
+    assert [draft for draft in draft_questions(nodes[::2]).drafts if draft.question.startswith("Which")]
+
+
+def test_what_a_sentence_is_about_and_how_many_are_asked_for_without_its_link_to_the_one_before() -> None:
+    text = (
+        "However, each private stack holds the local variables of its own thread. "
+        "A kernel launch takes three arguments at the least."
+    )
+    drafts = {draft.answer: draft for draft in draft_questions([make_node(text)]).drafts}
+    assert drafts["private stack"].question == "What holds the local variables of its own thread?"
+    assert drafts["three"].accepted == ("3",) and "____ arguments" in drafts["three"].question
+
+
 def test_the_same_book_gives_the_same_questions_and_a_count_is_kept(engine: AnswerEngine) -> None:
     assert made(engine) == made(engine)
     assert len(made(engine, count=2)) == 2
