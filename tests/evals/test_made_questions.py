@@ -107,11 +107,13 @@ def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
 
 def test_what_a_sentence_is_about_and_how_many_are_asked_for_without_its_link_to_the_one_before() -> None:
     text = (
-        "However, each private stack holds the local variables of its own thread. "
+        "However, each private stack holds the local variables and return addresses of one running thread. "
         "A kernel launch takes three arguments at the least."
     )
     drafts = {draft.answer: draft for draft in draft_questions([make_node(text)]).drafts}
-    assert drafts["private stack"].question == "What holds the local variables of its own thread?"
+    assert (
+        drafts["private stack"].question == "What holds the local variables and return addresses of one running thread?"
+    )
     assert drafts["three"].accepted == ("3",) and "____ arguments" in drafts["three"].question
 
 
