@@ -13,6 +13,7 @@ import re
 import socket
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
-from indexes.errors import InvalidInput, TooLarge
+from indexes.errors import Cancelled, InvalidInput, TooLarge
 
 if TYPE_CHECKING:
     import httpx
@@ -54,43 +55,65 @@ class Fetched:
     name: str
 
 
-def fetch_pages(url: str, most_bytes: int, *, private: bool = False) -> tuple[Fetched, ...]:
-    """One page, or all pages of one site that a sitemap lists, in its order; one that cannot be fetched is empty.
+def listed_pages(page: Fetched, url: str, *, private: bool = False) -> tuple[str, ...]:
+    """The addresses that a sitemap lists of its own site, in its order; none where the page is no sitemap.
 
     Raises:
-        InvalidInput, TooLarge: as `fetch`; for a sitemap also: it lists no page of its own site, or too many, or
-            together they take too long.
+        InvalidInput, TooLarge: it lists none, or too many; as `fetch` for the maps that it names.
     """
-    first = fetch(url, most_bytes, private=private)
-    kind, listed = _listed(first)
+    kind, listed = _listed(page)
     if not kind:
-        return (first,)
-    deadline = time.monotonic() + SITE_TIME_LIMIT_S
+        return ()
     host = _host(url)
     if kind == "sitemapindex":
         maps = [one for one in listed if _host(one) == host][:MOST_SITEMAPS]
         listed = [one for part in maps for one in _listed(fetch(part, MOST_SITEMAP_BYTES, private=private))[1]]
-    pages = list(dict.fromkeys(one for one in listed if _host(one) == host))
+    pages = tuple(dict.fromkeys(one for one in listed if _host(one) == host))
     if not 0 < len(pages) <= MOST_PAGES:
         raise InvalidInput(
             f"{url:.200} lists {len(pages)} pages of {host}",
             hint=f"Give a sitemap of 1 to {MOST_PAGES} pages of its own site, or the address of one page.",
         )
+    return pages
 
+
+def fetch_pages(
+    pages: Sequence[str],
+    most_bytes: int,
+    *,
+    private: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[Fetched, ...]:
+    """The pages of one site, in order; one that cannot be fetched is empty.
+
+    Args:
+        progress: called with how many are there.
+
+    Raises:
+        TooLarge: together they have more than `most_bytes`, or take too long.
+        Cancelled: `cancelled` became true.
+    """
+    deadline = time.monotonic() + SITE_TIME_LIMIT_S
+    host = _host(pages[0])
     sizes: list[int] = []
 
     def fetch_one(place: int, address: str) -> Fetched:
+        if cancelled():
+            raise Cancelled("stopped while the pages were fetched; nothing was added")
         if time.monotonic() > deadline:
             raise TooLarge(f"the pages of {host} took more than {SITE_TIME_LIMIT_S:.0f} s", hint="Add fewer pages.")
         try:
             page = fetch(address, most_bytes, private=private)
         except InvalidInput:  # the book's reading errors name it
+            sizes.append(0)
             return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}")
         opened.callback(page.content.close)
         sizes.append(page.content.seek(0, io.SEEK_END))
         page.content.seek(0)
         if sum(sizes) > most_bytes:
             raise TooLarge(f"the pages of {host} have more than {most_bytes:,} bytes", hint="Add fewer pages.")
+        progress(len(sizes))
         return Fetched(page.content, f"{place:03}-{page.name}")
 
     with ExitStack() as opened:

@@ -366,7 +366,7 @@ class Services:
         self.made.keep(self.library.document(document.document_id), questions)
         if not questions:
             return "the book has no sentence that a question can be made from"
-        made = f"{len(questions)} questions were made"
+        made = "1 question was made" if len(questions) == 1 else f"{len(questions)} questions were made"
         if "base" not in engine.generator.arms or (types and "short" not in types):
             return made
         written = sum(question.made_by != RULES for question in questions)

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import describe, reply_for
-from api.fetch import fetch_pages
+from api.fetch import fetch, fetch_pages, listed_pages
 from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
@@ -98,6 +98,8 @@ MAX_NAME_BYTES = 200
 MAX_DEPTH = 20
 PARTIAL_PREFIX = ".partial-"
 FOLDER_NAME = "folder"
+FETCHING = "fetching"
+"""What a job says while it fetches the pages of a site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ class UploadFolder:
 
     def forget_book(self, document: Document) -> None:
         """Removes the file of an uploaded book; the file of a book added by its path stays."""
-        if upload_id(document.sha256) == document.document_id:
+        if not Path(document.source).is_absolute():
             self.forget(document.sha256)
 
 
@@ -298,19 +300,58 @@ class Books:
         return Taken(document_id, job, new=True)
 
     def fetch(self, url: str, most_bytes: int, *, private: bool = False) -> Taken:
-        """Fetches a page of the web, or those of a sitemap as one book, and queues the job that adds it.
+        """Fetches a page of the web, and queues the job that adds it; the pages of a sitemap are fetched by the job.
 
-        Raises as `upload` and `fetch_pages` do.
+        A site's id comes from the sitemap's address: the same address again updates the book.
+
+        Raises as `upload`, `fetch` and `listed_pages` do.
         """
         self._library()
-        pages = fetch_pages(url, most_bytes, private=private)
-        with ExitStack() as contents:
-            for page in pages:
-                contents.enter_context(page.content)
-            if len(pages) == 1:
-                return self.upload(pages[0].content, pages[0].name)
-            site = urlsplit(url).hostname or FOLDER_NAME
-            return self.upload_folder([(f"{site}/{page.name}", page.content) for page in pages])
+        page = fetch(url, most_bytes, private=private)
+        with page.content:
+            pages = listed_pages(page, url, private=private)
+            if not pages:
+                return self.upload(page.content, page.name)
+        document_id, site = upload_id(url), urlsplit(url).hostname or FOLDER_NAME
+
+        def work(handle: JobHandle) -> str:
+            handle.progress(0, len(pages), FETCHING)
+            fetched = fetch_pages(
+                pages,
+                most_bytes,
+                private=private,
+                progress=lambda done: handle.progress(done, len(pages), FETCHING),
+                cancelled=handle.cancelled,
+            )
+            with ExitStack() as contents:
+                files = [(PurePosixPath(one.name), contents.enter_context(one.content)) for one in fetched]
+                return self._add_site(handle, self._folder.take_in_folder(files), site, document_id)
+
+        with self._lock:
+            waiting = self._jobs.unfinished(document_id, "add")
+            if waiting is not None:
+                return Taken(document_id, waiting, new=False)
+            return Taken(document_id, self._jobs.submit("add", work, document_id=document_id, title=site), new=True)
+
+    def _add_site(self, handle: JobHandle, incoming: Incoming, site: str, document_id: str) -> str:
+        """Adds the pages of a site, or updates its book; the files of an earlier content go."""
+        before = self._library().document(document_id).sha256 if self._has(document_id) else None
+        if before == incoming.sha256:
+            self._folder.drop(incoming)
+            return f"unchanged: {site}"
+        held = self._folder.find(incoming.sha256)  # by an upload of the same pages
+        if held is not None:
+            self._folder.drop(incoming)
+        path = held or self._folder.settle(incoming, site)
+        try:
+            said = self._add(handle, path, document_id)
+        except BaseException:
+            if held is None:
+                self._folder.forget(incoming.sha256)
+            raise
+        if before is not None:
+            self._folder.forget(before)
+        return said
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
@@ -327,11 +368,13 @@ class Books:
             self._folder.forget_book(document)
             self._forget(document_id)
 
-    def _add(self, handle: JobHandle, path: Path) -> str:
+    def _add(self, handle: JobHandle, path: Path, document_id: str | None = None) -> str:
         def tell(progress: AddProgress) -> None:
             handle.progress(progress.done, progress.total, progress.stage)
 
-        result = self._library().add(path, progress=tell, cancelled=handle.cancelled, source_name=path.name)
+        result = self._library().add(
+            path, progress=tell, cancelled=handle.cancelled, source_name=path.name, document_id=document_id
+        )
         return f"{result.status}: {result.document.title}, {result.document.nodes} nodes in {result.seconds:.1f} s"
 
     def _renew(self, handle: JobHandle, outdated: Sequence[tuple[Document, Path | None]]) -> str:
@@ -345,7 +388,7 @@ class Books:
     def _find_file(self, document: Document) -> Path | None:
         if document.sample:
             return SAMPLE_PATH
-        if upload_id(document.sha256) == document.document_id:
+        if not Path(document.source).is_absolute():
             return self._folder.find(document.sha256)
         return Path(document.source)
 

@@ -50,6 +50,7 @@ class Ingest:
         title: str | None,
         sample: bool,
         source_name: str | None,
+        document_id: str | None = None,
     ) -> AddResult:
         """Add a book, or update it; see `Library.add`."""
         started = time.monotonic()
@@ -57,7 +58,7 @@ class Ingest:
         digest = content_digest(path, cancelled)
         source = source_name or str(path)
         reader = self._settings.readers.get(Path(source).suffix.casefold())
-        document_id = document_id_of(digest if source_name is not None else str(path))
+        document_id = document_id or document_id_of(digest if source_name is not None else str(path))
         with self._book_lock(document_id, cancelled):
             # Looked up only now: another process may have added the same book while this one waited.
             identity = BookIdentity(document_id, source, sample, digest, self._chunking(reader=reader))

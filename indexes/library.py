@@ -119,6 +119,7 @@ class Library:
         title: str | None = None,
         sample: bool = False,
         source_name: str | None = None,
+        document_id: str | None = None,
     ) -> AddResult:
         """Add a book, or update it where its source changed. It is stored in one transaction at the end.
 
@@ -129,6 +130,7 @@ class Library:
             title: replaces the book's own title.
             sample: marks the bundled book.
             source_name: the file name of an upload; the id then comes from the content, not from `path`.
+            document_id: the book's id, where it comes from neither.
 
         Raises:
             UnreadableBook, UnsupportedFormat, TooLarge: the book cannot be read.
@@ -138,7 +140,13 @@ class Library:
         self._load_encoder()
         self._check_embedder()
         result = Ingest(self._settings, self._catalog, self.encoder).add(
-            path, progress=progress, cancelled=cancelled, title=title, sample=sample, source_name=source_name
+            path,
+            progress=progress,
+            cancelled=cancelled,
+            title=title,
+            sample=sample,
+            source_name=source_name,
+            document_id=document_id,
         )
         self._sync()
         return result

@@ -110,6 +110,7 @@ class ShelfLibrary(FakeLibrary):
         title: str | None = None,
         sample: bool = False,
         source_name: str | None = None,
+        document_id: str | None = None,
     ) -> AddResult:
         files = book_files(path)
         data = b"\n".join(file.read_bytes() for file in files)
@@ -122,7 +123,7 @@ class ShelfLibrary(FakeLibrary):
                 progress(AddProgress("embedding", step + 1, 3))
         if b"\0" in data:
             raise UnreadableBook(f"{source_name!r} holds binary data", hint="give a text file")
-        document_id = document_id_of(digest if source_name else str(path))
+        document_id = document_id or document_id_of(digest if source_name else str(path))
         document = self.put(document_id, data.decode(), source=source_name or str(path), sample=sample)
         self._documents[document_id] = replace(document, sha256=digest)
         return AddResult(self._documents[document_id], "added", 1, 0.1)

