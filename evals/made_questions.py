@@ -276,13 +276,13 @@ def draw_options(
 
     Args:
         places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
-        used: how often a text was an option so far; those used before come last, every second time those used more
+        used: how often a text was an option so far; those used before come last, every fourth time those used more
             than once: so neither rare nor frequent options are right more often.
     """
     shuffled = list({text.lower(): text for text in wrong}.values())
     lots.shuffle(shuffled)
     size = _size(answer)
-    free = lots.randrange(2)
+    free = lots.randrange(4) == 0
     shuffled.sort(key=lambda text: (max(used.get(text, 0) - free, 0), abs(_size(text) - size)))
     below = {text for text in shuffled if _size(text) == size and lots.random() < 0.5}  # one of the same size is either
     fewer = [text for text in shuffled if _size(text) < size or text in below]
