@@ -293,9 +293,9 @@ class CoalesceSettings(BaseSettings):
     @property
     def index(self) -> IndexSettings:
         """The settings of `indexes`."""
-        values = {field.name: getattr(self, field.name) for field in fields(IndexSettings)}
         token = self.vector_store_token
-        return IndexSettings(**values | {"vector_store_token": token.get_secret_value() if token else None})
+        secret = {"vector_store_token": token.get_secret_value() if token else None}
+        return IndexSettings(**self._values_of(IndexSettings) | secret)
 
     @property
     def rag(self) -> RagSettings:
@@ -337,37 +337,22 @@ class CoalesceSettings(BaseSettings):
 
     @property
     def _configured_rag(self) -> RagSettings:
-        retrieval = RetrievalSettings(
-            candidates=self.candidates,
-            passage_budget_tokens=self.passage_budget_tokens,
-            reranker=self.reranker,
-            refusal_threshold=self.refusal_threshold,
-        )
-        generator = GeneratorSettings(
-            kind=self.generator,
-            model=self.model,
-            quantization=self.quantization,
-            answers=self.answers,
-            adapters=dict(self.adapters)
-            or (shipped_adapters(self.model) if self.generator in ("auto", "local") else {}),
-            base_url=self.base_url,
-            vllm=self.vllm,
+        key = self.generator_api_key
+        shipped = shipped_adapters(self.model) if self.generator in ("auto", "local") else {}
+        generator = {
+            "kind": self.generator,
+            "api_key": key.get_secret_value() if key else None,
+            "adapters": dict(self.adapters) or shipped,
+        }
+        return RagSettings(
             home=self.home,
-            api_key=self.generator_api_key.get_secret_value() if self.generator_api_key else None,
-            device=self.device,
-            dtype=self.dtype,
-            context_tokens=self.context_tokens,
-            max_tokens=self.max_tokens,
-            reasoning_tokens=self.reasoning_tokens,
-            kv_budget_bytes=self.kv_budget_bytes,
-            answer_cache=self.answer_cache,
-            prefix_cache=self.prefix_cache,
-            prompt_lookup_tokens=self.prompt_lookup_tokens,
-            max_queue=self.max_queue,
-            queue_timeout_s=self.queue_timeout_s,
-            request_timeout_s=self.request_timeout_s,
+            retrieval=RetrievalSettings(**self._values_of(RetrievalSettings)),
+            generator=GeneratorSettings(**self._values_of(GeneratorSettings) | generator),
         )
-        return RagSettings(home=self.home, retrieval=retrieval, generator=generator)
+
+    def _values_of(self, narrower: type) -> dict[str, Any]:
+        """What these settings say of a floor's own, which have the same names."""
+        return {field.name: getattr(self, field.name) for field in fields(narrower) if hasattr(self, field.name)}
 
     @property
     def judge(self) -> GeneratorSettings | None:
