@@ -1,4 +1,4 @@
-"""Levels what a student wrote, so that an answer in another dress is the same: numbers, units, spelling, language.
+"""Brings what a student wrote into one form: numbers, units, spelling and language no longer differ.
 
 A text becomes terms: words without their endings, names from code, and numbers with what they can mean (`3.35 TB/s`,
 `3350 GB/s`, `67 %`, `two thirds`, `2^10`). Chinese is read through the glossary.

@@ -219,7 +219,7 @@ class Reading:
 
     @property
     def covered(self) -> float:
-        """Share of the reference's terms, but the question's, that the answer has."""
+        """Share of the reference's terms, apart from the question's, that the answer has."""
         wanted = [term for term in dict.fromkeys(self.reference) if self._is_new(term)]
         if not wanted or self.contradicted or self._wrong_number:
             return 0.0
