@@ -68,6 +68,14 @@ def _start_no_python(self: Any, command: Any, *arguments: Any, **options: Any) -
     START(self, command, *arguments, **options)
 
 
+@pytest.fixture(autouse=True)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the developer's own settings away from tests."""
+    for name in list(os.environ):
+        if name.startswith("COALESCE_"):
+            monkeypatch.delenv(name)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def certificates_read_once() -> Iterator[None]:
     """Every HTTP client reads the certificates of this machine, for 60 ms; those of the tests share them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +9,6 @@ import pytest
 from api_fakes import Live, running
 
 from api.settings import CoalesceSettings, load_settings
-
-
-@pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps the developer's own settings away from tests."""
-    for name in list(os.environ):
-        if name.startswith("COALESCE_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture

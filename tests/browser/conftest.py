@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -34,14 +33,6 @@ PIECES = ("A warp has ", "32 threads [1].")
 ARMS = ("base", "rag")
 TIMEOUT_MS = PATIENCE_S * 1000
 expect.set_options(timeout=TIMEOUT_MS)
-
-
-@pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps the developer's own settings away from tests."""
-    for name in list(os.environ):
-        if name.startswith("COALESCE_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

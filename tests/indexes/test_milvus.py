@@ -18,7 +18,6 @@ from indexes.settings import IndexSettings
 from indexes.types import Filters
 
 QUERIES = ("warps diverge", "shared memory banks", "streams overlap copies", "nothing of the kind")
-MILVUS = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 
 class Recording(SimpleVectorStore):
