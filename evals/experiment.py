@@ -22,7 +22,7 @@ from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
 from evals.records import RECORDS, Record, RecordFile, read_records
 from evals.report import RunFacts, against_data, file_hash, power_note, question_hash, report_data, write_report
-from evals.run import Runner, RunSpec, plan_jobs, unread_passages
+from evals.run import Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
 from evals.scoring import score_records
 from indexes.errors import IndexMissing, InvalidInput
 from indexes.library import Library, open_library
@@ -273,6 +273,9 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
     rows = score_records(records, questions, grades)
     if unread := unread_passages(records):
         progress(unread, 0, 0)
+    if lettered := without_likelihoods(records):
+        progress(lettered, 0, 0)
+        facts = replace(facts, not_run={**facts.not_run, "choice by likelihood": lettered})
     data = report_data(spec, facts, compare(rows, seed=spec.seed), rows, leakage, judge)
     if spec.against is not None:
         earlier = score_records(read_records(spec.against), questions)

@@ -284,6 +284,16 @@ class Runner:
         return adapters[job.repetition] if adapters else None
 
 
+def without_likelihoods(records: Sequence[Record]) -> str:
+    """Why options were chosen by letter; empty where the likelihood of their text was known, or none were chosen."""
+    chosen = [record for record in records if record.mode == "choice" and not record.error]
+    if not any({"letters", "written"} & record.extra.keys() for record in chosen):
+        return ""  # the bundled encoder, or nothing chosen
+    if any("sum_logprob" in record.extra for record in chosen):
+        return ""
+    return "the engine gives no likelihoods of options, so letters chose; a small model's letters say little"
+
+
 def unread_passages(records: Sequence[Record]) -> str:
     """A sentence on passages that did not fit the model's context; empty when all were read."""
     retrieving = [record for record in records if record.passages or record.passages_left_out]

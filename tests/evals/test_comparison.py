@@ -20,7 +20,7 @@ from evals.question_checks import LeakageReport, check_leakage
 from evals.questions import BankQuestion, parse_question
 from evals.records import PassageRecord, Record, RecordFile
 from evals.report import RunFacts, list_reports, read_report, report_data, write_report
-from evals.run import Job, Runner, RunSpec, plan_jobs, unread_passages
+from evals.run import Job, Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
 from evals.scoring import fact_flow, score_records
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.errors import ArmUnavailable, GenerationFailed
@@ -310,6 +310,14 @@ def test_passages_that_were_not_read_are_counted_and_reported(tmp_path: Path) ->
     assert [row.metrics["passages_left_out"] for row in rows] == [2.0]
     whole = [replace(record, passages_left_out=0) for record in records.records]
     assert unread_passages(whole) == unread_passages([]) == ""
+
+
+def test_a_comparison_by_letters_alone_says_so() -> None:
+    letters, likelihood = {"letters": (1.0, 0.0)}, {"sum_logprob": (-1.0, -2.0)}
+    chosen = Record(QUESTIONS[0].id, "rag", 0, "choice", picked=0, scores=(1.0, 0.0))
+    assert "letters chose" in without_likelihoods([replace(chosen, extra=letters)])
+    assert without_likelihoods([replace(chosen, extra=letters | likelihood)]) == ""
+    assert without_likelihoods([chosen]) == without_likelihoods([]) == "", "the bundled encoder has one score only"
 
 
 def test_evidence_that_was_not_read_is_evidence_missed() -> None:
