@@ -247,6 +247,13 @@ _STYLE = re.compile(
     re.IGNORECASE,
 )
 
+_GREETED = re.compile(
+    r"^\W*(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: there| all| everyone| coalesce)?"
+    r"(?:\s*[,.!:;]+\s*|\s+(?=(?:what|how|why|when|which|where|can|could|please|is|are|i)\b))"
+    r"|^\W*(?:你好|您好|嗨)(?:呀|啊)?\s*[，,。.！!、\s]\s*",
+    re.IGNORECASE,
+)
+
 _ITEM = re.compile(r"^\s*(?:\(?\d{1,2}[.)、]|[-*•])\s*(?=\S)", re.MULTILINE)
 _QUESTION_END = re.compile(r"(?<=[?？])[\s\"')”’]*")
 _ASKS = re.compile(
@@ -381,6 +388,11 @@ def asks_for_more(follow_up: str) -> bool:
     return not terms_of(translate_terms(follow_up) if is_chinese(follow_up) else follow_up).pieces
 
 
+def without_greeting(text: str) -> str:
+    """A question without the greeting before it: 'hello, what is a kernel?'; 'hello world' stays."""
+    return _GREETED.sub("", text, count=1) or text
+
+
 def without_style(text: str) -> str:
     """A question without 'explain like I'm five' and the like; unchanged where nothing would be left."""
     rest = _STYLE.sub(" ", text).strip(" ,:;-")
@@ -409,10 +421,11 @@ def code_in(text: str) -> tuple[str, str]:
         return _FENCED.sub(" ", text).strip(), "\n".join(fenced)
     lines = text.splitlines()
     code = [line for line in lines if _CODE_LINE.search(line)]
-    if not code or (len(code) == 1 and not (len(lines) == 1 and _STATEMENT.search(text))):
+    prose = "\n".join(line for line in lines if line not in set(code)).strip()
+    alone = (len(lines) == 1 and _STATEMENT.search(text)) or (len(lines) > 1 and only_about_code(prose))
+    if not code or (len(code) == 1 and not alone):
         return text, ""
-    kept = set(code)
-    return "\n".join(line for line in lines if line not in kept).strip(), "\n".join(code)
+    return prose, "\n".join(code)
 
 
 def only_about_code(prose: str) -> bool:
@@ -504,8 +517,10 @@ _DEFINES = re.compile(
     r"|(?:the )?meaning of |explain (?:to me )?(?:what )?|describe |tell me about "
     r"|what do(?:es)? (?:you |they )?mean by )"
     r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"
-    r"(?:,? (?:in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
+    r"(?:,? (?:to me|in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
     r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to|do)\W*$"
+    r"|^(?:.{0,40}\b)?(?:tell me|know|explain(?: to me)?|understand|wonder(?:ing)?|remind me) what (?:a |an |the )?"
+    r"(?P<clause>[^,;.?!]+?) (?:is|are|means?|does)\W*$"
     r"|^\W*(?P<asked>[^,;.?!]+?),? (?:meaning|definition|what is (?:it|that|this))\W*$"
     r"|^\W*(?P<terse>[\x2f-\x7e]+(?: [\x2f-\x7e]+){0,2})\W*$",
     re.IGNORECASE,
@@ -539,6 +554,18 @@ _EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\
 _CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
 
 
+_COMPARED = re.compile(
+    r"\b(?:between|compare)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
+    r"|(.+?)\s+and\s+(.+?),?\s+(?:what(?:'s| is) the )?differences?\W*$"
+    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike|(?:differs?|different|compared)\s+(?:from|to|with))\s+(.+)",
+    re.IGNORECASE,
+)
+_AROUND_SIDE = re.compile(
+    r"^(?:(?:how|what|which|why|is|are|do|does|did|should|i|use|the|an?|in|when|would|can|it|better|to|tell|me|please)\s+)+"
+    r"|\s+(?:in|on|for|when|with)\b.*$",
+    re.IGNORECASE,
+)
+"""What stands around the name of a side."""
 DEFINING_WORDS = 6
 """Fewest words after 'is' of a definition that says what a thing is: not 'Occupancy is a means of hiding latency'."""
 SHORT_DEFINITION = 0.5
@@ -572,6 +599,15 @@ def subject_of(question: str) -> str:
 def defines(subject: str, sentence: str) -> bool:
     """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
     return definition_share(subject, sentence) > 0
+
+
+def sides_of(question: str) -> tuple[str, ...]:
+    """The two things that an English question compares, without articles; empty where it names no two."""
+    match = _COMPARED.search(question[:LONGEST_READ])
+    if match is None:
+        return ()
+    sides = [_AROUND_SIDE.sub("", side.strip(" ,.?!")) for side in match.groups() if side]
+    return tuple(sides) if len(sides) == 2 and all(terms_of(side).pieces for side in sides) else ()
 
 
 def definition_share(subject: str, sentence: str) -> float:

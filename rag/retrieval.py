@@ -41,6 +41,7 @@ from rag.question import (
     refers_to_earlier,
     standing_question,
     whole_number,
+    without_greeting,
     without_style,
 )
 from rag.settings import RetrievalSettings
@@ -140,7 +141,7 @@ class HybridRetriever:
             searched: one search alone keeps its own order.
         """
         text, filters = split_inline_filters(question, filters, self._library)
-        query = prepare_query(text, turns, library=self._library)
+        query = prepare_query(without_greeting(text), turns, library=self._library)
         query = in_the_books_words(query, find_other_words(query.english, self._library, filters))
         dense = self._library.dense(query.dense, self._candidates, filters) if searched != "lexical" else []
         lexical = self._library.lexical(query.lexical, self._candidates, filters) if searched != "dense" else []
@@ -195,7 +196,7 @@ def _query_of(text: str, standalone: str) -> Query:
         return Query(text, standalone, standalone, standalone, standalone)
     english = translate_terms(standalone)
     if question_kind(standalone) == "define":
-        english = f"what is {_DEFINING.sub('', english)}"
+        english = f"what is {_DEFINING.sub('', english).strip()}"
     return Query(
         text,
         standalone,

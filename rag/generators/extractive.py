@@ -17,7 +17,7 @@ from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.question import LONGEST_READ, QuestionKind, definition_share, question_kind, subject_of
+from rag.question import QuestionKind, definition_share, question_kind, sides_of, subject_of
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
@@ -134,12 +134,6 @@ _CODE_LINE = re.compile(r"[;{}]\s*(?:\n|$)|^\s*#(?:include|pragma)\b")
 _CODE_MARK = re.compile(r"\w\(|\s[+*/-]?=\s|[;{}]")
 CODE_MARKS_A_WORD = 0.25
 """Prose with as many marks of code outside backticks is code that has lost its lines."""
-_COMPARED = re.compile(
-    r"\b(?:between|compare)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
-    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike|(?:differs?|different|compared)\s+(?:from|to|with))\s+(.+)",
-    re.IGNORECASE,
-)
-
 _PROSE = frozenset({"sentence", "item"})
 _BLOCKS = frozenset({"code", "table", "formula"})
 _ANNOUNCED = _BLOCKS | {"item"}
@@ -317,7 +311,7 @@ class _Choice:
         if self._kind == "compare":
             next(filter(self._take, close), None)
             near = [item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best]
-            for side in _sides(question):
+            for side in _own_terms(sides_of(question)):
                 if not any(side & unit.pieces for unit in self._picked):
                     next((unit for unit in near if side & unit.pieces and self._take(unit)), None)
         for unit in close:
@@ -472,12 +466,11 @@ def _is_signature(unit: Unit) -> bool:
     return rest != unit.text and not re.search(r"\w", rest)
 
 
-def _sides(question: str) -> tuple[frozenset[str], ...]:
-    """The terms of each side of a comparison that the other side lacks; empty where the question names no two."""
-    match = _COMPARED.search(question[:LONGEST_READ])
-    if match is None:
+def _own_terms(sides: Sequence[str]) -> tuple[frozenset[str], ...]:
+    """The terms of each side of a comparison that the other side lacks."""
+    if len(sides) != 2:
         return ()
-    one, other = (terms_of(next(filter(None, sides))).pieces for sides in (match.groups()[::2], match.groups()[1::2]))
+    one, other = (terms_of(side).pieces for side in sides)
     return tuple(filter(None, (one - other, other - one)))
 
 

@@ -122,7 +122,10 @@ def test_who_asks_how_to_do_something_wants_code(question: str, steps: bool) -> 
         ("size of the L2 cache", "number"),
         ("What is occupancy?", "define"),
         ("What is block size?", "define"),
+        ("can you tell me what a warp is", "define"),
+        ("please explain coalescing to me", "define"),
+        ("tell me what happens when a warp diverges", "fact"),
     ],
 )
-def test_terse_questions_have_the_kind_of_their_last_word(question: str, kind: str) -> None:
+def test_the_kind_of_a_question_is_read_from_its_words(question: str, kind: str) -> None:
     assert question_kind(question) == kind

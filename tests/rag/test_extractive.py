@@ -305,3 +305,26 @@ def test_arms_that_need_a_model_say_what_to_do(arm: str) -> None:
 def test_a_cancelled_answer_stops() -> None:
     with pytest.raises(Cancelled):
         answer("How many banks?", MEMORY, cancelled=lambda: True)
+
+
+def test_who_asks_how_to_do_something_sees_its_code_second() -> None:
+    passage = make_passage(
+        "A stream is created before its first use by the stream runtime. Streams order work. Dogs bark.\n\n"
+        "```cuda\ncudaStreamCreate(&stream);\n```\n\nCats sleep."
+    )
+    text, _ = answer("How do I create a stream?", passage)
+    assert text.index("A stream is created") < text.index("cudaStreamCreate") < len(text)
+    without, _ = answer("Why is a stream created?", passage)
+    assert "cudaStreamCreate" not in without
+
+
+def test_the_sentence_with_the_number_comes_first() -> None:
+    passage = make_passage(
+        "Threads of a block share the block, and a block has threads. A block has at most 99 threads."
+    )
+    assert answer("How many threads can a block have?", passage)[0].startswith("A block has at most 99 threads.")
+
+
+def test_the_fuller_definition_comes_first() -> None:
+    passage = make_passage("Occupancy is a means. Occupancy is the number of resident warps divided by their limit.")
+    assert answer("What is occupancy?", passage)[0].startswith("Occupancy is the number")

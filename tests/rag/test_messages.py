@@ -13,6 +13,7 @@ from rag.question import (
     only_about_code,
     parts_of,
     standing_question,
+    without_greeting,
     without_style,
 )
 from rag.retrieval import prepare_query
@@ -21,7 +22,7 @@ from rag.wording import correct
 
 TALK = {
     "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
-    "thanks": "thanks|thanks a lot, bye|Thank you so much!|ok, thanks|谢谢！|👍|got it",
+    "thanks": "thanks|thanks a lot, bye|Thank you so much!|ok, thanks|谢谢！|👍|got it|good bye",
     "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
     "recall": (
         "what did I ask first?|What was my last question?|what have I asked so far?|我刚才问了什么？|"
@@ -33,7 +34,8 @@ TALK = {
     ),
     "reword": (
         "simpler please|in Chinese please|explain it like I'm five|translate that into German|"
-        "I don't understand|用中文|说简单点|can you explain that in simple terms?|auf Deutsch bitte"
+        "I don't understand|用中文|说简单点|can you explain that in simple terms?|auf Deutsch bitte|"
+        "can you explain that better"
     ),
     "listing": (
         "show the code|give me an example|show me the code please|code?|for example?|代码呢？|举个例子|and the code?"
@@ -105,6 +107,25 @@ def test_a_follow_up_is_about_the_newest_question_that_needs_no_other() -> None:
 def test_a_wish_for_simple_words_is_not_searched_for() -> None:
     assert without_style("explain like I'm five: what is a GPU") == "what is a GPU"
     assert without_style("like I'm five") == "like I'm five"
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("hello, what is a kernel?", "what is a kernel?"),
+        ("Hi how do I launch it", "how do I launch it"),
+        ("你好，什么是线程束？", "什么是线程束？"),
+        ("hello world kernel", "hello world kernel"),
+        ("hidden latency", "hidden latency"),
+    ],
+)
+def test_a_greeting_before_a_question_is_not_searched_for(typed: str, asked: str) -> None:
+    assert without_greeting(typed) == asked
+
+
+def test_one_line_of_code_is_code_where_the_rest_is_about_it() -> None:
+    assert code_in("def f(x): return x\nwhat does this code do?") == ("what does this code do?", "def f(x): return x")
+    assert code_in("What is a warp?\nreturn codes matter")[1] == ""
 
 
 def test_pasted_code_is_separated_from_prose() -> None:

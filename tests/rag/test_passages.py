@@ -130,3 +130,16 @@ def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
 
 def test_no_hits_give_no_passages() -> None:
     assert select_passages([], FakeLibrary([]), 5, PassageBudget()) == ()
+
+
+def test_the_end_of_a_listing_comes_before_other_neighbours() -> None:
+    nodes = [
+        make_node(words(40), 0),
+        make_node("```c\nint a;", 1),
+        make_node("int b;\n```", 2),
+        make_node(words(40, 1000), 3),
+        make_node(words(30, 2000), 0, document_id="other"),
+    ]
+    library = FakeLibrary(nodes)
+    found = select_passages([Hit(nodes[1], 1.0), Hit(nodes[4], 0.5)], library, 5, PassageBudget(35, 35))
+    assert "int b;" in found[0].text

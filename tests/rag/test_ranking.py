@@ -11,7 +11,7 @@ from fakes import FakeLibrary, make_node
 
 from indexes.types import Filters, Hit
 from rag.explanation import explain
-from rag.retrieval import CrossEncoderReranker, HybridRetriever, fuse, proximity, rescore
+from rag.retrieval import CrossEncoderReranker, HybridRetriever, fuse, prepare_query, proximity, rescore
 from rag.settings import RetrievalSettings
 
 NODES = [
@@ -122,3 +122,25 @@ def test_another_process_gives_the_same_scores_to_the_last_digit() -> None:
     seeds = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("1", "2", "3")]
     printed = {subprocess.check_output([sys.executable, "-c", code], env=seed, text=True) for seed in seeds}
     assert len(printed) == 1
+
+
+def test_where_code_is_asked_for_the_node_with_its_listing_comes_first() -> None:
+    prose = make_node("A reduction kernel adds; kernels of a reduction are shown, a reduction kernel.", 0)
+    other = make_node("A kernel:\n\n```cuda\n__global__ void scan(int* x) {}\n```", 1)
+    listing = make_node("It follows:\n\n```cuda\n__global__ void reduceTree(float* x) {}\n```", 2)
+    retriever = HybridRetriever(FakeLibrary([prose, other, listing]), RetrievalSettings(candidates=10))
+    assert retriever.search("Show me a reduction kernel", Filters()).hits[0].node == listing
+    assert retriever.search("What is a reduction kernel?", Filters()).hits[0].node == prose
+
+
+def test_the_best_definition_and_the_best_number_are_among_the_first_three() -> None:
+    near = [make_node(f"Threads of a block, block threads {i}.", i) for i in range(6)]
+    number = make_node("Launches begin here. Each block may have at most 1024 threads, whatever else is true.", 6)
+    definition = make_node("Long ago nobody had one. A block is a group of threads that share memory and wait.", 7)
+    retriever = HybridRetriever(FakeLibrary([*near, number, definition]), RetrievalSettings(candidates=4))
+    for question, node in (("How many threads can a block have?", number), ("What is a block?", definition)):
+        assert node in [hit.node for hit in retriever.search(question, Filters()).hits[:3]]
+
+
+def test_a_definition_asked_for_in_chinese_is_known_as_one() -> None:
+    assert prepare_query("什么是占用率?").english == prepare_query("占用率是什么？").english == "what is occupancy"
