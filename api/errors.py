@@ -14,9 +14,13 @@ Branches that exist only here:
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -31,6 +35,9 @@ from indexes.errors import Busy, CoalesceError, Conflict, InvalidInput
 from rag import errors as rag_errors
 
 logger = logging.getLogger("coalesce.api")
+LANGUAGE_HEADER = "X-Coalesce-Language"
+"""In which language the page wants errors of its own calls."""
+TRANSLATED = ("zh",)
 
 
 class PortInUse(Conflict):
@@ -225,8 +232,32 @@ def install_handlers(app: FastAPI) -> None:
         return reply_for(request, reply)
 
 
+def said(text: str, language: str) -> str:
+    """A message of the program in another language; as it is where the table of that language does not have it."""
+    bare = text.strip().removesuffix(".")
+    for pattern, template in _translations(language):
+        found = pattern.fullmatch(bare)
+        if found is not None:
+            return template.format(*(said(group, language) for group in found.groups()))
+    return text
+
+
+@lru_cache(maxsize=8)
+def _translations(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Messages as patterns with their translation, those with fewer gaps first; none for English."""
+    path = Path(__file__).parent / "pages" / "languages" / f"said-{language}.json"
+    table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    patterns = [("(.+?)".join(map(re.escape, english.split("{}"))), own) for english, own in table.items()]
+    order = sorted(patterns, key=lambda row: (row[0].count("(.+?)"), -len(row[0])))
+    return tuple((re.compile(pattern, re.IGNORECASE | re.DOTALL), own) for pattern, own in order)
+
+
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
-    """The reply in the form that the client reads: OpenAI's calls have two more fields."""
+    """The reply in the form that the client reads: OpenAI's calls have two more fields, and the page's own calls name
+    its language."""
+    language = request.headers.get(LANGUAGE_HEADER, "")
+    if language in TRANSLATED:
+        reply = replace(reply, message=said(reply.message, language), hint=said(reply.hint, language))
     response = reply.response()
     if request.url.path.startswith(("/v1/chat/", "/v1/models")):
         response = JSONResponse(openai_body(reply), reply.status, headers=reply.headers)

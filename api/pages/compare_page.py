@@ -243,7 +243,7 @@ class _CompareView:
         if self._kind == CHOICE_KIND:
             await self._run_choice()
             return
-        if self._busy or not text.strip():
+        if self._busy:
             return
         ways = self._ways()
         if not ways:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from api.errors import describe, sentence
+from api.errors import describe, said, sentence
 from indexes.words import is_chinese
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -46,32 +46,17 @@ class Texts:
 
     def sentences(self, *parts: str) -> str:
         """What the program says in English, as sentences in this language where the table has them."""
-        said = [self.said(part) for part in parts if part]
-        return "".join(part if part.endswith("。") else f"{part} " for part in map(_ended, said)).strip()
+        spoken = [_ended(self.said(part)) for part in parts if part]
+        return "".join(part if part.endswith("。") else f"{part} " for part in spoken).strip()
 
     def said(self, text: str) -> str:
         """A message of the program in this language; as it is where the table does not have it."""
-        bare = text.strip().removesuffix(".")
-        for pattern, template in _said(self.language):
-            found = pattern.fullmatch(bare)
-            if found is not None:
-                return template.format(*(self.said(group) for group in found.groups()))
-        return text
+        return said(text, self.language)
 
 
 def _ended(text: str) -> str:
     """A part as a sentence with its full stop."""
     return f"{text.rstrip('。')}。" if is_chinese(text) else sentence(text)
-
-
-@lru_cache(maxsize=len(LANGUAGES))
-def _said(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Messages of the program as patterns with their translation, those with fewer gaps first; none for English."""
-    path = FOLDER / f"said-{language}.json"
-    table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    patterns = [("(.+?)".join(map(re.escape, english.split("{}"))), own) for english, own in table.items()]
-    order = sorted(patterns, key=lambda row: (row[0].count("(.+?)"), -len(row[0])))
-    return tuple((re.compile(pattern, re.IGNORECASE | re.DOTALL), own) for pattern, own in order)
 
 
 @lru_cache(maxsize=len(LANGUAGES))

@@ -51,6 +51,9 @@ def test_a_folder_picked_in_the_browser_is_one_book_and_other_books_in_it_their_
     (folder / "slides.pptx").write_text("no picture of anything")
     (folder / "picture.png").write_text("left out")
     page = open_page("/library", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    page.set_input_files(".drop input[accept]", {"name": "empty.md", "mimeType": "text/markdown", "buffer": b""})
+    expect(page.locator(".upload.failed")).to_contain_text("文件是空的。请上传有文字的文件。")
+    page.locator(".upload.failed button").click()
     page.locator("input[webkitdirectory]").set_input_files(folder)
     expect(page.locator(".book")).to_have_count(3)
     sources = {document.source for document in site.shelf.documents()}
@@ -128,6 +131,8 @@ def test_arms_are_compared_blind_and_the_vote_is_kept(site: Live, open_page: Ope
 
 def test_a_choice_question_shows_what_each_arm_takes_and_what_is_right(site: Live, open_page: Open) -> None:
     page = open_page("/compare", viewport={"width": 390, "height": 844}, locale="zh-CN")
+    page.get_by_role("button", name="对比", exact=True).click()
+    noticed(page, "问题是空的。")
     page.select_option("#compare-kind", "choice")
     expect(page.locator(".choice-options li")).to_have_count(4)
     options = page.locator(".choice-options li").all_inner_texts()

@@ -169,11 +169,18 @@ window.coalesce = (() => {
     }
   }
 
+  // The header that asks for errors in the page's language.
+  function language() {
+    return { "X-Coalesce-Language": document.documentElement.lang.slice(0, 2) };
+  }
+
   // An error of the server as whole sentences.
   function sentences(error) {
+    const stop = (text) => (/[\u3400-\u9fff]/.test(text) ? "。" : ".");
     const sentence = (text) =>
-      (/^(?!coalesce )[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text) + (/[.?!…]$/.test(text) ? "" : ".");
-    return [error.message, error.hint].filter(Boolean).map(sentence).join(" ");
+      (/^(?!coalesce )[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text) +
+      (/[.?!…。]$/.test(text) ? "" : stop(text));
+    return [error.message, error.hint].filter(Boolean).map(sentence).join(" ").replaceAll("。 ", "。");
   }
 
   // --- uploads go to the same call as any program's
@@ -264,6 +271,7 @@ window.coalesce = (() => {
     request.onerror = () => failed(texts.failed);
     request.onabort = () => row.remove();
     request.open("POST", "/v1/documents");
+    for (const [name, value] of Object.entries(language())) request.setRequestHeader(name, value);
     request.send(body);
   }
 
@@ -276,7 +284,7 @@ window.coalesce = (() => {
     const body = new FormData();
     body.append("file", file);
     try {
-      const reply = await fetch("/v1/questions/files", { method: "POST", body });
+      const reply = await fetch("/v1/questions/files", { method: "POST", body, headers: language() });
       const said = await reply.json();
       if (reply.ok) return void location.assign(`/study?file=${encodeURIComponent(said.name)}`);
       problem.textContent = sentences(said.error);
