@@ -367,8 +367,9 @@ def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] |
 def adapters_tuned_on(model: str, home: Path) -> list[str]:
     """Names of the home's adapters whose records say that they were tuned on `model`."""
     base = find_model(model, home)
+    names = {model, base, Path(base).name}  # a record holds a path, or the name of a model of the home
     adapters = {folder.name: _adapter(folder) for folder in _adapter_folders(home / ADAPTERS_FOLDER)}
-    return [name for name, found in adapters.items() if found and found.record and found.record.base_model == base]
+    return [name for name, found in adapters.items() if found and found.record and found.record.base_model in names]
 
 
 def find_engines(own_port: int | None, ports: dict[str, int]) -> list[FoundEngine]:
