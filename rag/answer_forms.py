@@ -37,6 +37,7 @@ _ASKING = re.compile(
 """What a question for a listing says beside what the listing is about."""
 _STEPS = re.compile(
     r"\bhow (?:to|(?:do|can|could|would|should|must) (?:i|you|we|one))\b"
+    r"(?! (?:choose|decide|know|pick|tell|find|improve|avoid|learn|understand|think|remember|get better)\b)"
     r"|\bhow (?:is|are) .* (?:declared|written|called|compiled|launched|allocated|created|done|used)\b"
     r"|^\W*(?:compile|declare|launch|allocate|create|build|install|run)\b",
     re.IGNORECASE,

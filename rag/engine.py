@@ -44,6 +44,7 @@ from rag.question import (
     message_kind,
     parts_of,
     question_kind,
+    without_greeting,
     without_style,
 )
 from rag.replies import not_understood, reply_to
@@ -457,7 +458,7 @@ class AnswerEngine:
             if reply is not None:
                 request = replace(request, passages=reply.passages)
                 return _Prepared(request, notes=[*filter(None, [reply.note])], said=reply.pieces)
-        parts = parts_of(question.text)
+        parts = parts_of(without_greeting(question.text))
         if len(parts) > 1:
             return self._prepare_parts(question, request, parts)
         retrieval, found = self._find(
@@ -551,16 +552,19 @@ class AnswerEngine:
             yield from self._write(prepared.request)
 
     def _write_parts(self, parts: Sequence[_Part]) -> Iterator[Item]:
-        """The answers to several questions, numbered; together refused only where each of them is."""
+        """The answers to several questions, numbered; nothing is said twice; refused only where each of them is."""
         ends: list[GenerationDone] = []
+        said: list[str] = []
         for number, part in enumerate(parts, 1):
             gap = "\n\n" if number > 1 else ""
             lead = f"{gap}**{number}.** "
             refused = (TextPiece(part.refusal or ""), _REFUSED)
-            for piece in refused if part.refusal else self._write(part.request, part.numbers):
+            request = replace(part.request, said=" ".join(said))
+            for piece in refused if part.refusal else self._write(request, part.numbers):
                 if isinstance(piece, GenerationDone):
                     ends.append(piece)
                 elif isinstance(piece, TextPiece):
+                    said.append(piece.text)
                     block = bool(lead) and _BLOCK.match(piece.text) is not None
                     yield replace(piece, text=f"{lead.rstrip()}\n\n{piece.text}" if block else lead + piece.text)
                     lead = ""

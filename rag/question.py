@@ -254,6 +254,17 @@ _GREETED = re.compile(
     re.IGNORECASE,
 )
 
+_TYPED = {
+    "wat": "what",
+    "wht": "what",
+    "waht": "what",
+    "hwat": "what",
+    "wats": "what's",
+    "hw": "how",
+    "hwo": "how",
+    "wy": "why",
+}
+_FIRST_WORD = re.compile(rf"^(?:{'|'.join(_TYPED)})\b", re.IGNORECASE)
 _ITEM = re.compile(r"^\s*(?:\(?\d{1,2}[.)、]|[-*•])\s*(?=\S)", re.MULTILINE)
 _QUESTION_END = re.compile(r"(?<=[?？])[\s\"')”’]*")
 _ASKS = re.compile(
@@ -263,6 +274,9 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 
+_AND_ASKS = re.compile(
+    r",? and (?P<more>(?:what|how|why|when|where) (?:do|does|is|are|can|should|would|many|much|to)\b)", re.IGNORECASE
+)
 _ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
 _FENCED = re.compile(r"```[^\n`]*\n.*?(?:```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(
@@ -389,8 +403,9 @@ def asks_for_more(follow_up: str) -> bool:
 
 
 def without_greeting(text: str) -> str:
-    """A question without the greeting before it: 'hello, what is a kernel?'; 'hello world' stays."""
-    return _GREETED.sub("", text, count=1) or text
+    """A question without the greeting before it, its first word as it is spelt: 'hello, wat is a kernel?'."""
+    rest = _GREETED.sub("", text, count=1) or text
+    return _FIRST_WORD.sub(lambda match: _TYPED[match[0].lower()], rest, count=1)
 
 
 def without_style(text: str) -> str:
@@ -411,7 +426,17 @@ def parts_of(text: str) -> tuple[str, ...]:
     else:
         pieces = [piece.strip() for piece in _QUESTION_END.split(text) if piece.strip()]
         asked = pieces if all(piece[-1] in "?？" and _is_question(piece) for piece in pieces) else []
+        asked = _defined_and_more(text) if len(asked) < 2 else asked
     return tuple(asked[:MOST_PARTS]) if len(asked) > 1 else (text,)
+
+
+def _defined_and_more(text: str) -> list[str]:
+    """'What is occupancy and how do I improve it?' in two; nothing where the first part asks for no definition."""
+    match = _AND_ASKS.search(text)
+    if match is None:
+        return []
+    first, second = text[: match.start()].strip(" ,"), text[match.start("more") :].strip()
+    return [first, second] if subject_of(first) and _is_question(first) and _is_question(second) else []
 
 
 def code_in(text: str) -> tuple[str, str]:

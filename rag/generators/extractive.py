@@ -108,6 +108,8 @@ _GOES_BACK = re.compile(
 )
 """Begins with a word that joins it to an earlier sentence, but can be read alone."""
 
+_EXPLAINS = re.compile(r"where\b", re.IGNORECASE)
+"""Goes on about the formula before it."""
 _ANNOUNCES = re.compile(
     r"^(?:the (?:following|next)|here (?:is|are)|below (?:is|are))\b.{0,40}\b"
     r"(?:examples?|code|programs?|listings?|kernels?|snippets?|figures?|tables?|functions?|commands?)\b",
@@ -495,7 +497,11 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind, aske
         if not refers and not _GOES_BACK.match(book[unit.passage, first].text):
             break
         before = book.get((unit.passage, first - 1))
-        if before is None or before.kind not in _LEANT_ON or _is_aside(before):
+        if (
+            before is None
+            or before.kind not in (_LEANT_ON if refers or _EXPLAINS.match(unit.text) else _PROSE)
+            or (_is_aside(before))
+        ):
             if refers:
                 return []
             break

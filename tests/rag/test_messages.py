@@ -84,6 +84,9 @@ def test_a_chapter_is_named_by_number_word_or_title(text: str, asked: ChapterAsk
         ("What is a warp? And how many threads does it have?", 2),
         ("1. What is a warp?\n2. What is a block?\n3) Why is a barrier needed?", 3),
         ("什么是线程束？它有多少线程？", 2),
+        ("what is occupancy and how do I improve it", 2),
+        ("ok and how do I improve it?", 1),
+        ("Why is it slow and how do I improve it?", 1),
         ("my kernel hangs, what's going on??", 1),
         ("What is a warp? I mean on AMD.", 1),
         ("It does this:\n1. load data\n2. compute\nwhy is it slow?", 1),
@@ -116,6 +119,7 @@ def test_a_wish_for_simple_words_is_not_searched_for() -> None:
         ("Hi how do I launch it", "how do I launch it"),
         ("你好，什么是线程束？", "什么是线程束？"),
         ("hello world kernel", "hello world kernel"),
+        ("wat is coalescing", "what is coalescing"),
         ("hidden latency", "hidden latency"),
     ],
 )
