@@ -14,7 +14,6 @@ from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
 from indexes.types import Filters
 from rag.conversations import ConversationStore
-from rag.cross_encoder import CrossEncoder
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
@@ -24,7 +23,7 @@ from rag.generators.kept_answers import keeping_answers
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
-from rag.sentence_reader import LearnedReader, SentenceReader
+from rag.sentence_reader import CrossEncoder, LearnedReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.tuning.encoder import open_encoder_adapter
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Question, SearchableLibrary

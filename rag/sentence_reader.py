@@ -1,25 +1,31 @@
-"""The seam for choosing sentences: question and passages in, sentences with scores out, best first.
+"""Chooses sentences: question and passages in, sentences with scores out, best first.
 
-The reader here lets a cross-encoder read the most promising sentences with the question. Which are promising, four
-signals say that cost nothing: the question's terms in the sentence, in its heading, in a neighbour, and the passage's
-rank (`docs/decisions.md`).
+`SentenceReader` is the seam. The reader here lets a cross-encoder read the most promising sentences with the question.
+Which are promising, four signals say that cost nothing: the question's terms in the sentence, in its heading, in a
+neighbour, and the passage's rank (`docs/decisions.md`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import terms_of
 from rag.answer_forms import TermWeights, gives_number
-from rag.cross_encoder import Pair
+from rag.errors import ModelCannotLoad
 from rag.question import defines, question_kind, subject_of
 from rag.types import Passage
 
@@ -40,6 +46,23 @@ READ_CHARACTERS = 600
 """More than the model reads; spares the tokenizer a long listing."""
 REMEMBERED = 64
 """Readings kept, so that whoever asks again about the same passages does not wait again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A sentence in its place, to be read with a question.
+
+    Attributes:
+        heading: the last two headings over it.
+        before: the sentence before it, "" at the beginning of a passage or section.
+        signals: how well its terms, heading, neighbours and place fit the question.
+    """
+
+    sentence: str
+    heading: str
+    before: str
+    signals: float
+
 
 ScorePairs = Callable[[str, Sequence[Pair]], NDArray[np.float32]]
 """A question and pairs to how likely each sentence answers, 0 to 1, `(len(pairs),)`."""
@@ -188,3 +211,183 @@ def _adjacent(units: Sequence[Unit], one: int, other: int) -> bool:
     if not 0 <= other < len(units) or units[one].passage != units[other].passage:
         return False
     return abs(units[one].place - units[other].place) == 1
+
+
+# --- the model: a cross-encoder reads a question with a sentence and its context, and scores how well that answers
+#
+# It is the bundled encoder with a LoRA adapter and a small head (`rag/reader_adapter/`), trained by
+# `rag/tuning/reader.py`. Questions and sentences are English; the glossary first puts a Chinese question into English.
+
+QUESTION_TOKENS = 32
+SENTENCE_TOKENS = 56
+HEADING_TOKENS = 16
+BEFORE_TOKENS = 14
+"""Longest parts of an input. Of the sentence before, the last tokens are read, else the first."""
+BATCH = 4
+"""Pairs of similar length that one core reads at once."""
+_CLS, _SEP = 101, 102
+_WEIGHTS, _RECORD = "adapter.safetensors", "adapter.json"
+_REINSTALL = "install Coalesce again, or train it: python -m evals.reader_training --help"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """Token ids of `[CLS] question [SEP] sentence [SEP] heading : before [SEP]`, and the lengths of the first two."""
+
+    ids: tuple[int, ...]
+    question_tokens: int
+    sentence_tokens: int
+    signals: float
+
+
+class PairTokenizer:
+    """Turns pairs into token ids, for training and serving alike."""
+
+    def __init__(self) -> None:
+        self._tokenizer = bundled_tokenizer()
+
+    def encode(self, question: str, pairs: Sequence[Pair]) -> list[EncodedPair]:
+        """One input per pair."""
+        asked = self._ids(question)[:QUESTION_TOKENS]
+        colon = self._ids(":")
+        encoded = []
+        for pair in pairs:
+            sentence = self._ids(pair.sentence)[:SENTENCE_TOKENS]
+            place = [*self._ids(pair.heading)[:HEADING_TOKENS], *colon, *self._ids(pair.before)[-BEFORE_TOKENS:]]
+            ids = (_CLS, *asked, _SEP, *sentence, _SEP, *place, _SEP)
+            encoded.append(EncodedPair(ids, len(asked), len(sentence), pair.signals))
+        return encoded
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def pad(pairs: Sequence[EncodedPair], device: str = "cpu") -> tuple[Any, Any]:
+    """Token ids and mask of some pairs, both int64 (pairs, tokens of the longest)."""
+    import torch
+
+    longest = max(len(pair.ids) for pair in pairs)
+    ids = torch.zeros(len(pairs), longest, dtype=torch.long)
+    mask = torch.zeros(len(pairs), longest, dtype=torch.long)
+    for row, pair in enumerate(pairs):
+        ids[row, : len(pair.ids)] = torch.tensor(pair.ids)
+        mask[row, : len(pair.ids)] = 1
+    return ids.to(device), mask.to(device)
+
+
+def score_hidden(hidden: Any, mask: Any, pairs: Sequence[EncodedPair], weight: Any, bias: Any, mix: Any) -> Any:
+    """Logits (pairs,) from the encoder's last states, float32 (pairs, tokens, dimension).
+
+    The sum of a linear head over `[CLS]` and the mean state; the cosine of the question's and the sentence's mean
+    states, which is where training starts; and the signals. Above 0 the sentence more likely answers than not.
+
+    Args:
+        weight, bias: the head, (1, 2 * dimension) and (1,).
+        mix: weights of cosine and signals, and a constant, (3,).
+    """
+    import torch
+
+    tokens = torch.arange(hidden.shape[1], device=hidden.device)
+    asked, said, signals = (
+        torch.tensor(values, device=hidden.device).unsqueeze(1)
+        for values in zip(*((pair.question_tokens, pair.sentence_tokens, pair.signals) for pair in pairs), strict=True)
+    )
+    question = _mean(hidden, (tokens >= 1) & (tokens < 1 + asked))
+    sentence = _mean(hidden, (tokens >= 2 + asked) & (tokens < 2 + asked + said))
+    both = torch.cat([hidden[:, 0], _mean(hidden, mask.bool())], -1)
+    head = torch.nn.functional.linear(both, weight, bias).squeeze(-1)
+    cosine = torch.cosine_similarity(question, sentence, dim=-1)
+    return head + mix[0] * cosine + mix[1] * signals.squeeze(-1) + mix[2]
+
+
+def _mean(hidden: Any, chosen: Any) -> Any:
+    chosen = chosen.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+
+
+class CrossEncoder:
+    """The trained model. Light to make: it loads when first used; threads may share it.
+
+    Args:
+        folder: adapter and record; None takes the ones that come with the package.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    def __init__(self, folder: Path | None = None, *, device: str = "auto") -> None:
+        self._folder = folder
+        self._device = device
+        self._lock = threading.Lock()
+        self._model: MiniLM | None = None
+
+    def load(self) -> MiniLM:
+        """The encoder with the adapter merged; loaded once.
+
+        Raises:
+            ModelCannotLoad: files are missing or damaged.
+        """
+        with self._lock:
+            if self._model is None:
+                with as_file(files("rag").joinpath("reader_adapter")) as bundled:
+                    self._model = self._merge(*_read(self._folder or bundled))
+            return self._model
+
+    def _merge(self, weights: dict[str, Any], record: dict[str, Any]) -> MiniLM:
+        model = MiniLM(bundled_model_folder(), choose_device(self._device), "float32")
+        for name in sorted(name.removesuffix(".lora_A") for name in weights if name.endswith(".lora_A")):
+            product = weights[f"{name}.lora_B"].float() @ weights[f"{name}.lora_A"].float()
+            model.add(f"{name}.weight", product * float(record["scale"]))
+        self._head = tuple(weights[name].float().to(model.device) for name in ("head.weight", "head.bias", "mix"))
+        self._tokenizer = PairTokenizer()
+        return model
+
+    def score(self, question: str, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+        """How likely each sentence answers the question, 0 to 1, (pairs,)."""
+        model = self.load()
+        encoded = self._tokenizer.encode(question, pairs)
+        order = sorted(range(len(encoded)), key=lambda index: -len(encoded[index].ids))
+        batches = [order[first : first + BATCH] for first in range(0, len(order), BATCH)]
+        workers = encode_workers(model.device)
+        running: list[Future[NDArray[np.float32]]] = [
+            workers.submit(self._forward, model, [encoded[index] for index in batch]) for batch in batches
+        ]
+        scores = np.empty(len(encoded), dtype=np.float32)
+        for batch, future in zip(batches, running, strict=True):
+            scores[batch] = future.result()
+        return scores
+
+    def _forward(self, model: MiniLM, pairs: Sequence[EncodedPair]) -> NDArray[np.float32]:
+        import torch
+
+        with torch.inference_mode():
+            ids, mask = pad(pairs, model.device)
+            logits = score_hidden(model.hidden(ids, mask).float(), mask, pairs, *self._head)
+            return np.asarray(torch.sigmoid(logits).cpu().numpy(), dtype=np.float32)
+
+
+def write_adapter(folder: Path, weights: dict[str, Any], record: dict[str, Any]) -> None:
+    """Writes the adapter and its record, digest included."""
+    from safetensors.torch import save
+
+    data = save(weights)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _WEIGHTS).write_bytes(data)
+    record = {**record, "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    from safetensors.torch import load
+
+    try:
+        record: dict[str, Any] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        data = (folder / _WEIGHTS).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelCannotLoad(f"the sentence reader in {folder} cannot be read: {error}", hint=_REINSTALL) from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != record["sha256"]:
+        raise ModelCannotLoad(
+            f"the sentence reader in {folder} is damaged: its digest is {found[:12]}, not {record['sha256'][:12]}",
+            hint=_REINSTALL,
+        )
+    return load(data), record

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from indexes.errors import Cancelled, NotFound
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
 from indexes.words import index_terms
-from rag.cross_encoder import Pair
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
+from rag.sentence_reader import Pair
 from rag.types import Arm, Passage, Usage
 
 DIM = 256
@@ -32,7 +32,7 @@ def signals_only(question: str, pairs: Sequence[Pair]) -> NDArray[np.float32]:
 
 
 class SignalsEncoder:
-    """Stands in for `rag.cross_encoder.CrossEncoder`: scores pairs by their signals."""
+    """Stands in for `rag.sentence_reader.CrossEncoder`: scores pairs by their signals."""
 
     def __init__(self, *, device: str) -> None:
         self.score = signals_only

@@ -205,8 +205,7 @@ def _sampled(
     from evals.questions import load_bank
     from evals.scoring import key_fact_recall
     from rag.assemble import build_language_model
-    from rag.cross_encoder import CrossEncoder
-    from rag.sentence_reader import LearnedReader
+    from rag.sentence_reader import CrossEncoder, LearnedReader
     from rag.settings import GeneratorSettings
     from rag.tuning.preferences import sampled_preferences
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from indexes.embedder import BUNDLED_SHA256, bundled_model_folder
 from indexes.errors import InvalidInput
-from rag.cross_encoder import EncodedPair, Pair, PairTokenizer, pad, score_hidden, write_adapter
+from rag.sentence_reader import EncodedPair, Pair, PairTokenizer, pad, score_hidden, write_adapter
 
 NEAR = 10
 """Candidates before this place, by their signals, are the near ones."""

@@ -24,7 +24,6 @@ from typing import Any
 
 from indexes.disk import disk_error
 from indexes.errors import Cancelled, CoalesceError, InvalidInput
-from rag.cross_encoder import CrossEncoder
 from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad, first_line
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
 from rag.generators.excerpts import Excerpts, is_small
@@ -36,7 +35,7 @@ from rag.models.devices import choose_device, is_out_of_memory, peak_memory_byte
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.models.memory import lora_kinds
-from rag.sentence_reader import LearnedReader
+from rag.sentence_reader import CrossEncoder, LearnedReader
 from rag.tuning.data import TrainingRow, rows_sha256, split_rows
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import Placement, TuneProgress, TuneReport, TuneSettings, place_process, training_arguments

@@ -13,17 +13,19 @@ from fakes import make_passage, signals_only
 from numpy.typing import NDArray
 
 from indexes.errors import InvalidInput
-from rag.cross_encoder import (
+from rag.errors import ModelCannotLoad
+from rag.sentence_reader import (
     BEFORE_TOKENS,
     HEADING_TOKENS,
     QUESTION_TOKENS,
+    READ_UNITS,
     SENTENCE_TOKENS,
     CrossEncoder,
+    LearnedReader,
     Pair,
     PairTokenizer,
+    candidates,
 )
-from rag.errors import ModelCannotLoad
-from rag.sentence_reader import READ_UNITS, LearnedReader, candidates
 from rag.tuning.reader import Candidate, ReaderTuning, ReadingExample, tune_reader
 
 SHIPPED = Path(str(files("rag"))) / "reader_adapter"
