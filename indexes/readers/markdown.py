@@ -21,6 +21,7 @@ from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+from mdit_py_plugins.attrs import attrs_plugin
 from mdit_py_plugins.deflist import deflist_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.footnote import footnote_plugin
@@ -206,6 +207,7 @@ def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     parser.use(dollarmath_plugin, allow_space=False, allow_digits=False, allow_blank_lines=False, double_inline=True)
     parser.use(deflist_plugin).use(myst_role_plugin)
+    parser.use(attrs_plugin, after=("code_inline",))  # Pandoc's `name`{.class}
     parser.use(footnote_plugin, inline=False, move_to_end=False)
     add_dialects(parser)
     for kind, write in _WRITERS.items():

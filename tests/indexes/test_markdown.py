@@ -239,3 +239,9 @@ def test_hostile_markdown_is_read_in_linear_time() -> None:
     for text in ("\\[\n" * 8_000, "\\(" * 20_000, "<p>\n" + "<div>\n" * 4_000, "\\begin{align}\n" * 2_000):
         blocks(text)
     assert time.process_time() - started < 10
+
+
+def test_attributes_of_a_code_span_are_not_read_as_code() -> None:
+    assert blocks("Call `recv`{.output} with `n`{#size .input}, not `f` {x}.\n") == [
+        "Call `recv` with `n`, not `f` {x}."
+    ]

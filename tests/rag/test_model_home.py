@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections import namedtuple
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,9 @@ from indexes.errors import CoalesceError, NotFound, StorageFull
 from rag.errors import EngineUnreachable, ModelCannotLoad
 from rag.models import gguf as gguf_files
 from rag.models import home as homes
+from rag.models.adapters import AdapterRecord
 from rag.models.folder import shown_name
-from rag.models.home import PACKAGES, Package, find_engines, find_model, get_model, look_around
+from rag.models.home import PACKAGES, Package, adapters_tuned_on, find_engines, find_model, get_model, look_around
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -271,6 +272,10 @@ def test_models_adapters_and_what_fits_are_found(
     ]  # fmt: skip
     assert [(adapter.name, adapter.rank, adapter.fits) for adapter in found.adapters] == [("qa", 4, ("mine",))]
     assert [(each.name, each.here) for each in found.available] == [("smollm2-135m", False)]
+    record = asdict(AdapterRecord("mine", "", "none", "", 1, False, {}, {}))
+    (tmp_path / "adapters" / "qa" / "coalesce_adapter.json").write_text(json.dumps(record))
+    assert adapters_tuned_on("mine", tmp_path) == ["qa"], "a record may name a model of the home"
+    assert adapters_tuned_on(str(tiny_model), tmp_path) == []
 
 
 @pytest.fixture
