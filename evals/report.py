@@ -370,6 +370,12 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
+def _asked_from(command: str) -> str:
+    """Where a run's questions came from, as its command line names it."""
+    named = re.search(r"--questions[ =](\S+)", command)
+    return named[1] if named else "bank:test"
+
+
 def list_reports(folder: Path) -> list[dict[str, Any]]:
     """Summaries of the reports under a folder, newest first: arms, verdict, and the differences in accuracy."""
     found = []
@@ -386,6 +392,7 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
                     "model": run["model"],
                     "arms": list(data["arms"]),
                     "choice_questions": data["power"]["n"],
+                    "questions": _asked_from(run["command"]),
                     "comparisons": [
                         {name: c[name] for name in ("control", "treatment", "difference", "low", "high", "verdict")}
                         for c in data["comparisons"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from operator import setitem
@@ -19,6 +20,7 @@ from api.pages.job_row import JobSlot
 from api.pages.texts import Texts
 from evals.report import list_reports, points, read_report
 from evals.report_chinese import text_in_chinese
+from indexes.errors import NotFound
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
 """The steps that the list shows; a report holds more."""
@@ -87,7 +89,8 @@ def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
             tag("span", t(title, when=_local(report["created_at"])))
         name = t.either(f"generator.{report['generator']}", report["generator"])
         questions = t.count("reports.questions", report["choice_questions"])
-        tag("p", f"{questions} · {name} · {report['model']}", "soft")
+        source = _source(visit, report["questions"])
+        tag("p", " · ".join(part for part in (source, questions, name, report["model"]) if part), "soft")
         steps = [step for pair in MAIN_STEPS for step in report["comparisons"] if _pair(step) == pair]
         if not steps:
             tag("p", text_in_chinese(report["verdict"]) if t.language == "zh" else report["verdict"])
@@ -102,6 +105,16 @@ def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
             with tag("tbody"):
                 for step in steps:
                     _step(t, step)
+
+
+def _source(visit: Visit, questions: str) -> str:
+    """The book that a report's questions are about, "" for one that is gone; or the file."""
+    if questions.startswith("bank:"):
+        return visit.t("exam.bank")
+    with suppress(NotFound):
+        book = questions.removeprefix("book:")
+        return visit.services.library.document(book).title if book != questions else questions
+    return ""
 
 
 def _step(t: Texts, step: Mapping[str, Any]) -> None:

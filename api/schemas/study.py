@@ -463,6 +463,7 @@ class ReportSummaryOut(WireOut):
     model: str
     arms: list[str]
     choice_questions: int
+    questions: str = Field(description="where they came from: `bank:test`, `book:ID` or a file")
     comparisons: list[StepOut]
 
 

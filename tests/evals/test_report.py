@@ -130,6 +130,7 @@ def test_the_list_names_the_steps_in_accuracy(tmp_path: Path) -> None:
     write_report(tmp_path / "one", report_data(SPEC, FACTS, compare(rows), rows, None))
     (report,) = list_reports(tmp_path)
     assert report["choice_questions"] == 1
+    assert report["questions"] == "bank:test"
     assert [(step["control"], step["treatment"]) for step in report["comparisons"]] == [("base", "rag")]
     assert report["comparisons"][0]["difference"] == 1.0
 
