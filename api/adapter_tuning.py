@@ -103,7 +103,7 @@ class AdapterTuning:
                 "generator": "local",
                 "model": self.base,
                 "adapter": name,
-                "quantization": self._running().quantization,
+                "quantization": self._running().quantization.removeprefix("auto") or None,
             }
         )
 

@@ -96,6 +96,8 @@ def test_an_adapter_learns_half_of_a_books_sections_with_the_passages_that_servi
     assert all(1 <= len(row.passages) <= 3 for row in tune.rows)
     assert tune.model == "tiny"
     assert "<svg" in live.client.get("/v1/adapters/mine/loss.svg").text
+    choice = live.services.adapters.choice_of("mine")
+    assert (choice.model, choice.adapter, choice.quantization) == ("tiny", "mine", None)
     again = live.client.post("/v1/adapters", json={"name": "mine", "document_ids": ["own"]})
     assert (again.status_code, again.json()["error"]["type"]) == (409, "conflict")
 
