@@ -604,9 +604,13 @@ def question_kind(question: str) -> QuestionKind:
     question = question[:LONGEST_READ]
     if _ASKS_MORE.search(question):
         return "how"
-    if (subject_of(question) and not _KINDS["number"].search(question)) or _DEFINES_ZH.search(question):
+    if (subject_of(question) and not _KINDS["number"].search(question)) or _defines_in_chinese(question):
         return "define"
     return next((kind for kind, pattern in _KINDS.items() if pattern.search(question)), "fact")
+
+
+def _defines_in_chinese(question: str) -> bool:
+    return bool(_DEFINES_ZH.search(question)) and not _KINDS["compare"].search(question)
 
 
 def subject_of(question: str) -> str:
@@ -641,7 +645,7 @@ def definition_share(subject: str, sentence: str) -> float:
     if not wanted:
         return 0.0
     sentence = sentence[:LONGEST_READ]
-    if not all(stem[: max(2, len(stem) - 1)] in sentence.lower() for stem in wanted):
+    if not all(stem[:2] in sentence.lower() for stem in wanted):
         return 0.0
     plain = _MARKS.sub("", sentence).strip(" -")
     verb, colon = _IS.search(plain), _COLON.search(plain)

@@ -68,6 +68,7 @@ WINDOW_CHARACTERS = 160
 """About one sentence; 160, 260 and 400 rank alike."""
 
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
+_COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
 _NOT_A_LETTER = re.compile(r"[\W_]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
@@ -197,6 +198,8 @@ def _query_of(text: str, standalone: str) -> Query:
     english = translate_terms(standalone)
     if question_kind(standalone) == "define":
         english = f"what is {_DEFINING.sub('', english).strip()}"
+    if question_kind(standalone) == "compare":
+        english = f"difference between {_COMPARING.sub(' ', english).strip()}"
     return Query(
         text,
         standalone,

@@ -31,7 +31,7 @@ from indexes.types import Filters
 from indexes.words import CJK, STOP_WORDS, index_terms, is_chinese, is_identifier, stem
 from rag.types import SearchableLibrary
 
-_PIECE = re.compile(rf"[{CJK}]+|[A-Za-z_][\w.:<>+#-]*(?:\(\))?|\d[\d.,]*(?:\s?[A-Za-z%]+)?")
+_PIECE = re.compile(rf"[{CJK}]+|[A-Za-z_][A-Za-z0-9_.:<>+#-]*(?:\(\))?|\d[\d.,]*(?:\s?[A-Za-z%]+)?")
 _CJK = re.compile(f"[{CJK}]")
 
 SYNONYMS = " / "

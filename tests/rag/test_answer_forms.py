@@ -87,6 +87,7 @@ def test_a_number_in_code_counts_nothing() -> None:
             "Occupancy is a means of hiding latency.",
         ),
         ("grid", "Thread blocks are organized into a *grid*.", "Grids are far larger."),
+        ("__syncthreads", "`__syncthreads()` is a barrier: no thread passes it alone.", "A `__syncthreads()` is slow."),
         ("SM", "It has 132 streaming multiprocessors, SMs for short.", "An SM is busy."),
         ("SMs", "A team runs on a streaming multiprocessor (SM).", "SMs are many."),
     ],

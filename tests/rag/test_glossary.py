@@ -98,3 +98,9 @@ def test_who_asks_in_chinese_is_told_that_the_books_are_english() -> None:
     assert note_on_english(asked, ["Registers limit it.", "寄存器限制占用率。"]) is None
     assert note_on_english("What limits occupancy?", ["Registers limit it."]) is None
     assert note_on_english(asked, []) is None
+
+
+def test_latin_names_stand_in_chinese_without_spaces() -> None:
+    assert translate_terms("CPU和GPU有什么区别").split()[:2] == ["CPU", "GPU"]
+    assert translate_terms("用cudaMemcpy复制数据").split()[0] != "用cudaMemcpy复制数据"
+    assert "cudaMemcpy" in translate_terms("用cudaMemcpy复制数据").split()

@@ -142,5 +142,6 @@ def test_the_best_definition_and_the_best_number_are_among_the_first_three() -> 
         assert node in [hit.node for hit in retriever.search(question, Filters()).hits[:3]]
 
 
-def test_a_definition_asked_for_in_chinese_is_known_as_one() -> None:
+def test_a_definition_or_a_difference_asked_for_in_chinese_is_known_as_one() -> None:
     assert prepare_query("什么是占用率?").english == prepare_query("占用率是什么？").english == "what is occupancy"
+    assert prepare_query("CPU和GPU的区别是什么？").english == "difference between CPU GPU"
