@@ -159,7 +159,9 @@ NODES_READ = 20
 MOST_TRIED = 5
 """Corrections of a word that are looked for in the library."""
 
-_WORD = re.compile(r"(?<![\w.:/@#-])[A-Za-z_]\w*(?:(?:::|\.|->)\w+)*(?![\w/@-])")
+_LETTER = rf"[^\W{CJK}]"
+"""Part of a word; a Chinese character beside a name is none."""
+_WORD = re.compile(rf"(?<!{_LETTER})(?<![.:/@#-])[A-Za-z_]{_LETTER}*(?:(?:::|\.|->){_LETTER}+)*(?!{_LETTER}|[/@-])")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SPOKEN = frozenset(
     "whats thats dont doesnt didnt isnt arent wasnt cant couldnt shouldnt wouldnt wont havent ive".split()

@@ -173,6 +173,10 @@ def test_other_names_and_english_words_stay(word: str) -> None:
     assert correct(f"about {word}?", SPELLING).text == f"about {word}?"
 
 
+def test_a_misspelt_name_in_chinese_is_corrected_without_spaces() -> None:
+    assert "coalescing" in correct("什么是coalesing呢", SPELLING).text
+
+
 def test_a_text_in_another_language_is_left_alone() -> None:
     text = "wie funktioniert das gemeinsame speichern von threds bei dieser grafikkarte eigentlich genau"
     assert correct(text, SPELLING).text == text
