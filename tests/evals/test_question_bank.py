@@ -32,6 +32,7 @@ def floors_found(report: CheckReport) -> set[str]:
     return {finding.detail.split()[0] for finding in report.findings if finding.check == "floors"}
 
 
+@pytest.mark.integration  # not in `make check`: 644 questions against the whole book take seconds
 def test_the_bank_has_nothing_to_mend() -> None:
     report = check_questions(BANK)
     assert report.findings == ()
