@@ -6,9 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from waiting import PATIENCE_S, wait_until
 from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators.local import generator as local
+from rag.generators.local.batch import Batches
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.decode import prefill
 from rag.generators.local.generator import LocalGenerator, load_local_generator
@@ -343,51 +345,61 @@ def test_an_answer_that_only_thought_is_an_error_not_a_refusal(tiny_model: Path)
         thinker.close()
 
 
-def slow_down(generator: LocalGenerator, seconds: float) -> list[float]:
-    """Makes every step of the model take `seconds`; returns the list to which each step adds its time."""
+def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Calls `act` with the number of the decoding step, from 1, before each step, traced or not."""
+    step, numbers = Batches.step, count(1)
+
+    def acted(*args: Any) -> Any:
+        act(next(numbers))
+        return step(*args)
+
+    monkeypatch.setattr(Batches, "step", acted)
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Makes every decoding step take 20 ms more; each adds its time to the list."""
     steps: list[float] = []
-    forward = generator._model.forward
 
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(seconds)
+    def wait(_: int) -> None:
+        time.sleep(0.02)
         steps.append(time.monotonic())
-        return forward(*args, **kwargs)
 
-    generator._model.forward = slow
+    before_each_step(monkeypatch, wait)
     return steps
 
 
-def test_closing_the_stream_stops_the_model(tiny_model: Path) -> None:
+def test_closing_the_stream_stops_the_model(tiny_model: Path, slow_steps: list[float]) -> None:
     generator = load_local_generator(settings(tiny_model, prompt_lookup_tokens=0))
-    steps = slow_down(generator, 0.02)
     stream = generator.stream(ask(max_tokens=500))
     next(stream)
+    wait_until(lambda: len(slow_steps) > 2, "some steps are taken")
     stream.close()  # type: ignore[attr-defined]
-    taken = len(steps)
+    taken = len(slow_steps)
     time.sleep(0.3)
-    assert len(steps) <= taken + 2
+    assert len(slow_steps) <= taken + 2
     generator.close()
 
 
-def test_cancelling_stops_within_two_tokens_and_frees_the_model(tiny_model: Path) -> None:
+def test_cancelling_stops_within_two_tokens_and_frees_the_model(tiny_model: Path, slow_steps: list[float]) -> None:
     generator = load_local_generator(settings(tiny_model, prompt_lookup_tokens=0))
-    steps = slow_down(generator, 0.02)
     stop = threading.Event()
     stream = generator.stream(ask(max_tokens=500, cancelled=stop.is_set))
     next(stream)
+    wait_until(lambda: len(slow_steps) > 2, "some steps are taken")
     stop.set()
-    taken = len(steps)
+    taken = len(slow_steps)
     with pytest.raises(Cancelled):
         list(stream)
     time.sleep(0.2)
-    assert len(steps) <= taken + 2
+    assert len(slow_steps) <= taken + 2
     assert answer(generator, ask(max_tokens=4))[1].usage.completion_tokens == 4
     generator.close()
 
 
+@pytest.mark.usefixtures("slow_steps")
 def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
     generator = load_local_generator(settings(tiny_model, max_queue=1, prompt_lookup_tokens=0))
-    slow_down(generator, 0.02)
     running = generator.stream(ask(max_tokens=1500))
     next(running)
     with ThreadPoolExecutor(1) as pool:
@@ -409,23 +421,18 @@ def test_a_full_line_is_busy_with_a_time_to_come_back(tiny_model: Path) -> None:
         (RuntimeError("CUDA out of memory"), "out of memory"),
     ],
 )
-def test_a_failing_answer_harms_no_other(plain: LocalGenerator, raised: Exception, said: str) -> None:
+def test_a_failing_answer_harms_no_other(
+    plain: LocalGenerator, monkeypatch: pytest.MonkeyPatch, raised: Exception, said: str
+) -> None:
     expected, _ = answer(plain, ask())
-    forward = plain._model.forward
-    steps = 0
 
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 3:
+    def fail(number: int) -> None:
+        if number == 3:
             raise raised
-        return forward(*args, **kwargs)
 
-    plain._model.forward = failing
-    stream = plain.stream(ask("Another question?"))
+    before_each_step(monkeypatch, fail)
     with pytest.raises(GenerationFailed, match=said):
-        list(stream)
-    plain._model.forward = forward
+        list(plain.stream(ask("Another question?")))
     assert answer(plain, ask())[0] == expected
 
 
