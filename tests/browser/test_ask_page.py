@@ -263,7 +263,7 @@ def _cut(page: Page) -> None:
 
 @pytest.mark.parametrize("unknown", ["/c/nobody", "/study/exam/none", "/reports/none"])
 def test_an_unknown_address_says_so(open_page: Open, unknown: str) -> None:
-    expect(open_page(unknown).get_by_role("alert")).to_be_visible()
+    expect(open_page(unknown).get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
 def _fail(index: int) -> None:

@@ -90,7 +90,7 @@ def test_a_learner_sees_their_own_things_and_no_others(page: Page, address: str)
     page.context.add_cookies([{"name": "coalesce_learner", "value": "alice", "url": address}])
     for foreign in (alices, exam):
         go(page, foreign)
-        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
     expect(page.locator(".learner summary")).to_have_text("Learner: bob")
     sign_out(page, address)
 

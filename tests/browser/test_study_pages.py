@@ -180,7 +180,7 @@ def test_learners_do_not_see_each_other(site: Live, open_page: Open) -> None:
     page = as_learner(open_page, site)
     start_exam(page, 1)
     stranger = as_learner(open_page, site, page.url.removeprefix(site.address))
-    expect(stranger.get_by_role("alert")).to_be_visible()
+    expect(stranger.get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
 def test_the_learner_is_named_on_the_page(site: Live, open_page: Open) -> None:
