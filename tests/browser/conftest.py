@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ CHROMIUM_ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # The address bar's list of suggestions, a page of its own for each window, takes more time than what is tested.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup",
 ]
 PIECES = ("A warp has ", "32 threads [1].")
 ARMS = ("base", "rag")
@@ -106,16 +108,40 @@ class Watch:
             self.strangers.append(url)
 
 
+class Profiles:
+    """Browser profiles by their options, emptied after a test and used again: their scripts are compiled already."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._free: dict[str, list[BrowserContext]] = {}
+
+    @contextmanager
+    def one(self, options: dict[str, Any]) -> Iterator[BrowserContext]:
+        """A profile that nobody else has while this one is open."""
+        free = self._free.setdefault(repr(sorted(options.items())), [])
+        context = free.pop() if free else self._browser.new_context(**options)
+        yield context
+        for page in context.pages:
+            page.close()
+        context.clear_cookies()
+        free.append(context)
+
+
+@pytest.fixture(scope="session")
+def profiles(browser: Browser) -> Profiles:
+    return Profiles(browser)
+
+
 @pytest.fixture
-def open_page(browser: Browser, site: Live) -> Iterator[Open]:
-    """Opens a path in a new profile or in `context`, without animations; at the end no script may have failed."""
+def open_page(profiles: Profiles, site: Live) -> Iterator[Open]:
+    """Opens a path in an empty profile or in `context`, without animations; at the end no script may have failed."""
     watch = Watch(site.address)
     with ExitStack() as stack:
 
         def opened(path: str = "/", *, context: BrowserContext | None = None, **options: Any) -> Page:
             if context is None:
-                context = browser.new_context(**{"locale": "en-US", "reduced_motion": "reduce", **options})
-                stack.callback(context.close)
+                options = {"locale": "en-US", "reduced_motion": "reduce", **options}
+                context = stack.enter_context(profiles.one(options))
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
             page.add_init_script(NOTICES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 
-import pytest
 from api_fakes import PATIENCE_S, Live, wait_until
 from browser_help import Open, ask, noticed
 from playwright.sync_api import Page, expect
@@ -261,9 +260,11 @@ def _cut(page: Page) -> None:
     page.evaluate("window.socket.io.engine.close()")
 
 
-@pytest.mark.parametrize("unknown", ["/c/nobody", "/study/exam/none", "/reports/none"])
-def test_an_unknown_address_says_so(open_page: Open, unknown: str) -> None:
-    expect(open_page(unknown).get_by_role("heading", name="This page does not exist")).to_be_visible()
+def test_an_unknown_address_says_so(site: Live, open_page: Open) -> None:
+    page = open_page()
+    for unknown in ("/c/nobody", "/study/exam/none", "/reports/none"):
+        page.goto(site.address + unknown)
+        expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
 def _fail(index: int) -> None:
