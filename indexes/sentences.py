@@ -40,12 +40,14 @@ class Span:
     Attributes:
         kind: `item` is a sentence of a list item; `code` includes its fences, `formula` its dollars.
         paragraph: ordinal of the paragraph, list item, listing, table or formula it belongs to.
+        indent: columns before the bullet of a list item; 0 for what is none.
     """
 
     start: int
     end: int
     kind: SpanKind
     paragraph: int
+    indent: int = 0
 
 
 @lru_cache(maxsize=4096)
@@ -58,8 +60,9 @@ def iter_spans(text: str) -> Iterator[Span]:
     """As `split_spans`, for texts that are cut once."""
     for ordinal, (start, end, kind) in enumerate(_blocks(text)):
         if kind in ("sentence", "item"):
+            indent = _indent(text, start) if kind == "item" else 0
             for first, last in _sentences(text, start, end):
-                yield Span(first, last, kind, ordinal)
+                yield Span(first, last, kind, ordinal, indent)
         else:
             yield Span(start, end, kind, ordinal)
 
@@ -137,6 +140,12 @@ def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
             yield from close()
             open_kind, open_start, open_end = "sentence", start, end
     yield from close()
+
+
+def _indent(text: str, start: int) -> int:
+    """Columns before the bullet of the list item whose words begin at `start`."""
+    line = text[text.rfind("\n", 0, start) + 1 : start].expandtabs(4)
+    return len(line) - len(line.lstrip())
 
 
 def _lines(text: str) -> Iterator[tuple[int, int, str]]:

@@ -79,6 +79,7 @@ class Unit:
         paragraph: ordinal of the paragraph that it belongs to.
         section: heading path over it.
         pieces: its terms, for comparing.
+        indent: columns before the bullet of a list item: items of a list within another have more.
     """
 
     passage: int
@@ -90,6 +91,7 @@ class Unit:
     section: tuple[str, ...]
     text: str
     pieces: frozenset[str]
+    indent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ def units_of(passages: Sequence[Passage]) -> list[Unit]:
             text = passage.text[span.start : span.end]
             section = passage.part_at(span.start).section
             pieces = terms_of(text).pieces
-            units.append(Unit(number, place, span.start, span.end, span.kind, span.paragraph, section, text, pieces))
+            at = (number, place, span.start, span.end)
+            units.append(Unit(*at, span.kind, span.paragraph, section, text, pieces, span.indent))
     return units
 
 

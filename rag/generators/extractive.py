@@ -539,7 +539,12 @@ def _announces(unit: Unit, following: Unit) -> bool:
     """Whether a sentence is read with the block or list behind it."""
     if following.kind in ("formula", "code") and following.paragraph == unit.paragraph + 1:
         return not unit.text.rstrip(_CLOSING).endswith((".", "!", "。"))
-    return following.kind in _ANNOUNCED and _says_what_follows(unit, following)
+    return _is_over(unit, following) or (following.kind in _ANNOUNCED and _says_what_follows(unit, following))
+
+
+def _is_over(unit: Unit, following: Unit | None) -> bool:
+    """Whether a list item has a list of its own below it."""
+    return following is not None and unit.kind == following.kind == "item" and following.indent > unit.indent
 
 
 def _is_cut_off(unit: Unit) -> bool:
@@ -559,6 +564,8 @@ def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
     while (after := book.get((unit.passage, last + 1))) is not None and after.kind in _ANNOUNCED:
         if last > unit.place and after.kind != "item":
             break
+        if unit.kind == after.kind == "item" and after.indent <= unit.indent:
+            break
         words -= count_words(after.text)
         if words < 0:
             return unit.place
@@ -569,16 +576,27 @@ def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
 
 
 def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
-    """The list that an item belongs to, with the sentence that announces it; empty where it is too long."""
+    """The list that an item belongs to, with what announces it; empty where it is too long.
+
+    Of lists within lists that is the innermost: the one below the item, else the one that it stands in.
+    """
     first = last = unit.place
-    while (before := book.get((unit.passage, first - 1))) is not None and before.kind == "item":
-        first -= 1
-    while (after := book.get((unit.passage, last + 1))) is not None and after.kind == "item":
+    depth = unit.indent
+    if _is_over(unit, book.get((unit.passage, unit.place + 1))):
+        depth += 1
+    else:
+        while _is_item(before := book.get((unit.passage, first - 1)), depth):
+            first -= 1
+        if before is not None and (before.kind == "item" or _says_what_follows(before, None)):
+            first -= 1
+    while _is_item(book.get((unit.passage, last + 1)), depth):
         last += 1
-    if before is not None and before.kind == "sentence" and _says_what_follows(before, None):
-        first -= 1
     places = [(unit.passage, place) for place in range(first, last + 1)]
     return places if sum(count_words(book[place].text) for place in places) <= LIST_WORDS else []
+
+
+def _is_item(unit: Unit | None, depth: int) -> bool:
+    return unit is not None and unit.kind == "item" and unit.indent >= depth
 
 
 def _goes_on(unit: Unit, following: Unit) -> bool:
@@ -589,10 +607,17 @@ def _goes_on(unit: Unit, following: Unit) -> bool:
 
 
 def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:
+    outer = 0
     for unit, before in zip(units, [None, *units], strict=False):
         if request.cancelled():
             raise Cancelled("the answer was stopped")
-        yield _say(unit, before, request.passages[unit.passage].format)
+        goes_on = (
+            before is not None
+            and before.kind == "item"
+            and (before.passage, before.place + 1) == (unit.passage, unit.place)
+        )
+        outer = min(outer, unit.indent) if goes_on else unit.indent
+        yield _say(unit, before, request.passages[unit.passage].format, inner=unit.indent > outer)
 
 
 def _until_stop(pieces: Iterator[TextPiece], strings: Sequence[str]) -> Iterator[TextPiece]:
@@ -607,10 +632,13 @@ def _until_stop(pieces: Iterator[TextPiece], strings: Sequence[str]) -> Iterator
         yield TextPiece(text)
 
 
-def _say(unit: Unit, before: Unit | None, book_format: str) -> TextPiece:
+def _say(unit: Unit, before: Unit | None, book_format: str, *, inner: bool) -> TextPiece:
     """The unit with its marker, separated from the text before it.
 
     A listing, table or formula keeps its lines and has the marker on a line below.
+
+    Args:
+        inner: whether it is an item of a list below the item said before.
     """
     kind, marker = unit.kind, f"[{unit.passage + 1}]"
     if kind in ("code", "formula"):
@@ -618,7 +646,8 @@ def _say(unit: Unit, before: Unit | None, book_format: str) -> TextPiece:
     elif kind == "table":
         said = f"{as_markdown(unit.text, book_format)}\n\n{marker}"
     else:
-        said = f"{'- ' if kind == 'item' else ''}{_spoken(unit, book_format)} {marker}"
+        bullet = "" if kind != "item" else "  - " if inner else "- "
+        said = f"{bullet}{_spoken(unit, book_format)} {marker}"
     quoted = Quoted(unit.passage + 1, unit.start, unit.end)
     return TextPiece(_separator(before, unit) + said, quoted)
 

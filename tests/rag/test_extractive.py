@@ -175,6 +175,20 @@ def test_a_list_that_is_asked_for_comes_whole_and_in_order() -> None:
     assert text.replace(" [1]", "") == "Four things count:\n" + "\n".join(limits)
 
 
+def test_of_lists_within_lists_the_one_asked_for_comes_whole() -> None:
+    bottlenecks = ["- Typical bottlenecks", "  - Too many transfers", "  - Too little work", "  - Slow access"]
+    passage = make_passage("\n".join(["- Profile first", *bottlenecks, "- Do not guess"]))
+    for asked in ("What are typical bottlenecks?", "List what slows by too little work"):
+        text, _ = answer(asked, passage)
+        assert text.replace(" [1]", "").startswith("\n".join(bottlenecks)), asked
+
+
+def test_an_item_brings_the_short_list_below_it() -> None:
+    passage = make_passage("- Cats sleep.\n- Small messages are buffered\n  - by MPI\n  - in memory\n- Dogs bark.")
+    text, _ = answer("Are small messages buffered?", passage)
+    assert text.replace(" [1]", "").startswith("- Small messages are buffered\n  - by MPI\n  - in memory")
+
+
 def test_a_comparison_speaks_of_both_sides() -> None:
     text, _ = answer(
         "What is the difference between registers and caches?",
