@@ -222,6 +222,9 @@ _POINTS_BACK = re.compile(
     r"|each|both)\b|它|他们|它们|这|那|该|上述|前者|后者|刚才",
     re.IGNORECASE,
 )
+_IT = re.compile(r"\b(?:it|them)\b", re.IGNORECASE)
+_WHY_CARE = re.compile(r"\bwhy (?:\w+ ){1,3}(?:care|bother)\b", re.IGNORECASE)
+"""Asks what a thing is good for, in words that no book has."""
 _RELATIVE = re.compile(
     r"\b(?!(?:is|are|was|were|do|does|did|can|could|will|would|should|has|have|about|of|for|in|on|to|with|by|from|at|into"
     r"|than|like|after|before|and|but|so|or|why|how|what|when|where|explain|show|give|mean|means)\b)\w+ that(?= \w)",
@@ -274,9 +277,7 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 
-_AND_ASKS = re.compile(
-    r",? and (?P<more>(?:what|how|why|when|where) (?:do|does|is|are|can|should|would|many|much|to)\b)", re.IGNORECASE
-)
+_AND_ASKS = re.compile(r",? and (?P<more>(?:what|how|why|when|where) \w)", re.IGNORECASE)
 _ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
 _FENCED = re.compile(r"```[^\n`]*\n.*?(?:```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(
@@ -397,6 +398,18 @@ def standing_question(turns: Sequence[Turn], follow_up: str = "") -> str:
     return f"{alone} {asked[-1]}".strip() if more else alone
 
 
+def after_standing(standing: str, follow_up: str) -> str:
+    """A follow-up together with the question that it is about.
+
+    Where that asks what a thing is, the thing stands in place of 'it', and 'why should I care' is asked about it.
+    """
+    subject = subject_of(standing)
+    if subject and (match := _IT.search(follow_up) or _WHY_CARE.search(follow_up)):
+        named = subject if match.re is _IT else f"why use {subject}"
+        return f"{follow_up[: match.start()]}{named}{follow_up[match.end() :]}"
+    return f"{standing} {follow_up}"
+
+
 def asks_for_more(follow_up: str) -> bool:
     """Whether a follow-up has no words of its own ('why?', 'go on'): it asks for more about the same."""
     return not terms_of(translate_terms(follow_up) if is_chinese(follow_up) else follow_up).pieces
@@ -499,7 +512,8 @@ LONGEST_READ = 300
 _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
     "why": (r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b", "为什么|为何|原因"),
     "compare": (
-        r"\bdiffer(?:s|ence|ences|ent)?\b|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b|\bas opposed to\b",
+        r"\bdiffer(?:s|ences?)?\b|\bdifferent (?:from|than|to)\b|\b(?:are|is) .*\bdifferent\W*$"
+        r"|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b|\bas opposed to\b",
         "区别|不同|差别|差异|比较|相比|不一样",
     ),
     "number": (
@@ -521,9 +535,10 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
         "(?:给|看|展示|示例|例子).*(?:代码|核函数|内核|kernel|程序|函数)",
     ),
     "list": (
-        r"^\W*(?:list|name|enumerate)\b|\bwhat are the\b",
-        r"\b(?:which|what) (?:two|three|four|five|six|kinds?|types?|sorts?|steps?|options?)\b",
-        r"\b(?:which|what) (?:\w+ ){0,2}\w+s (?:are|can|do|does|were|exist|have)\b",
+        r"^\W*(?:list|name|enumerate)\b",
+        r"\bwhat (?:are|were) (?:all )?(?:the|some|typical|common|possible|my|our|your)\b",
+        r"\b(?:which|what) (?:two|three|four|five|six|kinds?|types?|sorts?|steps?|options?|ways?)\b",
+        r"\b(?:which|what) (?:[\w-]+ ){0,2}\w+s (?:are|can|could|do|does|were|exist|have|must|should|may|will)\b",
         "哪些|哪几|列出",
     ),
     "how": (r"\bhow\b|\bsteps\b|\bprocedure\b", "怎么|如何|怎样|步骤"),
@@ -538,7 +553,8 @@ _ASKS_MORE = re.compile(r"\band (?:what|why|how|when|which|where)\b", re.IGNOREC
 """Two questions in one are answered at length."""
 _DEFINES = re.compile(
     r"^\W*(?:[^:?]{1,40}: )?(?:so |and |but |then |please |ok |hey |hi |well |exactly |can you |could you |just )*"
-    r"(?:what(?:'s|s| is| are| was|re|'re) (?:meant by |called )?|who(?:'s| is) |define |definition of "
+    r"(?:what(?:'s|s|re|'re| (?:exactly |actually |really )?(?:is|are|was)) (?:meant by |called )?|who(?:'s| is) "
+    r"|define |definition of "
     r"|(?:the )?meaning of |explain (?:to me )?(?:what )?|describe |tell me about "
     r"|what do(?:es)? (?:you |they )?mean by )"
     r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"

@@ -33,8 +33,10 @@ from rag.errors import ModelCannotLoad
 from rag.question import (
     MOST_SEARCHED_CHARACTERS,
     QuestionKind,
+    after_standing,
     asks_for_more,
     code_in,
+    message_kind,
     names_in,
     only_about_code,
     question_kind,
@@ -180,8 +182,9 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
         notes.append(_BEGINNING[chinese])
     own = standalone = without_style(searched)
     standing = ""
-    if turns and refers_to_earlier(standalone) and (standing := standing_question(turns, standalone)):
-        standalone = f"{standing} {standalone}"
+    talk = message_kind(standalone) != "question"
+    if turns and (talk or refers_to_earlier(standalone)) and (standing := standing_question(turns, standalone)):
+        standalone = after_standing(standing, standalone)
         notes.append(_READ_WITH[chinese].format(asked=standing))
     if library is not None:
         spelled = correct(standalone, library)

@@ -85,6 +85,7 @@ def test_a_chapter_is_named_by_number_word_or_title(text: str, asked: ChapterAsk
         ("1. What is a warp?\n2. What is a block?\n3) Why is a barrier needed?", 3),
         ("什么是线程束？它有多少线程？", 2),
         ("what is occupancy and how do I improve it", 2),
+        ("what is occupancy and why shuld i care", 2),
         ("ok and how do I improve it?", 1),
         ("Why is it slow and how do I improve it?", 1),
         ("my kernel hangs, what's going on??", 1),

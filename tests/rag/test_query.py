@@ -64,6 +64,20 @@ def test_a_self_contained_question_is_searched_for_alone() -> None:
     assert prepare_query("How large is it?", turns).text == "How large is it?"
 
 
+def test_in_a_follow_up_the_thing_asked_about_stands_in_place_of_it() -> None:
+    turns = (Turn("What is occupancy?", ""),)
+    assert prepare_query("and how do I improve it?", turns).standalone == "and how do I improve occupancy?"
+    assert prepare_query("why should I care", turns).standalone == "why use occupancy"
+    assert prepare_query("how do I improve it", (Turn("Is my code slow?", ""),)).standalone.startswith(
+        "Is my code slow?"
+    )
+
+
+def test_show_me_the_code_is_about_the_question_before() -> None:
+    turns = (Turn("How do I transpose a matrix?", ""),)
+    assert prepare_query("show me the code", turns).standalone == "How do I transpose a matrix? show me the code"
+
+
 LIBRARY = FakeLibrary(
     [
         make_node("a", 0, document_id="cuda", title="The CUDA Guide", heading_path=("Memory model", "x"), chapter=1),
