@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -379,6 +383,30 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, shallow: Pa
     assert resumed.train_loss == whole.train_loss > 0
     losses = [(tmp_path / name / "loss.jsonl").read_text("utf-8") for name in ("whole", "parts")]
     assert losses[0] == losses[1]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(
+    tmp_path: Path, shallow: Path, finished: Run
+) -> None:
+    out = tmp_path / "out"
+    kill = f"import runpy; runpy.run_path({__file__!r})['tune_until_killed']({str(shallow)!r}, {str(out)!r})"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", kill], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [mark.parent.name for mark in (out / "checkpoints").glob("*/complete")] == ["checkpoint-4"]
+    assert not (out / "adapter_model.safetensors").exists()
+    tune(str(shallow), ROWS, out, QUICK, resume=True)
+    assert equal(out, finished.out)
+
+
+def tune_until_killed(model: str, out: str) -> None:
+    """A run of `QUICK` that is killed two steps behind its first checkpoint."""
+
+    def kill(now: TuneProgress) -> None:
+        if now.step == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tune(model, ROWS, Path(out), QUICK, progress=kill)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2"])
