@@ -22,8 +22,8 @@ from rag.models.loading import LoadedModel
 from rag.sentence_reader import READ_CHARACTERS, ScoredUnit, SentenceReader
 from rag.types import Arm, Passage
 
-READ_SENTENCES = 8
-"""Sentences that the model reads, the default reader's best. A CPU reads three or four a second."""
+READ_SENTENCES = 4
+"""Sentences that the model reads, the default reader's best. More took longer and said no more (docs/decisions.md)."""
 _QUESTION_CHARACTERS = 300
 
 

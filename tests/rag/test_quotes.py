@@ -78,11 +78,11 @@ def test_there_is_nothing_to_quote_without_passages(arm: Any) -> None:
 def test_only_the_best_sentences_are_read_and_none_is_lost() -> None:
     text = " ".join(f"Sentence number {number} is here." for number in range(30))
     passage = Passage("n", "d", "Book", ("S",), None, None, None, text, 1.0)
-    model = Model("number 3 ")
+    model = Model("number 1 ")
     read = LikelihoodReader(model, First()).read("Which?", [passage])  # type: ignore[arg-type]
     assert len(model.asked[0][0]) == READ_SENTENCES
     assert len(read) == 30
-    assert read[0].unit.text == "Sentence number 3 is here."
+    assert read[0].unit.text == "Sentence number 1 is here."
 
 
 def test_both_readers_count_alike_on_the_scale_of_the_first() -> None:
