@@ -29,21 +29,22 @@ AskJudge: TypeAlias = Callable[[BankQuestion, str], str | None]
 """Grades an answer `correct`, `partial` or `wrong`; None when it cannot."""
 
 HALF = 0.5
-RIGHT = 0.5
+RIGHT = 0.6
 SURELY_RIGHT = 0.75
-SURELY_WRONG = 0.17
+SURELY_WRONG = 0.16
 """Chances between the last two are marked to be checked, those from `RIGHT` on with points. Chosen on the development
 half, by cross-validation over its questions."""
 _WEIGHTS = {
-    "stated": 3.496,
-    "covered": 4.504,
-    "verdict": 5.407,
-    "like_quote": 1.807,
-    "like_question": -3.045,
-    "like_reference": 12.132,
-    "length": 0.428,
+    "stated": 4.338,
+    "covered": 4.599,
+    "verdict": 5.654,
+    "turned": -3.785,
+    "like_quote": 2.138,
+    "like_question": -3.256,
+    "like_reference": 16.223,
+    "length": 0.605,
 }
-_CONSTANT = -13.384
+_CONSTANT = -17.436
 """Fitted on the development half of `evals/question_sets/marks` by `python -m evals.bench.marks --fit`."""
 _OPPOSITES = """
 before/after more/few larger/smaller large/small higher/lower high/low highest/lowest least/largest least/most
@@ -71,6 +72,8 @@ _ALONE = r"(?=\s*(?:[-–,.:;，。！!]|$))"
 _YES = re.compile(rf"\s*(?:yes|yeah|yep|会|是的?|对|能|可以){_ALONE}", re.IGNORECASE)
 _NO = re.compile(rf"\s*(?:no|nope|不(?:会|是|能|可以)?){_ALONE}", re.IGNORECASE)
 _MOST_INVERTED = 0.2
+_BESIDE_TERMS = 2
+_LEAST_REVERSED = 0.15
 _ORDER = re.compile(r"\border\b", re.IGNORECASE)
 _FORMULA = re.compile(r"(?<=\s)([+*/%-])(?=\s+\S)|(?<=[\d)\]])([+*/%-])(?=\w)|(?<=\w)([+*/%-])(?=[\d(])")
 _OPERATORS = (
@@ -144,8 +147,8 @@ def features(readings: Sequence[Reading], embed: Embed) -> list[dict[str, float]
 
     `stated`: share of the key facts, 0 with a contradiction. `covered`: share of the reference's terms beyond the
     question's that the answer has, 0 with a contradiction or a wrong number. `verdict`: 1 for the reference's yes or
-    no, -1 for the other. Cosines of the answer with the quote and the question, and of both answers read after the
-    question. `length`: log of the answer's terms.
+    no, -1 for the other. `turned`: share of the words in common that only one of both denies. Cosines of the answer with
+    the quote and the question, and of both answers read after the question. `length`: log of the answer's terms.
     """
     if not readings:
         return []
@@ -156,6 +159,7 @@ def features(readings: Sequence[Reading], embed: Embed) -> list[dict[str, float]
             "stated": reading.stated,
             "covered": reading.covered,
             "verdict": float(reading.verdict),
+            "turned": reading.turned,
             "like_quote": float(own @ quote),
             "like_question": float(own @ question),
             "like_reference": float(own_after @ reference_after),
@@ -194,6 +198,7 @@ class Reading:
             or self._exchanged(places)
             or self._opposed()
             or _paired_otherwise(self.reference, self.answer)
+            or self._rearranged()
         )
 
     @property
@@ -224,6 +229,17 @@ class Reading:
         if not wanted or self.contradicted or self._wrong_number:
             return 0.0
         return sum(_among(term, self.answer) for term in wanted) / len(wanted)
+
+    @property
+    def turned(self) -> float:
+        """Share of the words that answer and reference have in common, of which one is denied and the other not."""
+        here, there = _said_once(self.answer), _said_once(self.reference)
+        common = here.keys() & there.keys()
+        turned = [
+            _negated_near((here[word],), self.answer) != _negated_near((there[word],), self.reference)
+            for word in common
+        ]
+        return sum(turned) / len(turned) if turned else 0.0
 
     @property
     def _novel(self) -> list[Term]:
@@ -305,6 +321,21 @@ class Reading:
             return False
         return (_reversed(facts) > HALF) != (_reversed(around) > HALF)
 
+    def _rearranged(self) -> bool:
+        """Whether the answer has no word of its own and puts the reference's together anew, in another order."""
+        facts = (term for fact in self.facts for term in terms(fact.replace("|", " ")))
+        known = (*self.reference, *self.asked, *terms(self.quote), *facts)
+        if not all(term.text == "not" or _among(term, known) for term in self.answer):
+            return False
+        here, there = _places_once(self.reference, self.answer)
+        if len(here) < _SEQUENCE or _reversed(list(zip(here, there, strict=True))) < _LEAST_REVERSED:
+            return False
+        return any(
+            (_beside(self.reference, here[a], here[b]) and abs(there[a] - there[b]) > _NEAR_TERMS)
+            or (_beside(self.answer, there[a], there[b]) and abs(here[a] - here[b]) > _NEAR_TERMS)
+            for a, b in combinations(range(len(here)), 2)
+        )
+
     def _inverted(self) -> float:
         """Share of neighbouring clauses of the reference whose words the answer has the other way round."""
         clauses: dict[int, int] = {}
@@ -343,6 +374,22 @@ def _said_once(said: Sequence[Term]) -> dict[str, int]:
     counts = Counter(term.text for term in said)
     once = {term.text: at for at, term in enumerate(said) if counts[term.text] == 1 and not term.is_number}
     return {word: at for word, at in once.items() if word != "not"}
+
+
+def _places_once(first: Sequence[Term], second: Sequence[Term]) -> tuple[list[int], list[int]]:
+    """Places in both texts of the words and numbers that each of them says once."""
+    found = [
+        (at, there[0])
+        for at, term in enumerate(first)
+        if term.text != "not" and sum(term.same(other) for other in first) == 1
+        if len(there := [place for place, other in enumerate(second) if term.same(other)]) == 1
+    ]
+    return [here for here, _ in found], [there for _, there in found]
+
+
+def _beside(said: Sequence[Term], first: int, second: int) -> bool:
+    """Whether two terms stand in one clause, with one other between them at most."""
+    return said[first].clause == said[second].clause and abs(first - second) <= _BESIDE_TERMS
 
 
 def _paired_otherwise(first: Sequence[Term], second: Sequence[Term]) -> bool:

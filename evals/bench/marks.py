@@ -28,7 +28,7 @@ from indexes.jsonl import read_jsonl
 
 QUESTION_SETS = BANK_FOLDER.parent / "question_sets"
 FOLDER = QUESTION_SETS / "marks"
-FLOORS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.85, 1.0), "to_check": (0.0, 0.25)}
+FLOORS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.88, 1.0), "to_check": (0.0, 0.25)}
 """Least and most of each share on the report half: the targets, but for wrong answers what is reached."""
 
 
@@ -53,7 +53,7 @@ class Figures:
 
 
 def load_answers(half: str) -> tuple[JudgedAnswer, ...]:
-    """The answers of `dev` or `report`."""
+    """The answers of `dev`, `hard` or `report`."""
     known = {question.id: question for question in load_bank()}
     for path in sorted((QUESTION_SETS / "fit").glob("*.jsonl")):
         known |= {question.id: question for question in load_question_set(path)}
@@ -122,7 +122,7 @@ def describe(answers: Sequence[JudgedAnswer], grades: Sequence[Grade]) -> list[s
 def main() -> None:
     """Prints the figures of the report half, or fits on the development half."""
     parser = argparse.ArgumentParser(description="How fairly open answers are marked.")
-    parser.add_argument("--half", choices=("dev", "report"), default="report")
+    parser.add_argument("--half", choices=("dev", "hard", "report"), default="report")
     parser.add_argument("--fit", action="store_true", help="fit the weights on the development half and print them")
     given = parser.parse_args()
     embed = bundled_encoder()

@@ -7,7 +7,7 @@ from fakes import hash_embed
 
 from evals.answer_terms import same_number, terms
 from evals.bench.marks import FLOORS, grade_all, load_answers, measure
-from evals.marking import Grade, grade_answers
+from evals.marking import Grade, Reading, grade_answers
 from evals.question_checks import bundled_encoder
 from evals.questions import BankQuestion, parse_question
 
@@ -94,6 +94,24 @@ def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
     question: BankQuestion, answer: str, full: bool
 ) -> None:
     assert (grade(question, answer).share == 1.0 and grade(question, answer).by == "key_facts") is full
+
+
+def test_the_references_words_put_together_anew_contradict_it_and_its_clauses_exchanged_do_not() -> None:
+    question = ask(
+        "What happens first?",
+        "The driver copies the page table, then the kernel reads the address.",
+        "copies the page table",
+    )
+    reordered = Reading(question, "The kernel reads the address; first the driver copies the page table")
+    exchanged = Reading(question, "The kernel copies the page table, then the address reads the driver")
+    assert reordered.settled == 1.0
+    assert all(exchanged.met)
+    assert exchanged.contradicted
+
+
+def test_a_word_denied_in_one_of_both_is_turned() -> None:
+    assert Reading(COST, "an integer division does not take long").turned > 0
+    assert Reading(COST, "an integer division takes long").turned == 0
 
 
 def test_the_question_repeated_earns_nothing() -> None:
