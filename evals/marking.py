@@ -147,8 +147,8 @@ def features(readings: Sequence[Reading], embed: Embed) -> list[dict[str, float]
 
     `stated`: share of the key facts, 0 with a contradiction. `covered`: share of the reference's terms beyond the
     question's that the answer has, 0 with a contradiction or a wrong number. `verdict`: 1 for the reference's yes or
-    no, -1 for the other. `turned`: share of the words in common that only one of both denies. Cosines of the answer with
-    the quote and the question, and of both answers read after the question. `length`: log of the answer's terms.
+    no, -1 for the other. `turned`: share of the words in common that only one of both denies. Cosines of the answer
+    with the quote and the question, and of both answers read after the question. `length`: log of the answer's terms.
     """
     if not readings:
         return []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from indexes.embedder import bundled_model_folder
 from indexes.sentences import SpanKind, fence_after, split_spans
 from indexes.types import StoredNode
 from indexes.words import STOP_WORDS, count_words, is_chinese, is_identifier, terms_of
@@ -71,6 +72,7 @@ _POINTS_ELSEWHERE = re.compile(
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
     r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
+    r"|\bin the (?:other|second|third|latter|former|opposite|same) \w+|\bthe possible\b|\bis listed\b"
     r"|\bas follows\b|https?:|www\.|\btoo\.?$|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
     re.IGNORECASE,
 )
@@ -104,16 +106,20 @@ _BEFORE_NOUN = frozenset("the a an each every of per".split())
 _BEFORE_VERB = frozenset("to can will not may must should we you they".split())
 _NAMED = 3
 """What makes a noun phrase a term: that it is emphasised, defined, spelt out, a heading, or used so many times."""
+_TIMES_EVERYDAY = 10
+"""How often a book must use a single word, as a multiple of everyday English, for it to be a term: `daemon` 40 times in
+a book on system administration, `possibility` 5 times."""
 _MOST_NODES = 0.25
 """A term in more of a book's nodes than this is what the book is about; to leave it out asks nothing."""
 _FINITE = re.compile(
-    r"\b(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|uses?|contains?|"
-    r"holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|means?|maps?|stores?|shares?|"
-    r"reads?|writes?|accesses|access|launches|performs?|creates?|enables?|specifies|refers?|represents?|copies|"
+    r"\b(?<!\bto )(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|uses?(?! of\b)|"
+    r"contains?|holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|means?|maps?|stores?|"
+    r"shares?|reads?|writes?|accesses|access|launches|performs?|creates?|enables?|specifies|refers?|represents?|copies|"
     r"allocates?|synchronizes?|waits?|becomes?|depends?|works?|handles?|sets?|gets?|calls?|compiles?|loads?|moves?|"
     r"helps?|prevents?|ensures?|guarantees?|reduces?|increases?|improves?|hides?|limits?|defines?|describes?|measures?)\b"
 )
-_RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,5}(?:which|that|who)\s")
+_THE_SUBJECT = re.compile(rf"The (?P<phrase>[a-z][\w\-]*(?: [a-z][\w\-]*){{0,3}}?) (?={_FINITE.pattern})")
+_RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,8}(?:which|that|who)\s")
 """A subject with a clause of its own: the sentence needs a second verb."""
 _BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|\?|!|://|\b\w+/\w+/\w+")
 _GENERIC = frozenset(
@@ -209,7 +215,8 @@ _DEFINED = re.compile(
 _SAYS_LITTLE = re.compile(
     r"(?:(?:it|they)\s+)?(?:one of|an? (?:separate|common|good|bad|important|key|crucial|major|useful|powerful|popular|"
     r"simple|exception|example|great|nice|new|very|bit|lot|way|must|challenge|problem|issue|result)|the (?:same|only|"
-    r"first|next|last|main|most|best|following|default|reason|result|case|key|way|responsibility)|part of|not |also |"
+    r"first|next|last|main|most|best|following|default|reason|result|case|key|way|responsibility)|"
+    r"(?:an? (?:\w+ ){0,3})?part of|not |also |"
     r"there )",
     re.IGNORECASE,
 )
@@ -273,8 +280,9 @@ _LINKS = re.compile(
 """Words at the beginning of a sentence that only link it to the one before."""
 _COUNTED = {
     word: str(number)
-    for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
+    for number, word in enumerate("three four five six seven eight nine ten eleven twelve".split(), 3)
 }
+"""Counts in words that are asked for; everybody guesses two."""
 _COUNT = re.compile(rf"\b(?P<number>{'|'.join(_COUNTED)})(?=(?: [a-z\-]+){{0,2}} [a-z]{{2,}}[a-rt-z]s\b)")
 _NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits arguments values functions types ones".split())
 
@@ -457,10 +465,13 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
         opener, comma, main = text.partition(", ")
         if not comma or _BEGINS_BADLY.match(main) or _BEGINS_DANGLING.match(main) or "(" in opener:
             return False
-    finite = _FINITE.findall(_main_clause(main))
-    if len(finite) < 1 + (_RELATIVE_SUBJECT.match(_main_clause(main)) is not None):
+    clause = _main_clause(main)
+    relative = _RELATIVE_SUBJECT.match(clause)
+    if len(_FINITE.findall(clause)) < 1 + (relative is not None and _FINITE.search(relative[0]) is None):
         return False
     if _POINTS_ELSEWHERE.search(_CODE.sub("x", text)):
+        return False
+    if re.search(r"\bthen\b", text) and not re.search(r"\b(?:if|when|once|after|first)\b", text, re.IGNORECASE):
         return False
     pronoun = _PRONOUN.search(text)
     if pronoun is not None and count_words(text[: pronoun.start()]) <= _FIRST_CLAUSE_WORDS:
@@ -497,15 +508,36 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
     for english in _subject_terms():
         found[english] += _NAMED
     wanted = {term.strip(" .:,;").lower() for term, count in found.items() if count >= _NAMED}
-    uses = _uses([_bare(node.text) for node in nodes], {term for term in wanted if _is_term(term)})
+    texts = [_bare(node.text) for node in nodes]
+    num_words = sum(map(count_words, texts))
+    uses = _uses(texts, {term for term in wanted if _is_term(term)})
     kept: dict[str, str] = {}
     for term, use in sorted(uses.items()):
         if use.count < 2 or use.nodes > _MOST_NODES * len(nodes) or use.whole < use.count / 2:
+            continue
+        if " " not in term and use.count < _TIMES_EVERYDAY * _everyday_share(term) * num_words:
             continue
         written = use.written.most_common(1)[0][0]
         if use.as_noun > use.as_verb or (written[0].isupper() and proper[term] > 1):
             kept.setdefault(_singular(term), written)
     return list(kept.values())
+
+
+def _everyday_share(word: str) -> float:
+    """How much of everyday English text a word is, from its rank in the encoder's vocabulary (Zipf: a tenth of 1/rank).
+
+    A term is a word used much more often than there (Ahmad and others, TREC-8 1999: weirdness).
+    """
+    ranks = _everyday_ranks()
+    return 0.1 / (ranks.get(word) or ranks.get(_singular(word)) or len(ranks))
+
+
+@lru_cache(maxsize=1)
+def _everyday_ranks() -> dict[str, int]:
+    """The vocabulary's whole words, the most frequent first, from 1."""
+    listed = (bundled_model_folder() / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    words = listed[listed.index("the") :]
+    return {word: rank for rank, word in enumerate(words, 1)}
 
 
 @dataclass(slots=True)
@@ -744,7 +776,8 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
     entry = _ENTRY.match(text) if statement.kind in ("item", "table") else None
     if entry is not None and entry["term"].startswith("`"):
         name, what = entry["term"].strip("`"), entry["what"].strip().rstrip(".")
-        if _is_name(name) and _fits(what, name, part=True) and _describes(what):
+        shown = statement.kind == "table" or _is_published(name)
+        if shown and _is_name(name) and _fits(what, name, part=True) and _describes(what):
             question = f"Which {_noun(_kind_of_section(statement.node), name)} is described by “{what}”?"
             yield Draft("name", question, name, statement, _name_options(name, what), _called(name))
 
@@ -782,7 +815,7 @@ def _numbers(statement: Statement) -> Iterator[Draft]:
 def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
     """A key term, or the only name of code, left out of a sentence."""
     text = statement.text
-    if not _reads_alone(text, statement.kind):
+    if not _reads_alone(text, statement.kind) or not _is_known_subject(text, terms):
         return
     held = [(start, end) for start, end, _ in _word_runs(text) if text[start:end].lower() in terms]
     for start, end in sorted(held, key=lambda place: (place[0] - place[1], place[0]))[:3]:
@@ -802,6 +835,15 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
     match = names[0] if names else None
     if match is not None and len(list(_CODE.finditer(text))) <= 2 and _leaves_enough(text, *match.span()):
         yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
+
+
+def _is_known_subject(text: str, terms: Mapping[str, str]) -> bool:
+    """Whether what a sentence begins with as `The …` is a term: another thing is one that the text before has named."""
+    match = _THE_SUBJECT.match(text)
+    if match is None:
+        return True
+    words = match["phrase"].split()
+    return any(" ".join(words[first:]) in terms for first in range(len(words)))
 
 
 def _subject(statement: Statement, terms: Mapping[str, str]) -> Draft | None:
