@@ -48,6 +48,8 @@ LIST_WORDS = 120
 """Longest list given whole when a list is asked for."""
 ANNOUNCED_WORDS = 60
 """Longest list, table, listing or formula that is brought along with the sentence that announces it."""
+OVER_WORDS = 12
+"""Longest item that is said over one of the list below it."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 MARKER_WORDS = 1
@@ -232,7 +234,7 @@ class ExtractiveGenerator:
                 item for item in scored if _spoken(item.unit, passages[item.unit.passage].format) not in said
             ] or scored
         choice.fill(_with_form(scored, kind, question), question)
-        return [book[place] for run in choice.runs for place in run]
+        return list(choice.units())
 
     def close(self) -> None:
         """Nothing to free: the embedder belongs to the library."""
@@ -314,14 +316,23 @@ class _Choice:
             next(filter(self._take, close), None)
             near = [item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best]
             for side in _own_terms(sides_of(question)):
-                if not any(side & unit.pieces for unit in self._picked):
-                    next((unit for unit in near if side & unit.pieces and self._take(unit)), None)
+                if not any(side & self._about(unit) for unit in self._picked):
+                    next((unit for unit in near if side & self._about(unit) and self._take(unit)), None)
         for unit in close:
             self._take(unit)
         if shown is not None and self.runs:
             self._put_second(shown)
         if not self.runs and scored:
             self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
+
+    def units(self) -> Iterator[Unit]:
+        """What was chosen, in the order in which it is said; an item is indented below the one that it stands under."""
+        for run in self.runs:
+            for number, place in enumerate(run):
+                unit = self._book[place]
+                over = _item_over(unit, self._book)
+                inner = over is not None and (over.passage, over.place) in run[:number]
+                yield replace(unit, indent=2 if inner else 0)
 
     def _put_second(self, listing: Unit) -> None:
         """Says a listing behind the sentence that leads to it, or behind the first of the answer."""
@@ -381,11 +392,15 @@ class _Choice:
     def _take(self, unit: Unit) -> bool:
         """Whether the unit was chosen, with the neighbours that it needs."""
         said = {place for run in self.runs for place in run}
-        if self._thoughts <= 0 or (unit.passage, unit.place) in said:
+        if self._thoughts <= 0 or any(_similarity(unit, other) > REPEATED for other in self._picked):
             return False
-        if any(_similarity(unit, other) > REPEATED for other in self._picked):
+        if (unit.passage, unit.place) in said and not _is_over(unit, self._book.get((unit.passage, unit.place + 1))):
             return False
-        thought = [place for place in _whole_thought(unit, self._book, self._kind, self._asked) if place not in said]
+        thought = _whole_thought(unit, self._book, self._kind, self._asked)
+        over = self._over(unit)
+        if thought and over is not None and over not in thought:
+            thought = [over, *thought]
+        thought = [place for place in thought if place not in said]
         cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
         if not thought or (cost > self._left and self.runs):
             return False
@@ -394,13 +409,25 @@ class _Choice:
         self._picked.append(unit)
         self._left -= cost
         self._thoughts -= 1
-        self._join(thought)
+        self._join(thought, over or (unit.passage, unit.place))
         return True
 
-    def _join(self, thought: list[Place]) -> None:
-        """Says a thought behind the run that it follows in the book, or as a run of its own."""
+    def _over(self, unit: Unit) -> Place | None:
+        """The short item that a list item stands under, where it has words of the question that the list item lacks."""
+        over = _item_over(unit, self._book)
+        if over is None or self._kind == "list" or count_words(over.text) > OVER_WORDS:
+            return None
+        return (over.passage, over.place) if (over.pieces & self._asked) - unit.pieces else None
+
+    def _about(self, unit: Unit) -> frozenset[str]:
+        """The terms of a unit and of the item that it stands under."""
+        over = self._over(unit)
+        return unit.pieces if over is None else unit.pieces | self._book[over].pieces
+
+    def _join(self, thought: list[Place], over: Place | None) -> None:
+        """Says a thought behind the run that it follows in the book, or that it stands under, or as one of its own."""
         passage, first = thought[0]
-        home = next((run for run in self.runs if run[-1] == (passage, first - 1)), None)
+        home = next((run for run in self.runs if run[-1] == (passage, first - 1) or over in run), None)
         if home is None:
             self.runs.append(thought)
         else:
@@ -595,6 +622,14 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
     return places if sum(count_words(book[place].text) for place in places) <= LIST_WORDS else []
 
 
+def _item_over(unit: Unit, book: dict[Place, Unit]) -> Unit | None:
+    """The item of the list around the one that an item stands in."""
+    place = unit.place - 1
+    while _is_item(before := book.get((unit.passage, place)), unit.indent):
+        place -= 1
+    return before if unit.kind == "item" and before is not None and before.kind == "item" else None
+
+
 def _is_item(unit: Unit | None, depth: int) -> bool:
     return unit is not None and unit.kind == "item" and unit.indent >= depth
 
@@ -607,17 +642,10 @@ def _goes_on(unit: Unit, following: Unit) -> bool:
 
 
 def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:
-    outer = 0
     for unit, before in zip(units, [None, *units], strict=False):
         if request.cancelled():
             raise Cancelled("the answer was stopped")
-        goes_on = (
-            before is not None
-            and before.kind == "item"
-            and (before.passage, before.place + 1) == (unit.passage, unit.place)
-        )
-        outer = min(outer, unit.indent) if goes_on else unit.indent
-        yield _say(unit, before, request.passages[unit.passage].format, inner=unit.indent > outer)
+        yield _say(unit, before, request.passages[unit.passage].format)
 
 
 def _until_stop(pieces: Iterator[TextPiece], strings: Sequence[str]) -> Iterator[TextPiece]:
@@ -632,13 +660,10 @@ def _until_stop(pieces: Iterator[TextPiece], strings: Sequence[str]) -> Iterator
         yield TextPiece(text)
 
 
-def _say(unit: Unit, before: Unit | None, book_format: str, *, inner: bool) -> TextPiece:
+def _say(unit: Unit, before: Unit | None, book_format: str) -> TextPiece:
     """The unit with its marker, separated from the text before it.
 
     A listing, table or formula keeps its lines and has the marker on a line below.
-
-    Args:
-        inner: whether it is an item of a list below the item said before.
     """
     kind, marker = unit.kind, f"[{unit.passage + 1}]"
     if kind in ("code", "formula"):
@@ -646,7 +671,7 @@ def _say(unit: Unit, before: Unit | None, book_format: str, *, inner: bool) -> T
     elif kind == "table":
         said = f"{as_markdown(unit.text, book_format)}\n\n{marker}"
     else:
-        bullet = "" if kind != "item" else "  - " if inner else "- "
+        bullet = f"{' ' * unit.indent}- " if kind == "item" else ""
         said = f"{bullet}{_spoken(unit, book_format)} {marker}"
     quoted = Quoted(unit.passage + 1, unit.start, unit.end)
     return TextPiece(_separator(before, unit) + said, quoted)

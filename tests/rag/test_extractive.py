@@ -189,6 +189,23 @@ def test_an_item_brings_the_short_list_below_it() -> None:
     assert text.replace(" [1]", "").startswith("- Small messages are buffered\n  - by MPI\n  - in memory")
 
 
+def test_an_item_comes_with_the_one_over_it_that_names_what_it_is_about() -> None:
+    passage = make_passage("- Cats sleep.\n- MPI is a standard\n  - First version published in 1994\n  - Birds sing.")
+    text, _ = answer("When was the first version of MPI published?", passage)
+    assert text.startswith("- MPI is a standard [1]\n  - First version published in 1994 [1]")
+    by_itself, _ = answer("When was the first version published?", passage)
+    assert by_itself.startswith("- First version published in 1994 [1]")
+
+
+def test_a_comparison_knows_a_side_by_the_item_over_it() -> None:
+    passage = make_passage(
+        "- Two sorts of memory\n- Registers\n  - Belong to one thread\n- Caches\n  - Serve all others\n- Cats sleep."
+    )
+    text, _ = answer("What is the difference between registers and caches?", passage)
+    assert "- Registers [1]\n  - Belong to one thread [1]" in text
+    assert "- Caches [1]\n  - Serve all others [1]" in text
+
+
 def test_a_comparison_speaks_of_both_sides() -> None:
     text, _ = answer(
         "What is the difference between registers and caches?",
