@@ -32,7 +32,7 @@ NEAR_BEST = 0.5
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
-_CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z][A-Za-z0-9+#]+(?![\w.]*[A-Za-z0-9_])")
+_CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z](?:[A-Za-z0-9#]+|\+\+)(?![\w.]*[A-Za-z0-9_])", re.ASCII)
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
 _COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
 _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}

@@ -169,6 +169,8 @@ def test_a_name_that_no_passage_holds_weakens_the_evidence(question: str, unname
     [
         ("How does NCCL reduce? Is Volta fine?", {"nccl", "volta"}),
         ("Numba 中如何声明共享内存？", {"numba"}),
+        ("在Rust里怎么用MPI+OpenMP写kernel？", {"rust", "mpi", "openmp"}),
+        ("Is MPI+OpenMP code in C++ or C#?", {"mpi", "openmp", "c++", "c#"}),
         ("`CUDA_PATH`, std::Vector and a GPU", set()),
         ("Why is my kernel slow? What now", set()),
     ],
