@@ -33,7 +33,7 @@ from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationRequest
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
-from rag.tuning.encoder import EncoderTuning
+from rag.tuning.encoder import KEPT_FOLDER, EncoderTuning
 
 CACHE_FOLDER = "cache"
 JUDGED = "judged"
@@ -177,7 +177,7 @@ def run_experiment(
         if spec.tuned and not spec.with_model:
             steps = QUICK_STEPS if spec.quick else None
             tunings = [EncoderTuning(seed=spec.seed + number, max_steps=steps) for number in range(spec.seeds)]
-            folder = index.home / CACHE_FOLDER / "encoder-adapters"
+            folder = index.home / KEPT_FOLDER
             trained = trained_encoder_adapters(spec.arms, rag.generator, tune, tunings, folder, progress)
             rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
             costs["tuning_s"] = trained.seconds

@@ -112,10 +112,10 @@ a book on system administration, `possibility` 5 times."""
 _MOST_NODES = 0.25
 """A term in more of a book's nodes than this is what the book is about; to leave it out asks nothing."""
 _FINITE = re.compile(
-    r"\b(?<!\bto )(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|uses?(?! of\b)|"
-    r"contains?|holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|means?|maps?|stores?|"
-    r"shares?|reads?|writes?|accesses|access|launches|performs?|creates?|enables?|specifies|refers?|represents?|copies|"
-    r"allocates?|synchronizes?|waits?|becomes?|depends?|works?|handles?|sets?|gets?|calls?|compiles?|loads?|moves?|"
+    r"\b(?<!\bto )(?:is|are|was|were|has|have|can|cannot|may|must|will|should|does|do|allows?|provides?|returns?|"
+    r"uses?(?! of\b)|contains?|holds?|runs?|executes?|consists?|supports?|requires?|needs?|makes?|takes?|gives?|means?|"
+    r"maps?|stores?|shares?|reads?|writes?|accesses|access|launches|performs?|creates?|enables?|specifies|refers?|"
+    r"represents?|copies|allocates?|synchronizes?|waits?|becomes?|depends?|works?|handles?|sets?|gets?|calls?|compiles?|loads?|moves?|"
     r"helps?|prevents?|ensures?|guarantees?|reduces?|increases?|improves?|hides?|limits?|defines?|describes?|measures?)\b"
 )
 _THE_SUBJECT = re.compile(rf"The (?P<phrase>[a-z][\w\-]*(?: [a-z][\w\-]*){{0,3}}?) (?={_FINITE.pattern})")
@@ -279,8 +279,7 @@ _LINKS = re.compile(
 )
 """Words at the beginning of a sentence that only link it to the one before."""
 _COUNTED = {
-    word: str(number)
-    for number, word in enumerate("three four five six seven eight nine ten eleven twelve".split(), 3)
+    word: str(number) for number, word in enumerate("three four five six seven eight nine ten eleven twelve".split(), 3)
 }
 """Counts in words that are asked for; everybody guesses two."""
 _COUNT = re.compile(rf"\b(?P<number>{'|'.join(_COUNTED)})(?=(?: [a-z\-]+){{0,2}} [a-z]{{2,}}[a-rt-z]s\b)")

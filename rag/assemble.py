@@ -6,6 +6,7 @@ question needs them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
-from rag.generators.encoder import EncoderAnswerer
+from rag.generators.encoder import Embed, EncoderAnswerer
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
 from rag.generators.kept_answers import keeping_answers
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
@@ -25,7 +26,7 @@ from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
 from rag.sentence_reader import CrossEncoder, LearnedReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
-from rag.tuning.encoder import open_encoder_adapter
+from rag.tuning.encoder import last_kept, open_encoder_adapter
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Question, SearchableLibrary
 
 
@@ -183,11 +184,15 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
 
 
 def _encoder(settings: GeneratorSettings, library: Library) -> EncoderAnswerer:
-    """The encoder that scores choice questions, with its adapters that the settings name."""
-    folders = settings.adapters if settings.kind == "encoder" else {}
-    adapters = {
-        name: partial(open_encoder_adapter, bundled_model_folder(), Path(folder)) for name, folder in folders.items()
-    }
+    """The encoder that scores choice questions, with its adapters that the settings name, else the last one tuned."""
+
+    def adapters() -> dict[str, Callable[[], Embed]]:
+        folders = [(name, Path(folder)) for name, folder in settings.adapters.items()]
+        if settings.kind != "encoder":
+            kept = last_kept(settings.home) if settings.home is not None else None
+            folders = [(kept.name, kept)] if kept is not None else []
+        return {name: partial(open_encoder_adapter, bundled_model_folder(), folder) for name, folder in folders}
+
     return EncoderAnswerer(library.embed, library.embedder_name, adapters)
 
 

@@ -191,7 +191,9 @@ class _CompareView:
         self._stop.set_visibility(False)
         services = self._visit.services
         try:
-            choose = partial(services.choose, question.question, question.choices, adapter=self._filters.adapter)
+            named = self._filters.adapter
+            adapter = named if named in services.engine.chooser.adapters else None
+            choose = partial(services.choose, question.question, question.choices, adapter=adapter)
             picks = await services.answering.run(choose, self._visit.asker)
             self._ballot.clear()
             self._columns.clear()

@@ -47,15 +47,15 @@ class EncoderAnswerer:
 
     Args:
         embed: the bare encoder.
-        adapters: by name, a function that loads the tuned encoder; called once, when first needed.
+        adapters: gives those there are, by name, each a function that loads the tuned encoder, which is called once.
     """
 
     def __init__(
-        self, embed: Embed, model_name: str, adapters: Mapping[str, Callable[[], Embed]] | None = None
+        self, embed: Embed, model_name: str, adapters: Callable[[], Mapping[str, Callable[[], Embed]]] = dict
     ) -> None:
         self._embed = VectorMemory(embed)
         self._model_name = model_name
-        self._adapters = dict(adapters or {})
+        self._adapters = adapters
         self._opened: dict[str, VectorMemory] = {}
         self._lock = threading.Lock()
 
@@ -72,7 +72,7 @@ class EncoderAnswerer:
     @property
     def adapters(self) -> tuple[str, ...]:
         """Names of the tuned encoders."""
-        return tuple(self._adapters)
+        return tuple(self._adapters())
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -109,7 +109,7 @@ class EncoderAnswerer:
             return self._embed
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = VectorMemory(self._adapters[name]())
+                self._opened[name] = VectorMemory(self._adapters()[name]())
             return self._opened[name]
 
     def _against_passages(

@@ -26,6 +26,8 @@ from rag.errors import AdapterMismatch
 from rag.generators.encoder import Embed
 
 RECORD_FILE = "encoder_adapter.json"
+KEPT_FOLDER = Path("cache") / "encoder-adapters"
+"""Where a home keeps what a comparison has tuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,12 @@ def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
 
     # loaded as the bare encoder is, so that arms differ by the adapter alone
     return load_embedder(IndexSettings(home=adapter.parent, embedder=str(base)), adapt=adapt).encode_queries
+
+
+def last_kept(home: Path) -> Path | None:
+    """The adapter that a comparison in this home tuned last."""
+    records = (home / KEPT_FOLDER).glob(f"*/{RECORD_FILE}")
+    return max((record.parent for record in records), key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def read_record(adapter: Path) -> dict[str, Any]:

@@ -95,6 +95,21 @@ def test_sentences_that_point_elsewhere_are_not_asked_about() -> None:
         assert bad not in quotes
 
 
+def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_asked_for() -> None:
+    sentences = (
+        "Most servers need the daemon for each visitor who sends more than one letter.",
+        "Old clients hold the possibility of silent failure against whoever reads their logs.",
+        "New clients read letters from the daemon and write their logs to a file.",
+        "The visitor reads letters from the daemon for which his cookie has paid.",
+        "Programs and scripts that a careful visitor needs before the *daemon*.",
+    )
+    filler = "Other words fill a section about the possibility of nothing. " * 3
+    nodes = [make_node(text, place, heading_path=("B", f"S{place}")) for place, text in enumerate(sentences)]
+    nodes += [make_node(filler, place, heading_path=("B", f"S{place}")) for place in range(5, 45)]
+    asked = {(draft.answer, draft.statement.text.split()[0]) for draft in draft_questions(nodes).drafts}
+    assert asked == {("daemon", "Most"), ("daemon", "New")}
+
+
 def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
     described = "`{}` returns the number of bytes that the caller has reserved so far."
     nodes = [

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import FakeLibrary
 
 from indexes.embedder import bundled_model_folder
 from indexes.errors import Cancelled, InvalidInput
+from rag.assemble import _encoder
 from rag.errors import AdapterMismatch
-from rag.tuning.encoder import RECORD_FILE, ChoiceExample, EncoderTuning, open_encoder_adapter, tune_encoder
+from rag.settings import GeneratorSettings
+from rag.tuning.encoder import (
+    KEPT_FOLDER,
+    RECORD_FILE,
+    ChoiceExample,
+    EncoderTuning,
+    open_encoder_adapter,
+    tune_encoder,
+)
 
 pytestmark = pytest.mark.integration
 EXAMPLES = [
@@ -50,3 +61,15 @@ def test_nothing_is_written_when_stopped_or_without_examples(tmp_path: Path) -> 
     with pytest.raises(InvalidInput):
         tune_encoder([], bundled_model_folder(), tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_the_adapter_that_a_comparison_tuned_last_serves_the_tuned_arms_without_a_restart(tmp_path: Path) -> None:
+    chooser = _encoder(GeneratorSettings(kind="extractive", home=tmp_path), FakeLibrary([]))  # type: ignore[arg-type]
+    assert chooser.arms == ("base", "rag")
+    for age, name in enumerate(("encoder-new", "encoder-old")):
+        folder = tmp_path / KEPT_FOLDER / name
+        folder.mkdir(parents=True)
+        (folder / RECORD_FILE).touch()
+        os.utime(folder, (1000 - age, 1000 - age))
+    assert chooser.adapters == ("encoder-new",)
+    assert chooser.arms == ("base", "tuned", "rag", "rag+tuned")

@@ -103,7 +103,7 @@ def test_an_adapter_is_opened_once_and_only_for_tuned_arms() -> None:
         opened.append("once")
         return lambda texts: -hash_embed(texts) * 1.0
 
-    answerer = EncoderAnswerer(hash_embed, "hash", {"a": open_adapter})
+    answerer = EncoderAnswerer(hash_embed, "hash", lambda: {"a": open_adapter})
     assert answerer.arms == ("base", "tuned", "rag", "rag+tuned")
     answerer.score_choices(GenerationRequest("q", "base"), OPTIONS)
     assert opened == []
