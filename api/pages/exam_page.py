@@ -32,12 +32,12 @@ def exam(request: Request, exam_id: str, learner: str = "") -> None:
     def build(visit: Visit) -> None:
         if learner and visit.owner is None and learner != visit.learner:
             visit = _as_learner(visit, exam_id, learner)
-        study_head(visit, "exam")
+        count_cards = study_head(visit, "exam")
         kept = visit.services.study.exam(exam_id, visit.learner)
         if kept.waits:
             _invite(visit, kept)
         elif kept.result is not None:
-            _show_marks(visit, kept)
+            _show_marks(visit, kept, count_cards)
         else:
             _Sitting(visit, kept).build()
 
@@ -222,7 +222,7 @@ def _rich(text: str) -> None:
     ui.html(plain_html(text), sanitize=False).classes("rich")
 
 
-def _show_marks(visit: Visit, exam: StoredExam) -> None:
+def _show_marks(visit: Visit, exam: StoredExam, count_cards: Callable[[], None]) -> None:
     """Draws the result of an exam that was handed in: each mark with what was right, and the passage that proves it."""
     if exam.result is None:
         return
@@ -233,6 +233,7 @@ def _show_marks(visit: Visit, exam: StoredExam) -> None:
         head.clear()
         with head:
             _show_total(visit, visit.services.study.exam(exam.id, visit.learner))
+        count_cards()
 
     decided()
     for number, (question, mark) in enumerate(zip(exam.questions, exam.result.marks, strict=True), 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote as url_quote
 from urllib.parse import urlencode
@@ -49,8 +50,8 @@ def study(request: Request, chapter: str = "", file: str = "", book: str = "") -
     open_view(request, "study", lambda visit: _ExamView(visit, whole_number(chapter) or 0, file, book).build())
 
 
-def study_head(visit: Visit, current: str) -> None:
-    """Heading, learner and the three parts of the study view."""
+def study_head(visit: Visit, current: str) -> Callable[[], None]:
+    """Heading, learner and the three parts of the study view; what it gives counts the due cards again."""
     t = visit.t
     with tag("div", "", "study-head"):
         tag("h1", t("nav.study"))
@@ -66,12 +67,19 @@ def study_head(visit: Visit, current: str) -> None:
             else:
                 tag("p", t("study.own_key_note"), "soft")
                 sign_out(visit)
-    due = visit.services.study.count_due(visit.learner)
-    with tag("nav", "", "subnav", aria_label=t("nav.study")):
-        for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):
-            text = t(f"study.{name}")
-            shown = f"{text} ({due:,})" if name == "cards" and due else text
-            link(shown, path, aria_current="page" if name == current else None)
+    parts = tag("nav", "", "subnav", aria_label=t("nav.study"))
+
+    def count() -> None:
+        due = visit.services.study.count_due(visit.learner)
+        parts.clear()
+        with parts:
+            for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):
+                text = t(f"study.{name}")
+                shown = f"{text} ({due:,})" if name == "cards" and due else text
+                link(shown, path, aria_current="page" if name == current else None)
+
+    count()
+    return count
 
 
 def question_text(visit: Visit, question: BankQuestion) -> str:
