@@ -178,14 +178,10 @@ class UploadFolder:
         """The file kept for a content."""
         return next((self._folder / sha256).glob("*"), None)
 
-    def forget(self, sha256: str) -> None:
-        """Removes the files kept for a content."""
-        shutil.rmtree(self._folder / sha256, ignore_errors=True)
-
-    def forget_book(self, document: Document) -> None:
-        """Removes the file of an uploaded book; the file of a book added by its path stays."""
-        if not Path(document.source).is_absolute():
-            self.forget(document.sha256)
+    def forget(self, sha256: str, kept: Sequence[Document]) -> None:
+        """Removes the files kept for a content, unless a book that is kept has it: two sites may be alike."""
+        if not any(book.sha256 == sha256 and not Path(book.source).is_absolute() for book in kept):
+            shutil.rmtree(self._folder / sha256, ignore_errors=True)
 
 
 def upload_id(sha256: str) -> str:
@@ -295,7 +291,7 @@ class Books:
                 lambda handle: self._add(handle, path),
                 document_id=document_id,
                 title=name,
-                undo=lambda: self._folder.forget(incoming.sha256),
+                undo=lambda: self._forget_files(incoming.sha256),
             )
         return Taken(document_id, job, new=True)
 
@@ -346,12 +342,14 @@ class Books:
         try:
             said = self._add(handle, path, document_id)
         except BaseException:
-            if held is None:
-                self._folder.forget(incoming.sha256)
+            self._forget_files(incoming.sha256)
             raise
         if before is not None:
-            self._folder.forget(before)
+            self._forget_files(before)
         return said
+
+    def _forget_files(self, sha256: str) -> None:
+        self._folder.forget(sha256, self._library().documents())
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
@@ -365,7 +363,7 @@ class Books:
         with self._lock:  # an upload of the same content must not lose its file
             document = library.document(document_id)
             library.remove(document_id)
-            self._folder.forget_book(document)
+            self._forget_files(document.sha256)
             self._forget(document_id)
 
     def _add(self, handle: JobHandle, path: Path, document_id: str | None = None) -> str:

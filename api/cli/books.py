@@ -106,7 +106,7 @@ def remove(
     try:
         document = library.document(document_id)
         library.remove(document_id)
-        UploadFolder(settings.home).forget_book(document)
+        UploadFolder(settings.home).forget(document.sha256, library.documents())
         MadeQuestions(settings.made_questions_path).forget(document_id)
     finally:
         library.close()

@@ -105,7 +105,7 @@ def test_an_uploaded_book_is_found_where_uploads_are_kept(book: Path, tmp_path: 
     shelf: Any = Shelf(document)
     assert page_source(tmp_path, shelf, document.document_id) == kept
     assert page_source(tmp_path, shelf, "another") is None
-    folder.forget_book(document)
+    folder.forget(document.sha256, [])
     assert page_source(tmp_path, shelf, document.document_id) is None
 
 
