@@ -512,7 +512,8 @@ LONGEST_READ = 300
 _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
     "why": (r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b", "为什么|为何|原因"),
     "compare": (
-        r"\bdiffer(?:s|ences?)?\b|\bdifferent (?:from|than|to)\b|\b(?:are|is) .*\bdifferent\W*$"
+        r"\bdiffer(?:s|ently)?\b|\bdiff?e?r[ae]?n[cs]es?\b|\bseparates? .* from\b"
+        r"|\bdifferent (?:from|than|to)\b|\b(?:are|is) .*\bdifferent\W*$"
         r"|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b|\bas opposed to\b",
         "区别|不同|差别|差异|比较|相比|不一样",
     ),
@@ -596,9 +597,11 @@ _CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the
 
 
 _COMPARED = re.compile(
-    r"\b(?:between|compare)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
+    r"\b(?:between|compare|diff?e?r[ae]?n[cs]es? of)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
+    r"|\bdo\s+(.+?)\s+and\s+(.+?)\s+(?:differ|compare|\w+ differently)\b|\bseparates?\s+(.+?)\s+from\s+(.+)"
     r"|(.+?)\s+and\s+(.+?),?\s+(?:what(?:'s| is) the )?differences?\W*$"
-    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike|(?:differs?|different|compared)\s+(?:from|to|with))\s+(.+)",
+    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike"
+    r"|(?:differs?|different|compared?)\s+(?:from|to|with))\s+(.+)",
     re.IGNORECASE,
 )
 _AROUND_SIDE = re.compile(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rag.question import defines, question_kind, subject_of
+from rag.question import defines, question_kind, sides_of, subject_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ from rag.question import defines, question_kind, subject_of
         ("如何避免 bank 冲突？", "how"),
         ("What is the difference between a block and a warp?", "compare"),
         ("hipMalloc vs hipMallocManaged", "compare"),
+        ("whats the diffrence of a block to a warp", "compare"),
+        ("What do malloc and calloc do differently?", "compare"),
         ("Can threads of different blocks share data?", "yes_no"),
         ("What are the memory spaces of a GPU?", "list"),
         ("What are typical bottlenecks of a program?", "list"),
@@ -88,3 +90,17 @@ def test_the_longest_question_is_read_in_no_time(hostile: str) -> None:
     question_kind(hostile)
     defines("warp", hostile)
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the difference between a block and a warp?",
+        "How do a block and a warp differ in size?",
+        "What separates a block from a warp?",
+        "How does a block compare with a warp?",
+        "block vs warp",
+    ],
+)
+def test_the_two_sides_of_a_comparison_are_found(question: str) -> None:
+    assert [side.removeprefix("a ") for side in sides_of(question)] == ["block", "warp"]
