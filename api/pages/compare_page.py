@@ -21,6 +21,7 @@ from api.pages.frame import Visit, open_view, show_problem
 from api.pages.job_row import JobSlot
 from api.pages.markup import plain_html
 from api.pages.source_panel import SourcePanel
+from api.pages.study_page import question_text
 from api.pages.tune_adapter import TuneAdapter
 from evals.questions import BankQuestion
 from indexes.errors import Cancelled, CoalesceError
@@ -172,7 +173,8 @@ class _CompareView:
         if self._question is None:
             tag("p", self._t("compare.no_choice"), "soft")
             return
-        ui.html(plain_html(self._question.question), sanitize=False).classes("choice-question rich")
+        asked = question_text(self._visit, self._question)
+        ui.html(plain_html(asked), sanitize=False).classes("choice-question rich")
         with tag("ol", "", "choice-options"):
             for letter, option in zip(CHOICE_LETTERS, self._question.choices, strict=False):
                 with tag("li"):
