@@ -400,7 +400,7 @@ class _Choice:
         over = self._over(unit)
         if thought and over is not None and over not in thought:
             thought = [over, *thought]
-        thought = [place for place in thought if place not in said]
+        thought = [place for place in thought if place not in said and not _is_empty(self._book[place])]
         cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
         if not thought or (cost > self._left and self.runs):
             return False
@@ -476,6 +476,11 @@ def _says_something(unit: Unit) -> bool:
 def _is_aside(unit: Unit) -> bool:
     """Whether a unit is a question of the book, a caption, a pointer elsewhere or an announcement of a chapter."""
     return unit.text.rstrip(_CLOSING).endswith(("?", "？")) or bool(_SAYS_NOTHING.search(unit.text))
+
+
+def _is_empty(unit: Unit) -> bool:
+    """Whether a list item says nothing in its list: a pointer elsewhere, or '…'."""
+    return unit.kind == "item" and (bool(_SAYS_NOTHING.search(unit.text)) or not re.search(r"\w", unit.text))
 
 
 def _is_code(unit: Unit) -> bool:

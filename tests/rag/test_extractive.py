@@ -183,6 +183,12 @@ def test_of_lists_within_lists_the_one_asked_for_comes_whole() -> None:
         assert text.replace(" [1]", "").startswith("\n".join(bottlenecks)), asked
 
 
+def test_pointers_elsewhere_are_left_out_of_a_list() -> None:
+    passage = make_passage("Four libraries for GPUs:\n\n- Kokkos\n- SYCL\n- See the manual for details\n- ...")
+    text, _ = answer("List libraries for GPUs", passage)
+    assert text.replace(" [1]", "") == "Four libraries for GPUs:\n- Kokkos\n- SYCL"
+
+
 def test_an_item_brings_the_short_list_below_it() -> None:
     passage = make_passage("- Cats sleep.\n- Small messages are buffered\n  - by MPI\n  - in memory\n- Dogs bark.")
     text, _ = answer("Are small messages buffered?", passage)
