@@ -172,9 +172,9 @@ _VAGUE = frozenset(
 )
 """Words that no term has."""
 _ASIDE = re.compile(
-    r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|set-?up|install(?:ation|ing)?|licen[cs]e|acknowledge\w*|"
-    r"contribut\w+|changelog|release notes|bibliography|references|further reading|prerequisites|objectives|keypoints|"
-    r"discussion|instructor|schedule|index|preface|roadmap|how to ask|support|changes|what's new|history|credits)\b",
+    r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|"
+    r"install(?:ation|ing)?|licen[cs]e|acknowledge\w*|contribut\w+|changelog|release notes|"
+    r"bibliography|references|further reading|prerequisites|objectives|keypoints|discussion|instructor|schedule|index|preface|roadmap|how to ask|support|changes|what's new|history|credits)\b",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
@@ -282,7 +282,10 @@ _COUNTED = {
     word: str(number) for number, word in enumerate("three four five six seven eight nine ten eleven twelve".split(), 3)
 }
 """Counts in words that are asked for; everybody guesses two."""
-_COUNT = re.compile(rf"\b(?P<number>{'|'.join(_COUNTED)})(?=(?: [a-z\-]+){{0,2}} [a-z]{{2,}}[a-rt-z]s\b)")
+_COUNT = re.compile(
+    rf"\b(?P<number>{'|'.join(_COUNTED)})(?! (?:other|more|further|additional|related|different)\b)"
+    r"(?=(?: [a-z\-]+){0,2} [a-z]{2,}[a-rt-z]s\b)"
+)
 _NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits arguments values functions types ones".split())
 
 
