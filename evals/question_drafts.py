@@ -174,8 +174,8 @@ _VAGUE = frozenset(
 _ASIDE = re.compile(
     r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|"
     r"install(?:ation|ing)?|licen[cs]e|acknowledge\w*|contribut\w+|changelog|release notes|bibliography|references|"
-    r"further reading|prerequisites|objectives|keypoints|discussion|instructor|schedule|index|preface|roadmap|how to ask|"
-    r"support|changes|what's new|history|credits)\b",
+    r"further reading|prerequisites|objectives|keypoints|discussion|instructor|schedule|index|preface|roadmap|"
+    r"how to ask|support|changes|what's new|history|credits)\b",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
