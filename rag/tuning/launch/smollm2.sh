@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the data of the adapter for smollm2-135m (rag/smollm2_adapter) and trains it. 600 such rows took a quarter of an
-# hour of one busy core that multiplies in bfloat16, 864 took 50 minutes of one that does not.
+# Makes the data of the adapter for smollm2-135m (rag/smollm2_adapter) and trains it: 818 rows, 18 minutes on two busy cores
+# that multiply in bfloat16.
 #   bash rag/tuning/launch/smollm2.sh TEXTS OUT [options of `coalesce tune`]
 # TEXTS holds the texts of evals/question_sets/fit, a folder each, as that folder's README names them. Run it again with
 # --resume to go on after an interruption.
@@ -42,4 +42,6 @@ config = json.loads((folder / "adapter_config.json").read_text("utf-8")) | {"bas
 (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
 save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(file).items()}, file, {"format": "pt"})
 replace(record, command="bash rag/tuning/launch/smollm2.sh TEXTS OUT").write(folder)
+shipped = read_adapter(Path("rag/smollm2_adapter")).record
+print("made of", "the same rows as" if record.data_sha256 == shipped.data_sha256 else "other rows than", "the adapter that ships")
 STORE
