@@ -98,6 +98,39 @@ def test_rows_that_come_and_go_write_what_each_writes_alone(loaded: Any) -> None
     assert len(batch) == 0
 
 
+def test_a_row_with_a_longer_prompt_joins_after_others_have_left(loaded: Any) -> None:
+    """The batch then has memory for more rows than it holds, and needs longer ones."""
+    batch = Batch(loaded.model)
+    rows: list[Decoding] = []
+    written: dict[int, list[int]] = {}
+
+    def begin(length: int) -> None:
+        cache = SlabCache(3, length + 40)
+        logits = prefill(loaded.model, prompt_of(length), cache)
+        rows.append(Decoding(prompt_of(length), cache, Sampler()))
+        written[length] = rows[-1].take(logits)
+        rows[-1].wrote(written[length])
+
+    def go_on() -> None:
+        for row, length, logits in zip(rows, list(written), batch.step(rows), strict=True):
+            tokens = row.take(logits)
+            row.wrote(tokens)
+            written[length] += tokens
+
+    for length in (30, 20, 5):
+        begin(length)
+    go_on()
+    for _ in range(2):
+        batch.remove(rows.pop().cache)
+        written.popitem()
+    begin(380)
+    for _ in range(6):
+        go_on()
+    for length, tokens in written.items():
+        alone = decode(loaded.model, prompt_of(length), SlabCache(3, length + 40), max_new_tokens=len(tokens))
+        assert tokens == list(alone)
+
+
 def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
     tiny_model: Path, tiny_adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,12 +151,13 @@ class Batch:
             cache.move_to(self._keys, self._values, rows)
 
     def _make_room(self, rows: int, capacity_tokens: int) -> None:
-        """Larger tensors, layer by layer, so that only one layer is held twice."""
+        """Other tensors with room for all rows that are held, layer by layer, so that only one layer is held twice."""
+        held = len(self._caches)
         for layer in range(len(self._keys)):
             for slabs in (self._keys, self._values):
                 old = slabs[layer]
                 slabs[layer] = old.new_zeros(rows, old.shape[1], capacity_tokens, old.shape[3])
-                slabs[layer][: old.shape[0], :, : old.shape[2]] = old
+                slabs[layer][:held, :, : old.shape[2]] = old[:held]
             for place, cache in enumerate(self._caches):
                 cache.lie_in(layer, self._keys[layer][place : place + 1], self._values[layer][place : place + 1])
 
