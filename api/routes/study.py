@@ -22,6 +22,7 @@ from api.schemas.study import (
     ClassExamIn,
     ClassExamOut,
     ClassExamsOut,
+    DraftOut,
     ExamIn,
     ExamOut,
     ExamsOut,
@@ -232,6 +233,12 @@ def export_class_marks(class_id: str, services: ServicesDep, caller: CallerDep) 
     caller.need_open_key("read the marks of a class")
     marks = class_marks_csv(services.study.class_exam(class_id))
     return _file(marks.encode(), "text/csv; charset=utf-8", "coalesce-marks.csv")
+
+
+@router.get("/exams/{exam_id}/draft", responses=error_responses(400, 403, 404, 422, 503))
+def get_draft(exam_id: str, services: ServicesDep, owner: OwnerDep) -> DraftOut:
+    """The answers given so far in an open exam; none once it was handed in."""
+    return DraftOut(answers=services.study.draft(services.study.exam(exam_id, owner).id))
 
 
 @router.put("/exams/{exam_id}/draft", status_code=204, responses=error_responses(400, 403, 404, 409, 422, 503))

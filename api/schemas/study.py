@@ -277,6 +277,12 @@ class AnswersIn(WireIn):
     learner: Learner | None = None
 
 
+class DraftOut(WireOut):
+    """Answers kept for an open exam, as `AnswersIn` takes them."""
+
+    answers: dict[str, int | str | None]
+
+
 class VerdictIn(WireIn):
     """Body of `POST /v1/exams/{id}/marks`: the learner's own verdict on an answer, as a share of its points."""
 

@@ -75,6 +75,7 @@ def test_anothers_exam_and_cards_do_not_exist(alice: httpx.Client, bob: httpx.Cl
     exam = exam_of(bob)
     address = f"/v1/exams/{exam['id']}"
     assert alice.get(address).status_code == 404
+    assert alice.get(f"{address}/draft").status_code == 404
     assert alice.post(f"{address}/answers", json={"answers": {}}).status_code == 404
     assert refused(alice.get(address, params={"learner": "张三"}))
     assert refused(alice.post(f"{address}/answers", json={"answers": {}, "learner": "张三"}))

@@ -318,7 +318,10 @@ def test_drafts_count_when_the_time_runs_out_and_the_list_shows_the_marks(live: 
     bank = live.client.get("/v1/questions", params={"with_answers": True, "limit": 5000}).json()["questions"]
     right = next(question["answer_index"] for question in bank if question["id"] == first)
     draft = f"/v1/exams/{exam['id']}/draft"
+    assert live.client.get(draft).json() == {"answers": {}}
     assert live.client.put(draft, json={"answers": {first: right}}).status_code == 204
+    assert live.client.get(draft).json() == {"answers": {first: right}}
+    assert live.client.get(draft, params={"learner": "another"}).status_code == 404
     assert live.client.put(draft, json={"answers": {first: 9}}).status_code == 400
     assert live.client.put("/v1/exams/nope/draft", json={"answers": {}}).status_code == 404
     assert live.client.get("/v1/exams").json()["exams"][0]["result"] is None
@@ -327,6 +330,7 @@ def test_drafts_count_when_the_time_runs_out_and_the_list_shows_the_marks(live: 
     closed = live.client.get(f"/v1/exams/{exam['id']}").json()
     assert (closed["result"]["score"], closed["handed_in_at"]) == (1.0, closed["deadline"])
     assert live.client.put(draft, json={"answers": {}}).status_code == 409
+    assert live.client.get(draft).json() == {"answers": {}}
 
 
 BOOK = (
