@@ -16,10 +16,11 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
-from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 
+from indexes.readers.markdown import tex_block
 from rag.citations import MARKER
 from rag.types import Citation
 
@@ -33,6 +34,7 @@ _SPECIAL = re.compile(
     r"|(?<![\w*])\*(?P<stress>[^\s*](?:[^*\n]*[^\s*])?)\*(?![\w*])",
     re.MULTILINE,
 )
+_BRACKETS = {"\\(": ("math_inline", "\\)"), "\\[": ("math_inline_double", "\\]")}
 _CODE = re.compile(r"`(?P<code>[^`\n]+)`")
 _IDENTIFIER = re.compile(r"__[a-z][a-z0-9_]*__(?!\w)")
 _SPECIAL_HTML = {
@@ -203,12 +205,14 @@ def _coloured(code: str, language: str) -> str:
 def _renderer() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image"])
     markdown.validateLink = lambda url: url.startswith(("https://", "http://"))  # type: ignore[method-assign]  # documented way
+    markdown.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True)
+    markdown.inline.ruler.before("escape", "bracket_math", _bracket_rule)
     markdown.inline.ruler.before("link", "citation", _citation_rule)
-    markdown.inline.ruler.before("escape", "formula", _formula_rule)
     markdown.inline.ruler.before("emphasis", "identifier", _identifier_rule)
-    markdown.block.ruler.before("paragraph", "formula_block", _formula_block_rule, {"alt": ["paragraph"]})
+    markdown.block.ruler.before("fence", "tex_block", tex_block, {"alt": ["paragraph"]})
     markdown.add_render_rule("citation", _render_citation)
-    markdown.add_render_rule("formula", _render_formula)
+    for kind in ("math_inline", "math_inline_double", "math_block"):
+        markdown.add_render_rule(kind, _render_formula)
     markdown.add_render_rule("fence", _render_fence)
     markdown.add_render_rule("code_block", _render_fence)
     markdown.add_render_rule("link_open", _render_link_open)
@@ -245,48 +249,17 @@ def _identifier_rule(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _formula_rule(state: StateInline, silent: bool) -> bool:
-    source, start = state.src, state.pos
-    for opening, closing, display in (
-        ("$$", "$$", True),
-        ("$", "$", False),
-        ("\\(", "\\)", False),
-        ("\\[", "\\]", True),
-    ):
-        if not source.startswith(opening, start):
-            continue
-        end = source.find(closing, start + len(opening))
-        formula = source[start + len(opening) : end] if end >= 0 else ""
-        if not formula.strip() or (opening == "$" and not _is_formula(formula, source, end)):
-            return False
-        if not silent:
-            state.push("formula", "", 0).meta = {"formula": formula.strip(), "display": display}
-        state.pos = end + len(closing)
-        return True
-    return False
-
-
-def _is_formula(formula: str, source: str, end: int) -> bool:
-    """`$5 and $6` is money: a formula has no space at its ends and no digit behind it (Pandoc's rule)."""
-    return formula == formula.strip() and not source[end + 1 : end + 2].isdigit() and "\n\n" not in formula
-
-
-def _formula_block_rule(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    line = state.src[state.bMarks[first] + state.tShift[first] : state.eMarks[first]]
-    closing = {"$$": "$$", "\\[": "\\]"}.get(line[:2])
-    if closing is None:
+def _bracket_rule(state: StateInline, silent: bool) -> bool:
+    r"""A formula in `\( … \)` or `\[ … \]` within a line, which the plugin does not read."""
+    opening = state.src[state.pos : state.pos + 2]
+    kind, closing = _BRACKETS.get(opening, ("", ""))
+    end = state.src.find(closing, state.pos + 2) if closing else -1
+    if end < 0 or not state.src[state.pos + 2 : end].strip():
         return False
-    for number in range(first, last):
-        text = state.src[state.bMarks[number] : state.eMarks[number]].rstrip()
-        if text.endswith(closing) and (number > first or len(line.strip()) > 4):
-            if silent:
-                return True
-            whole = state.src[state.bMarks[first] + state.tShift[first] : state.eMarks[number]].strip()
-            token = state.push("formula", "", 0)
-            token.meta = {"formula": whole[2:-2].strip(), "display": True}
-            state.line = number + 1
-            return True
-    return False
+    if not silent:
+        state.push(kind, "math", 0).content = state.src[state.pos + 2 : end]
+    state.pos = end + 2
+    return True
 
 
 def _render_citation(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: Any) -> str:
@@ -301,9 +274,8 @@ def _render_citation(_: RendererHTML, tokens: Sequence[Token], index: int, __: A
 
 
 def _render_formula(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, ___: Any) -> str:
-    meta = tokens[index].meta
-    kind = "formula display" if meta["display"] else "formula"
-    return f'<span class="{kind}">{escape(meta["formula"])}</span>'
+    kind = "formula" if tokens[index].type == "math_inline" else "formula display"
+    return f'<span class="{kind}">{escape(tokens[index].content.strip())}</span>'
 
 
 def _render_fence(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, ___: Any) -> str:

@@ -264,7 +264,7 @@ def add_dialects(parser: MarkdownIt) -> None:
     block.before("fence", "colons", _colons, _INTERRUPTS)
     block.before("fence", "template_mark", _template_mark, _INTERRUPTS)
     block.before("fence", "comment", _comment)
-    block.before("fence", "tex_block", _tex_block, _INTERRUPTS)
+    block.before("fence", "tex_block", tex_block, _INTERRUPTS)
     block.at("html_block", _html, {"alt": ["paragraph", "reference", "blockquote"]})
     inline = parser.inline.ruler
     inline.before("escape", "bracket_math", _inline_bracket_formula)
@@ -391,7 +391,7 @@ def _comment(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
     return True
 
 
-def _tex_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def tex_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     r"""A displayed formula between `\[` and `\]`, or an environment such as `align`."""
     opening = _TEX_BLOCK.match(_line(state, start))
     if opening is None or state.is_code_block(start):

@@ -66,6 +66,11 @@ def test_money_is_not_a_formula_and_formulas_are_not_markdown() -> None:
     assert '<span class="formula">a_i * b_i</span>' in html("The sum of $a_i * b_i$ is taken.")
     assert '<span class="formula display">x &lt; y</span>' in html("$$\nx < y\n$$")
     assert '<span class="formula display">x</span>' in html("\\[x\\]")
+    assert '<span class="formula display">a\n- b</span>' in html("So\n\\[\na\n- b\n\\]")
+    within = html("With \\(n\\), $$m$$ and \\[k\\].")
+    assert 'With <span class="formula">n</span>, <span class="formula display">m</span> and' in within
+    assert '<span class="formula display">k</span>.' in within
+    assert '<span class="formula display">\\begin{align}' in html("\\begin{align} a &= b \\end{align}")
 
 
 def test_pictures_are_not_loaded_and_links_leave_nothing_behind() -> None:
