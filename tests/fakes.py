@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from indexes.errors import Cancelled, NotFound
 from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
 from indexes.words import index_terms
+from rag.citations import resolve
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.sentence_reader import Pair
-from rag.types import Arm, Passage, Usage
+from rag.types import Answer, Arm, Passage, Timings, Usage
 
 DIM = 256
 
@@ -130,6 +131,28 @@ def make_passage(text: str, **fields: object) -> Passage:
         "chapter": 1,
     }
     return Passage(**(values | fields))  # type: ignore[arg-type]
+
+
+def make_answer(text: str, *passages: Passage, **fields: object) -> Answer:
+    """An answer to 'What is a warp?' in the arm `rag`, cited as its markers say."""
+    values: dict[str, object] = {
+        "id": "a1",
+        "conversation_id": "",
+        "question": "What is a warp?",
+        "answer": text,
+        "refused": False,
+        "arm": "rag",
+        "generator": "scripted",
+        "model": "script",
+        "adapter": None,
+        "citations": resolve(text, passages),
+        "passages": passages,
+        "timings": Timings(),
+        "usage": Usage(),
+        "tokens_per_s": 0.0,
+        "peak_memory_bytes": 0,
+    }
+    return Answer(**(values | fields))  # type: ignore[arg-type]
 
 
 class FakeLibrary:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
-from fakes import make_passage
+from fakes import make_answer, make_passage
 
 from evals.export import export_run, feedback_cases
 from evals.questions import BankQuestion, chapter_titles, load_bank, load_questions, parse_question
@@ -14,19 +14,13 @@ from evals.records import PassageRecord, Record
 from evals.scoring import score_records
 from indexes.errors import InvalidInput
 from indexes.jsonl import read_jsonl, to_jsonl
-from rag.citations import resolve
 from rag.conversations import Feedback
-from rag.types import Answer, Timings, Usage
+from rag.types import Answer
 
 
 def rated_answer(answer_id: str) -> Answer:
     passage = make_passage("A warp is a group of 32 threads.")
-    text = "A warp is a group of 32 threads. [1]"
-    return Answer(
-        id=answer_id, conversation_id="", question="What is a warp?", answer=text, refused=False, arm="rag",
-        generator="scripted", model="script", adapter=None, citations=resolve(text, [passage]), passages=(passage,),
-        timings=Timings(), usage=Usage(), tokens_per_s=0.0, peak_memory_bytes=0,
-    )  # fmt: skip
+    return make_answer("A warp is a group of 32 threads. [1]", passage, id=answer_id)
 
 
 def test_good_answers_become_references_and_bad_ones_need_a_comment(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import make_passage
+from fakes import make_answer, make_passage
 
 from indexes.errors import HomeNotWritable, InvalidInput, NotFound
-from rag.citations import resolve
 from rag.conversations import (
     TITLE_CHARACTERS,
     ConversationStore,
@@ -37,11 +36,9 @@ PASSAGE = make_passage(
 TEXT = "A warp holds 32 threads. [1] 线程束"
 
 
-def make_answer(conversation_id: str, answer_id: str = "a1") -> Answer:
-    return Answer(
-        answer_id, conversation_id, "What is a warp?", TEXT, False, "rag", "extractive", "hash", None,
-        resolve(TEXT, [PASSAGE]), (PASSAGE,), Timings(0.1, 0.2, 0.3), Usage(1, 2, 3), 9.5, 77,
-    )  # fmt: skip
+def kept_answer(conversation_id: str, answer_id: str = "a1") -> Answer:
+    measured = {"timings": Timings(0.1, 0.2, 0.3), "usage": Usage(1, 2, 3), "tokens_per_s": 9.5}
+    return make_answer(TEXT, PASSAGE, id=answer_id, conversation_id=conversation_id, peak_memory_bytes=77, **measured)
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def store(tmp_path: Path) -> ConversationStore:
 
 
 def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
-    answer = make_answer(store.create().id)
+    answer = kept_answer(store.create().id)
     assert answer.citations[0].page_label == "iii"
     store.append(answer)
     reopened = ConversationStore(store._database.path)
@@ -60,7 +57,7 @@ def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
 
 
 def test_an_answer_kept_before_evidence_was_known_still_loads() -> None:
-    answer = make_answer("c")
+    answer = kept_answer("c")
     kept = json.loads(answer_to_json(replace(answer, evidence="weak", note="Check it.")))
     assert (kept.pop("evidence"), kept.pop("note")) == ("weak", "Check it.")
     assert answer_from_json(json.dumps(kept)) == answer
@@ -69,7 +66,7 @@ def test_an_answer_kept_before_evidence_was_known_still_loads() -> None:
 def test_answers_keep_their_order_and_name_the_conversation(store: ConversationStore) -> None:
     conversation = store.create()
     for number in range(5):
-        store.append(make_answer(conversation.id, f"a{number}"))
+        store.append(kept_answer(conversation.id, f"a{number}"))
     assert [answer.id for answer in store.answers(conversation.id)] == [f"a{number}" for number in range(5)]
     assert store.get(conversation.id).title == "What is a warp?"
     assert store.get(conversation.id).num_answers == 5
@@ -77,13 +74,13 @@ def test_answers_keep_their_order_and_name_the_conversation(store: ConversationS
 
 def test_the_conversation_used_last_comes_first(store: ConversationStore) -> None:
     first, second = store.create("one"), store.create("two")
-    store.append(make_answer(first.id))
+    store.append(kept_answer(first.id))
     assert [conversation.id for conversation in store.list()] == [first.id, second.id]
 
 
 def test_a_deleted_conversation_takes_its_answers_and_feedback_along(store: ConversationStore) -> None:
     conversation = store.create()
-    store.append(make_answer(conversation.id))
+    store.append(kept_answer(conversation.id))
     store.give_feedback("a1", "up")
     store.delete(conversation.id)
     for missing in (lambda: store.get(conversation.id), lambda: store.answer("a1"), lambda: store.delete("x")):
@@ -91,7 +88,7 @@ def test_a_deleted_conversation_takes_its_answers_and_feedback_along(store: Conv
             missing()
     assert store.feedback() == ()
     with pytest.raises(NotFound):
-        store.append(make_answer(conversation.id, "late"))
+        store.append(kept_answer(conversation.id, "late"))
 
 
 def test_renaming(store: ConversationStore) -> None:
@@ -104,7 +101,7 @@ def test_renaming(store: ConversationStore) -> None:
 
 
 def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
-    store.append(make_answer(store.create().id))
+    store.append(kept_answer(store.create().id))
     store.give_feedback("a1", "up", "good")
     store.give_feedback("a1", "down", "no")
     ((feedback, answer),) = store.feedback()
@@ -118,7 +115,7 @@ def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
 def test_many_threads_lose_nothing(store: ConversationStore) -> None:
     conversation = store.create()
     threads = [
-        threading.Thread(target=lambda n=n: store.append(make_answer(conversation.id, f"a{n}"))) for n in range(20)
+        threading.Thread(target=lambda n=n: store.append(kept_answer(conversation.id, f"a{n}"))) for n in range(20)
     ]
     for thread in threads:
         thread.start()
@@ -142,13 +139,13 @@ def test_long_titles_are_cut_at_a_word() -> None:
 def test_what_is_not_an_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="not a stored answer"):
         answer_from_json("{}")
-    assert replace(make_answer("c"), passages=()).passages == ()
+    assert replace(kept_answer("c"), passages=()).passages == ()
 
 
 def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) -> None:
     ada, bob = store.of("ada"), store.of("bob")
     conversation = ada.create("private")
-    ada.append(make_answer(conversation.id))
+    ada.append(kept_answer(conversation.id))
     ada.give_feedback("a1", "up")
     store.create("nobody's")
     assert [item.title for item in ada.list()] == ["private"]
@@ -184,7 +181,7 @@ def test_conversations_from_before_owners_are_nobodys_and_stay(tmp_path: Path) -
 
 
 def vote_answer(arm: str) -> Answer:
-    return replace(make_answer("", arm), arm=arm)  # type: ignore[arg-type]
+    return replace(kept_answer("", arm), arm=arm)  # type: ignore[arg-type]
 
 
 def test_a_vote_is_kept_with_its_answers_and_counted(tmp_path: Path) -> None:

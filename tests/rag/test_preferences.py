@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import make_passage
+from fakes import make_answer, make_passage
 from tiny_models import build_model
 
 from rag.conversations import ConversationStore
@@ -28,17 +28,14 @@ from rag.tuning.preferences import (
 )
 from rag.tuning.settings import TuneSettings
 from rag.tuning.train import collate, encode_rows
-from rag.types import Answer, Timings, Usage
+from rag.types import Answer
 
 QUESTION, BETTER, WORSE = "What is a warp?", "A warp is 32 threads.", "Use barriers."
 
 
 def answer(text: str, arm: Any = "base", answer_id: str = "a") -> Answer:
     passages = (make_passage("Warps.", title="Book"),) if "rag" in arm else ()
-    return Answer(
-        answer_id, "", QUESTION, text, False, arm, "scripted", "m", None, (), passages, Timings(0.0, 0.0, 0.0),
-        Usage(), 0.0, 0,
-    )  # fmt: skip
+    return make_answer(text, *passages, id=answer_id, arm=arm)
 
 
 def test_votes_and_thumbs_are_pairs_behind_the_preferred_answers_prompt(tmp_path: Path) -> None:
