@@ -25,6 +25,10 @@ SENTENCES = (
     "A sampler is a fixed piece of hardware that interpolates between neighbouring texels.",
     "A mailbox is a small buffer through which the host hands commands to the chip.",
     "A tile is a rectangular part of a matrix that one group loads and works on.",
+    "A prefetcher is a unit that fetches lines of memory before they are asked for.",
+    "A rasterizer is a unit that turns triangles into the pixels that they cover.",
+    "A wavefront is a set of 64 lanes that execute one instruction at the same time.",
+    "A semaphore is a counter that lets only so many workers into a region of code.",
 )
 
 
