@@ -9,6 +9,7 @@ import json
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -197,7 +198,8 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(error, folder) or HomeNotWritable(
-            f"The folder '{folder}' cannot be made: {error.strerror}.", hint="set COALESCE_HOME"
+            f"The folder '{folder}' cannot be made: {error.strerror}.",
+            hint="Make its folder writable, or set COALESCE_HOME to another.",
         ) from error
 
 
@@ -212,23 +214,35 @@ def _engine(path: Path, busy_timeout_s: float) -> Engine:
         pool_size=IDLE_CONNECTIONS,
         max_overflow=-1,
     )
-    event.listen(engine, "connect", _configure)
+    event.listen(engine, "connect", lambda connection, _record: _configure(connection, busy_timeout_s))
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _configure(connection: sqlite3.Connection, _record: object) -> None:
+def _configure(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
+    _write_ahead(connection, time.monotonic() + busy_timeout_s)
+    for pragma in ("foreign_keys = ON", f"cache_size = -{CACHE_KIB}", f"mmap_size = {MMAP_BYTES}"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
+    """Turn the log on. A new file that another process opens too is locked for a moment, and SQLite does not wait."""
+    while True:
+        try:
+            # Read to its end: a statement in progress that writes would forbid the next COMMIT.
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _begin(connection: Connection) -> None:
     immediate = connection.get_execution_options().get(_IMMEDIATE, False)
     # On the driver's cursor: through SQLAlchemy this would take as long as the query that follows.
-    connection.connection.cursor().execute("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    connection.connection.cursor().execute("BEGIN IMMEDIATE" if immediate else "BEGIN").close()
 
 
 def fetch_tuples(connection: Connection, statement: Executable, values: dict[str, Any] | None = None) -> list[Any]:
@@ -290,9 +304,12 @@ def _ours(error: DBAPIError | sqlite3.Error, path: Path) -> CoalesceError | None
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy(f"Another process is writing to '{path}'.", hint="try again in a moment")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return HomeNotWritable(f"'{path}' cannot be opened for writing: {cause}.", hint="set COALESCE_HOME")
+        return HomeNotWritable(
+            f"'{path}' cannot be opened for writing: {cause}.",
+            hint="Make its folder writable, or set COALESCE_HOME to another.",
+        )
     if code == sqlite3.SQLITE_IOERR:
-        return IndexCorrupt(f"'{path}' cannot be read: {cause}.", hint="coalesce doctor")
+        return IndexCorrupt(f"'{path}' cannot be read: {cause}.", hint="Run `coalesce doctor`.")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return IndexCorrupt(
             f"'{path}' is damaged: {cause}.", hint="restore a copy, or move the file away to begin with an empty one"

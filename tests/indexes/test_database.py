@@ -225,6 +225,19 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkey
     assert "drafts" in layout(path)
 
 
+def test_a_new_file_that_many_processes_open_at_once_is_never_busy(tmp_path: Path) -> None:
+    for number in range(60):  # without waiting, some 4 of 60 found the file locked
+        path = tmp_path / f"{number}.sqlite3"
+        at_once = threading.Barrier(4)
+
+        def first_use(path: Path = path, at_once: threading.Barrier = at_once) -> list[str]:
+            at_once.wait()
+            return names(Database(path, THINGS))
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [used.result() for used in [threads.submit(first_use) for _ in range(4)]] == [[]] * 4
+
+
 def test_an_old_file_that_many_open_at_once_is_migrated_once(tmp_path: Path) -> None:
     path = tmp_path / "study.sqlite3"
     path.write_bytes((OLD_HOME / "study.sqlite3").read_bytes())
