@@ -58,7 +58,7 @@ def test_a_book_without_questions_offers_to_make_them_where_exams_begin(site: Li
     site.shelf.put("fresh", f"{BOOK} Again.", source="fresh.md")
     page = open_page("/study?book=fresh")
     page.get_by_role("button", name="Make questions").click()
-    expect(page.get_by_role("button", name="Make questions")).to_have_count(0)
+    noticed(page, "questions were made")
     page.get_by_role("button", name="Start the exam").click()
     page.wait_for_url(re.compile(r"/study/exam/exam-\w+"))
 
