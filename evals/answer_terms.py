@@ -77,7 +77,7 @@ _UNITS |= {"s": ("second", (1.0,)), "ms": ("second", (1e-3,)), "us": ("second", 
 _UNITS |= {"μs": ("second", (1e-6,)), "%": ("", (0.01,)), "percent": ("", (0.01,)), "k": ("", (1e3,))}
 _UNITS |= {word: ("", (scale,)) for word, scale in _SCALES.items()}
 _UNITS["b"] = ("", (1.0, 1e9))  # bytes or billions
-_NEW_CLAUSE = frozenset("and but with whereas while vs versus then though instead".split())
+_NEW_CLAUSE = frozenset("and but with whereas while vs versus than then though instead".split())
 _WORDS_FOR_UNITS = {"ms": "millisecond", "us": "microsecond", "μs": "microsecond", "ns": "nanosecond"}
 
 _TOKEN = re.compile(

@@ -27,7 +27,7 @@ PLACE_WEIGHT = 0.8
 OTHER_SORT = 0.5
 """What the score of a listing counts that is of another sort than what was asked for."""
 WITHOUT_BOUND = 0.5
-"""What a number counts that is no bound, where the most of something is asked for."""
+"""The weight of a number that is not a bound, where a maximum is asked for."""
 
 _ASKING = re.compile(
     r"\b(?:show|give|write|see|need|want|get|make|sample|examples?|code|program|snippet|listing|syntax|function"
@@ -83,8 +83,8 @@ _ASKS_BOUND = re.compile(
     r"\b(?:can|could|may|maxim\w+|max|most|limit\w*|largest|biggest|allowed|up to)\b", re.IGNORECASE
 )
 _BOUND = re.compile(
-    r"\b(?:at most|up to|maxim\w+|limit\w*|no more than|not more than|(?:can|may)(?:not| not) exceed|largest"
-    r"|as (?:large|many) as|upper bound)\b",
+    r"\b(?:at most|up to|maxim\w+|limits? (?:is|are|of)|limited|no more than|not more than"
+    r"|(?:can|may)(?:not| not) exceed|largest|as (?:large|many) as|upper bound)\b",
     re.IGNORECASE,
 )
 _HOW = re.compile(r"\bhow (?:big|large|much|small|fast|long|quick\w*|many)\b", re.IGNORECASE)

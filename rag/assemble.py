@@ -139,7 +139,7 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
     """The generator that `settings.kind` names, where only a language model will do.
 
     Args:
-        reader: chooses the sentences that a small local model is shown.
+        reader: chooses the sentences that a small model is shown.
 
     Raises:
         ArmUnavailable: the kind has no language model.
@@ -168,7 +168,7 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
             raise InvalidInput("generator `vllm` needs a model", hint="add `--model PATH_OR_NAME`")
         from rag.generators.vllm import start_vllm
 
-        return start_vllm(settings)
+        return start_vllm(settings, reader)
     if kind == "llama_index":
         if not settings.model:
             raise InvalidInput(

@@ -328,7 +328,10 @@ class ConversationStore:
         """
         arms = [answer.name for answer in answers]
         if len(arms) < 2 or (winner and winner not in arms):
-            raise InvalidInput(f"a vote for {winner!r} among {arms}", hint="vote for one of at least two arms, or none")
+            raise InvalidInput(
+                f"the vote is for {winner!r}, which is not among {arms}",
+                hint="Vote for one of at least two arms, or none.",
+            )
         vote = Vote(answers[0].question, winner, blind, tuple(answers), datetime.now(UTC).isoformat())
         body = json.dumps([answer_to_json(answer) for answer in answers], ensure_ascii=False)
         row = {"at": vote.at, "question": vote.question, "winner": winner, "blind": blind, "answers": body}

@@ -442,7 +442,9 @@ class AnswerEngine:
         return select_passages(retrieval.hits, self.library, JUDGED_PASSAGES, JUDGED_BUDGET)
 
     def _judged(self, question: Question, retrieval: Retrieval, passages: Sequence[Passage]) -> Judgement:
-        return self._judge.judge(retrieval, passages, self.library, answer_anyway=question.answer_anyway)
+        return self._judge.judge(
+            retrieval, passages, self.library, writes=self._writes, answer_anyway=question.answer_anyway
+        )
 
     def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
         """The request with its passages, and what the search is worth. All notes known before writing are made here."""

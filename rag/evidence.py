@@ -1,8 +1,9 @@
 """How sure the search is that the library answers a question, and what to say if it is not.
 
 Evidence is a score from 0 to 1, a logistic function of a few signals; two thresholds separate `strong`, `weak` and
-`none`. Weights and thresholds are in `evidence_calibration.json`; no signal depends on the embedder. The number and
-length of the passages judged are fixed (`JUDGED_PASSAGES`), whatever a generator can read.
+`none`. A language model can say itself that the passages do not answer, so little is kept from it. Weights and
+thresholds are in `evidence_calibration.json`; no signal depends on the embedder. The number and length of the passages
+judged are fixed (`JUDGED_PASSAGES`), whatever a generator can read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ BEARING_SHARE = 0.3
 """A sentence that reads under this share of the best one is beside the question."""
 NEAR_BEST = 0.5
 """A sentence that reads at least this share of the best one is near it."""
+WITHOUT_NAMES = {"unnamed": 0.0}
+"""Whether the passages hold the names that a question has, a language model sees itself."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
@@ -58,12 +61,14 @@ class Calibration:
 
     Attributes:
         threshold: least score that is answered; strong: least score of strong evidence.
+        asked: least score, `WITHOUT_NAMES`, that a language model is asked about.
     """
 
     weights: dict[str, float]
     intercept: float
     threshold: float
     strong: float
+    asked: float
 
     def score(self, signals: dict[str, float]) -> float:
         """Evidence from 0 to 1."""
@@ -99,7 +104,7 @@ class EvidenceJudge:
 
     Args:
         reader: reads the passages; the score of the sentence that answers best is the strongest signal.
-        threshold: the least score that is answered, instead of the calibrated one; 0 answers everything, more than 1
+        threshold: the least score that is answered, instead of the calibrated ones; 0 answers everything, more than 1
             nothing.
     """
 
@@ -107,6 +112,7 @@ class EvidenceJudge:
         self._calibration = load_calibration()
         self._reader = reader
         self.threshold = self._calibration.threshold if threshold is None else threshold
+        self._asked = self._calibration.asked if threshold is None else math.inf
         self.strong = self._calibration.strong
 
     @property
@@ -120,12 +126,14 @@ class EvidenceJudge:
         passages: Sequence[Passage],
         library: SearchableLibrary,
         *,
+        writes: bool = False,
         answer_anyway: bool = False,
     ) -> Judgement:
         """How sure the search is, and what to say about it in the question's language.
 
         Args:
             passages: `JUDGED_PASSAGES` of `JUDGED_BUDGET`.
+            writes: whether a language model writes the answer.
             answer_anyway: refuse only where nothing at all was found.
         """
         question = retrieval.query.text
@@ -134,8 +142,11 @@ class EvidenceJudge:
             return Judgement("none", _NOTHING_THERE_ZH if chinese else _NOTHING_THERE)
         if not passages:
             return Judgement("none", _EMPTY_ZH if chinese else _EMPTY)
-        score = self.score(retrieval, passages)
+        signals = self.signals(retrieval, passages)
+        score = self._score(signals, retrieval, passages)
         evidence = self.evidence(score)
+        if writes and evidence == "none" and self._calibration.score(signals | WITHOUT_NAMES) >= self._asked:
+            evidence = "weak"
         if evidence == "strong":
             return Judgement(evidence, score=score)
         if evidence == "weak":
@@ -146,7 +157,10 @@ class EvidenceJudge:
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; less than strong where no good sentence is about the name that is to be defined."""
-        score = self._calibration.score(self.signals(retrieval, passages))
+        return self._score(self.signals(retrieval, passages), retrieval, passages)
+
+    def _score(self, signals: dict[str, float], retrieval: Retrieval, passages: Sequence[Passage]) -> float:
+        score = self._calibration.score(signals)
         about = self._is_about(subject_of(retrieval.query.english), retrieval.query.english, passages)
         return score if about else min(score, math.nextafter(self.strong, 0.0))
 

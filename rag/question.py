@@ -93,7 +93,9 @@ def check_question(question: Question) -> Question:
         raise InvalidInput("one of the stop strings is empty", hint="leave it out")
     pages = question.filters.pages
     if pages is not None and not 1 <= pages[0] <= pages[1]:
-        raise InvalidInput(f"pages {pages[0]}-{pages[1]} cannot be", hint="give first and last page, from 1")
+        raise InvalidInput(
+            f"{pages[0]}-{pages[1]} is not a range of pages", hint="Give the first and the last page, from 1."
+        )
     text = clean_text(question.text)
     if not has_words(text):
         raise InvalidInput(f"there are no words in the question {text[:40]!r}", hint="ask in at least one word")
@@ -528,7 +530,8 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
         r"^\W*(?:an? |some )?(?:code |sample )?(?:examples?|code|samples?) (?:of|for|with|using|that|to)\b",
         r"^(?!\W*(?:wh\w+|how|can|do|does|is|are|to|in)\b).*\b(?:command|example|code)\W*$|\bcode (?:for|to|that)\b",
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
-        r"\b(?:show|see|give|need|want|write|sample|example)\b.{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
+        r"^(?!\W*(?:do|does|did|should|is|are|when|must)\b).*\b(?:show|see|give|need|want|write|sample|example)\b"
+        r".{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
         r"\b(?:what(?:'?s| is| are)|which) (?:\w+ ){0,3}(?:command|pragma|line)\b|\bi (?:type|add)\b",
         r"\bhow (?:do|can|would|should) (?:i|you|we|one) (?:write|declare|define|call|launch|allocate|print)\b",
         r"代码\s*(?:怎么|如何|是什么|[。？?，,]|$)|怎[么样](?:写|声明|定义|分配|打印|构造)|写一个|写出|语法",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from rag.generators.protocol import Excerpt, GenerationRequest
@@ -19,6 +20,9 @@ SMALL_PARAMETERS = 1e9
 """Models below this are prompted in short sentences, and shown excerpts."""
 EXCERPT_TOKENS = 160
 """Most tokens of all excerpts together; the best sentence is shown whatever its length."""
+
+_COUNTED = 4096
+"""Texts whose tokens are remembered: counting those of five passages took 8 ms, a fifth of a decoding step."""
 
 
 def is_small(config: Any) -> bool:
@@ -37,13 +41,12 @@ class Excerpts:
         self, reader: SentenceReader, count_tokens: Callable[[str], int], most_tokens: int = EXCERPT_TOKENS
     ) -> None:
         self._reader = reader
-        self._count_tokens = count_tokens
+        self._count_tokens = lru_cache(_COUNTED)(count_tokens)  # the same passages are found again and again
         self._most_tokens = most_tokens
 
     def of(self, request: GenerationRequest) -> GenerationRequest:
         """The request with its excerpts; as it is where the passages are short anyway."""
-        texts = [passage.text for passage in request.passages]
-        if self._count_tokens("\n".join(texts)) <= self._most_tokens:
+        if sum(self._count_tokens(passage.text) for passage in request.passages) <= self._most_tokens:
             return request
         left = self._most_tokens
         chosen: dict[int, list[Unit]] = {}  # by passage, the one with the best sentence first

@@ -464,18 +464,16 @@ def _says_something(unit: Unit) -> bool:
         return False
     if unit.section and _GOALS.match(unit.section[-1]):
         return False
-    if (
-        count_words(unit.text) < LEAST_WORDS
-        or _EMPHASIS.match(unit.text)
-        or (_is_label(unit) and not _is_signature(unit))
-    ):
+    if count_words(unit.text) < LEAST_WORDS or (_is_label(unit) and not _is_signature(unit)):
         return False
     return not _is_code(unit)
 
 
 def _is_aside(unit: Unit) -> bool:
-    """Whether a unit is a question of the book, a caption, a pointer elsewhere or an announcement of a chapter."""
-    return unit.text.rstrip(_CLOSING).endswith(("?", "？")) or bool(_SAYS_NOTHING.search(unit.text))
+    """Whether a unit is a question of the book, a caption, a title in bold, a pointer elsewhere or an announcement."""
+    if unit.text.rstrip(_CLOSING).endswith(("?", "？")):
+        return True
+    return bool(_SAYS_NOTHING.search(unit.text) or _EMPHASIS.match(unit.text))
 
 
 def _is_empty(unit: Unit) -> bool:

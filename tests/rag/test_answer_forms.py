@@ -64,6 +64,11 @@ def test_a_node_that_begins_inside_a_listing_gives_its_code_and_no_prose() -> No
             "The total is the number of blocks times threads per block.",
         ),
         ("How many threads can a block have?", "A block has at most 1024 threads.", "A block of 256 threads is usual."),
+        (
+            "How many threads can a block have?",
+            "A block of threads may not exceed 1024.",
+            "Blocks run into the block limit: with 32 threads, 32 blocks make 32 warps.",
+        ),
         ("How big is shared memory?", "An SM has 164 KB of shared memory.", "Larger tiles need more shared memory."),
         ("How fast is the memory of an A100?", "An A100 reads memory at 2.04 TB/s.", "An A100 has 80 GB of memory."),
         ("How many banks are there?", "There are 32 banks.", "The lane is the remainder by 32."),

@@ -19,7 +19,7 @@ from rag.generators.extractive import ExtractiveGenerator
 from rag.retrieval import HybridRetriever, PassageBudget
 from rag.sentence_reader import LearnedReader, ScoredUnit, units_of
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
-from rag.types import AnswerDone, PassagesFound, Question, TextDelta
+from rag.types import AnswerDone, Arm, PassagesFound, Question, TextDelta
 
 NODES = [
     make_node("A warp is a group of 32 threads that run in lockstep.", 0),
@@ -106,6 +106,22 @@ def test_weak_evidence_is_answered_with_a_note_and_strong_without(tmp_path: Path
     assert (strong.evidence, strong.note) == ("strong", None)
     assert weak.evidence == "weak" and "may not say" in weak.note and not weak.refused
     assert chinese.evidence == "weak" and "可能没有" in chinese.note
+
+
+@pytest.mark.parametrize(("arms", "asked"), [(("base", "rag"), True), (("rag",), False)])
+def test_a_language_model_is_asked_although_no_passage_holds_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...], asked: bool
+) -> None:
+    signals = {"read": 0.3, "coverage_all": 0.6, "unnamed": 1.0}
+    monkeypatch.setattr(EvidenceJudge, "signals", lambda *_: signals)
+    generator = ScriptedGenerator(["It runs in lockstep [1]."], arms=arms)
+    engine = make_engine(tmp_path, generator, threshold=None)
+    answer = engine.ask(Question("What is a warp?"))
+    assert (answer.refused, answer.evidence) == ((False, "weak") if asked else (True, "none"))
+    assert len(generator.requests) == asked
+    signals |= {"read": 0.0, "coverage_all": 0.0}
+    assert engine.ask(Question("What is a warp?")).refused
+    assert len(generator.requests) == asked
 
 
 def test_a_generators_own_refusal_needs_no_doubt_beside_it(tmp_path: Path) -> None:

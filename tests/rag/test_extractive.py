@@ -223,6 +223,14 @@ def test_a_comparison_speaks_of_both_sides() -> None:
     assert "Registers" in text and "Caches serve all threads." in text
 
 
+def test_a_title_in_bold_is_no_sentence_to_lean_on() -> None:
+    passage = make_passage(
+        "Dogs bark.\n\n**Important**\n\nThis makes the warp of a block wait.\n\nA warp waits for memory."
+    )
+    text, _ = answer("Why does the warp of a block wait?", passage)
+    assert text == "A warp waits for memory. [1]"
+
+
 def test_a_signature_comes_with_its_description() -> None:
     passage = make_passage(
         "`grid(ndim)`\n\nReturns the absolute position of the thread.\n\n`stride(ndim)`\n\nCats sleep."

@@ -38,6 +38,7 @@ from rag.question import defines, question_kind, sides_of, subject_of
         ("Show a kernel that adds two vectors", "code"),
         ("How do I declare shared memory?", "code"),
         ("Is unified memory always slower?", "yes_no"),
+        ("Do I need to learn assembly to program a GPU?", "yes_no"),
         ("统一内存总是更慢吗？", "yes_no"),
         ("Which flag selects the architecture?", "fact"),
     ],

@@ -123,7 +123,7 @@ def test_the_calibration_names_signals_that_exist() -> None:
     retrieval = HybridRetriever(library, RetrievalSettings()).search("What is a warp?", Filters())
     calibration = load_calibration()
     assert set(calibration.weights) <= set(EvidenceJudge(LearnedReader(signals_only)).signals(retrieval, [PASSAGE]))
-    assert 0.0 < calibration.threshold < calibration.strong < 1.0
+    assert 0.0 < calibration.asked <= calibration.threshold < calibration.strong < 1.0
 
 
 @pytest.mark.parametrize(
