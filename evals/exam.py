@@ -133,14 +133,21 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
 
 def _check_plan(plan: ExamPlan) -> None:
     if plan.count is not None and not 1 <= plan.count <= MAX_QUESTIONS:
-        raise InvalidInput(f"count is {plan.count}", hint=f"ask for 1 to {MAX_QUESTIONS} questions")
+        raise InvalidInput(
+            f"an exam cannot have {plan.count} questions", hint=f"ask for 1 to {MAX_QUESTIONS} questions"
+        )
     unknown = [kind for kind in plan.types if kind not in TYPES]
     if unknown:
         raise InvalidInput(f"question type {unknown[0]!r} is not known", hint=f"types are {', '.join(TYPES)}")
     if any(not weight > 0 for weight in plan.weights.values()):
-        raise InvalidInput(f"weights are {dict(plan.weights)}", hint="give each chapter a weight above 0")
+        raise InvalidInput(
+            f"weights of chapters must be above 0, not {dict(plan.weights)}",
+            hint="Give each chapter a weight above 0, or leave it out.",
+        )
     if plan.time_limit_s is not None and not plan.time_limit_s > 0:
-        raise InvalidInput(f"time_limit_s is {plan.time_limit_s}", hint="give a number of seconds above 0")
+        raise InvalidInput(
+            f"time_limit_s must be above 0, not {plan.time_limit_s}", hint="Give a number of seconds, or leave it out."
+        )
 
 
 def _fits(question: BankQuestion, plan: ExamPlan) -> bool:

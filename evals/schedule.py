@@ -69,7 +69,9 @@ def review(fsrs_json: str, rating: int, now: datetime) -> Scheduled:
     from fsrs import Card, Rating, Scheduler
 
     if rating not in RATINGS:
-        raise InvalidInput(f"rating is {rating!r}", hint="give 1 (again), 2 (hard), 3 (good) or 4 (easy)")
+        raise InvalidInput(
+            f"rating must be 1 to 4, not {rating!r}", hint="give 1 (again), 2 (hard), 3 (good) or 4 (easy)"
+        )
     card = Card.from_json(fsrs_json)
     # A card that was never reviewed is due since it was made.
     before = "last review" if card.last_review is not None else "making"

@@ -253,9 +253,13 @@ class Study:
         exam = self.exam(exam_id, learner)
         question = next((question for question in exam.questions if question.id == question_id), None)
         if question is None:
-            raise InvalidInput(f"question {question_id!r} is not in exam {exam.id}", hint="name one of its own")
+            raise InvalidInput(
+                f"question {question_id!r} is not in exam {exam.id}", hint="Name a question of this exam."
+            )
         if not 0 <= share <= 1:
-            raise InvalidInput(f"share is {share}", hint="give 1 for right, 0.5 for in part, 0 for wrong")
+            raise InvalidInput(
+                f"share must be 0 to 1, not {share}", hint="give 1 for right, 0.5 for in part, 0 for wrong"
+            )
         if exam.result is None:
             raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
         now = self._clock()

@@ -54,11 +54,11 @@ class _GuideView:
         try:
             chapters = await asyncio.to_thread(self._visit.services.guide, self._document.document_id)
         except CoalesceError as error:  # the book has gone meanwhile
+            self._wait.delete()
             with self._chapters:
                 show_problem(self._visit, error)
             return
-        finally:
-            self._wait.delete()
+        self._wait.delete()
         with self._chapters:
             if not chapters:
                 tag("p", self._t("guide.empty"))

@@ -28,8 +28,8 @@ from indexes.jsonl import read_jsonl
 
 QUESTION_SETS = BANK_FOLDER.parent / "question_sets"
 FOLDER = QUESTION_SETS / "marks"
-FLOORS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.88, 1.0), "to_check": (0.0, 0.25)}
-"""Least and most of each share on the report half: the targets, but for wrong answers what is reached."""
+FLOORS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.9, 1.0), "to_check": (0.0, 0.25)}
+"""Least and most of each share on the report half: the targets."""
 
 
 @dataclass(frozen=True, slots=True)

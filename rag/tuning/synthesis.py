@@ -155,8 +155,9 @@ def synthesize(
     written = totals.pop("written", 0)
     thrown_away = dict(sorted(totals.items()))
     if not rows:
+        reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in thrown_away.items())
         raise InvalidInput(
-            f"None of {written} pairs was good enough: {thrown_away}.",
+            f"None of {written} pairs passed the checks: {reasons}.",
             hint="Use a larger model; small ones seldom follow the rules.",
         )
     file = write_dataset(rows, out, name="synthesized", file_format=file_format)

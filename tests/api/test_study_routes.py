@@ -6,12 +6,15 @@ import io
 import json
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from api_fakes import SAMPLE_ID, Live
 from waiting import wait_until
+
+from evals.study_guide import GuideChapter
 
 
 def start(live: Live, **body: Any) -> dict[str, Any]:
@@ -428,3 +431,18 @@ def test_a_card_is_saved_reworded_undone_suspended_and_deleted(live: Live) -> No
     assert live.client.delete(path).status_code == 204
     assert live.client.delete(path).status_code == 404
     assert live.client.post("/v1/cards", json={"question": " ", "answer": "x"}).status_code == 400
+
+
+def test_a_guide_that_is_being_read_is_not_read_twice(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.shelf.put("twice", BOOK, source="twice.md")
+    begun: list[str] = []
+
+    def slowly(*_: Any) -> tuple[GuideChapter, ...]:
+        begun.append("begun")
+        time.sleep(0.3)
+        return ()
+
+    monkeypatch.setattr("api.services.study_guide", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(live.services.guide, ["twice", "twice"])) == [(), ()]
+    assert begun == ["begun"]

@@ -85,7 +85,9 @@ def test_a_made_question_carries_its_verbatim_quote_section_and_chapter(engine: 
 
 
 def test_a_question_finds_its_own_passage_first(engine: AnswerEngine) -> None:
-    for question in made(engine):
+    questions = made(engine)
+    assert questions
+    for question in questions:
         assert question.gold[0].evidence in engine.search(question.question, 1)[0].text
 
 
@@ -187,7 +189,9 @@ def test_an_option_that_came_often_comes_again_only_where_there_is_no_other() ->
 
 def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
     text_of = {node.heading_path[-1]: node.text.lower() for node in nodes_of_book()}
-    for question in made(engine, types=["choice"]):
+    questions = made(engine, types=["choice"])
+    assert questions
+    for question in questions:
         assert len(question.choices) == 4
         for index, choice in enumerate(question.choices):
             assert (choice.lower() in text_of[question.gold[0].heading]) == (index == question.answer_index)

@@ -7,7 +7,7 @@ from fakes import hash_embed
 
 from evals.answer_terms import same_number, terms
 from evals.bench.marks import FLOORS, grade_all, load_answers, measure
-from evals.marking import Grade, Reading, grade_answers
+from evals.marking import Grade, Reading, _compared, grade_answers
 from evals.question_checks import bundled_encoder
 from evals.questions import BankQuestion, parse_question
 
@@ -109,9 +109,45 @@ def test_the_references_words_put_together_anew_contradict_it_and_its_clauses_ex
     assert exchanged.contradicted
 
 
+FRAMES = ask("How fast are both?", "The GPU is faster than the CPU in most frames.", "faster than the CPU")
+LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "contradicts"),
+    [
+        (FRAMES, "the CPU is faster than the GPU", True),
+        (FRAMES, "in most frames the GPU is faster", False),
+        (SCAN, "float addition is associative", True),
+        (SCAN, "because it is not associative", False),
+        (LANES, "the lanes lie in the same bank", True),
+        (LANES, "no two lanes lie in the same bank", False),
+        (LANES, "the lanes of a row do not lie in banks", True),
+    ],
+)
+def test_what_contradicts_the_reference_has_no_points_however_alike_it_is(
+    question: BankQuestion, answer: str, contradicts: bool
+) -> None:
+    assert Reading(question, answer).contradicted is contradicts
+    if contradicts:
+        alike = Reading(question, answer)
+        assert _compared(alike, 0.99) == Grade(0.0, "similarity", True, alike.met)
+
+
 def test_a_word_denied_in_one_of_both_is_turned() -> None:
     assert Reading(COST, "an integer division does not take long").turned > 0
     assert Reading(COST, "an integer division takes long").turned == 0
+
+
+EXIT = ask("Which function stops at once with an exit status?", "process::exit", "process::exit|exit")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("process::exit", True), ("std::process::exit()", True), ("exit", True), ("process::abort", False)],
+)
+def test_a_name_of_code_needs_its_last_part_even_where_the_question_has_that_word(answer: str, right: bool) -> None:
+    assert (grade(EXIT, answer) == Grade(1.0, "key_facts", False, (True,))) is right
 
 
 def test_the_question_repeated_earns_nothing() -> None:
