@@ -139,6 +139,12 @@ class ErrorReply:
         """`{"error": {"type", "message", "hint"}}`."""
         return {"error": {"type": self.type, "message": self.message, "hint": self.hint}}
 
+    @property
+    def event(self) -> dict[str, Any]:
+        """The body of a stream that has begun: with `retry_after_s`, which a plain reply has as a header."""
+        wait = self.headers.get("Retry-After")
+        return {"error": self.body["error"] | ({} if wait is None else {"retry_after_s": int(wait)})}
+
     def response(self) -> JSONResponse:
         """The reply for a plain call."""
         return JSONResponse(self.body, self.status, headers=self.headers)

@@ -23,6 +23,8 @@ class _Handler(Handler):
     def writes(self, body: dict[str, Any]) -> str:
         if "crash" in str(body["messages"]):
             os._exit(3)
+        if "Show the prompt" in str(body["messages"]):
+            return str(body["messages"][0]["content"])
         return f"{body['model']} of process {os.getpid()}"
 
 

@@ -17,6 +17,7 @@ from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ConversationsDep, ServicesDep
 from api.errors import describe
 from api.schemas.answers import (
+    AdapterIn,
     AnswerOut,
     AnswersOut,
     AskIn,
@@ -30,6 +31,8 @@ from api.schemas.answers import (
     ExplanationOut,
     FeedbackIn,
     FeedbackOut,
+    GeneratorIn,
+    GeneratorOut,
     PassagesEventOut,
     PassagesOut,
     PicksOut,
@@ -42,7 +45,6 @@ from api.schemas.answers import (
     filters_of,
 )
 from api.schemas.base import JobStartedOut, error_responses
-from api.schemas.generator import AdapterIn, GeneratorIn, GeneratorOut
 from api.security import client_of
 from api.services import BANK_TUNE
 from api.streaming import event_stream, sse, unless_gone
@@ -306,7 +308,7 @@ async def _encoded(first: Event | None, events: AsyncGenerator[Event]) -> AsyncG
             async for event in events:
                 yield _encode(event)
         except Exception as error:  # noqa: BLE001  the reply has begun: the error goes as its last event
-            yield sse(describe(error).body, "error")
+            yield sse(describe(error).event, "error")
 
 
 def _encode(event: Event) -> ServerSentEvent:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+from indexes.sentences import split_spans
 from indexes.words import is_chinese
+from rag.citations import MARKER
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.types import Passage
 
@@ -44,7 +46,6 @@ ANSWER_IN_ENGLISH = "Answer in English."
 CHOICE_LETTERS = "ABCDEFGHIJ"
 
 _MOST_CHARACTERS = 400
-_CITED = re.compile(r"\[\d+\]")
 _WHO = r"(?:passages?|texts?|books?|contexts?|documents?|excerpts?|sources?|information|material|library|I|we)"
 _NOT = r"(?:(?:do(?:es)?|did|is|are|was|were|can|could)(?: not|n['’]t)|cannot)"
 _DENIES = re.compile(
@@ -59,6 +60,13 @@ _DENIES = re.compile(
     r"|没有(?:提到|提及|说明|回答|包含|给出|涉及|相关)|未(?:提到|提及|说明|涉及|给出)|无法(?:回答|确定|从)|不知道",
     re.IGNORECASE,
 )
+_ONLY_DENIES = re.compile(
+    r"(?:(?:the|these|this|given|provided)\s+)*(?:passages?|question)\b"
+    r"(?!.*(?:\b(?:but|however|although|though|while|instead|only)\b|[:;]))"
+    r"|[这该些给定的]*段落(?!.*(?:但|不过|只|：|；))",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A sentence that begins with the passages (or the question) and has no second half that could answer."""
 
 
 def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[Message]:
@@ -88,9 +96,15 @@ def render_choices(question: str, choices: Sequence[str]) -> str:
 
 
 def says_unknown(answer: str) -> bool:
-    """True when a short answer without citations says that the passages (or the model) do not know."""
+    """True when a short answer says that the passages (or the model) do not know; a cited one must say only that."""
     text = answer.strip()
-    return 0 < len(text) <= _MOST_CHARACTERS and not _CITED.search(text) and bool(_DENIES.search(text))
+    if not 0 < len(text) <= _MOST_CHARACTERS:
+        return False
+    if not MARKER.search(text):
+        return bool(_DENIES.search(text))
+    uncited = re.sub(rf"\s*{MARKER.pattern}", "", text)
+    sentences = [uncited[span.start : span.end] for span in split_spans(uncited)]
+    return bool(sentences) and all(_ONLY_DENIES.match(each) and _DENIES.search(each) for each in sentences)
 
 
 def render_excerpts(excerpts: Sequence[Excerpt]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, cast
 from indexes.errors import Busy
 from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.chat_prompt import ever_smaller
+from rag.generators.excerpts import Excerpts
 from rag.generators.openai_client import OpenAIClient
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages, says_unknown
 from rag.generators.protocol import (
@@ -58,15 +59,20 @@ class _ThinksFirst(Exception):
 
 
 class RemoteGenerator:
-    """Writes answers with an engine elsewhere."""
+    """Writes answers with an engine elsewhere.
 
-    def __init__(self, settings: GeneratorSettings) -> None:
+    Args:
+        excerpts: what a small model is shown of the passages; its prompts are in short sentences then.
+    """
+
+    def __init__(self, settings: GeneratorSettings, excerpts: Excerpts | None = None) -> None:
         if not settings.base_url or not settings.model:
             raise ArmUnavailable(
                 "The remote generator needs the engine's address and a model.",
                 hint="Add --base-url http://HOST:PORT/v1 --model NAME.",
             )
         self._settings = settings
+        self._excerpts = excerpts
         self._model = settings.model
         self._client = OpenAIClient(settings.base_url, settings.api_key, settings.request_timeout_s)
         self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -123,7 +129,7 @@ class RemoteGenerator:
             ArmUnavailable, PromptTooLong, EngineUnreachable, Busy, GenerationFailed, Cancelled.
         """
         refusal: PromptTooLong | None = None
-        for smaller in ever_smaller(request):
+        for smaller in ever_smaller(self._shortened(request)):
             try:
                 with closing(self._attempt(smaller)) as attempt:
                     yield from attempt
@@ -148,7 +154,7 @@ class RemoteGenerator:
             GenerationFailed: neither can be read from the answer; other errors as for `stream`.
         """
         refusal: PromptTooLong | None = None
-        for smaller in ever_smaller(request):
+        for smaller in ever_smaller(self._shortened(request)):
             try:
                 return replace(self._score_choices(smaller, choices), passages_used=len(smaller.passages))
             except PromptTooLong as error:
@@ -231,6 +237,9 @@ class RemoteGenerator:
             scores = tuple(float(letter == found[1].upper()) for letter in letters)
             return ChoiceScores(scores, usage, {"written": scores})
         return ChoiceScores(scores, usage, {"letters": scores})
+
+    def _shortened(self, request: GenerationRequest) -> GenerationRequest:
+        return self._excerpts.of(request) if self._excerpts is not None else request
 
     def close(self) -> None:
         """Closes the connections."""
@@ -360,7 +369,7 @@ class RemoteGenerator:
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
         body: dict[str, Any] = self._served(request, asked=True) | {
-            "messages": render_messages(request),
+            "messages": render_messages(request, brief=self._excerpts is not None),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
         }

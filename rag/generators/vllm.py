@@ -21,12 +21,18 @@ from pathlib import Path
 
 import httpx
 
+from indexes.errors import CoalesceError
 from rag.errors import ModelCannotLoad
 from rag.generators import keeper
+from rag.generators.chat_prompt import ChatPrompt
+from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.protocol import ChoiceScores, GenerationRequest, Item
 from rag.generators.remote import RemoteGenerator
 from rag.models.adapters import read_adapter, vllm_rank
+from rag.models.folder import load_config
 from rag.models.home import find_model
+from rag.models.loading import load_tokenizer
+from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 
 LOG_FILE = "vllm.log"
@@ -35,8 +41,11 @@ _POLL_S = 0.1
 _LOG_LINES = 8
 
 
-def start_vllm(settings: GeneratorSettings) -> VllmGenerator:
+def start_vllm(settings: GeneratorSettings, reader: SentenceReader | None = None) -> VllmGenerator:
     """Starts vLLM and waits until it answers (seconds to minutes).
+
+    Args:
+        reader: chooses the sentences that a small model is shown.
 
     Raises:
         ModelCannotLoad: the command, the model or an adapter is missing, or vLLM ended; with the end of its log.
@@ -45,7 +54,19 @@ def start_vllm(settings: GeneratorSettings) -> VllmGenerator:
     server = VllmServer(settings)
     server.ensure_running()
     asked = replace(settings, base_url=server.address, model=server.model, api_key=None)
-    return VllmGenerator(replace(asked, adapters={name: name for name in settings.adapters}), server)
+    asked = replace(asked, adapters={name: name for name in settings.adapters})
+    return VllmGenerator(asked, server, _excerpts(server.model, reader))
+
+
+def _excerpts(model: str, reader: SentenceReader | None) -> Excerpts | None:
+    """What `model` is shown of the passages, as the local generator would show it; None where it reads them whole."""
+    try:
+        if reader is None or not is_small(load_config(model)):
+            return None
+        chat = ChatPrompt(load_tokenizer(model), model)
+    except CoalesceError:  # vLLM may know models that transformers does not know here
+        return None
+    return Excerpts(reader, lambda text: len(chat.text_tokens(text)))
 
 
 class VllmServer:
@@ -115,8 +136,8 @@ class VllmServer:
 class VllmGenerator(RemoteGenerator):
     """Writes answers with vLLM. `start_vllm` makes it. One that crashed is started again by the next question."""
 
-    def __init__(self, settings: GeneratorSettings, server: VllmServer) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: GeneratorSettings, server: VllmServer, excerpts: Excerpts | None = None) -> None:
+        super().__init__(settings, excerpts)
         self._server = server
 
     @property

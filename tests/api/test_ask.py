@@ -11,6 +11,7 @@ import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator, signals_only
 
+from indexes.errors import Busy, CoalesceError
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.sentence_reader import LearnedReader
@@ -100,21 +101,25 @@ def test_an_error_before_the_stream_begins_keeps_its_status(shared: Live):
     assert reply.status_code == 409
 
 
-def test_an_error_in_the_middle_of_a_stream_is_its_last_event(settings):
+@pytest.mark.parametrize(
+    ("error", "wait_s"),
+    [(GenerationFailed("it broke", hint="ask again"), 5), (Busy("it broke", hint="ask again", retry_after_s=41.2), 42)],
+)
+def test_an_error_in_the_middle_of_a_stream_is_its_last_event(settings, error: CoalesceError, wait_s: int):
     def fail(index: int) -> None:
         if index == 1:
-            raise GenerationFailed("the model broke", hint="ask again")
+            raise error
 
     builder = FakeBuilder(ScriptedGenerator(["one ", "two"], before_piece=fail))
     with running(settings, builder) as live:
         events = events_of(live.client.post("/v1/ask", json={"question": QUESTION, "stream": True}))
         assert [name for name, _ in events] == ["passages", "delta", "error"]
-        assert events[-1][1] == {
-            "error": {"type": "generation_failed", "message": "the model broke", "hint": "ask again"}
-        }
         whole = live.client.post("/v1/ask", json={"question": QUESTION})
-        assert (whole.status_code, whole.json()["error"]["type"]) == (503, "generation_failed")
-        assert 'coalesce_answers_failed_total{type="generation_failed"} 2.0' in live.client.get("/metrics").text
+        failed = whole.json()["error"]
+        assert failed == {"type": failed["type"], "message": "it broke", "hint": "ask again"}
+        assert (whole.status_code, whole.headers["retry-after"]) == (503, str(wait_s))
+        assert events[-1][1] == {"error": failed | {"retry_after_s": wait_s}}
+        assert f'coalesce_answers_failed_total{{type="{failed["type"]}"}} 2.0' in live.client.get("/metrics").text
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -13,6 +13,7 @@ from fakes import ScriptedGenerator
 
 from api.answering import AdmissionLimit, RateLimit
 from api.errors import RateLimited
+from evals.bench.readers import bench_server
 from indexes.errors import Busy
 
 QUESTION = {"question": "What is a warp?"}
@@ -50,6 +51,19 @@ def test_a_full_server_says_when_to_come_back_and_goes_on(settings):
         go_on.set()
         assert [one.result().status_code for one in first] == [200, 200]
         assert live.client.post("/v1/ask", json=QUESTION).status_code == 200
+
+
+def test_a_bench_of_readers_counts_who_is_answered_and_who_is_refused(settings):
+    small = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 1})
+    slow = ScriptedGenerator(before_piece=lambda _: time.sleep(0.3))
+    with running(settings, FakeBuilder(slow)) as live:
+        found = bench_server(live.address, clients=4, alone=2)
+    assert (found["answered"], found["with_their_question"], found["same_as_alone"]) == (4, 4, 2)
+    assert found["refused_by_the_server"] == [] and found["class_s"] > 0 < found["one_s"]
+    with running(small, FakeBuilder(slow)) as live:
+        found = bench_server(live.address, clients=4, alone=1)
+    assert found["answered"] == found["with_their_question"] == 4 - len(found["refused_by_the_server"]) < 4
+    assert {(status, int(wait) > 0) for status, wait in found["refused_by_the_server"]} == {(503, True)}
 
 
 def test_places_are_given_back_after_errors_and_leaving_clients(settings):

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from fakes import make_passage, signals_only
 from safetensors.numpy import save_file
 from waiting import wait_until
 
@@ -20,8 +21,10 @@ from indexes.errors import InvalidInput
 from rag.assemble import build_language_model
 from rag.errors import ArmUnavailable, CoalesceError, ModelCannotLoad
 from rag.generators import openai_client
+from rag.generators.prompts import BRIEF_WITH_PASSAGES
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.generators.vllm import VllmGenerator, start_vllm
+from rag.sentence_reader import LearnedReader
 from rag.settings import GeneratorSettings
 
 pytestmark = pytest.mark.integration
@@ -63,6 +66,20 @@ def test_the_base_and_adapters_are_models_of_one_vllm(generator: VllmGenerator) 
     assert '"--max-model-len", "512"' in log
     with pytest.raises(ArmUnavailable):
         generator.check(GenerationRequest("What?", "tuned", adapter="other"))
+
+
+def test_a_small_model_is_prompted_as_in_the_local_generator(tmp_path: Path, tiny_model: Path) -> None:
+    passages = (make_passage("A warp has 32 threads. " * 40),)
+    reader = LearnedReader(signals_only)
+    request = GenerationRequest("Show the prompt: how many threads has a warp?", "rag", passages)
+    shown = {}
+    for read_by in (reader, None):
+        made = start_vllm(settings(tmp_path, model=str(tiny_model)), read_by)
+        shown[read_by] = "".join(item.text for item in made.stream(request) if isinstance(item, TextPiece))
+        made.close()
+    assert shown[reader].startswith(BRIEF_WITH_PASSAGES)
+    assert "A warp has 32 threads." in shown[reader]
+    assert len(shown[reader]) < len(passages[0].text) < len(shown[None])
 
 
 def test_one_that_crashed_is_started_again_by_the_next_question(
