@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import httpx
 from api_fakes import PATIENCE_S, wait_until
 
 COMMAND = [sys.executable, "-c", "from api.cli import main; main()"]
+COALESCE_SERVE = (*COMMAND, "serve")
 
 
 @dataclass
@@ -40,14 +42,15 @@ def coalesce(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], env=environment(home), capture_output=True, text=True, check=False)
 
 
-def start(home: Path, *options: str) -> Process:
+def start(home: Path, *options: str, command: Sequence[str] = COALESCE_SERVE) -> Process:
+    """Starts the server on a free port, by `coalesce` or by `make`, and waits until it is ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     started = time.perf_counter()
-    command = [*COMMAND, "serve", "--port", str(port), *options]
+    at = f"PORT={port}" if command[0] == "make" else f"--port={port}"
     with (home.parent / "serve.log").open("a") as log:
-        popen = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, text=True)
+        popen = subprocess.Popen([*command, at, *options], env=environment(home), stdout=log, stderr=log, text=True)
     address = f"http://127.0.0.1:{port}"
     client = httpx.Client(base_url=address, timeout=PATIENCE_S)
 
@@ -59,9 +62,15 @@ def start(home: Path, *options: str) -> Process:
         except httpx.ConnectError:
             return False
 
-    wait_until(lambda: answers("/healthz"), "healthz")
-    healthy = time.perf_counter() - started
-    wait_until(lambda: answers("/readyz"), "readyz", 240)
+    try:
+        wait_until(lambda: answers("/healthz"), "healthz")
+        healthy = time.perf_counter() - started
+        wait_until(lambda: answers("/readyz"), "readyz", 5 * PATIENCE_S)  # it may index the book first
+    except BaseException:
+        client.close()
+        popen.kill()
+        popen.wait()
+        raise
     return Process(popen, client, home, address, healthy, time.perf_counter() - started)
 
 

@@ -8,9 +8,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,16 @@ import httpx
 import pytest
 import typer
 from api_fakes import running
+from fake_engine import MODEL, FakeEngine, fake_engine
+from fakes import make_answer
+from serving import COALESCE_SERVE, start, stop
 
 from api.cli import run
 from api.cli.app import app
 from api.settings import CoalesceSettings, load_settings
+from evals.training_rows import library_home
+from indexes.sample import SAMPLE_PATH
+from rag.conversations import ConversationStore
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -39,6 +48,7 @@ SOURCES = tuple(
 )
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"(?:^|\s)#.*")
 INLINE = re.compile(r"`(coalesce|make) ([^`\n]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:api|evals|rag|indexes|tests|docs)/[\w./-]+)`")
@@ -46,14 +56,36 @@ VARIABLE = re.compile(r"COALESCE_[A-Z]\w+")
 DOCUMENT_NAME = re.compile(r"docs/[\w-]+\.md")
 
 RUN = ("ask", "search", "list", "add", "remove", "doctor", "quiz", "dataset", "memory")
-"""Commands of the README that are quick enough to be run; the others are parsed."""
+"""Commands of the README that are quick enough for every run of the tests; slow tests run the others."""
+
+NOT_RUN = {
+    "make install": "brings two gigabytes of packages; tests/test_packaging.py installs the wheel",
+    "make check": "runs these tests",
+    "make test": "runs these tests",
+    "accelerate launch --num_processes 2": "tests/rag/test_distributed_tuning.py starts the two processes",
+    "accelerate launch --config_file rag/tuning/launch/fsdp.yaml": "accelerate shards on GPUs only",
+    "accelerate launch --config_file rag/tuning/launch/deepspeed_zero3.yaml": "DeepSpeed needs GPUs",
+    "COALESCE_VECTOR_STORE=milvus coalesce serve": "needs the extra; tests/indexes/test_milvus.py opens such libraries",
+    "COALESCE_VECTOR_STORE=milvus:http": "needs a Milvus server",
+}
+"""Commands shown that no test runs, by how their line begins, and why. They are parsed."""
+
+SHORTER = {"eval": ("--limit", "4"), "dataset": ("--limit", "2"), "tune": ("--max-steps", "1")}
+"""Options that the slow tests add, so that a command ends soon."""
+
+FRUITLESS = {
+    "dataset books/ --generator": "None of",
+    "tune --model MODEL --preferences sampled": "There are 0 preferences",
+}
+"""What a model with random weights cannot do, and how the command says so."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A `coalesce` or `make` command of a document's block, as words, and the output shown below it."""
+    """A `coalesce` or `make` command of a document's block, as words and as a line, and the output shown below it."""
 
     words: tuple[str, ...]
+    line: str
     output: tuple[str, ...] = ()
 
 
@@ -72,13 +104,13 @@ def shown_in(document: Path) -> Iterator[Shown]:
 
 def commands_of(line: str, output: Sequence[str] = ()) -> Iterator[Shown]:
     """The line's command, if it is one of ours; variables before it and launchers are left out."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(COMMENT.sub("", line))
     if "api.cli" in words:
         words = ["coalesce", *words[words.index("api.cli") + 1 :]]
     while words and VARIABLE.match(words[0]):
         words.pop(0)
     if words and words[0] in ("coalesce", "make"):
-        yield Shown(tuple(words), tuple(output))
+        yield Shown(tuple(words), " ".join(line.split()), tuple(output))
 
 
 def all_shown() -> list[Any]:
@@ -162,6 +194,7 @@ def test_every_link_and_path_of_a_document_leads_to_a_file(document: Path) -> No
 
 def test_every_module_on_the_map_is_on_its_floor() -> None:
     _, *floors = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("## The way")[0].split("\n**")
+    assert len(floors) == 4
     for floor in floors:
         folder = ROOT / floor.split("**")[0]
         for name in re.findall(r"`([\w/]+\.py)`", floor):
@@ -239,3 +272,119 @@ def test_the_light_commands_of_the_readme_print_what_it_shows(
 def plain(text: str) -> str:
     """The text with its line breaks and indents as single spaces, and ids, which are made of paths, as ID."""
     return re.sub(r"\b[0-9a-f]{16}\b", "ID", " ".join(text.split()))
+
+
+def left_to_run(document: Path) -> Iterator[Shown]:
+    """The document's commands that only the slow tests run: servers last, since they take adapters that others make."""
+    quick = set(RUN) - {"dataset"} if document == README else ()
+    shown = [one for one in shown_in(document) if not one.line.startswith(tuple(NOT_RUN))]
+    yield from sorted(
+        (one for one in shown if one.words[1] not in quick and "smollm2-135m" not in one.words),
+        key=lambda one: "serve" in one.words,
+    )
+
+
+def test_every_command_that_is_not_run_is_still_shown() -> None:
+    lines = [shown.line for document in DOCUMENTS for shown in shown_in(document)]
+    assert [begin for begin in NOT_RUN if not any(line.startswith(begin) for line in lines)] == []
+
+
+def test_every_command_shown_is_in_a_document_whose_commands_are_run() -> None:
+    ran = {README, ROOT / "docs" / "serving.md"}
+    others = [shown for document in DOCUMENTS if document not in ran for shown in shown_in(document)]
+    assert [shown.line for shown in others if not shown.line.startswith(tuple(NOT_RUN))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("document", [README, ROOT / "docs" / "serving.md"], ids=lambda path: path.name)
+def test_the_other_commands_of_a_document_run(
+    document: Path,
+    sample_home: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(sample_home, home)
+    prepare(tmp_path, home)
+    shutil.copytree(sample_home, library_home([SAMPLE_PATH], load_settings({"home": home}).index))
+    monkeypatch.setattr("evals.experiment.QUICK_STEPS", 1)
+    monkeypatch.setenv("COALESCE_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    with fake_engine() as engine:
+        stand_ins = dict.fromkeys(("NAME", "BASE"), MODEL) | {"http://127.0.0.1:8001/v1": engine.address}
+        for shown in left_to_run(document):
+            words = [stand_in(word, stand_ins, tiny_model) for word in shown.words]
+            if words[1] == "serve":
+                runs_a_server(words, home, engine, monkeypatch)
+                continue
+            if "--out" in words and words[1] != "dataset" and "--resume" not in words:
+                shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+            status = run([*words[1:], *SHORTER.get(words[1], ())])
+            said = capsys.readouterr().err
+            fruitless = next(
+                (end for begin, end in FRUITLESS.items() if shown.line.startswith(f"coalesce {begin}")), ""
+            )
+            assert status == (1 if fruitless else 0), f"{shown.line}\n{said}"
+            assert fruitless in said
+
+
+def prepare(folder: Path, home: Path) -> None:
+    """A book, questions about it, and a vote, for the commands that take them."""
+    (folder / "books").mkdir()
+    tiles = (
+        "Tiles of a matrix are loaded into shared memory by all threads of a block, each of which copies one element. "
+    )
+    (folder / "books" / "tiles.md").write_text(f"# Tiles\n\n## Loading\n\n{tiles * 4}\n", "utf-8")
+    gold = [{"file": "tiles.md", "heading": "Loading", "part": 1, "evidence": "loaded into shared memory"}]
+    asked = {"id": "a", "question": "Where are tiles loaded?", "answer": "Into shared memory.", "gold": gold}
+    (folder / "mine.jsonl").write_text(json.dumps(asked), "utf-8")
+    with closing(ConversationStore(home / "conversations.sqlite3")) as store:
+        worse = make_answer("Use barriers.", id="worse", arm="base")
+        store.vote(
+            [worse, replace(worse, id="better", answer="A warp is 32 threads.", arm="tuned")], "tuned", blind=True
+        )
+
+
+def stand_in(word: str, stand_ins: dict[str, str], model: Path) -> str:
+    """What the tests take for a word: models are a tiny one."""
+    return str(model) if word == "MODEL" or word.startswith("Qwen/") else stand_ins.get(word, word)
+
+
+def runs_a_server(words: Sequence[str], home: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts the server as shown, asks a question, and stops it."""
+    kind = words[words.index("--generator") + 1] if "--generator" in words else "extractive"
+    if kind == "vllm":
+        monkeypatch.setenv("COALESCE_VLLM", f"{sys.executable} {ROOT / 'tests' / 'fake_vllm.py'} serve")
+    adapters = [word.partition("=")[2] for word in words if word.startswith("qa=")]
+    engine.models = [MODEL, *adapters]
+    live = start(home, *words[2:], command=make_serve(home.parent) if words[0] == "make" else COALESCE_SERVE)
+    reply = live.client.post("/v1/ask", json={"question": "What is a warp?"})
+    assert reply.json().get("generator") == kind, reply.text
+    if words[0] == "make":  # make passes on this signal, and ends by it
+        assert stop(live, signal.SIGTERM) == -signal.SIGTERM
+    else:
+        assert stop(live) == 0
+
+
+def make_serve(folder: Path) -> list[str]:
+    """`make serve` with the environment of these tests in place of its own, which it takes for up to date."""
+    environment = folder / "venv"
+    environment.mkdir(exist_ok=True)
+    (environment / "bin").symlink_to(Path(sys.executable).parent)
+    (environment / ".serving-cpu").touch()
+    return ["make", "-C", str(ROOT), "serve", f"VENV={environment}"]
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_the_commands_with_the_fetched_model_run(small_model_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [one for one in shown_in(ROOT / "docs" / "serving.md") if "smollm2-135m" in one.words]
+    assert len(shown) == 2
+    for one in shown:
+        assert run(["--home", str(small_model_home), *one.words[1:]]) == 0, capsys.readouterr().err
+    assert "Paris" in capsys.readouterr().out
