@@ -305,7 +305,7 @@ def load_adapters(loaded: LoadedModel, adapters: Mapping[str, str]) -> AdapterSe
             peft_model = _attach(loaded, peft_model, _peft_name(number), folder.path)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise AdapterMismatch(
-                f"The adapter {name} ({folder.path}) cannot be put on {loaded.name}: {first_line(error)}",
+                f"The adapter {name} ({folder.path}) cannot be loaded onto {loaded.name}: {first_line(error)}",
                 hint="Train one for this base with `coalesce tune`.",
             ) from error
     return AdapterSet(peft_model, folders, fingerprint)

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -298,7 +298,11 @@ class FoundModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundAdapter:
-    """An adapter of the home; `fits` names the found models whose layers have the shapes that it adapts."""
+    """An adapter of the home, or the one that Coalesce carries for a fetched model.
+
+    Attributes:
+        fits: the found models whose layers have the shapes that it adapts; of a carried one, its own model alone.
+    """
 
     name: str
     path: str
@@ -318,12 +322,13 @@ class FoundEngine:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """A model that `coalesce models get` brings."""
+    """A model that `coalesce models get` brings; `adapter` is the name of the one that Coalesce carries for it."""
 
     name: str
     about: str
     licence: str
     download_bytes: int
+    adapter: str
     here: bool
 
 
@@ -353,12 +358,16 @@ def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] |
     models = [*found, *(_describe_gguf(file) for file in sorted((home / FOLDER).glob("*.gguf")))]
     adapters = [_describe_adapter(folder, found) for folder in _adapter_folders(home / ADAPTERS_FOLDER)]
     fetched = {model.name for model in found}
+    for owner in sorted(fetched):
+        for name, path in shipped_adapters(owner).items():
+            if (shipped := _describe_adapter(Path(path), [])) is not None:
+                adapters.append(replace(shipped, name=name, fits=(owner,)))
     return Finding(
         models=tuple(models),
         adapters=tuple(adapter for adapter in adapters if adapter is not None),
         engines=tuple(find_engines(own_port, ENGINE_PORTS if ports is None else ports)),
         available=tuple(
-            Available(each.name, each.about, each.licence, each.download_bytes, each.name in fetched)
+            Available(each.name, each.about, each.licence, each.download_bytes, each.adapter, each.name in fetched)
             for each in PACKAGES.values()
         ),
     )

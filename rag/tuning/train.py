@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 from indexes.disk import disk_error
 from indexes.errors import Cancelled, CoalesceError, InvalidInput
+from rag.citations import MARKER
 from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad, first_line
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
 from rag.generators.excerpts import Excerpts, is_small
@@ -217,7 +217,7 @@ def encode_rows(
 
 def _shows_cited(row: TrainingRow, request: GenerationRequest) -> bool:
     """Whether the prompt shows every passage that the answer cites; a number that no passage has does not count."""
-    numbers = {int(number) for number in re.findall(r"\[(\d{1,3})\]", row.answer)}
+    numbers = {int(number) for number in MARKER.findall(row.answer)}
     shown = {excerpt.number for excerpt in request.excerpts} or set(range(1, len(request.passages) + 1))
     return all(number in shown for number in numbers if number <= len(row.passages))
 

@@ -271,7 +271,7 @@ def test_models_adapters_and_what_fits_are_found(
         ("mine", "llama"), ("owner/name", "qwen3"), (str(tmp_path / "models" / "file.gguf"), "llama")
     ]  # fmt: skip
     assert [(adapter.name, adapter.rank, adapter.fits) for adapter in found.adapters] == [("qa", 4, ("mine",))]
-    assert [(each.name, each.here) for each in found.available] == [("smollm2-135m", False)]
+    assert [(each.name, each.here, each.adapter) for each in found.available] == [("smollm2-135m", False, "gpu-books")]
     record = asdict(AdapterRecord("mine", "", "none", "", 1, False, {}, {}))
     (tmp_path / "adapters" / "qa" / "coalesce_adapter.json").write_text(json.dumps(record))
     assert adapters_tuned_on("mine", tmp_path) == ["qa"], "a record may name a model of the home"

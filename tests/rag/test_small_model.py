@@ -140,7 +140,10 @@ def perplexity(loaded: LoadedModel) -> float:
 def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
     found = look_around(small_model_home, ports={})
     assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
-    assert [(each.name, each.fits) for each in found.adapters] == [("noise", ("smollm2-135m",))]
+    assert [(each.name, each.fits) for each in found.adapters] == [
+        ("noise", ("smollm2-135m",)), ("gpu-books", ("smollm2-135m",))
+    ]  # fmt: skip
+    assert found.adapters[1].path == shipped_adapters("smollm2-135m")["gpu-books"]
     assert [each.here for each in found.available] == [True]
 
 
