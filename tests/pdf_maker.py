@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -208,8 +208,8 @@ class PdfMaker:
         return path
 
 
-def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes]) -> None:
-    """A page in a Type 3 font without a name and without a map to Unicode, as TeX's bitmap fonts are: codes only."""
+def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes], unicode: Mapping[int, str] | None = None) -> None:
+    """A page in a Type 3 font without a name, as TeX's bitmap fonts are: codes only, of which `unicode` maps some."""
     from pypdf import PdfWriter
     from pypdf.generic import (
         ArrayObject,
@@ -247,6 +247,11 @@ def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes]) -> None:
         Encoding=dictionary(Type=NameObject("/Encoding"), Differences=ArrayObject([NumberObject(0), *names])),
         Resources=dictionary(),
     )
+    if unicode:
+        pairs = "".join(f"<{code:02x}> <{ord(letter):04x}>\n" for code, letter in unicode.items())
+        font[NameObject("/ToUnicode")] = writer._add_object(
+            stream(f"begincmap\n{len(unicode)} beginbfchar\n{pairs}endbfchar\nendcmap".encode())
+        )
     page[NameObject("/Resources")] = dictionary(Font=dictionary(F1=writer._add_object(font)))
     content = b"BT /F1 10 Tf 14 TL 40 560 Td"
     for line in lines:

@@ -178,6 +178,13 @@ def test_ligatures_of_tex_bitmap_fonts_are_letters(tmp_path: Path) -> None:
     assert book.health.notes == ()
 
 
+def test_ligatures_of_unicode_are_letters(tmp_path: Path) -> None:
+    ligatures = dict(enumerate("ﬀﬁﬂﬃﬄ", 0x80))
+    line = b"It is a\x80ected, \x81rst, \x82at, o\x83cial and ba\x84ing."
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [line], dict(zip(line, line.decode("latin-1"), strict=True)) | ligatures)
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "It is affected, first, flat, official and baffling."
+
+
 def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:
     write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing."])
     book = read_book(tmp_path / "a.pdf")

@@ -85,7 +85,7 @@ def read_pdf(
             f"'{path.name}' has {len(found.pages)} pages but no text: it is scanned.",
             hint="scan it in a finer resolution"
             if ocr
-            else "coalesce add --ocr PATH, or run OCR over it first (ocrmypdf)",
+            else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
         )
     layout = find_layout(found.pages)
     headings = find_headings(found.outline, layout.pages, layout.body_size)
@@ -297,7 +297,7 @@ class Recogniser:
         except ImportError as error:
             raise InvalidInput(
                 "Recognising the text of scanned pages was asked for, but RapidOCR is not installed.",
-                hint="python -m pip install 'coalesce-rag[ocr]'",
+                hint="Run `pip install 'coalesce-rag[ocr]'`.",
             ) from error
         self._engine = RapidOCR(params={"Global.log_level": "error"})
 

@@ -32,9 +32,8 @@ MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 """In points; larger rules cannot be underscores."""
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
-_LIGATURES = str.maketrans(
-    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\xa0": " ", "\x88": "•"}
-)
+_PLAIN = str.maketrans({"\xa0": " ", "\x88": "•"})
+"""PDFium itself spells out the ligatures of Unicode."""
 _TEX_CODES = {
     0x0B: "ff", 0x0C: "fi", 0x0D: "fl", 0x0E: "ffi", 0x0F: "ffl",  # OT1
     0x10: "“", 0x11: "”", 0x12: "„", 0x13: "«", 0x14: "»", 0x15: "–", 0x16: "—",  # T1
@@ -276,9 +275,9 @@ def _thin_rules(page: Any, count: int) -> list[Rule]:
 
 
 def _readable(words: Sequence[Word]) -> Iterator[Word]:
-    """Words with ligatures spelled out, without invisible and unknown letters."""
+    """Words without invisible and unknown letters."""
     for word in words:
-        text = _UNREADABLE.sub("", _INVISIBLE.sub("", word.text.translate(_LIGATURES)))
+        text = _UNREADABLE.sub("", _INVISIBLE.sub("", word.text.translate(_PLAIN)))
         if text:
             yield word if text == word.text else replace(word, text=text)
 
