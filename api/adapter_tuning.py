@@ -89,7 +89,7 @@ class AdapterTuning:
         if folder.exists():
             raise Conflict(f"there is an adapter {name!r}", hint="Give yours another name.")
         if not questions:
-            raise Conflict("no question is for tuning", hint="Make more questions, or take another book.")
+            raise Conflict("none of these questions is for tuning", hint="Make more questions, or take another book.")
         if (tuning := self._jobs.unfinished(ADAPTER)) is not None:
             raise Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {tuning.id}.")
         self._curves = {name: []}
@@ -175,7 +175,7 @@ class AdapterTuning:
             handle.progress(number, len(questions), "searching passages")
         if not rows:
             raise Conflict(
-                "the books here have the passages of none of the questions", hint="Add the book that they are about."
+                "the library has the passages of none of these questions", hint="Add the book that they are about."
             )
         return few_refusals(rows)
 

@@ -183,6 +183,7 @@ class Services:
         self._engine: AnswerEngine | None = None
         self._making = threading.Lock()
         self._guides: dict[str, tuple[tuple[str, int], tuple[GuideChapter, ...]]] = {}
+        self._reading_guide = threading.Lock()
         self._first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._prepare, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
@@ -440,10 +441,11 @@ class Services:
         document = self.library.document(document_id)
         made = self.made.of(document)
         key = (document.sha256, hash(made))
-        known = self._guides.get(document_id)
-        if known is None or known[0] != key:
-            titles = {chapter.ordinal: chapter.title for chapter in self.library.chapters(document_id)}
-            known = self._guides[document_id] = (key, study_guide(self.library.nodes_of(document_id), titles, made))
+        with self._reading_guide:  # the page and its download ask at once; a large book takes seconds
+            known = self._guides.get(document_id)
+            if known is None or known[0] != key:
+                titles = {chapter.ordinal: chapter.title for chapter in self.library.chapters(document_id)}
+                known = self._guides[document_id] = (key, study_guide(self.library.nodes_of(document_id), titles, made))
         return known[1]
 
     def fetch_book(self, url: str) -> Taken:

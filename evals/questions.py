@@ -1,16 +1,23 @@
 """Questions with reference answers: the schema, question files, the bundled bank, and the book that it asks about.
 
-A question file is JSON Lines, or a table (`evals/question_csv.py`). `evals/question_bank/` holds the bank over the
-sample book, one file per chapter; `evals/question_sets/` holds sets over other texts; a file of your own has the same
-schema and needs only `question` and `answer`. Every broken line is an error that names file and line.
+A question file is JSON Lines, or a table (CSV) for people who write questions in a spreadsheet. `evals/question_bank/`
+holds the bank over the sample book, one file per chapter; `evals/question_sets/` holds sets over other texts; a file of
+your own has the same schema and needs only `question` and `answer`. Every broken line is an error that names file and
+line.
+
+In a table, a choice has its options in `option_a` to `option_d` and its letter in `right`, or as the answer;
+`key_facts` has one fact a line; `answerable` is `no` where no book answers; `source`, `section` and `quote` say where a
+book answers.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +27,6 @@ from pydantic import AfterValidator, Field, StrictBool, ValidationError, Validat
 from pydantic.dataclasses import dataclass
 
 from evals.errors import MalformedQuestions
-from evals.question_csv import read_csv, write_csv
 from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.jsonl import parse_jsonl, read_text, to_jsonl
 from indexes.sample import SAMPLE_PATH
@@ -38,6 +44,14 @@ MOST_BY_DEFAULT = 60
 FILE_ENDINGS = (".jsonl", ".csv")
 _FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.(?:jsonl|csv)")
 _LARGEST_NUMBER = 1_000_000
+_LETTERS = "abcd"
+_COLUMNS = (
+    "id", "chapter", "type", "question", "question_zh", *(f"option_{letter}" for letter in _LETTERS), "right", "answer",
+    "key_facts", "difficulty", "answerable", "source", "section", "quote",
+)  # fmt: skip
+_DELIMITERS = ",;\t"
+_CSV_TEXTS = ("id", "type", "question", "question_zh", "answer")
+_CSV_NUMBERS = ("chapter", "difficulty")
 _REASONS = {
     "missing": "is missing",
     "string_type": "must be text",
@@ -208,8 +222,8 @@ def load_questions(path: Path, *, book: str = "") -> tuple[BankQuestion, ...]:
 
 def parse_questions(text: str, name: str, *, book: str = "") -> tuple[BankQuestion, ...]:
     """As `load_questions`, for the text of a file called `name`."""
-    parse = read_csv if name.lower().endswith(".csv") else parse_jsonl
-    rows = parse(text, name, MalformedQuestions)
+    is_table = name.lower().endswith(".csv")
+    rows = _read_csv(text, name) if is_table else parse_jsonl(text, name, MalformedQuestions)
     questions = tuple(parse_question({**record, "book": book}, where=where) for where, record in rows)
     if not questions:
         raise MalformedQuestions(f"question file {name} holds no question", hint="write one question on each line")
@@ -220,7 +234,7 @@ def parse_questions(text: str, name: str, *, book: str = "") -> tuple[BankQuesti
 def questions_file(questions: Iterable[BankQuestion], ending: str) -> str:
     """A question file: JSON Lines (`.jsonl`) with every field, or a table (`.csv`) of those that people write."""
     records = [_record(question) for question in questions]
-    return write_csv(records) if ending == ".csv" else to_jsonl(records)
+    return _write_csv(records) if ending == ".csv" else to_jsonl(records)
 
 
 def _record(question: BankQuestion) -> dict[str, Any]:
@@ -324,6 +338,83 @@ def _refuse_duplicates(questions: Iterable[BankQuestion], name: str) -> None:
         if question.id in seen:
             raise MalformedQuestions(f"{name}: id {question.id!r} is used twice", hint="give each question its own id")
         seen.add(question.id)
+
+
+def _read_csv(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`(file:line, record)` of every row of a table whose columns comma, semicolon or tab divide.
+
+    Raises:
+        MalformedQuestions: a column is missing, a row has more cells than the header, or the table cannot be read.
+    """
+    header = text.partition("\n")[0]
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(_DELIMITERS, key=header.count), strict=True)
+    try:
+        columns = [column.strip().lower() for column in rows.fieldnames or ()]
+        rows.fieldnames = columns
+        if missing := [column for column in ("question", "answer") if column not in columns]:
+            raise MalformedQuestions(
+                f"{name}: no column is named {missing[0]!r}", hint=f"Columns are {', '.join(_COLUMNS)}."
+            )
+        for row in rows:
+            where = f"{name}:{rows.line_num}"
+            if None in row:
+                raise MalformedQuestions(
+                    f"{where}: more cells than the header has", hint="Put text with commas in quotes."
+                )
+            cells = {column: cell.strip() for column, cell in row.items() if cell and cell.strip()}
+            if cells:
+                yield where, _record_of_cells(cells)
+    except csv.Error as error:
+        raise MalformedQuestions(f"{name}:{rows.line_num}: {error}", hint="Save the table as CSV in UTF-8.") from None
+
+
+def _write_csv(records: Iterable[Mapping[str, Any]]) -> str:
+    """The records as a table with a header; of several places where a book answers, the first."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _COLUMNS, restval="")
+    writer.writeheader()
+    for record in records:
+        choices, index = record.get("choices") or (), record.get("answer_index")
+        gold: Mapping[str, str] = next(iter(record.get("gold") or ()), {})
+        writer.writerow(
+            {name: record[name] for name in (*_CSV_TEXTS, *_CSV_NUMBERS) if name in record}
+            | {f"option_{letter}": choice for letter, choice in zip(_LETTERS, choices, strict=False)}
+            | ({"right": _LETTERS[index].upper()} if choices and index is not None else {})
+            | ({"answerable": "no"} if record.get("answerable") is False else {})
+            | {"key_facts": "\n".join(record.get("key_facts") or ())}
+            | {"source": gold.get("file", ""), "section": gold.get("heading", ""), "quote": gold.get("evidence", "")}
+        )
+    return out.getvalue()
+
+
+def _record_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
+    record: dict[str, Any] = {name: cells[name] for name in _CSV_TEXTS if name in cells}
+    record |= {name: _number(cells[name]) for name in _CSV_NUMBERS if name in cells}
+    if cells.get("answerable", "yes").lower() in ("no", "false", "0"):
+        record["answerable"] = False
+    if "key_facts" in cells:
+        record["key_facts"] = [fact.strip() for fact in cells["key_facts"].splitlines() if fact.strip()]
+    if "quote" in cells or "source" in cells:
+        gold = {"heading": cells.get("section", ""), "evidence": cells.get("quote", "")}
+        record["gold"] = [{"file": cells.get("source", "source"), **gold}]
+    choices = [cells[f"option_{letter}"] for letter in _LETTERS if f"option_{letter}" in cells]
+    if choices:
+        right = cells.get("right", cells.get("answer", ""))
+        record |= {"type": record.get("type", "choice"), "choices": choices, "answer_index": _place(right, choices)}
+        if record.get("answer", "").lower() in _LETTERS and record["answer_index"] is not None:
+            record["answer"] = choices[record["answer_index"]]
+    return record
+
+
+def _place(right: str, choices: list[str]) -> int | None:
+    if right in choices:
+        return choices.index(right)
+    place = _LETTERS.find(right.lower()) if len(right) == 1 else -1
+    return place if 0 <= place < len(choices) else None
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
 def sections_of(chapter: Path) -> dict[str, str]:

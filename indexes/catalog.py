@@ -444,7 +444,7 @@ def open_catalog(path: Path, *, create: bool) -> Catalog:
         IndexCorrupt, HomeNotWritable, StorageFull, Busy: as `Database.open`.
     """
     if not create and not path.exists():
-        raise IndexMissing(f"There is no library in '{path.parent}' yet.", hint="coalesce add PATH")
+        raise IndexMissing(f"There is no library in '{path.parent}' yet.", hint="Add a book: coalesce add PATH")
     database = Database(path, CATALOG, busy_timeout_s=BUSY_TIMEOUT_S)
     database.open()
     return Catalog(database)
@@ -704,4 +704,4 @@ def _read_marks(marks: str) -> PageMarks:
 
 
 def _no_such_document(document_id: str) -> NotFound:
-    return NotFound(f"There is no document '{document_id}'.", hint="coalesce list")
+    return NotFound(f"There is no document '{document_id}'.", hint="Run `coalesce list` to see the books.")

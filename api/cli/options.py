@@ -30,7 +30,7 @@ Adapter = Annotated[
 ]
 Answers = Annotated[
     Literal["free", "quotes"] | None,
-    typer.Option("--answers", help="quotes: a local model says only sentences of the passages."),
+    typer.Option("--answers", help="free: a local model writes; quotes: it says only sentences of the passages."),
 ]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="The remote engine's /v1 address.")]
 

@@ -174,7 +174,7 @@ def _finding_lines(finding: Finding) -> list[str]:
             [each.engine, each.base_url, ", ".join(each.models)] for each in finding.engines
         ],
         "can be fetched (coalesce models get)": [
-            [each.name, each.licence, size(each.download_bytes), each.about]
+            [each.name, each.licence, size(each.download_bytes), f"{each.about}; with the adapter {each.adapter}"]
             for each in finding.available
             if not each.here
         ],

@@ -57,8 +57,8 @@ def quiz(
 ) -> None:
     """Ask questions one by one, mark the answers, and keep what was missed as cards.
 
-    Answers are read from standard input, one per line; an empty line leaves a question out. Afterwards each open answer
-    without full marks can be judged by yourself: r right, p in part, w wrong, an empty line keeps the mark.
+    Answers are read from standard input, one per line; an empty line leaves a question out. Afterwards you mark
+    each open answer without full marks yourself: r right, p in part, w wrong; an empty line keeps the mark.
     """
     invocation: Invocation = context.obj
     settings = invocation.settings()

@@ -367,7 +367,10 @@ def dataset(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="At most this many questions; for a model's, passages, over all books.")
+        int | None,
+        typer.Option(
+            min=1, help="At most this many questions; where a model writes them, this many passages of all books."
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")

@@ -23,6 +23,7 @@ from evals.questions import own_question
 from indexes.errors import CoalesceError, InvalidInput
 from indexes.types import Document
 from indexes.words import stem
+from rag.citations import MARKER
 from rag.evidence import without_nearest
 from rag.explanation import Explanation, NodeRanks
 from rag.question import whole_number
@@ -32,6 +33,8 @@ from rag.types import Answer, Citation, Passage
 REDRAW_S = 0.04
 """Least time between two drawings of a growing answer: smooth to the eye, cheap for the browser."""
 THINKING = '<p class="thinking"><i></i><i></i><i></i></p>'
+_MARKER = MARKER.pattern + r"(?!\()"
+"""A marker of a citation, not the text of a link."""
 _OPEN_CITATION = (
     "(e) => { const b = e.target.closest('.cite');"
     " if (b) { coalesce.remember(b); emit(b.dataset.cite, +b.dataset.passage); } }"
@@ -228,7 +231,7 @@ class AnswerCard:
     async def _save_card(self, answer: Answer) -> None:
         """Makes the question a card, with the answer and its first quote."""
         first = answer.citations[0]
-        said = re.sub(r"\s*\[\d{1,3}\](?!\()", "", answer.answer).strip()[:MAX_ANSWER_CHARACTERS]
+        said = re.sub(rf"\s*{_MARKER}", "", answer.answer).strip()[:MAX_ANSWER_CHARACTERS]
         study, section = self._visit.services.study, first.section[-1] if first.section else ""
         try:
             question = own_question(
@@ -342,7 +345,7 @@ def figures(t: Texts, answer: Answer) -> str:
 
 def with_sources(t: Texts, answer: Answer) -> str:
     """The answer as Markdown with its sources as footnotes."""
-    text = re.sub(r"\[(\d{1,3})\](?!\()", r"[^\1]", answer.answer) if answer.citations else answer.answer
+    text = re.sub(_MARKER, r"[^\1]", answer.answer) if answer.citations else answer.answer
     seen: set[int] = set()
     notes = []
     for citation in answer.citations:

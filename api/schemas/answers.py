@@ -1,4 +1,4 @@
-"""Wire forms of asking, searching, comparing, conversations and feedback. Field names are the contract's."""
+"""Wire forms of asking, searching, comparing, conversations, feedback and generators; names are the contract's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ MAX_TITLE_CHARS = 300
 Page = Annotated[int, Field(ge=1, le=10_000_000)]
 Chapter = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1, max_length=1000)]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
 MaxTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -358,3 +359,80 @@ class ExplanationOut(WireOut):
     nodes: list[NodeRanksOut]
     candidates_dense: int
     candidates_lexical: int
+
+
+class GeneratorIn(WireIn):
+    """What should answer; `auto` without a model goes back to what the settings say."""
+
+    generator: Literal["auto", "extractive", "local", "remote"]
+    model: Name | None = None
+    base_url: Name | None = None
+    adapter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    quantization: Literal["none", "int8", "nf4"] | None = None
+
+
+class AdapterIn(WireIn):
+    """Body of `POST /v1/adapters`: on the questions about some books, or on `questions`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    document_ids: list[Id] | None = Field(default=None, max_length=100)
+    questions: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="`bank:tune` if left out, or the name of a question file of the home"
+    )
+    epochs: Annotated[float, Field(ge=0.1, le=100)] = 3.0
+
+
+class FoundModelOut(WireOut):
+    """A model on this machine; `name` is what `model` takes."""
+
+    name: str
+    kind: str
+    path: str
+    weights_bytes: int
+    architecture: str
+    quantization: str
+
+
+class FoundAdapterOut(WireOut):
+    """An adapter of the home, or one that Coalesce carries for a fetched model, and the found models that it fits."""
+
+    name: str
+    path: str
+    base_model: str
+    rank: int
+    fits: list[str]
+
+
+class FoundEngineOut(WireOut):
+    """An engine that answers on this machine."""
+
+    engine: str
+    base_url: str
+    models: list[str]
+
+
+class AvailableOut(WireOut):
+    """A model that can be fetched by its name; `adapter` is the name of the one that comes with Coalesce for it."""
+
+    name: str
+    about: str
+    licence: str
+    download_bytes: int
+    adapter: str
+    here: bool
+
+
+class GeneratorOut(WireOut):
+    """What answers now, and what was found that could."""
+
+    generator: str
+    model: str
+    base_url: str | None
+    adapter: str | None
+    quantization: str | None
+    chosen: bool
+    problem: str | None
+    engines: list[FoundEngineOut]
+    models: list[FoundModelOut]
+    adapters: list[FoundAdapterOut]
+    available: list[AvailableOut]

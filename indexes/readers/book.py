@@ -88,7 +88,9 @@ def find_books(path: Path, also: Collection[str] = ()) -> list[Path]:
     whole = files_below(path, {*WHOLE_BOOKS, *also} - TEXT_FORMATS.keys())
     books.extend(sorted(whole, key=lambda book: natural_key(str(book.relative_to(path)))))
     if not books:
-        raise UnsupportedFormat(f"The folder '{path}' holds no book.", hint=f"formats read: {readable_endings()}")
+        raise UnsupportedFormat(
+            f"The folder '{path}' holds no book.", hint=f"These formats are read: {readable_endings()}."
+        )
     return books
 
 
@@ -175,7 +177,9 @@ def read_book(
 def _read_folder(root: Path, cancelled: CancelCheck | None, progress: ReadListener | None) -> Book:
     files = book_files(root)
     if not files:
-        raise UnsupportedFormat(f"The folder '{root}' holds no text files.", hint=f"formats read: {readable_endings()}")
+        raise UnsupportedFormat(
+            f"The folder '{root}' holds no text files.", hint=f"These formats are read: {readable_endings()}."
+        )
     sections: list[Section] = []
     healths: list[BookHealth] = []
     book_title: str | None = None
@@ -232,7 +236,9 @@ def _format_of(name: str) -> _Format:
     form = TEXT_FORMATS.get(suffix) or WHOLE_BOOKS.get(suffix)
     if form is None:
         what = f"files ending in '{suffix}'" if suffix else "files without an ending"
-        raise UnsupportedFormat(f"'{name}': {what} are not read.", hint=f"formats read: {readable_endings()}")
+        raise UnsupportedFormat(
+            f"'{name}': {what} are not read.", hint=f"These formats are read: {readable_endings()}."
+        )
     return form
 
 

@@ -333,7 +333,7 @@ def _open(path: Path, package: str, function: str) -> Any:
     except ImportError as error:
         raise UnsupportedFormat(
             f"'{path.name}' needs the package python-{package}, which is not installed.",
-            hint="python -m pip install 'coalesce-rag[office]'",
+            hint="Run `pip install 'coalesce-rag[office]'`.",
         ) from error
     with _unreadable(path):
         with zipfile.ZipFile(path) as file:

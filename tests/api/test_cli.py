@@ -57,7 +57,9 @@ def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
     assert {"models", "adapters", "engines", "available"} == set(found)
     assert [(each["name"], each["here"]) for each in found["available"]] == [("smollm2-135m", False)]
     assert run(["models"]) == 0
-    assert "can be fetched (coalesce models get):\n  smollm2-135m  Apache-2.0  93 MB" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "can be fetched (coalesce models get):\n  smollm2-135m  Apache-2.0  93 MB" in listed
+    assert "with the adapter gpu-books" in listed
     assert run(["models", "get", "nobody-1t"]) == 1
     assert "There is no model 'nobody-1t' to fetch" in capsys.readouterr().err
     assert run(["memory", "--model", "smollm2-135m"]) == 1
