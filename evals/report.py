@@ -14,13 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from evals.calibration import calibration_data
 from evals.comparison import ANSWER_METRICS, SMALLEST_EFFECT, ArmScores, Result, RunDifference, verdict_sentence
 from evals.plots import CalibrationBin, ForestRow, ScatterPoint, calibration_plot, forest_plot, scatter_plot
 from evals.question_checks import LeakageReport
 from evals.questions import BankQuestion
 from evals.run import RunSpec
-from evals.scoring import FACT_FLOWS, Row, fact_flow
+from evals.scoring import FACT_FLOWS, Row, calibration_data, fact_flow
 from evals.statistics import smallest_detectable
 from indexes.errors import NotFound
 

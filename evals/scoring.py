@@ -35,9 +35,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from evals.questions import BankQuestion
 from evals.records import AnswerKey, PassageRecord, Record
+from evals.statistics import area_under_curve, wilson_interval
 from evals.text_match import fact_met, ngrams, normalize, tokens
 from indexes.sentences import split_spans
 from indexes.words import count_words, terms_of
@@ -47,6 +51,8 @@ RETRIEVAL_K = 5
 HELD_SHARE = 0.8
 OFF_TOPIC = "off_topic"
 """The kind of a question that is not about the book's subject."""
+SCORE_BINS = 10
+"""Of the evidence score."""
 GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
 """A judge's grades and their scores."""
 FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
@@ -207,6 +213,54 @@ def fact_flow(rows: Sequence[Row]) -> dict[str, int]:
             flow = ("used" if said else "reader lost it") if read else ("self-knowledge" if said else "missed")
             counts[flow] += 1
     return counts
+
+
+def calibration_data(rows: Sequence[Row], thresholds: Mapping[str, float]) -> dict[str, Any] | None:
+    """How well the evidence score separates answerable questions; None where nothing was judged.
+
+    Their share by score and the area under the curve, over all open questions, and by book where there are several.
+
+    Args:
+        thresholds: least score of each step of evidence, to be shown.
+    """
+    by_question = {
+        row.question.id: (row.question.book, row.record.evidence_score, row.question.answerable)
+        for row in rows
+        if row.record.mode == "open" and row.record.evidence_score is not None
+    }
+    judged = [(book, score, answerable) for book, score, answerable in by_question.values() if score is not None]
+    if not judged:
+        return None
+    books = sorted({book for book, _, _ in judged if book})
+    groups = {"all": judged} | (
+        {book: [one for one in judged if one[0] == book] for book in books} if books[1:] else {}
+    )
+    return {
+        "thresholds": dict(thresholds),
+        "groups": {
+            name: _reliability([score for _, score, _ in group], [answerable for _, _, answerable in group])
+            for name, group in groups.items()
+        },
+    }
+
+
+def _reliability(scores: Sequence[float], answerable: Sequence[bool]) -> dict[str, Any]:
+    known, right = np.array(scores), np.array(answerable)
+    bins = []
+    numbers = np.minimum((known * SCORE_BINS).astype(int), SCORE_BINS - 1)
+    for number in sorted(set(numbers.tolist())):
+        held = numbers == number
+        share = wilson_interval(int(right[held].sum()), int(held.sum()))
+        bins.append(
+            {
+                "score": float(known[held].mean()),
+                "n": int(held.sum()),
+                "answerable": share.value,
+                "low": share.low,
+                "high": share.high,
+            }
+        )
+    return {"n": len(known), "answerable": int(right.sum()), "area": area_under_curve(known, right), "bins": bins}
 
 
 def recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:

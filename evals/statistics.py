@@ -172,3 +172,15 @@ def smallest_detectable(n: int, discordant: float = 0.3, power: float = 0.8) -> 
 
 def _scored(control: Scores, treatment: Scores) -> NDArray[np.bool_]:
     return ~(np.isnan(control) | np.isnan(treatment))
+
+
+def area_under_curve(scores: Scores, positive: NDArray[np.bool_]) -> float:
+    """Share of pairs in which the positive one scores higher, ties half; NaN without a pair.
+
+    0.5 is chance (Hanley & McNeil 1982).
+    """
+    above, below = scores[positive], scores[~positive]
+    if not len(above) or not len(below):
+        return math.nan
+    differences = above[:, None] - below[None, :]
+    return float(((differences > 0) + 0.5 * (differences == 0)).mean())

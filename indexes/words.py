@@ -7,8 +7,10 @@ name, by `memcpy` and by `async`.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -126,6 +128,26 @@ def query_terms(text: str) -> list[str]:
     """Different terms of a question, in order, without stop words (unless it has nothing else)."""
     found = dict.fromkeys(index_terms(text)) or dict.fromkeys(stem(token.lower()) for _, token in _tokens(text))
     return list(found)
+
+
+class TermWeights:
+    """Inverse frequency of terms among some texts: rare terms weigh more.
+
+    Args:
+        texts: the terms of each text.
+    """
+
+    def __init__(self, texts: Sequence[frozenset[str]]) -> None:
+        self._frequency = Counter(piece for text in texts for piece in text)
+        self._num_texts = len(texts)
+
+    def share(self, wanted: frozenset[str], held: frozenset[str], *, beside: frozenset[str] = frozenset()) -> float:
+        """Weighted share, 0 to 1, of `wanted` that `held` holds and `beside` does not; 0.0 when nothing is wanted."""
+        total = math.fsum(map(self._weight, wanted))  # fsum: sets have no order
+        return math.fsum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
+
+    def _weight(self, piece: str) -> float:
+        return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))
 
 
 def count_words(text: str) -> int:

@@ -8,17 +8,15 @@ headings over them and the sentence before them, and definitions and numbers are
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from indexes.sentences import split_spans
 from indexes.types import StoredNode
-from indexes.words import terms_of
-from rag.question import LONGEST_READ, QuestionKind, definition_share, subject_of
+from indexes.words import TermWeights, terms_of
+from rag.question import LONGEST_READ, QuestionKind, subject_of
 
 NAME_WEIGHT = 0.5
 """For terms in the name of a function or kernel that a listing defines, over those anywhere in it."""
@@ -35,13 +33,6 @@ _ASKING = re.compile(
     re.IGNORECASE,
 )
 """What a question for a listing says beside what the listing is about."""
-_STEPS = re.compile(
-    r"\bhow (?:to|(?:do|can|could|would|should|must) (?:i|you|we|one))\b"
-    r"(?! (?:choose|decide|know|pick|tell|find|improve|avoid|learn|understand|think|remember|get better)\b)"
-    r"|\bhow (?:is|are) .* (?:declared|written|called|compiled|launched|allocated|created|done|used)\b"
-    r"|^\W*(?:compile|declare|launch|allocate|create|build|install|run)\b",
-    re.IGNORECASE,
-)
 _KERNEL = re.compile(r"\bkernels?\b", re.IGNORECASE)
 _IS_KERNEL = re.compile(
     r"__global__|__kernel\b|@\w*\.?jit\b|@\w*vectorize\b|parallel_(?:for|reduce|scan)|<<<|omp target"
@@ -56,6 +47,29 @@ _NAMED = re.compile(
     r"|^[A-Za-z][\w:<>*&, ]*?\s\*?(\w+)\s*\([^;]*\)\s*\{",
     re.MULTILINE,
 )
+
+_IS = re.compile(
+    r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
+)
+_ACTED_ON = re.compile(
+    r"(?:not|why|how|where)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
+)
+"""After 'is': what happens to it, instead of what it is."""
+_BESIDE_NAME = re.compile(
+    r"^(?:in [\w ]{2,30}, )?(?:the term |the word )?(?:an? |the |each |every |such (?:an? )?|so-called )?"
+    r"|\([^)]*\)|,[^,]*,?$",
+    re.IGNORECASE,
+)
+_COLON = re.compile(r":\s|：|\s[–—-]\s")
+_MARKS = re.compile(r"[*_`\"“”'‘’]")
+_EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\1(?![\w*])|[“\"]([^“”\"]{2,40})[”\"]")
+_CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
+DEFINING_WORDS = 6
+"""Fewest words after 'is' of a definition that says what a thing is: not 'Occupancy is a means of hiding latency'."""
+SHORT_DEFINITION = 0.5
+MOST_LETTERS = 5
+"""Of an abbreviation."""
+_DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
 
 _COUNTED = re.compile(
     r"\b(?:how many|(?:number|count) of) (?P<counted>(?:[\w-]+ ){0,2}?[\w-]+)(?= |\W*$)", re.IGNORECASE
@@ -94,26 +108,6 @@ _NUMBER = re.compile(
 )
 
 
-class TermWeights:
-    """Inverse frequency of terms among some texts: rare terms weigh more.
-
-    Args:
-        texts: the terms of each text.
-    """
-
-    def __init__(self, texts: Sequence[frozenset[str]]) -> None:
-        self._frequency = Counter(piece for text in texts for piece in text)
-        self._num_texts = len(texts)
-
-    def share(self, wanted: frozenset[str], held: frozenset[str], *, beside: frozenset[str] = frozenset()) -> float:
-        """Weighted share, 0 to 1, of `wanted` that `held` holds and `beside` does not; 0.0 when nothing is wanted."""
-        total = math.fsum(map(self._weight, wanted))  # fsum: sets have no order
-        return math.fsum(map(self._weight, (wanted & held) - beside)) / total if total else 0.0
-
-    def _weight(self, piece: str) -> float:
-        return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))
-
-
 # --- listings
 
 
@@ -124,11 +118,6 @@ class Listing:
     text: str
     headings: str
     before: str = ""
-
-
-def wants_steps(question: str) -> bool:
-    """Whether a question asks how something is done, so that the code that does it helps."""
-    return _STEPS.search(question) is not None
 
 
 def about_listing(question: str) -> str:
@@ -190,7 +179,55 @@ def _language(listing: str) -> str:
     return _LANGUAGES.get(named, named)
 
 
-# --- definitions and numbers
+# --- definitions
+
+
+def defines(subject: str, sentence: str) -> bool:
+    """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
+    return definition_share(subject, sentence) > 0
+
+
+def definition_share(subject: str, sentence: str) -> float:
+    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none."""
+    wanted = terms_of(subject).stems
+    if not wanted:
+        return 0.0
+    sentence = sentence[:LONGEST_READ]
+    if not all(stem[:2] in sentence.lower() for stem in wanted):
+        return 0.0
+    plain = _MARKS.sub("", sentence).strip(" -")
+    verb, colon = _IS.search(plain), _COLON.search(plain)
+    if verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]):
+        long = len(verb["what"].split()) >= DEFINING_WORDS and not _DENIES.search(verb["what"])
+        return 1.0 if long else SHORT_DEFINITION
+    if colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted):
+        return 1.0
+    words = len(subject.split())
+    if any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain)):
+        return 1.0
+    if len(wanted) == 1 and _spells_out(subject, plain):
+        return 1.0
+    emphasised = (terms_of(match[2] or match[3]).stems for match in _EMPHASISED.finditer(sentence))
+    return 1.0 if wanted in emphasised else 0.0
+
+
+def _spells_out(subject: str, sentence: str) -> bool:
+    """Whether a sentence gives the words behind an abbreviation: 'streaming multiprocessors, SMs for short'."""
+    letters = subject.split()[-1].removesuffix("s").upper()
+    if not (2 <= len(letters) <= MOST_LETTERS and letters.isalpha()):
+        return False
+    name = rf"(?:\({letters}s?\)|,? (?:or )?{letters}s?,? for short)"
+    initials = r"[\s-]+".join(rf"{letter}\w*" for letter in letters)
+    spelled = re.search(rf"\b{initials}\s*{name}|\b{letters}s?\s*\({initials}\)", sentence, re.IGNORECASE)
+    return spelled is not None
+
+
+def _is_name(text: str, wanted: frozenset[str]) -> bool:
+    """Whether a text, without article and brackets, is the name with these stems."""
+    return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted
+
+
+# --- numbers
 
 
 def gives_number(question: str, sentence: str) -> float:

@@ -580,25 +580,13 @@ _NOT_A_NAME = re.compile(
     r"|write|vs|versus|it|this|these|those|there|you|i|more)\b",
     re.IGNORECASE,
 )
-
-_IS = re.compile(
-    r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
-)
-_ACTED_ON = re.compile(
-    r"(?:not|why|how|where)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
-)
-"""After 'is': what happens to it, instead of what it is."""
-_BESIDE_NAME = re.compile(
-    r"^(?:in [\w ]{2,30}, )?(?:the term |the word )?(?:an? |the |each |every |such (?:an? )?|so-called )?"
-    r"|\([^)]*\)|,[^,]*,?$",
+_STEPS = re.compile(
+    r"\bhow (?:to|(?:do|can|could|would|should|must) (?:i|you|we|one))\b"
+    r"(?! (?:choose|decide|know|pick|tell|find|improve|avoid|learn|understand|think|remember|get better)\b)"
+    r"|\bhow (?:is|are) .* (?:declared|written|called|compiled|launched|allocated|created|done|used)\b"
+    r"|^\W*(?:compile|declare|launch|allocate|create|build|install|run)\b",
     re.IGNORECASE,
 )
-_COLON = re.compile(r":\s|：|\s[–—-]\s")
-_MARKS = re.compile(r"[*_`\"“”'‘’]")
-_EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\1(?![\w*])|[“\"]([^“”\"]{2,40})[”\"]")
-_CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
-
-
 _COMPARED = re.compile(
     r"\b(?:between|compare|diff?e?r[ae]?n[cs]es? of)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
     r"|\bdo\s+(.+?)\s+and\s+(.+?)\s+(?:differ|compare|\w+ differently)\b|\bseparates?\s+(.+?)\s+from\s+(.+)"
@@ -613,12 +601,6 @@ _AROUND_SIDE = re.compile(
     re.IGNORECASE,
 )
 """What stands around the name of a side."""
-DEFINING_WORDS = 6
-"""Fewest words after 'is' of a definition that says what a thing is: not 'Occupancy is a means of hiding latency'."""
-SHORT_DEFINITION = 0.5
-MOST_LETTERS = 5
-"""Of an abbreviation."""
-_DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
 
 
 def question_kind(question: str) -> QuestionKind:
@@ -647,9 +629,9 @@ def subject_of(question: str) -> str:
     return subject if few and not _NOT_A_NAME.search(subject) else ""
 
 
-def defines(subject: str, sentence: str) -> bool:
-    """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
-    return definition_share(subject, sentence) > 0
+def wants_steps(question: str) -> bool:
+    """Whether a question asks how something is done, so that the code that does it helps."""
+    return _STEPS.search(question) is not None
 
 
 def sides_of(question: str) -> tuple[str, ...]:
@@ -659,43 +641,3 @@ def sides_of(question: str) -> tuple[str, ...]:
         return ()
     sides = [_AROUND_SIDE.sub("", side.strip(" ,.?!")) for side in match.groups() if side]
     return tuple(sides) if len(sides) == 2 and all(terms_of(side).pieces for side in sides) else ()
-
-
-def definition_share(subject: str, sentence: str) -> float:
-    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none."""
-    wanted = terms_of(subject).stems
-    if not wanted:
-        return 0.0
-    sentence = sentence[:LONGEST_READ]
-    if not all(stem[:2] in sentence.lower() for stem in wanted):
-        return 0.0
-    plain = _MARKS.sub("", sentence).strip(" -")
-    verb, colon = _IS.search(plain), _COLON.search(plain)
-    if verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]):
-        long = len(verb["what"].split()) >= DEFINING_WORDS and not _DENIES.search(verb["what"])
-        return 1.0 if long else SHORT_DEFINITION
-    if colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted):
-        return 1.0
-    words = len(subject.split())
-    if any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain)):
-        return 1.0
-    if len(wanted) == 1 and _spells_out(subject, plain):
-        return 1.0
-    emphasised = (terms_of(match[2] or match[3]).stems for match in _EMPHASISED.finditer(sentence))
-    return 1.0 if wanted in emphasised else 0.0
-
-
-def _spells_out(subject: str, sentence: str) -> bool:
-    """Whether a sentence gives the words behind an abbreviation: 'streaming multiprocessors, SMs for short'."""
-    letters = subject.split()[-1].removesuffix("s").upper()
-    if not (2 <= len(letters) <= MOST_LETTERS and letters.isalpha()):
-        return False
-    name = rf"(?:\({letters}s?\)|,? (?:or )?{letters}s?,? for short)"
-    initials = r"[\s-]+".join(rf"{letter}\w*" for letter in letters)
-    spelled = re.search(rf"\b{initials}\s*{name}|\b{letters}s?\s*\({initials}\)", sentence, re.IGNORECASE)
-    return spelled is not None
-
-
-def _is_name(text: str, wanted: frozenset[str]) -> bool:
-    """Whether a text, without article and brackets, is the name with these stems."""
-    return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted

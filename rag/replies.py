@@ -14,8 +14,7 @@ from itertools import chain, groupby
 from indexes.errors import NotFound
 from indexes.sentences import split_spans
 from indexes.types import Chapter, Document, Filters, StoredNode
-from indexes.words import CJK, count_words, index_terms, is_chinese, terms_of
-from rag.answer_forms import TermWeights
+from indexes.words import CJK, TermWeights, count_words, index_terms, is_chinese, terms_of
 from rag.citations import MARKER, without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece

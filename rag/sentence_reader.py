@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers
 from indexes.sentences import SpanKind, split_spans
-from indexes.words import terms_of
-from rag.answer_forms import TermWeights, gives_number
+from indexes.words import TermWeights, terms_of
+from rag.answer_forms import defines, gives_number
 from rag.errors import ModelCannotLoad
-from rag.question import defines, question_kind, subject_of
+from rag.question import question_kind, subject_of
 from rag.types import Passage
 
 TERMS_WEIGHT = 0.7

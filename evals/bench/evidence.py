@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals.reader_training import DEVELOPMENT
-from evals.statistics import wilson_interval
+from evals.statistics import area_under_curve, wilson_interval
 from indexes.jsonl import JsonlLog
 from indexes.library import open_library
 from indexes.sample import SAMPLE_PATH
@@ -105,12 +105,6 @@ def scores_of_unseen_books(
         own = [replace(cases[i], signals=cases[i].signals | dict(without or {})) for i in held]
         scores[held] = fit(others or cases, names).scores(own)
     return scores
-
-
-def area_under_curve(scores: NDArray[np.float64], answerable: NDArray[np.bool_]) -> float:
-    """How often an answerable question scores above an unanswerable one; a tie counts a half."""
-    good, bad = scores[answerable][:, None], scores[~answerable][None, :]
-    return float((good > bad).mean() + 0.5 * (good == bad).mean())
 
 
 def thresholds(cases: Sequence[Case], scores: NDArray[np.float64]) -> tuple[float, float]:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from indexes.words import is_chinese, terms_of
-from rag.answer_forms import TermWeights
+from indexes.words import TermWeights, is_chinese, terms_of
 from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
 from rag.sentence_reader import Unit, units_of
 from rag.types import RETRIEVING_ARMS, Arm, Usage

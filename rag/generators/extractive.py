@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from indexes.errors import Cancelled
 from indexes.words import count_words, terms_of
-from rag.answer_forms import Listing, gives_number, rank_listings, wants_steps
+from rag.answer_forms import Listing, definition_share, gives_number, rank_listings
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.question import QuestionKind, definition_share, question_kind, sides_of, subject_of
+from rag.question import QuestionKind, question_kind, sides_of, subject_of, wants_steps
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 

@@ -10,13 +10,13 @@ import pytest
 from evals.bench.evidence import (
     FALSE_REFUSALS,
     Case,
-    area_under_curve,
     asked_threshold,
     fit,
     scores_of_unseen_books,
     table_lines,
     thresholds,
 )
+from evals.statistics import area_under_curve
 
 
 def make_cases(num_cases: int = 400) -> list[Case]:

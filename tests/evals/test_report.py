@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from evals.arms import parse_arms
-from evals.calibration import calibration_data
 from evals.comparison import compare
 from evals.plots import ScatterPoint, arms_plot, scatter_plot, together
 from evals.questions import parse_question
@@ -28,7 +27,7 @@ from evals.report import (
 )
 from evals.report_chinese import in_chinese
 from evals.run import RunSpec
-from evals.scoring import Row, score_records
+from evals.scoring import Row, calibration_data, score_records
 
 QUESTION = parse_question(
     {

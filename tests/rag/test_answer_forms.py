@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from indexes.types import StoredNode
-from rag.answer_forms import Listing, gives_number, listings_in, rank_by_form, rank_listings, wants_steps
-from rag.question import definition_share, question_kind
+from rag.answer_forms import Listing, definition_share, gives_number, listings_in, rank_by_form, rank_listings
+from rag.question import question_kind, wants_steps
 
 REDUCTION = "```cuda\n__global__ void reduceTree(const float* in, float* out) {}\n```"
 HISTOGRAM = "```cuda\n__global__ void histogram(const int* data, int* bins) {}\n```"

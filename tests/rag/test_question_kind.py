@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from rag.question import defines, question_kind, sides_of, subject_of
+from rag.answer_forms import defines
+from rag.question import question_kind, sides_of, subject_of
 
 
 @pytest.mark.parametrize(

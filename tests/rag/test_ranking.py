@@ -113,7 +113,7 @@ def test_an_explanation_gives_the_ranks_of_a_page() -> None:
 def test_another_process_gives_the_same_scores_to_the_last_digit() -> None:
     """Sets are in another order in every process, and sums of floats depend on theirs."""
     code = (
-        "from rag.answer_forms import TermWeights\nfrom rag.retrieval import proximity\n"
+        "from indexes.words import TermWeights\nfrom rag.retrieval import proximity\n"
         "words = [f'term{chr(97 + n)}{n}' for n in range(26)]\n"
         "texts = [' '.join(words[n % 7 :: 1 + n % 5]) for n in range(30)]\n"
         "weights = TermWeights([frozenset(text.split()) for text in texts])\n"
