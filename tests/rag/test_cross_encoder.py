@@ -109,11 +109,11 @@ def test_a_damaged_or_missing_adapter_is_named(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_training_lowers_the_loss_and_what_it_writes_scores_as_it_learned(tmp_path: Path) -> None:
     right = Candidate(pair("A warp is a group of 32 threads."), True, False)
-    wrong = [Candidate(pair(f"The weather on day {day} is fine."), False, True) for day in range(8)]
+    wrong = [Candidate(pair(f"The weather on day {day} is fine."), False, True) for day in range(3)]
     examples = [ReadingExample(QUESTION, (*wrong, right), True)] * 4
     examples += [ReadingExample("Who wrote the opera?", tuple(wrong), False)] * 4
     seen: list[float] = []
-    settings = ReaderTuning(rank=2, epochs=6)
+    settings = ReaderTuning(rank=2, epochs=4)
     tune_reader(examples, tmp_path, settings, progress=lambda step, steps, loss: seen.append(loss))
     assert np.mean(seen[-3:]) < np.mean(seen[:3])
     model = CrossEncoder(tmp_path, device="cpu")
