@@ -28,11 +28,11 @@ from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.made_store import MadeQuestions, is_for_tuning
 from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank
-from evals.study import Progress as LearnerProgress
-from evals.study import Study, justify
+from evals.study import Progress, Study, justify
 from evals.study_guide import GuideChapter, study_guide
 from evals.study_store import StudyStore
 from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissing, InvalidInput, NotFound
+from indexes.sample import add_sample
 from rag.conversations import Conversation, ConversationStore, Feedback, Vote
 from rag.question import reject_control_characters
 from rag.reading import Reading
@@ -40,7 +40,7 @@ from rag.types import TUNED_ARMS, Answer, Arm
 
 if TYPE_CHECKING:
     from indexes.library import Library
-    from indexes.types import AddProgress, Document
+    from indexes.types import AddProgress, Document, ProgressListener
     from rag.engine import AnswerEngine
     from rag.explanation import Explanation
 
@@ -56,7 +56,6 @@ MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
 
 OnStep = Callable[[str], None]
-Progress = Callable[["AddProgress"], None]
 
 
 def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, AnswerEngine]:
@@ -79,13 +78,6 @@ def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, A
         library.close()
         raise
     return library, engine
-
-
-def add_sample_book(library: Library, progress: Progress) -> None:
-    """Indexes the bundled book."""
-    from indexes.sample import add_sample
-
-    add_sample(library, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,7 @@ class Services:
         *,
         listener: Callable[[Preparation], None] = lambda _: None,
         load: Callable[[CoalesceSettings, OnStep], tuple[Library, AnswerEngine]] = load_engine,
-        add_sample: Callable[[Library, Progress], None] = add_sample_book,
+        add_sample: Callable[[Library, ProgressListener], object] = add_sample,
         compare: Run | None = None,
         tune: Tune | None = None,
     ) -> None:
@@ -383,9 +375,7 @@ class Services:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
 
-    def progress(
-        self, learner: str, document_id: str | None = None
-    ) -> tuple[LearnerProgress, dict[tuple[str, int], str]]:
+    def progress(self, learner: str, document_id: str | None = None) -> tuple[Progress, dict[tuple[str, int], str]]:
         """A learner's progress with the titles of its chapters: in one book, or in all that was ever asked.
 
         Raises:

@@ -1,8 +1,12 @@
-"""Full disks and output: one test for a full disk, whichever library noticed it; files and folders written whole."""
+"""Full disks, files and folders written whole, and the digest of a file.
+
+A full disk is recognized whichever library noticed it.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +18,12 @@ from indexes.errors import CoalesceError, Conflict, HomeNotWritable, InvalidInpu
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL_MESSAGES = ("No space left on device", "os error 28", "unexpected pos")  # Python, safetensors, torch's zip writer
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_disk_full(error: BaseException | None) -> bool:

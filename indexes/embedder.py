@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from indexes.disk import replaced_file
+from indexes.disk import file_sha256, replaced_file
 from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import CancelCheck
@@ -528,8 +528,7 @@ def _remembered_digest(path: Path, home: Path) -> str:
         known = loaded if isinstance(loaded, dict) else {}
     if key in known:
         return known[key]
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_sha256(path)
     # Only a cache: a home that cannot be written costs a second at the next start.
     with contextlib.suppress(OSError), replaced_file(memory) as draft:
         draft.write_text(json.dumps({**known, key: digest}), encoding="utf-8")

@@ -15,6 +15,6 @@ SAMPLE_PATH = Path(__file__).resolve().parent / "sample_book"
 """The folder whose Markdown files are the book's chapters."""
 
 
-def add_sample(library: Library, *, progress: ProgressListener | None = None) -> AddResult:
+def add_sample(library: Library, progress: ProgressListener | None = None) -> AddResult:
     """Add the bundled book. Raises as `Library.add`."""
     return library.add(SAMPLE_PATH, progress=progress, title=SAMPLE_TITLE, sample=True)

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from indexes.disk import file_sha256
 from indexes.errors import Cancelled, TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, title_of
 from indexes.types import Book, BookHealth, Section
@@ -118,23 +119,18 @@ def content_digest(path: Path, cancelled: CancelCheck | None = None) -> str:
     """
     try:
         if not path.is_dir():
-            return _file_digest(path)
+            return file_sha256(path)
         whole = hashlib.sha256()
         for file in book_files(path):
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Adding '{path.name}' was cancelled.")
             name = file.relative_to(path).as_posix()
-            whole.update(f"{name}\0{_file_digest(file)}\n".encode("utf-8", errors="surrogateescape"))
+            whole.update(f"{name}\0{file_sha256(file)}\n".encode("utf-8", errors="surrogateescape"))
         return whole.hexdigest()
     except OSError as error:
         raise UnreadableBook(
             f"'{error.filename or path}' cannot be read: {error.strerror}.", hint="check the path and its permissions"
         ) from error
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_book(

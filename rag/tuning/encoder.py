@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from indexes.disk import disk_errors, make_folder
+from indexes.disk import disk_errors, file_sha256, make_folder
 from indexes.embedder import load_embedder
 from indexes.errors import Cancelled, InvalidInput
 from indexes.settings import IndexSettings
@@ -151,7 +151,7 @@ def tune_encoder(
         sum(weight.numel() for weight in weights),
     )
     record = {
-        "base": _base_digest(base),
+        "base": file_sha256(base / "model.safetensors"),
         "data_sha256": data_hash(examples),
         "examples": len(examples),
         "settings": asdict(settings),
@@ -170,7 +170,7 @@ def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
         AdapterMismatch: the folder holds no adapter, or one of another encoder.
     """
     record = read_record(adapter)
-    if record["base"] != _base_digest(base):
+    if record["base"] != file_sha256(base / "model.safetensors"):
         raise AdapterMismatch(
             f"The encoder adapter in {adapter} was trained on another encoder.",
             hint="Train it again with `coalesce eval`.",
@@ -275,8 +275,3 @@ def _forward(model: Any, texts: Sequence[str]) -> Any:
 
     features = model(model.preprocess(list(texts)))
     return torch.nn.functional.normalize(features["sentence_embedding"], dim=-1)
-
-
-def _base_digest(base: Path) -> str:
-    with (base / "model.safetensors").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
