@@ -94,6 +94,11 @@ def test_the_description_names_every_call_and_its_errors(shared: Live):
         "/v1/conversations/{conversation_id}": {"get", "patch", "delete"}, "/v1/feedback": {"post"},
         "/v1/votes": {"post"}, "/v1/explain": {"post"}, "/v1/answers/{answer_id}/events": {"get"},
         "/page-image/{document_id}/{page}.png": {"get"},
+        "/v1/documents/{document_id}/questions": {"post"}, "/v1/questions": {"get"}, "/v1/exams": {"get", "post"},
+        "/v1/exams/{exam_id}": {"get"}, "/v1/exams/{exam_id}/answers": {"post"}, "/v1/exams/{exam_id}/draft": {"put"},
+        "/v1/exams/{exam_id}/marks": {"post"}, "/v1/cards/due": {"get"}, "/v1/cards/{card_id}/review": {"post"},
+        "/v1/cards/export.apkg": {"get"}, "/v1/progress": {"get"}, "/v1/reports": {"get", "post"},
+        "/v1/reports/{report_id}": {"get"}, "/v1/generator": {"get", "put"}, "/v1/adapters": {"post"},
         "/v1/models": {"get"}, "/v1/chat/completions": {"post"}, "/healthz": {"get"}, "/readyz": {"get"},
         "/metrics": {"get"},
     }  # fmt: skip
