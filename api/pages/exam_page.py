@@ -413,7 +413,7 @@ def _learner_row(visit: Visit, exam: StoredExam, address: str) -> None:
     t = visit.t
     with tag("tr"):
         tag("th", exam.learner, scope="row")
-        with tag("td", "", data_label=t("class.state")):
+        with tag("td"):
             if exam.result is None:
                 tag("span", t("class.waiting" if exam.waits else "class.open"), "soft")
             else:

@@ -247,7 +247,7 @@ def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> Non
     teacher.get_by_role("button", name="Make the links").click()
     teacher.wait_for_url(re.compile(r"/study/class/class-\w+"))
     expect(teacher.locator("tbody tr")).to_have_count(2)
-    address = teacher.get_by_role("button", name=f"Copy the link of {names[0]}").get_attribute("data-copy")
+    address = teacher.get_by_role("button", name=f"Copy {names[0]}'s link").get_attribute("data-copy")
     assert address is not None
     learner = open_page(address.removeprefix(site.address))
     expect(learner.locator(".learner summary")).to_contain_text(names[0])
