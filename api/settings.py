@@ -118,7 +118,7 @@ class CoalesceSettings(BaseSettings):
     )
     refusal_threshold: float | None = Field(
         None,
-        description="The least evidence, from 0 to 1, to answer at all; by default the one measured for the embedder.",
+        description="The least evidence, from 0 to 1, to answer at all; by default the calibrated one.",
     )
 
     generator: Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] = Field(

@@ -1,4 +1,4 @@
-"""Cards for elsewhere: an Anki deck (`.apkg`) and CSV.
+"""Cards for other programs: an Anki deck (`.apkg`) and CSV.
 
 Ids of model, decks and notes are fixed, so importing a newer deck updates the old notes and keeps their history. Every
 book is a deck of its own below `Coalesce`; book and chapter are tags too. Fields are HTML: code spans, emphasis and

@@ -58,7 +58,7 @@ class Mark:
         answer: what was handed in.
         answer_index: the right option of a choice question.
         by: how it was marked.
-        needs_check: only probably so; the learner decides.
+        needs_check: uncertain; the learner decides.
         facts_met, facts_missed: the first wording of each key fact of an open question, where key facts made the mark.
         passage: where the book answers the question.
     """

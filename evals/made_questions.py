@@ -3,7 +3,7 @@
 A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
 sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
 stands beside it. Wrong options are other terms, names or numbers of the same class from other sections of the book;
-how many of them are longer or shorter than the right one is levelled over the questions, and its place is drawn.
+how many of them are longer or shorter than the right one is balanced over the questions, and its place is drawn.
 
 Where a language model answers, it writes up to half of the questions: those that `rag/tuning/synthesis.py` verifies and
 that find their passage first.
@@ -272,7 +272,7 @@ def draw_options(
 ) -> tuple[tuple[str, ...], int]:
     """The answer among three wrong ones, in a drawn order, empty where they are too few; and its rank by size.
 
-    How many are shorter (numbers: smaller) than the answer is levelled, so that its size says nothing.
+    How many are shorter (numbers: smaller) than the answer is balanced, so that its size says nothing.
 
     Args:
         places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.

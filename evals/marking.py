@@ -1,7 +1,8 @@
 """Marks an open answer in levels: key facts, then a learned comparison for a student's own words, then a judge.
 
-1. Both texts are levelled (`evals/answer_terms.py`). A key fact is met where the answer has its words and numbers close
-   together and with the same polarity; the question's own words earn nothing. All facts met is full marks.
+1. Both texts are brought into one form (`evals/answer_terms.py`). A key fact is met where the answer has its words and
+   numbers close together and with the same polarity; the question's own words earn nothing. All facts met is full
+   marks.
 2. Else a logistic regression says how likely the answer is right. Its inputs are the facts met, how much of the
    reference it says, and the bundled encoder's cosines. Who contradicts the reference (denies a fact, exchanges two,
    says the opposite) gets nothing.
@@ -106,7 +107,7 @@ class Grade:
 
     Attributes:
         share: of the points, 0.0 to 1.0.
-        needs_check: only probably so; the learner decides.
+        needs_check: uncertain; the learner decides.
         met: for each key fact, whether the answer states it.
     """
 

@@ -296,7 +296,7 @@ class Statement:
 
     Attributes:
         quote: verbatim in its node's text.
-        text: without emphasis, white space levelled.
+        text: without emphasis, white space collapsed.
         topic: the heading that says what it is about, "" where none does.
         signature: the name of code, with its arguments, that it follows and describes; the quote then begins with it.
     """

@@ -6,8 +6,8 @@ your own has the same schema and needs only `question` and `answer`. Every broke
 line.
 
 In a table, a choice has its options in `option_a` to `option_d` and its letter in `right`, or as the answer;
-`key_facts` has one fact a line; `answerable` is `no` where no book answers; `source`, `section` and `quote` say where a
-book answers.
+`key_facts` has one fact per line; `answerable` is `no` where no book answers; `source`, `section` and `quote` say where
+a book answers.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Qu
 LETTER_SHIFTS = 4
 """Cyclic orders of the options that an engine is asked in, which may score letters only."""
 ASKED_TOGETHER = 8
-"""Questions asked at a time of a local model, which decodes their answers together: half the time a question."""
+"""Questions asked at a time of a local model, which decodes their answers together: half the time per question."""
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 

@@ -1,4 +1,4 @@
-"""Compares texts without a model: levelled text, key facts, tokens and n-grams, options named in words."""
+"""Compares texts without a model: normalized text, key facts, tokens and n-grams, options named in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LETTER = re.compile(
 
 @lru_cache(maxsize=4096)
 def normalize(text: str) -> str:
-    """Levels case, white space, dashes, quotes, thousands commas, Markdown's emphasis and escapes; names stay whole."""
+    """Evens out case, white space, dashes, quotes, thousands commas, Markdown's emphasis, escapes; names stay whole."""
     text = unicodedata.normalize("NFKC", text).translate(_DASHES).casefold()
     text = _THOUSANDS.sub("", text)
     text = _ESCAPED.sub(r"\1", text)
@@ -54,7 +54,7 @@ def _whole_words(alternative: str) -> re.Pattern[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """Tokens of the levelled text: words of letters, digits and `_`, and single Chinese characters."""
+    """Tokens of the normalized text: words of letters, digits and `_`, and single Chinese characters."""
     return _TOKEN.findall(normalize(text))
 
 

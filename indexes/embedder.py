@@ -340,7 +340,7 @@ class MiniLM:
 
 @cache
 def _load_weights(folder: Path, device: str, dtype: str) -> Mapping[str, Any]:
-    """Tensors by name; whoever changes one replaces it in a dict of its own, so that the rest are in memory once."""
+    """Tensors by name, shared: a caller that changes one puts it into a dict of its own."""
     import torch
     from safetensors.torch import load_file
 

@@ -40,7 +40,7 @@ class Span:
     Attributes:
         kind: `item` is a sentence of a list item; `code` includes its fences, `formula` its dollars.
         paragraph: ordinal of the paragraph, list item, listing, table or formula it belongs to.
-        indent: columns before the bullet of a list item; 0 for what is none.
+        indent: columns before the bullet of a list item; 0 for other units.
     """
 
     start: int

@@ -28,8 +28,8 @@ FLAT_LIMIT = 200_000
 RECALL_AIM = 0.98
 """Recall@10 of `ivf` against `flat` on the probes."""
 SEARCHED_AT_LEAST = 32
-"""Lists searched whatever the probes say, for they are easier than questions. At a million vectors, eight lists found
-0.99 of the probes' neighbours and 0.93 of the questions'; 32 found all, in half a millisecond."""
+"""Lists searched whatever the probes say, because they are easier than questions. At a million vectors, eight lists
+found 0.99 of the probes' neighbours and 0.93 of the questions'; 32 found all, in half a millisecond."""
 PROBE_NOISE = 1.5
 TUNING_PROBES = 300
 TRAINING_VECTORS_PER_LIST = 50

@@ -1,9 +1,9 @@
 """What answers look like by their form alone: a listing of what was asked for, a definition, a number.
 
-Search ranks stretches of prose, and of many that speak of a thing the one that answers is often not the nearest: 'How
-many threads can a block have?' is nearer 'threads per block' than 'at most 1024 threads', and a question for code
-shares few words with the prose around its listing. So listings are ranked for themselves, by the names in them, the
-headings over them and the sentence before them, and definitions and numbers are known by their form.
+Search ranks prose by how near it is to the question, and what answers is often not the nearest: 'How many threads can
+a block have?' is nearer 'threads per block' than 'at most 1024 threads', and a question for code shares few words with
+the prose around its listing. So listings are ranked on their own, by the names in them, the headings over them and the
+sentence before them, and definitions and numbers are known by their form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME_WEIGHT = 0.5
 PLACE_WEIGHT = 0.8
 """For terms in the headings over a listing, that it and the sentence before it do not hold."""
 OTHER_SORT = 0.5
-"""What the score of a listing counts that is of another sort than what was asked for."""
+"""Factor on the score of a listing of another sort than was asked for."""
 WITHOUT_BOUND = 0.5
 """The weight of a number that is not a bound, where a maximum is asked for."""
 

@@ -63,7 +63,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
 
 
 def switch_generator(engine: AnswerEngine, settings: RagSettings, library: Library) -> AnswerEngine:
-    """The engine with the generator of other settings, loaded and asked; `engine` goes on as it is.
+    """A copy of `engine` with the generator of other settings, loaded and tried; `engine` itself goes on unchanged.
 
     Raises:
         CoalesceError: as `build_engine`, or the model cannot load, or an engine does not answer or lacks the model.

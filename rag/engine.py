@@ -95,7 +95,7 @@ _UNCITED = "The answer names no passage of the books; check it before you rely o
 _UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
 _CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
 _STYLE_UNDONE = (
-    "Other words than the books' own need a language model.",
+    "Rewording needs a language model; these are the books' own sentences.",
     "换一种说法需要语言模型，以下是书中的原句。",
 )
 

@@ -27,11 +27,11 @@ JUDGED_BUDGET = PassageBudget()
 NAMED_SECTIONS = 3
 """Sections that a refusal names."""
 BEARING_SHARE = 0.3
-"""A sentence that reads under this share of the best one is beside the question."""
+"""A sentence that scores under this share of the best one is beside the question."""
 NEAR_BEST = 0.5
-"""A sentence that reads at least this share of the best one is near it."""
+"""A sentence that scores at least this share of the best one is near it."""
 WITHOUT_NAMES = {"unnamed": 0.0}
-"""Whether the passages hold the names that a question has, a language model sees itself."""
+"""A language model sees for itself whether the passages hold the names in a question."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")

@@ -43,10 +43,10 @@ _ABOUT_BOOKS: frozenset[MessageKind] = frozenset({"question", "chapter", "librar
 
 _TEXTS = {
     "greeting": (
-        "Hello! Ask me what you want to know: I answer from the books in the library and name the place.",
+        "Hello! Ask me a question: I answer from the books in the library and say where it is written.",
         "您好！请提问，我根据书库中的书回答，并注明出处。",
     ),
-    "thanks": ("You are welcome. Ask on whenever you like.", "不客气，欢迎继续提问。"),
+    "thanks": ("You are welcome. Ask again whenever you like.", "不客气，欢迎继续提问。"),
     "about": (
         "I am Coalesce. I answer questions from the books in the library ({books}) and show the quote behind every "
         "sentence. You can ask on ('why?', 'and on AMD?'), ask for the code or for a shorter answer, and ask what a "

@@ -1,8 +1,8 @@
 """Chooses sentences: question and passages in, sentences with scores out, best first.
 
 `SentenceReader` is the seam. The reader here lets a cross-encoder read the most promising sentences with the question.
-Which are promising, four signals say that cost nothing: the question's terms in the sentence, in its heading, in a
-neighbour, and the passage's rank (`docs/decisions.md`).
+Four cheap signals say which are promising: the question's terms in the sentence, in its heading, in a neighbour, and
+the passage's rank (`docs/decisions.md`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEIGHBOUR_WEIGHT = 0.4
 PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
 FORM_WEIGHT = 0.4
-"""For a sentence that gives a number where one is asked for, when it is chosen what is read."""
+"""For a sentence with a number where one is asked for; counts only in choosing what is read."""
 READ_UNITS = 16
 """Most units that are read with the question. Reading takes most of an answer's time."""
 READ_LISTINGS = 6

@@ -19,7 +19,7 @@ class RetrievalSettings:
         candidates: nodes taken from each retriever before fusion.
         passage_budget_tokens: most tokens of passages in one prompt, by the local model's tokenizer, else estimated.
         reranker: path or hub name of a cross-encoder; None reranks nothing.
-        refusal_threshold: least evidence score to answer at all; None takes the one measured for the embedder.
+        refusal_threshold: least evidence score to answer at all; None takes the calibrated one.
     """
 
     candidates: int = 50

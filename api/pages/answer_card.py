@@ -245,7 +245,7 @@ class AnswerCard:
 
 
 class Suggestions:
-    """Questions from the books' headings, as buttons; they are looked up when the view stands.
+    """Questions from the books' headings, as buttons; they are looked up once the view is drawn.
 
     Args:
         find: looks them up.

@@ -163,7 +163,7 @@ class LearnersExamOut(WireOut):
     handed_in_at: datetime | None
     score: float | None = None
     max_score: float | None = None
-    needs_check: int = Field(0, description="marks that are only probably right")
+    needs_check: int = Field(0, description="marks that the learner should check")
 
 
 class ClassExamOut(WireOut):
@@ -238,7 +238,7 @@ class MarkOut(WireOut):
     by: Literal["choice", "key_facts", "similarity", "judge", "self"] = Field(
         description="`similarity`: compared with the reference; `self`: the learner's own verdict"
     )
-    needs_check: bool = Field(description="only probably so: the learner decides with POST …/marks")
+    needs_check: bool = Field(description="uncertain: the learner decides with POST …/marks")
     facts_met: list[str] = Field(default_factory=list)
     facts_missed: list[str] = Field(default_factory=list)
     passage: PassageOut | None

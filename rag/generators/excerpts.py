@@ -1,8 +1,7 @@
 """What a small model is shown of the passages: their best sentences, the best passage first.
 
-A model of few weights reads the beginning of a prompt well and the rest hardly, and a long prompt takes a CPU many
-seconds. So it is given what the sentence reader would quote, with the passages' own numbers. Longer prompts scored no
-better (docs/decisions.md).
+A small model makes little use of a long prompt, and a CPU takes many seconds to read one. So it is given what the
+sentence reader would quote, with the passages' own numbers. Longer prompts scored no better (docs/decisions.md).
 """
 
 from __future__ import annotations

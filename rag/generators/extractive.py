@@ -29,9 +29,9 @@ OTHER_SIDE_SHARE = 0.1
 DEFINITION_SHARE = 0.7
 """What a sentence that defines the name asked about gains, as a share of the best score."""
 READING_WEIGHT = 0.5
-"""What the log odds of a listing's reading count, beside its names and its place."""
+"""Weight of the log odds that the reader gives a listing, beside its names and its place."""
 UNREAD = 0.02
-"""The reading of a listing that was not read."""
+"""The score taken for a listing that the reader did not read."""
 SHOWN_LISTING = 0.5
 """Least score of a listing that is shown where it is asked how something is done."""
 SHOWN_THOUGHTS = 2
@@ -39,9 +39,9 @@ SHOWN_THOUGHTS = 2
 NUMBER_SHARE = 0.6
 """What a sentence that gives the number asked for gains, as a share of the best score."""
 LEAST_WORDS = 2
-"""Fewer words are a label, and no sentence: 'Note', 'Demo: `name`'."""
+"""Fewer words are a label, not a sentence: 'Note', 'Demo: `name`'."""
 REPEATED = 0.93
-"""A sentence this similar to a chosen one says it again."""
+"""A sentence this similar to a chosen one repeats it."""
 LISTING_WORDS = 400
 """Longest listing given when code is asked for, and longest table: a whole one is worth more than its half."""
 LIST_WORDS = 120
@@ -49,11 +49,11 @@ LIST_WORDS = 120
 ANNOUNCED_WORDS = 60
 """Longest list, table, listing or formula that is brought along with the sentence that announces it."""
 OVER_WORDS = 12
-"""Longest item that is said over one of the list below it."""
+"""Longest item that is quoted above an item of the list below it."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 MARKER_WORDS = 1
-"""What the marker behind a sentence counts."""
+"""How many words a marker counts as."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ def pair_request(passage: str, source: str, count: int) -> str:
         "- Answer only with what the passage says. Invent no names, numbers or code.\n"
         "- The answer does not stand in the question. No two questions ask the same.\n"
         "- `evidence` is one sentence copied exactly from the passage that holds the answer.\n"
-        'Write one JSON object a line and nothing else: {"question": "…", "answer": "…", "evidence": "…"}\n\n'
+        'Write one JSON object per line and nothing else: {"question": "…", "answer": "…", "evidence": "…"}\n\n'
         f"Passage:\n{passage}"
     )
 

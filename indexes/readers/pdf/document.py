@@ -83,7 +83,7 @@ def read_pdf(
     if not any(page.lines for page in found.pages):
         raise UnreadableBook(
             f"'{path.name}' has {len(found.pages)} pages but no text: it is scanned.",
-            hint="scan it in a finer resolution"
+            hint="scan it at a higher resolution"
             if ocr
             else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
         )

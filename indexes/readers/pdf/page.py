@@ -1,6 +1,6 @@
 """Reads one page from PDFium: letters to words, words mended, words to lines, each with its place, size and style.
 
-Mended are drawn underscores, listings set in columns and line numbers; a section below has each of them.
+It mends underscores drawn as rules, listings set in columns, and line numbers; each has a section below.
 """
 
 from __future__ import annotations
