@@ -393,7 +393,7 @@ def _trainer(
 
         def _get_train_sampler(self, train_dataset: Any = None) -> LengthSampler:
             del train_dataset  # always `train`
-            together = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            together = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
             lengths = [len(row.input_ids) for row in train]
             return LengthSampler(lengths, together, arguments.seed, lambda: int((self.state.epoch or 0) + 1e-6))
 
