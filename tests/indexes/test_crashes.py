@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -75,7 +76,7 @@ def kill_at_random_moments(tmp_path: Path, kills: int, paragraphs: int) -> tuple
     whole.stdout.readline()
     started = time.monotonic()
     assert whole.stdout.readline() == "done\n"
-    seconds = time.monotonic() - started
+    at_most = time.monotonic() - started
     whole.communicate()
     before_count = after_count = 0
     for edition in range(1, kills + 1):
@@ -84,14 +85,17 @@ def kill_at_random_moments(tmp_path: Path, kills: int, paragraphs: int) -> tuple
         child = run_child(home, book)
         assert child.stdout is not None
         child.stdout.readline()
-        time.sleep(rng.random() * seconds * 1.2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(rng.random() * at_most)
         child.send_signal(signal.SIGKILL)
         child.communicate()
         now = state(home)
         if now == before:
             before_count += 1
+            at_most *= 1.1  # how long an edit takes depends on what else runs: search for the moment between
         else:
             after_count += 1
+            at_most *= 0.8
             reference = tmp_path / f"reference-{edition}"
             library = open_library(IndexSettings(reference), embedder=HashEncoder())
             library.add(book)
@@ -109,8 +113,7 @@ def test_a_kill_leaves_before_or_after(tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 def test_fifty_kills_leave_before_or_after(tmp_path: Path) -> None:
     before, after = kill_at_random_moments(tmp_path, kills=50, paragraphs=300)
-    assert before >= 5
-    assert after >= 1
+    assert min(before, after) >= 5
 
 
 @pytest.mark.integration
