@@ -52,7 +52,7 @@ _exams = Table(
     Column("handed_in_at", IsoTime),
     Column("result", JsonText),
     Column("class_id", Text),
-    Column("time_limit_s", REAL),  # of an exam whose time begins when it is first opened
+    Column("time_limit_s", REAL),  # of an exam whose time begins with its learner
     Index("exams_of", "learner", "created_at"),
     Index("exams_of_class", "class_id"),
 )
@@ -111,7 +111,7 @@ class StoredExam:
 
     Attributes:
         class_id: what the exams of one class have in common.
-        time_limit_s: seconds from the first time it is opened, where they count from then.
+        time_limit_s: seconds from when its learner begins it, where they count from then.
     """
 
     id: str
@@ -126,7 +126,7 @@ class StoredExam:
 
     @property
     def waits(self) -> bool:
-        """Whether its time begins when its learner opens it."""
+        """Whether its learner has still to begin it, and its time with it."""
         return self.time_limit_s is not None and self.deadline is None
 
     @property

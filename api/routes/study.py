@@ -204,7 +204,7 @@ def get_exam(exam_id: str, services: ServicesDep, caller: CallerDep, owner: Owne
 
 @router.post("/class-exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
 def start_class_exam(body: ClassExamIn, services: ServicesDep, caller: CallerDep) -> ClassExamOut:
-    """Gives the same exam to every learner named, each with a link; a time limit counts from the link's first visit."""
+    """Gives the same exam to every learner named, each with a link; a time limit counts from when they begin."""
     caller.need_open_key("give exams to a class")
     plan, questions = _drawn_from(body, services)
     return ClassExamOut.of(services.study.start_class_exam(plan, body.learners, questions))
