@@ -53,6 +53,7 @@ from rag.retrieval import (
     HybridRetriever,
     PassageBudget,
     Retrieval,
+    note_on_earlier,
     prepare_query,
     select_passages,
     split_inline_filters,
@@ -515,7 +516,9 @@ class AnswerEngine:
         evidence = max((one.evidence for one in judged), key=EVIDENCE.index)
         refusal = None if any(one.refusal is None for one in judged) else judged[0].refusal
         doubt = next((one.note for one in judged if one.note), None)
-        notes = list(dict.fromkeys([*(note for one in retrievals for note in one.query.notes), *filter(None, [doubt])]))
+        of_itself = {note_on_earlier(part, chinese=chinese) for part in parts for chinese in (False, True)}
+        read = (note for one in retrievals for note in one.query.notes if note not in of_itself)
+        notes = list(dict.fromkeys([*read, *filter(None, [doubt])]))
         request = replace(
             request, passages=found, standalone_question=" ".join(one.query.english for one in retrievals)
         )

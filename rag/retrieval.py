@@ -185,7 +185,7 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
     talk = message_kind(standalone) != "question"
     if turns and (talk or refers_to_earlier(standalone)) and (standing := standing_question(turns, standalone)):
         standalone = after_standing(standing, standalone)
-        notes.append(_READ_WITH[chinese].format(asked=standing))
+        notes.append(note_on_earlier(standing, chinese=chinese))
     if library is not None:
         spelled = correct(standalone, library)
         standalone = spelled.text
@@ -193,6 +193,11 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
             notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))
     query = _query_of(text, standalone)
     return replace(query, notes=tuple(notes), asks_for_more=bool(standing) and asks_for_more(own))
+
+
+def note_on_earlier(asked: str, *, chinese: bool) -> str:
+    """What a reader is told of a question that was read together with an earlier one."""
+    return _READ_WITH[chinese].format(asked=asked)
 
 
 def _query_of(text: str, standalone: str) -> Query:

@@ -163,6 +163,15 @@ def test_several_questions_are_answered_in_parts_with_their_own_citations(tmp_pa
     check_quotes(answer)
 
 
+def test_a_part_that_refers_to_another_part_is_not_called_a_follow_up(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    answer = engine.ask(Question("What is a warp and what orders it?"))
+    assert "**2.**" in answer.answer and "earlier question" not in (answer.note or "")
+    earlier = engine.ask(Question("What is a stream?"))
+    asked = engine.ask(Question("And what orders it?", conversation_id=earlier.conversation_id))
+    assert "earlier question: “What is a stream?”" in asked.note
+
+
 def test_a_language_model_gets_several_questions_at_once(tmp_path: Path) -> None:
     model = ScriptedGenerator(["Both [1]."])
     message = "What is a warp? And what orders commands of a device?"
