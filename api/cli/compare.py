@@ -312,5 +312,20 @@ def readers(
 
 
 def _print(result: dict[str, Any], json_output: bool) -> None:
-    lines = [] if json_output else [f"{name}: {value}" for name, value in result.items()]
+    lines = [] if json_output else [line for name, value in result.items() for line in _measured(name, value)]
     Console().result(None, [*lines, json.dumps(result, ensure_ascii=False)])
+
+
+def _measured(name: str, value: Any) -> list[str]:
+    """A measurement in lines: one, or a table of rows; a value that has an interval as `value [low, high]`."""
+    rows = value if isinstance(value, list) and value and all(isinstance(row, dict) for row in value) else ()
+    if not rows:
+        return [f"{name}: {_figure(value)}"]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return [f"{name}:", *table([columns, *([_figure(row.get(column, "-")) for column in columns] for row in rows)])]
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
+        return f"{value['value']} [{value['low']}, {value['high']}]"
+    return str(value)
