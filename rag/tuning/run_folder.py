@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,11 @@ class RunFolder:
                 f"{self.path} already holds a training run.", hint="Continue it with --resume, or choose another --out."
             )
         if before is not None:
-            changed = sorted(key for key in started_with if before.get(key) != started_with[key])
+            changed = list(_differences(before, started_with))
             if changed:
                 raise Conflict(
-                    f"The run in {self.path} was started with another {', '.join(changed)}.",
-                    hint="Resume with the same data and settings, or choose another --out.",
+                    f"The run in {self.path} was started with {'; '.join(changed)}.",
+                    hint="Resume with what it was started with, or choose another --out.",
                 )
         make_folder(self.checkpoints)
         self.drop_incomplete()
@@ -96,6 +96,18 @@ class RunFolder:
         except (OSError, ValueError):
             return None
         return content if isinstance(content, dict) else None
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What a run was started with that is something else now, in words."""
+    if before.get("data_sha256") != now["data_sha256"]:
+        yield "other training data"
+    if before.get("model") != now["model"]:
+        yield f"the model {before.get('model')}, not {now['model']}"
+    old = before.get("settings") or {}
+    for name, value in now["settings"].items():
+        if old.get(name) != value:
+            yield f"{name} {json.dumps(old.get(name))}, not {json.dumps(value)}"
 
 
 def points_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:

