@@ -111,6 +111,10 @@ class AdapterTuning:
         """The adapters of the home that were tuned on the model that answers."""
         return [] if self.base is None else adapters_tuned_on(self.base, self._settings.home)
 
+    def has_curve(self, name: str) -> bool:
+        """Whether there is a loss to draw: from the first steps on."""
+        return bool(self._curves.get(name)) or (self._folder(name) / CURVE_FILE).is_file()
+
     def curve(self, name: str) -> str:
         """The loss curve of an adapter as SVG, so far while it is being tuned. Raises NotFound."""
         from rag.tuning.run_folder import draw_curve

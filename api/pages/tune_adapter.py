@@ -84,16 +84,15 @@ class TuneAdapter:
             self._follow(job.title)
 
     def _follow(self, name: str) -> None:
-        """Shows the curve of an adapter, and draws it again while its job runs."""
-        self._curve.set_visibility(True)
+        """Shows the curve of an adapter once there is one, and draws it again while its job runs."""
 
         def draw() -> None:
             jobs = [job for job in self._visit.services.jobs.list() if job.kind == ADAPTER and job.title == name]
             step = jobs[0].done if jobs else 0
             if not jobs or jobs[0].final:
                 timer.deactivate()
-            if jobs and jobs[0].state == "cancelled":
-                self._curve.set_visibility(False)
+            cancelled = bool(jobs) and jobs[0].state == "cancelled"
+            self._curve.set_visibility(self._adapters.has_curve(name) and not cancelled)
             set_attributes(self._curve, src=f"/v1/adapters/{quote(name, safe='')}/loss.svg?step={step}")
 
         with self._ready:

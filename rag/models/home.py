@@ -362,7 +362,8 @@ def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] |
     folders = {folder.name: folder for folder in _model_folders(home / FOLDER)}
     folders |= dict(_hub_folders())
     found = [model for name, folder in folders.items() if (model := _describe(name, folder)) is not None]
-    models = [*found, *(_describe_gguf(file) for file in sorted((home / FOLDER).glob("*.gguf")))]
+    files = (file for file in sorted((home / FOLDER).glob("*.gguf")) if file.stem not in folders)
+    models = [*found, *(_describe_gguf(file) for file in files)]
     adapters = [_describe_adapter(folder, found) for folder in _adapter_folders(home / ADAPTERS_FOLDER)]
     fetched = {model.name for model in found}
     for owner in sorted(fetched):
@@ -432,7 +433,7 @@ def _describe(name: str, folder: Path) -> FoundModel | None:
     """A folder's model; None for one that cannot write text or is not whole."""
     try:
         config = read_config(folder)
-        size = sum(file.stat().st_size for file in weight_files(folder))
+        size = check_folder(folder)
     except (CoalesceError, OSError):
         return None
     written_by = " ".join(config.get("architectures") or ())

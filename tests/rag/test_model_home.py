@@ -209,9 +209,11 @@ def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, mo
     with pytest.raises(ModelCannotLoad, match=r"model\.safetensors is cut short or damaged") as error:
         find_model("tiny", tmp_path)
     assert "coalesce models get tiny" in error.value.hint
+    assert not any(model.name == "tiny" for model in look_around(tmp_path, ports={}).models)
     monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
     get_model("tiny", tmp_path)
     assert weights.read_bytes() == content
+    assert [model.name for model in look_around(tmp_path, ports={}).models] == ["tiny"], "its .gguf file is no second"
 
 
 def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
