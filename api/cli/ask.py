@@ -269,7 +269,7 @@ def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | N
 
 def _sources(answer: AnswerOut) -> list[str]:
     if answer.refused:
-        return ["", *(f"    {_place(passage)}" for passage in answer.passages)]
+        return ["", *(f"[{number}] {_place(passage)}" for number, passage in enumerate(answer.passages, 1))]
     lines = ["", ""] if answer.citations else [""]
     shown: set[int] = set()
     for citation in answer.citations:
