@@ -256,7 +256,11 @@ class _Maker:
         asked = [text for text in found if text.lower() in self._asked]
         if len(asked) >= _ENOUGH_ASKED:  # what is asked elsewhere reads like what is asked here
             found = asked
-        if len(found) < NUM_CHOICES - 1 or number:
+        if number:  # '32-bit' and '32 bits' are one option, written as the answer is
+            unit = draft.answer[len(_first_number(draft.answer)) :]
+            spelled = dict.fromkeys(f"{_first_number(text)}{unit}" for text in found)
+            return [text for text in spelled if _size(text) != _size(draft.answer)]
+        if len(found) < NUM_CHOICES - 1:
             return found
         vectors = self._engine.library.embed([draft.answer, *found])
         near = vectors[1:] @ vectors[0]
@@ -301,12 +305,19 @@ def draw_options(
 
 def _size(text: str) -> float:
     """What options are matched by: the value of a number, else the length."""
+    number = _first_number(text)
+    return float(re.sub(r"[,\u202f]", "", number)) if number else float(len(text))
+
+
+def _first_number(text: str) -> str:
+    """The number that a text begins with; empty if it begins with none."""
     number = re.match(r"[\d,.\u202f]+", text)
-    return float(re.sub(r"[,\u202f]", "", number[0].rstrip("."))) if number else float(len(text))
+    return number[0].rstrip(".,") if number else ""
 
 
 def _holds(text: str, option: str) -> bool:
-    return re.search(rf"(?<![\w]){re.escape(option)}(?![\w])", text, re.IGNORECASE) is not None
+    held = _first_number(option) or option  # a number may stand there with its unit written otherwise
+    return re.search(rf"(?<![\w]){re.escape(held)}(?![\w])", text, re.IGNORECASE) is not None
 
 
 def _verbatim(evidence: str, text: str) -> str:

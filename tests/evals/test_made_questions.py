@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -150,6 +151,26 @@ def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
     with pytest.raises(Cancelled):
         made(engine, progress=told.append, cancelled=lambda: len(told) == 3)
     assert [at.tried for at in told] == [1, 2, 3]
+
+
+def test_numbers_are_offered_once_each_and_written_as_the_right_one_is(engine: AnswerEngine) -> None:
+    sizes = {
+        "Adders": "Every adder of the old core works on 16-bit integers without any help.",
+        "Multipliers": "A multiplier takes 32 bits of each operand and drops the rest of them.",
+        "Registers": "Any register of the new machine keeps 32-bit values between two instructions.",
+        "Buses": "Between chips the narrow bus carries 8 bits in each direction at a time.",
+        "Timers": "An interval timer counts upwards in 64 bits and never returns to zero.",
+        "Addresses": "Older devices give 48-bit addresses to whatever the host has reserved.",
+    }
+    engine.library.nodes[:] = [  # type: ignore[attr-defined]
+        make_node(text, number, heading_path=("Book", heading)) for number, (heading, text) in enumerate(sizes.items())
+    ]
+    questions = [one for one in made(engine, types=["choice"]) if one.kind == "number"]
+    assert questions
+    for question in questions:
+        numbers = [re.match(r"\d+", choice)[0] for choice in question.choices]  # type: ignore[index]
+        assert len(set(numbers)) == 4
+        assert len({choice.lstrip("0123456789") for choice in question.choices}) == 1
 
 
 def test_neither_place_nor_length_tells_the_right_option() -> None:
