@@ -84,6 +84,11 @@ _AFTER_TERMS = 2
 _ALONE = r"(?=\s*(?:[-–,.:;，。！!]|$))"
 _YES = re.compile(rf"\s*(?:yes|yeah|yep|会|是的?|对|能|可以){_ALONE}", re.IGNORECASE)
 _NO = re.compile(rf"\s*(?:no|nope|不(?:会|是|能|可以)?){_ALONE}", re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    r"\W*(?:i (?:do not|don['’]?t|dont) (?:know|remember)(?: this| that| it)?|(?:i have )?no idea"
+    r"|(?:i[ '’]?a?m )?not sure|i forgot|idk|我?(?:不知道|不清楚|忘了)|[?？]+)\W*",
+    re.IGNORECASE,
+)
 _MOST_INVERTED = 0.2
 _BESIDE_TERMS = 2
 _LEAST_REVERSED = 0.15
@@ -233,6 +238,8 @@ class Reading:
         """The share of the points where key facts alone decide it, else None."""
         if normalize(self.text) == normalize(self.question.answer):
             return 1.0
+        if _NO_ANSWER.fullmatch(self.text):
+            return 0.0
         if not self.verdict and (not self._novel or self._repeats):
             return 0.0
         return 1.0 if self.stated == 1.0 and self.verdict >= 0 else None

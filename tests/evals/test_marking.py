@@ -154,6 +154,17 @@ def test_the_question_repeated_earns_nothing() -> None:
     assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
 
 
+@pytest.mark.parametrize("answer", ["I don't know.", "no idea", "I'm not sure", "idk", "?", "我不知道。"])
+def test_who_says_that_he_does_not_know_gets_nothing_and_nothing_to_decide(answer: str) -> None:
+    assert grade(REGISTERS, answer) == Grade(0.0, "key_facts", False, (False,))
+
+
+def test_a_doubt_beside_the_answer_costs_nothing() -> None:
+    assert (
+        grade(REGISTERS, "32?") == grade(REGISTERS, "32 registers, I think") == Grade(1.0, "key_facts", False, (True,))
+    )
+
+
 def test_a_judge_grades_what_key_facts_do_not_settle() -> None:
     asked = []
 
