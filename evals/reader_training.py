@@ -2,17 +2,21 @@
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists, one folder each. The reader is fitted on the
 bundled book, with the bank's questions that are not for testing, and on two of the texts; the third, `DEVELOPMENT`,
-chose the settings. Takes about 25 minutes: a few to read the books, then training on one core.
+chose the settings. Takes about half an hour on two cores: a few minutes to read the books, then `RUNS` training runs,
+each on one core; their mean ships.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from evals.questions import BankQuestion, load_bank, load_questions
@@ -24,7 +28,7 @@ from indexes.types import Filters
 from rag.retrieval import HybridRetriever, PassageBudget, select_passages
 from rag.sentence_reader import candidates
 from rag.settings import RetrievalSettings
-from rag.tuning.reader import Candidate, ReadingExample, tune_reader
+from rag.tuning.reader import Candidate, ReaderTuning, ReadingExample, average_readers, tune_reader
 from rag.types import Turn
 
 QUESTION_SETS = Path(__file__).parent / "question_sets"
@@ -37,6 +41,8 @@ CHINESE_SHARE = 0.25
 MOST_CANDIDATES = 32
 LEAST_OVERLAP = 0.8
 LEAST_TOKENS = 3
+RUNS = 3
+"""Training runs, by seed from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +142,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _say(f"{len(examples)} examples")
         library.close()
 
+    with tempfile.TemporaryDirectory() as work, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
+        runs = [Path(work) / str(seed) for seed in range(RUNS)]
+        for _ in processes.map(_train, [examples] * RUNS, runs, range(RUNS)):
+            pass
+        record = {"command": "python -m evals.reader_training --texts FOLDER", "books": ["sample-book", *FITTED]}
+        average_readers(runs, given.out, record)
+
+
+def _train(examples: Sequence[ReadingExample], out: Path, seed: int) -> None:
     losses: list[float] = []
 
     def progress(step: int, steps: int, loss: float) -> None:
         losses.append(loss)
         if step % 25 == 0 or step == steps:
-            _say(f"step {step} of {steps}, loss {sum(losses[-25:]) / len(losses[-25:]):.3f}")
+            _say(f"run {seed + 1}: step {step} of {steps}, loss {sum(losses[-25:]) / len(losses[-25:]):.3f}")
 
-    record = {"command": "python -m evals.reader_training --texts FOLDER", "books": ["sample-book", *FITTED]}
-    tune_reader(examples, given.out, record=record, progress=progress)
+    tune_reader(examples, out, ReaderTuning(seed=seed), progress=progress)
 
 
 def _say(line: str) -> None:

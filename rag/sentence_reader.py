@@ -332,7 +332,7 @@ class CrossEncoder:
         with self._lock:
             if self._model is None:
                 with as_file(files("rag").joinpath("reader_adapter")) as bundled:
-                    self._model = self._merge(*_read(self._folder or bundled))
+                    self._model = self._merge(*read_adapter(self._folder or bundled))
             return self._model
 
     def _merge(self, weights: dict[str, Any], record: dict[str, Any]) -> MiniLM:
@@ -379,7 +379,8 @@ def write_adapter(folder: Path, weights: dict[str, Any], record: dict[str, Any])
     (folder / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The adapter's weights and its record; raises ModelCannotLoad."""
     from safetensors.torch import load
 
     try:

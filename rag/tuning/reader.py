@@ -3,6 +3,9 @@
 The loss is listwise: the sentences that answer against those that do not and against a sentence of logit 0, which
 stands for 'nothing here answers'. That one is right for questions without an answer, and for some whose answering
 sentences are held back (near misses), so a score above 0 means an answer in any list.
+
+The reader that ships is the mean of several runs that differ in their seed: one forward pass, but steadier than any of
+them (Wortsman et al. 2022, 'Model soups').
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 
 from indexes.embedder import BUNDLED_SHA256, bundled_model_folder
 from indexes.errors import InvalidInput
-from rag.sentence_reader import EncodedPair, Pair, PairTokenizer, pad, score_hidden, write_adapter
+from rag.sentence_reader import EncodedPair, Pair, PairTokenizer, pad, read_adapter, score_hidden, write_adapter
 
 NEAR = 10
 """Candidates before this place, by their signals, are the near ones."""
@@ -183,6 +186,30 @@ def tune_reader(
         },
     )
     return last
+
+
+def average_readers(runs: Sequence[Path], out: Path, record: dict[str, Any]) -> None:
+    """Writes the mean of the runs' readers to `out`: each layer's mean change in its best `rank` factors, mean heads.
+
+    Args:
+        runs: folders that `tune_reader` wrote, with the same settings but the seed.
+        record: kept with the adapter, together with the first run's.
+    """
+    import torch
+
+    read = [read_adapter(run) for run in runs]
+    (first, kept), count = read[0], len(read)
+    rank = kept["settings"]["rank"]
+    weights = {name: sum(run[name] for run, _ in read) / count for name in ("head.weight", "head.bias", "mix")}
+    for name in (name.removesuffix(".lora_A") for name in first if name.endswith(".lora_A")):
+        change = sum(run[f"{name}.lora_B"].float() @ run[f"{name}.lora_A"].float() for run, _ in read) / count
+        left, strength, right = torch.linalg.svd(change, full_matrices=False)
+        root = strength[:rank].sqrt()
+        weights[f"{name}.lora_A"] = (root[:, None] * right[:rank]).to(torch.float16).contiguous()
+        weights[f"{name}.lora_B"] = (left[:, :rank] * root).to(torch.float16).contiguous()
+    losses = [one["train_loss"] for _, one in read]
+    minutes = round(sum(one["minutes"] for _, one in read), 1)
+    write_adapter(out, weights, {**kept, **record, "runs": count, "train_loss": losses, "minutes": minutes})
 
 
 def _steps(examples: Sequence[ReadingExample], settings: ReaderTuning, rng: random.Random) -> Iterator[list[_List]]:
