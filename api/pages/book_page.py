@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import textwrap
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from nicegui import ui
 from api.page_images import page_source
 from api.pages.controls import button, link, set_attributes, tag, text_box, toast
 from api.pages.frame import Visit, book_path, open_view, show_problem
-from api.pages.markup import passage_html, plain_html
+from api.pages.markup import passage_html, plain_html, without_fences
 from api.pages.source_panel import page_image_path, page_of
 from api.pages.study_page import study_head
 from evals.study_guide import GuideChapter, GuideEntry
@@ -31,7 +30,6 @@ from rag.types import Passage
 
 FOUND = 8
 SNIPPET_CHARS = 160
-_FENCE_LINE = re.compile(r"^\s*`{3,}.*$", re.MULTILINE)
 MOST_QUOTED = 300
 """Characters of a quote in an address."""
 FOLD_WHERE_NARROW = """
@@ -220,7 +218,7 @@ class _BookView:
                 text = passage.text[part.start : part.end] if part is not None else passage.text
                 with tag("li"), link("", self._address(node=passage.node_id), "source-link found-link"):
                     tag("span", " › ".join(passage.section) or passage.title)
-                    tag("span", textwrap.shorten(_FENCE_LINE.sub("", text), SNIPPET_CHARS, placeholder=" …"), "soft")
+                    tag("span", textwrap.shorten(without_fences(text), SNIPPET_CHARS, placeholder=" …"), "soft")
 
 
 # --- what there is to learn in it

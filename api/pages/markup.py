@@ -150,6 +150,11 @@ def _listing_end(text: str) -> re.Match[str] | None:
     return fences[0] if opens_next and _LOOKS_LIKE_CODE.search(text, 0, fences[0].start()) else None
 
 
+def without_fences(text: str) -> str:
+    """A passage without the lines that open and close its listings."""
+    return _FENCE_LINE.sub("", text)
+
+
 def code_html(code: str, language: str) -> str:
     """A listing with its words coloured."""
     return f'<div class="listing"><pre tabindex="0"><code>{_coloured(code, language)}</code></pre></div>'

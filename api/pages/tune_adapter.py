@@ -92,8 +92,10 @@ class TuneAdapter:
             if not jobs or jobs[0].final:
                 timer.deactivate()
             cancelled = bool(jobs) and jobs[0].state == "cancelled"
-            self._curve.set_visibility(self._adapters.has_curve(name) and not cancelled)
-            set_attributes(self._curve, src=f"/v1/adapters/{quote(name, safe='')}/loss.svg?step={step}")
+            shown = self._adapters.has_curve(name) and not cancelled
+            self._curve.set_visibility(shown)
+            if shown:
+                set_attributes(self._curve, src=f"/v1/adapters/{quote(name, safe='')}/loss.svg?step={step}")
 
         with self._ready:
             timer = ui.timer(CURVE_POLL_S, draw)

@@ -90,13 +90,11 @@ def tune_reader(
     out: Path,
     settings: ReaderTuning | None = None,
     *,
-    record: dict[str, Any] | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> float:
     """Trains and writes the adapter to `out`; the mean loss of the last fifth of the steps.
 
     Args:
-        record: kept with the adapter: data and command.
         progress: called with step, number of steps and the step's loss.
 
     Raises:
@@ -177,7 +175,6 @@ def tune_reader(
         {
             "base": f"sha256:{BUNDLED_SHA256}",
             "scale": 2.0,
-            **(record or {}),
             "settings": asdict(settings),
             "examples": len(chosen),
             "steps": steps,
