@@ -22,7 +22,7 @@ from indexes.readers.elements import real_title
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
-CHUNKER_VERSION = 3
+CHUNKER_VERSION = 4
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
 READER_VERSION = 5

@@ -22,7 +22,7 @@ _GRID_ROW = re.compile(r"^[ \t]*(\+[-=+]{3,}\+?|={2,}([ \t]+={2,})+)[ \t]*$")
 _RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
 _BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|resp|incl|esp|viz|figs?|eqs?|secs?|sect|ch|chap|tab|refs?|nos?|vol|pp|"
+    r"(?:\b(?:e\.?g|i\.?e|cf|vs|etc|approx|resp|incl|esp|viz|figs?|eqs?|secs?|sect|ch|chap|tab|refs?|nos?|vol|pp|"
     r"dr|mrs?|(?-i:Ms)|prof|st|inc|corp|ltd|jr|sr|al|ca|min|max|avg|dept|eds?|a\.k\.a|w\.r\.t))\.$",
     re.IGNORECASE,
 )

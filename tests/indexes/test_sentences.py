@@ -30,6 +30,7 @@ def kinds(text: str) -> list[str]:
         ("The value is approx. five of them.", 1),
         ("A copy takes 62 ms. The kernel takes 3 s. Both are fast.", 3),
         ("Ask Ms. Hopper for it. Then go.", 2),
+        ("It runs slower (eg. 20 to 30 times), ie. too slow. Then go.", 2),
         ("共享内存很快。寄存器更快！", 2),
         ("He used matrix A. Then B was added.", 2),
     ],
