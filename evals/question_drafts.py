@@ -73,7 +73,7 @@ _POINTS_ELSEWHERE = re.compile(
     r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
     r"|\bin the (?:other|second|third|latter|former|opposite|same) \w+|\bthe possible\b|\bis listed\b"
-    r"|\bas follows\b|https?:|www\.|\btoo\.?$|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
+    r"|\bas follows\b|https?:|www\.|\b(?:too|it|them)\.?$|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
     re.IGNORECASE,
 )
 _PRONOUN = re.compile(r"\b(?:it|they|them|their|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
@@ -121,7 +121,7 @@ _FINITE = re.compile(
 _THE_SUBJECT = re.compile(rf"The (?P<phrase>[a-z][\w\-]*(?: [a-z][\w\-]*){{0,3}}?) (?={_FINITE.pattern})")
 _RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,8}(?:which|that|who)\s")
 """A subject with a clause of its own: the sentence needs a second verb."""
-_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|\?|!|://|\b\w+/\w+/\w+")
+_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|-{3,}|\?|!|://|\b\w+/\w+/\w+")
 _GENERIC = frozenset(
     """argument arguments parameter parameters value values result results goal goals purpose idea reason problem
     problems difference differences advantage advantages default example examples way ways step steps case cases
@@ -153,7 +153,8 @@ _GENERIC = frozenset(
     implementations utilization usage efficiency cost overhead speed significant group groups parallel online
     alias round float union command script message disk repository semantics capacity lifetime library libraries
     module modules view views loop loops array arrays vector vectors dimension dimensions prefix algorithm
-    interface chip enumeration architecture remainder reciprocal boolean""".split()
+    interface chip enumeration architecture remainder reciprocal boolean tool tools subset subsets superset format
+    formats""".split()
 )
 _VAGUE = frozenset(
     """argument arguments value values result results goal purpose idea reason problem problems difference example

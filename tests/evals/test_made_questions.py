@@ -105,10 +105,12 @@ def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_
         "New clients read letters from the daemon and write their logs to a file.",
         "The visitor reads letters from the daemon for which his cookie has paid.",
         "Programs and scripts that a careful visitor needs before the *daemon*.",
+        "A porter hands letters to the daemon ---------- where visitors wait for an answer.",
+        "A careful porter opens the door for the daemon and for the keeper of it.",
     )
     filler = "Other words fill a section about the possibility of nothing. " * 3
     nodes = [make_node(text, place, heading_path=("B", f"S{place}")) for place, text in enumerate(sentences)]
-    nodes += [make_node(filler, place, heading_path=("B", f"S{place}")) for place in range(5, 45)]
+    nodes += [make_node(filler, place, heading_path=("B", f"S{place}")) for place in range(7, 47)]
     asked = {(draft.answer, draft.statement.text.split()[0]) for draft in draft_questions(nodes).drafts}
     assert asked == {("daemon", "Most"), ("daemon", "New")}
 
