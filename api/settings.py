@@ -185,9 +185,13 @@ class CoalesceSettings(BaseSettings):
         None, ge=0, description="Questions that may wait for a local model; by default as many as come."
     )
     queue_timeout_s: float = Field(
-        600.0, gt=0, description="The longest that a question may wait for it, in seconds; longer waits are a 503."
+        600.0,
+        gt=0,
+        description="The longest that a question may wait for a busy model, in seconds; longer waits are a 503.",
     )
-    request_timeout_s: float = Field(120.0, gt=0, description="The longest silence of a remote engine in seconds.")
+    request_timeout_s: float = Field(
+        120.0, gt=0, description="The longest silence of a remote engine to all that ask it, in seconds."
+    )
 
     judge_url: str | None = Field(
         None, description="The `/v1` address of a model that grades the open answers of a comparison."

@@ -73,7 +73,8 @@ _POINTS_ELSEWHERE = re.compile(
     r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
     r"|\bin the (?:other|second|third|latter|former|opposite|same) \w+|\bthe possible\b|\bis listed\b"
-    r"|\bas follows\b|https?:|www\.|\b(?:too|it|them)\.?$|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
+    r"|\bas follows\b|https?:|www\.|\b(?:too|it|them)\.?$"
+    r"|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
     re.IGNORECASE,
 )
 _PRONOUN = re.compile(r"\b(?:it|they|them|their|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)

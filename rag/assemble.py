@@ -74,7 +74,7 @@ def switch_generator(engine: AnswerEngine, settings: RagSettings, library: Libra
         if wanted.base_url and generator.name == "remote":
             from rag.generators.openai_client import OpenAIClient
 
-            client = OpenAIClient(wanted.base_url, wanted.api_key, wanted.request_timeout_s)
+            client = OpenAIClient(wanted.base_url, wanted.api_key, wanted.request_timeout_s, wanted.queue_timeout_s)
             try:
                 client.get("models")  # the generator itself takes an engine that is down for one that starts later
             finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _CONNECT_TIMEOUT_S = 5.0
+_BUSY_RETRY_S = 60.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _TOO_LONG = (
     "context length", "context_length", "maximum context", "context size", "context window", "too long",
@@ -38,17 +40,21 @@ class OpenAIClient:
 
     Args:
         base_url: its address; `/v1` is added where no path is given.
-        request_timeout_s: longest silence of the engine, also before its first token.
+        request_timeout_s: longest silence of the engine. One that answers others is not silent: it lets us wait.
+        queue_timeout_s: the longest that one request waits for a busy engine.
     """
 
-    def __init__(self, base_url: str, api_key: str | None, request_timeout_s: float) -> None:
+    def __init__(self, base_url: str, api_key: str | None, request_timeout_s: float, queue_timeout_s: float) -> None:
         parts = urlsplit(base_url)
         self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(request_timeout_s, connect=min(_CONNECT_TIMEOUT_S, request_timeout_s)),
+            timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_S, request_timeout_s)),  # `_run` counts silence
             trust_env=parts.hostname not in _LOOPBACK,  # no proxy between two processes of one machine
         )
+        self._request_timeout_s = request_timeout_s
+        self._queue_timeout_s = queue_timeout_s
+        self._heard_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -63,7 +69,7 @@ class OpenAIClient:
 
         Raises:
             EngineUnreachable: no connection, no answer in time, or not an answer in the OpenAI format.
-            Busy: the engine stays overloaded.
+            Busy: the engine stays overloaded, or answers others for too long.
             PromptTooLong: the prompt exceeds the engine's context.
             EngineRefuses: the engine does not take the request as it stands.
             Cancelled: `cancelled` became true.
@@ -96,6 +102,21 @@ class OpenAIClient:
     def _run(self, items: AsyncIterator[Any], cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
         """The items of `items`, which runs on the loop; leaving cancels it, which closes its connection."""
         relay: Relay[Any] = Relay()
+        began = waiting_since = time.monotonic()
+
+        def check_patience() -> None:
+            now = time.monotonic()
+            if now - max(began, self._heard_at) > self._request_timeout_s:
+                raise EngineUnreachable(
+                    f"The engine at {self.base_url} said nothing for {self._request_timeout_s:g} s.",
+                    hint="Its log says more; COALESCE_REQUEST_TIMEOUT_S sets the longest silence.",
+                )
+            if now - waiting_since > self._queue_timeout_s:
+                raise Busy(
+                    f"This question waited {self._queue_timeout_s:g} s for the busy engine at {self.base_url}.",
+                    hint="Try again later, or raise COALESCE_QUEUE_TIMEOUT_S.",
+                    retry_after_s=_BUSY_RETRY_S,
+                )
 
         async def run() -> None:
             try:
@@ -111,7 +132,9 @@ class OpenAIClient:
 
         task = asyncio.run_coroutine_threadsafe(run(), self._running_loop())
         try:
-            yield from relay.items(cancelled)
+            for item in relay.items(cancelled, check_patience):
+                waiting_since = time.monotonic()
+                yield item
         finally:
             task.cancel()
 
@@ -134,6 +157,7 @@ class OpenAIClient:
         response = await self._open("POST", path, body)
         try:
             async for line in response.aiter_lines():
+                self._heard()
                 if not line.startswith("data:"):
                     continue  # empty lines, comments that keep the connection open, event names
                 data = line[5:].strip()
@@ -155,14 +179,21 @@ class OpenAIClient:
                 if attempt == retries:
                     raise
             else:
+                self._heard()
                 if response.is_success:
                     return response
                 refusal = await self._refusal(response)
                 if response.status_code not in _RETRIED or attempt == retries:
                     raise refusal
                 pause = max(pause, _retry_after_s(response))
-            await asyncio.sleep(min(pause, _LONGEST_PAUSE_S))
+            pause = min(pause, _LONGEST_PAUSE_S)
+            self._heard(later_s=pause)
+            await asyncio.sleep(pause)
         raise ValueError("the last try either returns or raises")
+
+    def _heard(self, later_s: float = 0.0) -> None:
+        """Notes that the engine is alive, or that nothing is expected of it before `later_s` have passed."""
+        self._heard_at = max(self._heard_at, time.monotonic() + later_s)
 
     async def _refusal(self, response: httpx.Response) -> Exception:
         """The engine's error as ours."""
@@ -195,9 +226,7 @@ class OpenAIClient:
         return kind(f"The engine at {self.base_url} answered {status}: {message}", hint="Its log says more.")
 
     def _broken(self, error: BaseException) -> EngineUnreachable:
-        what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "does not answer"
-        if isinstance(error, ValueError):
-            what = "does not answer in the OpenAI format"
+        what = "does not answer in the OpenAI format" if isinstance(error, ValueError) else "does not answer"
         return EngineUnreachable(
             f"The engine at {self.base_url} {what}: {type(error).__name__}: {str(error)[:300]}",
             hint="Start it, or correct --base-url (it ends in /v1).",

@@ -74,7 +74,9 @@ class RemoteGenerator:
         self._settings = settings
         self._excerpts = excerpts
         self._model = settings.model
-        self._client = OpenAIClient(settings.base_url, settings.api_key, settings.request_timeout_s)
+        self._client = OpenAIClient(
+            settings.base_url, settings.api_key, settings.request_timeout_s, settings.queue_timeout_s
+        )
         self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
         self._thinks = False
         self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight

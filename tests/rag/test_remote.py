@@ -326,10 +326,52 @@ def test_a_silent_engine_times_out(engine: Engine, monkeypatch: pytest.MonkeyPat
     engine.answer = lambda handler, body: ended.wait(PATIENCE_S) and None
     address = f"http://127.0.0.1:{engine.server_port}/v1"
     hasty = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url=address, request_timeout_s=0.5))
-    with pytest.raises(EngineUnreachable, match="did not answer in time"):
+    with pytest.raises(EngineUnreachable, match=r"said nothing for 0\.5 s") as error:
         run(hasty)
+    assert "COALESCE_REQUEST_TIMEOUT_S" in error.value.hint
     ended.set()
     hasty.close()
+
+
+def queued(monkeypatch: pytest.MonkeyPatch, engine: Engine, **patience: float) -> tuple[str, float]:
+    """The answer to a question that waits while the engine writes 2 s for another one; and the seconds it took."""
+    monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
+    writing, written = threading.Event(), threading.Event()
+
+    def one_at_a_time(handler: Handler, body: dict[str, Any]) -> None:
+        if "first" not in str(body["messages"]):
+            written.wait(PATIENCE_S)
+            say("Mine.")(handler, body)
+            return
+        writing.set()
+        say(*(f"{number} " for number in range(20)), pause_s=0.1)(handler, body)
+        written.set()
+
+    engine.answer = one_at_a_time
+    address = f"http://127.0.0.1:{engine.server_port}/v1"
+    generator = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url=address, **patience))
+    other = threading.Thread(target=run, args=(generator, replace(REQUEST, question="The first?")))
+    other.start()
+    try:
+        assert writing.wait(PATIENCE_S)
+        started = time.monotonic()
+        return run(generator)[0], time.monotonic() - started
+    finally:
+        other.join()
+        generator.close()
+
+
+def test_an_engine_that_answers_others_first_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, seconds = queued(monkeypatch, engine, request_timeout_s=0.8)
+    assert text == "Mine." and seconds > 0.8
+
+
+def test_a_wait_beyond_the_setting_is_busy_with_a_time_to_come_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Busy, match=r"waited 0\.5 s") as error:
+        queued(monkeypatch, engine, request_timeout_s=0.8, queue_timeout_s=0.5)
+    assert error.value.retry_after_s
 
 
 def test_passages_the_engine_finds_too_many_are_dropped(engine: Engine, generator: RemoteGenerator) -> None:
