@@ -223,6 +223,10 @@ class CatalogEntry:
     drafts: Sequence[Chunk]
 
 
+class VectorsGone(Exception):
+    """Vectors that a book was to share with another went with that one meanwhile; nothing was written."""
+
+
 class Catalog:
     """Documents, chapters, sections, nodes, lexical terms and vectors of one library."""
 
@@ -261,6 +265,9 @@ class Catalog:
             embedder: fingerprint of the embedder that made the vectors.
             new_vectors: little-endian float32 vectors of embedded texts not stored yet, by `Chunk.text_sha`.
             only_embedder: delete the vectors of all other embedders; the entries must then be the whole library.
+
+        Raises:
+            VectorsGone: nodes have texts that are neither stored nor among `new_vectors`.
         """
         with self._database.writing() as connection:
             _set_meta(connection, "embedder", embedder)
@@ -558,7 +565,10 @@ def _insert_nodes(connection: Connection, document_id: str, drafts: Sequence[Chu
     """Store nodes and their terms under consecutive rowids; their vectors must be there."""
     if not drafts:
         return
-    vector_ids = _vector_ids(connection, embedder, {draft.text_sha for draft in drafts})
+    wanted = {draft.text_sha for draft in drafts}
+    vector_ids = _vector_ids(connection, embedder, wanted)
+    if len(vector_ids) < len(wanted):
+        raise VectorsGone
     seen: Counter[str] = Counter()
     rows = [
         {

@@ -128,7 +128,8 @@ def chunk_text(text: str, token_starts: Sequence[int], limit_tokens: int, overla
 
 def _cut(units: Sequence[_Unit], limit: int) -> list[tuple[int, int]]:
     """First and last unit of each node, by least cost."""
-    total = sum(unit.tokens for unit in units)
+    # At least one: a tokenizer makes nothing of a font's own signs, which may be all of a section.
+    total = max(1, sum(unit.tokens for unit in units))
     nodes = -(-total // limit)
     target = total / nodes
     best: list[float] = [0.0] + [float("inf")] * len(units)

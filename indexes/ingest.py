@@ -5,27 +5,27 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from indexes.catalog import BookIdentity, Catalog, CatalogEntry
+from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
 from indexes.chunking import Chunk, CutText, chunk_book, chunk_text
 from indexes.disk import disk_errors
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of, read_book
-from indexes.readers.elements import real_title
+from indexes.readers.elements import real_title, shown_name
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
 CHUNKER_VERSION = 4
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 5
+READER_VERSION = 6
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""
@@ -56,7 +56,7 @@ class Ingest:
         started = time.monotonic()
         path = path.expanduser().resolve()
         digest = content_digest(path, cancelled)
-        source = source_name or str(path)
+        source = source_name or shown_name(str(path))
         reader = self._settings.readers.get(Path(source).suffix.casefold())
         document_id = document_id or document_id_of(digest if source_name is not None else str(path))
         with self._book_lock(document_id, cancelled):
@@ -92,7 +92,7 @@ class Ingest:
             if (cutter, reader) == (CHUNKER_VERSION, READER_VERSION):
                 continue
             path = find_file(document)
-            if path is not None and (not path.exists() or content_digest(path, None) != document.sha256):
+            if path is not None and not _holds(path, document.sha256):
                 path = None
             if path is not None or cutter != CHUNKER_VERSION:
                 found.append((document, path))
@@ -145,10 +145,15 @@ class Ingest:
     ) -> int:
         """Cut, embed and write a book; return the number of texts embedded."""
         drafts = self._cut(book)
-        vectors = self._embed(drafts, progress, cancelled)
-        if progress is not None:
-            progress(AddProgress("storing", 0, len(drafts)))
-        self._catalog.put([CatalogEntry(identity, book, drafts)], self._encoder.fingerprint, vectors)
+        vectors: dict[bytes, bytes] = {}
+        while True:
+            rest = [draft for draft in drafts if draft.text_sha not in vectors]
+            vectors.update(self._embed(rest, progress, cancelled))
+            if progress is not None:
+                progress(AddProgress("storing", 0, len(drafts)))
+            with suppress(VectorsGone):  # another book was removed meanwhile
+                self._catalog.put([CatalogEntry(identity, book, drafts)], self._encoder.fingerprint, vectors)
+                break
         if progress is not None:
             progress(AddProgress("storing", len(drafts), len(drafts)))
         return len(vectors)
@@ -246,6 +251,14 @@ class Ingest:
         if cancelled is not None and cancelled():
             raise Cancelled("Adding was cancelled; nothing of the book was kept.")
         return {sha: vector.astype("<f4").tobytes() for sha, vector in zip(shas, vectors, strict=True)}
+
+
+def _holds(path: Path, sha256: str) -> bool:
+    """Whether a book's file or folder is there, may be read and is unchanged."""
+    try:
+        return content_digest(path) == sha256
+    except UnreadableBook:
+        return False
 
 
 def _versions(chunking: str) -> tuple[int, int]:

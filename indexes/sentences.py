@@ -17,7 +17,7 @@ SpanKind: TypeAlias = Literal["sentence", "item", "code", "table", "formula", "h
 _FENCE = re.compile(r"^[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _FORMULA = re.compile(r"^[ \t]*\$\$")
 _HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+\S")
-_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*[^|\n]+(\|[^|\n]+){2,}$")
+_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*+[^|\n]++(\|[^|\n]+){2,}$")
 _GRID_ROW = re.compile(r"^[ \t]*(\+[-=+]{3,}\+?|={2,}([ \t]+={2,})+)[ \t]*$")
 _RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
 _BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
@@ -27,8 +27,12 @@ _ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 _END = re.compile(r"""[.!?…]+["'”’)\]*_`]*(?=\s|$)|[。！？；]["'”’）」』]*""")
-_CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|\$\$.+?\$\$", re.DOTALL)
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)|\$\$.+?\$\$", re.DOTALL)
+_NOT_SPACE = re.compile(r"\S")
 _STARTS_LOWER_WORD = re.compile(r"[a-z]+(?![\w(]|\.\w|::)")
+_NUMBER_ALONE = re.compile(r"\s*\(?\d{1,3}\.")
+_LOOKED_BACK = 40
+"""Characters looked at before a mark: reading the whole sentence again at each of its marks takes quadratic time."""
 _MAY_END = frozenset({"etc.", "no.", "min.", "max.", "avg.", "al.", "inc.", "corp.", "ltd.", "ed."})
 """Abbreviations that end a sentence when a capital follows."""
 
@@ -160,7 +164,8 @@ def _is_displayed(text: str, start: int, line: str) -> bool:
     closing = text.find("$$", start + line.index("$$") + 2)
     if closing < 0:
         return False
-    rest = text[closing + 2 :].split("\n", 1)[0]
+    line_end = text.find("\n", closing)
+    rest = text[closing + 2 : line_end if line_end >= 0 else len(text)]
     return not rest.strip(" \t\r.,;:。，")
 
 
@@ -173,11 +178,14 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    whole = [match.span() for match in _CODE_SPAN.finditer(text, start, end)]
+    spans = (match.span() for match in _CODE_SPAN.finditer(text, start, end))
+    span_start, span_end = next(spans, (end, end))
     begin = start
     for match in _END.finditer(text, start, end):
         stop = match.end()
-        if any(s < match.start() < e - 1 for s, e in whole):
+        while span_end - 1 <= match.start() and span_start < end:
+            span_start, span_end = next(spans, (end, end))
+        if span_start < match.start():
             continue
         if stop < end and not _ends_sentence(text, begin, match.start(), stop, end):
             continue
@@ -194,16 +202,16 @@ def _ends_sentence(text: str, begin: int, mark: int, stop: int, end: int) -> boo
     """Whether the mark at `mark` (its closing quotes end at `stop`) ends the sentence begun at `begin`."""
     if text[mark] in "。！？；":
         return True
-    following = text[stop:end].lstrip()
-    if not following:
+    following = _NOT_SPACE.search(text, stop, end)
+    if following is None:
         return True
-    if following[0] in "})]":  # `{ ... }` in running text
+    first = following[0]
+    if first in "})]":  # `{ ... }` in running text
         return False
-    before = text[begin : mark + 1]
-    words = before.split()
-    last_word = words[-1].lower() if words else ""
-    if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and following[0].isupper()):
+    before = text[max(begin, mark - _LOOKED_BACK) : mark + 1]
+    last_word = before.split()[-1].lower()
+    if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and first.isupper()):
         return False
-    if re.fullmatch(r"\(?\d{1,3}\.", last_word) and len(words) == 1:
+    if _NUMBER_ALONE.fullmatch(text, begin, mark + 1):
         return False
-    return not (following[0].islower() and _STARTS_LOWER_WORD.match(following))
+    return not (first.islower() and _STARTS_LOWER_WORD.match(text, following.start(), end))

@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, TooLarge, UnreadableBook, UnsupportedFormat
-from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, title_of
+from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, shown_name, title_of
 from indexes.types import Book, BookHealth, Section
 
 CancelCheck = Callable[[], bool]
@@ -203,7 +204,7 @@ def _read_chapters(
     for number, path in enumerate(files, 1):
         if cancelled is not None and cancelled():
             raise Cancelled(f"Reading '{root.name}' was cancelled.")
-        relative = path.relative_to(root).as_posix()
+        relative = shown_name(path.relative_to(root).as_posix())
         try:
             _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
         except (UnreadableBook, UnsupportedFormat, TooLarge) as error:
@@ -295,7 +296,10 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def files_below(root: Path, suffixes: Iterable[str]) -> list[Path]:
-    """List files with these endings below a folder, without licences, hidden and build folders, links that lead out."""
+    """List files with these endings below a folder, without licences, hidden and build folders.
+
+    Links that lead out of the folder or nowhere are left out, and what is no file, such as a pipe.
+    """
     wanted = frozenset(suffixes)
     found: list[Path] = []
     for folder, names, files in os.walk(root):
@@ -308,7 +312,7 @@ def files_below(root: Path, suffixes: Iterable[str]) -> list[Path]:
                 continue
             if _LICENCE_FILE.match(name) or name.casefold() in _BUILD_FILES:
                 continue
-            if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+            if not path.is_file() or (path.is_symlink() and not path.resolve().is_relative_to(root.resolve())):
                 continue
             found.append(path)
     return found
@@ -403,8 +407,11 @@ def _named_files(text: str, base: Path, known: dict[Path, Path]) -> list[Path]:
 
 
 def _candidates(base: Path, entry: str) -> list[Path]:
-    if not entry or len(entry) > 300 or "\x00" in entry:
-        return []
     target = base / entry.lstrip("/")
+    if not entry or "\x00" in entry or target.name in ("", ".", ".."):
+        return []
     names = [target, *(target.with_name(target.name + suffix) for suffix in (".rst", ".md", ".ipynb", ".qmd", ".txt"))]
-    return [path for path in names if path.is_file()][:1] if target.name not in ("", ".", "..") else []
+    try:
+        return list(islice(filter(Path.is_file, names), 1))
+    except OSError:  # longer than a file's name can be
+        return []

@@ -33,6 +33,11 @@ _MONOSPACE = re.compile(
     r"|andale|ocr-?[ab]|fixed|zi4|nimbusmon|sftt|sfit?tt|ectt|lmtt|cursor|iosevka|cascadia|anonymous ?pro|pragmata|qcr",
     re.IGNORECASE,
 )
+_ROLE_TARGET = re.compile(r"^(.*?)<[^<>]*>$", re.DOTALL)
+_CODE_ROLES = re.compile(
+    r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
+    r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
+)
 _ADDRESS = re.compile(r"https?://|^\.{0,2}/|\.(?:png|jpe?g|gif|svg|webp|bmp)\b", re.IGNORECASE)
 
 
@@ -121,6 +126,14 @@ def caption_of(alt: str) -> str:
     return words if " " in words and not _ADDRESS.search(words) else ""
 
 
+def words_of_role(name: str, content: str) -> tuple[str, bool]:
+    """Return the words of one of Sphinx's roles, without the target behind them, and whether they are code."""
+    content = content.strip()
+    target = _ROLE_TARGET.match(content)
+    words = target[1].rstrip() if target and target[1].strip() else content.strip("<>")
+    return words.lstrip("~!"), _CODE_ROLES.search(name.lower()) is not None
+
+
 # --- sections and titles
 
 MAX_SECTION_CHARS = 60_000
@@ -137,9 +150,14 @@ _ACRONYMS = {
 }
 
 
+def shown_name(name: str) -> str:
+    """Make a name that can be stored and shown: bytes of it that are not UTF-8 become U+FFFD."""
+    return name.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
+
+
 def name_as_title(stem: str) -> str:
     """Make a title of a file or folder name: `01-gpu_data-layout` becomes `GPU data layout`."""
-    words = re.sub(r"[-_\s]+", " ", re.sub(r"^[\d.]+[-_. ]+", "", stem)).strip()
+    words = re.sub(r"[-_\s]+", " ", re.sub(r"^[\d.]+[-_. ]+", "", shown_name(stem))).strip()
     words = " ".join(_ACRONYMS.get(word.casefold(), word) for word in words.split(" "))
     return words[:1].upper() + words[1:] if words else stem
 

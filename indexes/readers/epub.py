@@ -14,7 +14,7 @@ from bs4.element import Tag
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed, one_line, same_title
 from indexes.readers.html import elements_of, make_soup
-from indexes.readers.source import check_archive, clean_text
+from indexes.readers.source import check_archive, clean_text, decode
 from indexes.types import BookHealth
 
 _TEXT_TYPES = frozenset({"application/xhtml+xml", "text/html", "text/x-oeb1-document"})
@@ -69,6 +69,7 @@ def _read(
     titles = _titles(file, base, list(items.values()))
     elements: list[Element] = []
     skipped: list[str] = []
+    notes: list[str] = []
     for number, item in enumerate(spine, 1):
         if cancelled is not None and cancelled():
             raise Cancelled(f"Reading '{name}' was cancelled at part {number} of {len(spine)}.")
@@ -76,20 +77,23 @@ def _read(
         if _is_nav(item) or str(item.get("media-type", "")) not in _TEXT_TYPES:
             continue
         try:
-            elements.extend(_chapter(file.read(member), titles.get(member)))
-        except KeyError:
+            source = decode(file.read(member), member)
+        except (KeyError, UnreadableBook):
             skipped.append(member)
             continue
+        notes.extend(source.notes)
+        elements.extend(_chapter(source.text, titles.get(member)))
         if progress is not None:
             progress(number, len(spine))
     title = package.find("title")
-    named = one_line(title.get_text()) if isinstance(title, Tag) else ""
-    return Parsed(tuple(elements), named or None, health=BookHealth(skipped_files=tuple(skipped)))
+    named = one_line(clean_text(title.get_text())) if isinstance(title, Tag) else ""
+    health = BookHealth(skipped_files=tuple(skipped), notes=tuple(notes))
+    return Parsed(tuple(elements), named or None, health=health)
 
 
-def _chapter(data: bytes, title: str | None) -> list[Element]:
+def _chapter(text: str, title: str | None) -> list[Element]:
     """Read one spine document: its headings go below the title that the table of contents gives it."""
-    soup = make_soup(clean_text(data.decode("utf-8", errors="replace")))
+    soup = make_soup(text)
     for label in soup.select("[epub\\:type~=pagebreak], [role=doc-pagebreak]"):
         label.decompose()
     elements = elements_of(soup.body if isinstance(soup.body, Tag) else soup)
@@ -132,7 +136,7 @@ def _titles(file: zipfile.ZipFile, base: str, items: list[Tag]) -> dict[str, str
         else:
             named = [(str(link.get("href", "")), link.get_text()) for link in soup.select("nav a[href]")]
         for target, words in named:
-            titles.setdefault(_member(folder, target), one_line(words))
+            titles.setdefault(_member(folder, target), one_line(clean_text(words)))
     return {member: title for member, title in titles.items() if title}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bs4 import BeautifulSoup
@@ -25,16 +26,16 @@ from indexes.readers.elements import (
     pipe_table,
     stands_alone,
 )
-from indexes.readers.source import read_text
+from indexes.readers.source import clean_text, read_text
 from indexes.types import BookHealth
 
 _SILENT = frozenset(
-    {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "form", "input", "select", "iframe",
+    {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "input", "select", "iframe",
      "object", "canvas", "audio", "video"}
 )  # fmt: skip
 _CONTAINERS = frozenset(
     {"html", "body", "main", "article", "section", "div", "header", "footer", "aside", "details", "figure", "center",
-     "blockquote", "dl", "dd", "fieldset", "hgroup", "address"}
+     "blockquote", "dl", "dd", "form", "fieldset", "hgroup", "address"}
 )  # fmt: skip
 _BLOCK_TAGS = _CONTAINERS | frozenset(
     {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr", "math"}
@@ -68,11 +69,20 @@ def read_html(path: Path) -> Parsed:
     source = read_text(path)
     soup = make_soup(source.text)
     title = soup.find("title")
-    main = next((found for selector in _MAIN if isinstance(found := soup.select_one(selector), Tag)), soup)
-    for tag in main.find_all(_is_aside):
-        tag.decompose()
-    named = one_line(title.get_text()) if isinstance(title, Tag) else ""
-    return Parsed(tuple(elements_of(main)), named or None, health=BookHealth(notes=source.notes))
+    elements: list[Element] = []
+    for part in _main_parts(soup):
+        for tag in part.find_all(_is_aside):
+            tag.decompose()
+        elements.extend(elements_of(part))
+    named = one_line(clean_text(title.get_text())) if isinstance(title, Tag) else ""
+    return Parsed(tuple(elements), named or None, health=BookHealth(notes=source.notes))
+
+
+def _main_parts(soup: BeautifulSoup) -> list[Tag]:
+    """The tags that hold a page's text, of the first kind in `_MAIN` that it has: a page may have several articles."""
+    found: list[Tag] = next((tags for selector in _MAIN if (tags := soup.select(selector))), [soup])
+    known = set(map(id, found))
+    return [tag for tag in found if not any(id(parent) in known for parent in tag.parents)]
 
 
 def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
@@ -90,8 +100,15 @@ def html_to_elements(markup: str) -> list[Element]:
 
 def elements_of(root: Tag) -> list[Element]:
     """Elements below a tag, in reading order. Takes time linear in the size of the tree."""
-    elements = _Walker(root).flow(root, 0)
+    elements = map(_cleaned, _Walker(root).flow(root, 0))
     return [element for element in elements if isinstance(element, Heading) or element.text.strip()]
+
+
+def _cleaned(element: Element) -> Element:
+    """An element without the invisible characters that markup wrote as `&shy;` and the like."""
+    if isinstance(element, Heading):
+        return replace(element, title=clean_text(element.title))
+    return Block(clean_text(element.text))
 
 
 def plain_title(title: str) -> str:
@@ -315,7 +332,7 @@ def _drawn_line(tag: Tag) -> str:
     """A line of a listing without its number."""
     for number in tag.select("span.lineno"):
         number.decompose()
-    return "".join(str(piece) for piece in tag.strings if not isinstance(piece, Comment)).rstrip().replace("\xa0", " ")
+    return "".join(str(piece) for piece in tag.strings if not isinstance(piece, Comment)).rstrip()
 
 
 def _formula(tag: Tag) -> str:

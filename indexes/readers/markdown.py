@@ -27,16 +27,19 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.footnote import footnote_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 
-from indexes.readers.elements import SPOKEN_LABELS, Block, Element, Heading, Parsed, bold, one_line
+from indexes.readers.elements import SPOKEN_LABELS, Block, Element, Heading, Parsed, bold, one_line, words_of_role
 from indexes.readers.html import html_to_elements, make_soup, plain_title
 from indexes.readers.source import included_file, included_lines, read_text
 from indexes.types import BookHealth
 
 _FRONT_MATTER = re.compile(
-    r"\A(?:\s*<!--(?:(?!-->).)*+-->)*+\s*---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL
+    r"\A(?:\s*<!--(?:(?!-->).)*+-->)*+\s*(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL
 )
-_TITLE_LINE = re.compile(r"^title[ \t]*:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
-_ROLE_TARGET = re.compile(r"^(.*?)<[^<>]*>$", re.DOTALL)
+_FRONT_LINE = re.compile(r"\s|[\w.\"'-]+[^:=]*[:=]|[-#\[\]{}\"']|$")
+"""How a line of front matter begins: indented, with a name, or with a sign of YAML or TOML."""
+_TITLE_LINE = re.compile(
+    r"^title[ \t]*[:=][ \t]*(?:[>|][-+]?[ \t]*\n[ \t]+)?(.+?(?:\n[ \t]+\S.*)*)[ \t]*$", re.MULTILINE
+)
 _CODE_DIRECTIVES = frozenset({"code", "code-block", "code-cell", "sourcecode", "prompt", "parsed-literal"})
 _SILENT_DIRECTIVES = frozenset(
     {"toctree", "include", "raw", "eval-rst", "contents", "bibliography", "tableofcontents", "mermaid"}
@@ -60,10 +63,10 @@ def parse_markdown(text: str) -> Parsed:
 def _parse(text: str, env: EnvType) -> Parsed:
     title = None
     front = _FRONT_MATTER.match(text)
-    if front is not None and re.search(r"^[\w-]+[ \t]*:", front[1], re.MULTILINE):
+    if front is not None and _is_front_matter(front[2]):
         text = text[front.end() :]
-        line = _TITLE_LINE.search(front[1])
-        title = plain_title(re.sub(r"<[^>]*>", " ", line[1].strip("\"'"))) if line is not None else None
+        line = _TITLE_LINE.search(front[2])
+        title = plain_title(re.sub(r"<[^>]*>", " ", _unquoted(line[1]))) if line is not None else None
     elements: list[Element] = []
     for element in html_to_elements(_parser.render(text, env)):
         if isinstance(element, Heading) and elements and elements[-1] in _LABEL_BLOCKS:
@@ -72,17 +75,30 @@ def _parse(text: str, env: EnvType) -> Parsed:
     return Parsed(tuple(elements), title or None)
 
 
+def _is_front_matter(text: str) -> bool:
+    named = re.search(r"^[\w-]+[ \t]*[:=]", text, re.MULTILINE) is not None
+    return named and all(_FRONT_LINE.match(line) for line in text.split("\n"))
+
+
+def _unquoted(value: str) -> str:
+    """A value of front matter without its quotes, or without the comment behind it."""
+    value = one_line(value)
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1].replace("''", "'") if value[0] == "'" else value[1:-1]
+    return f" {value}".split(" #")[0].strip()
+
+
 def _formula(token: Token) -> str:
     tag = "span" if token.type in ("math_inline", "myst_role") else "div"
     return f'<{tag} class="math">{escapeHtml(token.content)}</{tag}>'
 
 
 def _role(token: Token) -> str:
-    """The words of a MyST role, without the target behind them."""
+    """The words of a MyST role."""
     if token.meta["name"] == "math":
         return _formula(token)
-    target = _ROLE_TARGET.match(token.content)
-    return escapeHtml(target[1].rstrip() if target and target[1].strip() else token.content.strip("<>"))
+    words, is_code = words_of_role(token.meta["name"], token.content)
+    return f"<code>{escapeHtml(words)}</code>" if is_code else escapeHtml(words)
 
 
 def _closed_html(token: Token) -> str:
@@ -133,11 +149,9 @@ def _directive(info: str, content: str, env: EnvType) -> str:
     found = DIRECTIVE.match(info)
     name, argument = (found[1].lower(), found[2]) if found else ("", "")
     lines = content.split("\n")
-    options: dict[str, str] = {}
-    while lines and (option := DIRECTIVE_OPTION.match(lines[0])):
-        options[option[1]] = option[2].strip()
-        lines.pop(0)
-    content = "\n".join(lines)
+    count = _option_lines(lines)
+    options = {found[1]: found[2].strip() for line in lines[:count] if (found := DIRECTIVE_OPTION.match(line))}
+    content = "\n".join(lines[count:])
     caption = _paragraph(options.get("caption", ""))
     if name in _CODE_DIRECTIVES:
         return caption + _listing(content, argument)
@@ -153,6 +167,14 @@ def _directive(info: str, content: str, env: EnvType) -> str:
             return _paragraph(argument) + _table(rows)
     label = "" if name in IMAGE_DIRECTIVES else bold(label_of(info))
     return f"{_paragraph(label)}<blockquote>{_parser.render(content, env)}</blockquote>"
+
+
+def _option_lines(lines: Sequence[str]) -> int:
+    """How many lines at the head of a directive hold its options: `:name: value`, or YAML between two rules."""
+    if lines and lines[0].strip() == "---":
+        count = next((number for number, line in enumerate(lines[1:], 2) if line.strip() == "---"), 0)
+        return count if _is_front_matter("\n".join(lines[1 : count - 1])) else 0
+    return next((number for number, line in enumerate(lines) if not COLON_OPTION.match(line)), len(lines))
 
 
 def _paragraph(words: str) -> str:
@@ -224,7 +246,11 @@ def _rule(write: Callable[[Token], str]) -> Callable[..., str]:
 
 DIRECTIVE = re.compile(r"^\{([\w:+.-]+)\}[ \t]*(.*)$")
 """The info string of a directive: its name and its argument."""
-DIRECTIVE_OPTION = re.compile(r"^[ \t]*:([\w-]+):(.*)$")
+DIRECTIVE_OPTION = re.compile(r"^[ \t]*:?([\w-]+):(.*)$")
+"""An option's name and value, in either way of writing it."""
+COLON_OPTION = re.compile(r"^[ \t]*:[\w-]+:")
+MAX_OPTION_LINES = 50
+"""Rules farther apart part text."""
 IMAGE_DIRECTIVES = frozenset({"figure", "image"})
 """Directives whose argument is a file, not words."""
 VERBATIM_DIRECTIVES = frozenset(
@@ -368,7 +394,11 @@ def _colons(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return True
     if label := label_of(opener):
         _say(state, bold(label), start)
-    while opener and following < end and (state.isEmpty(following) or DIRECTIVE_OPTION.match(_line(state, following))):
+    if directive is not None:
+        following += _option_lines(
+            [_line(state, number) for number in range(start + 1, min(end, start + MAX_OPTION_LINES))]
+        )
+    while opener and following < end and (state.isEmpty(following) or COLON_OPTION.match(_line(state, following))):
         following += 1
     state.line = following
     return True

@@ -31,6 +31,14 @@ from indexes.types import BookHealth
 _HEADING = re.compile(r"^heading (\d)$", re.IGNORECASE)
 _LISTING = re.compile(r"\b(code|source|listing|preformatted|verbatim|macro text)\b", re.IGNORECASE)
 _LIST = re.compile(r"list (?:bullet|number|paragraph)(?: (\d))?$", re.IGNORECASE)
+_WRAPPERS = frozenset({"sdt", "sdtContent", "ins", "moveTo", "customXml", "smartTag"})
+"""Elements around paragraphs, tables and runs that belong to the text like any others."""
+_NO_FALLBACK = "[not(ancestor::*[local-name()='Fallback'])]"  # says the same again for older programs
+_TEXT_BOXES = f".//*[local-name()='txbxContent']{_NO_FALLBACK}"
+_LOST = {
+    "formulas": "//*[local-name()='oMath']",
+    "footnotes": "//*[local-name()='footnoteReference' or local-name()='endnoteReference']",
+}
 _FURNITURE = re.compile(r"^(toc|table of figures|header|footer)\b", re.IGNORECASE)
 _SECTIONS = "//*[local-name()='sectionLst']/*[local-name()='section']"
 _REPEATED = (13, 14, 15, 16)
@@ -68,7 +76,7 @@ def read_word(
     """
     document = _open(path, "docx", "Document")
     with _unreadable(path):
-        blocks = list(document.iter_inner_content())
+        blocks = list(_inner(document.element.body, document))
         title = real_title(str(document.core_properties.title or ""))
         word = _Word()
         elements: list[Element] = []
@@ -90,10 +98,38 @@ def read_word(
             else:
                 elements.extend(_appended(run, paragraph))
         elements.extend(_flushed(run))
-        formulas = len(document.element.xpath("//*[local-name()='oMath']"))
-    # Office draws formulas symbol by symbol; there is no text to read.
-    notes = (f"{formulas} formulas were left out",) if formulas else ()
+        # Office draws formulas symbol by symbol: there is no text to read. Footnotes are in a part of their own.
+        lost = {name: len(document.element.xpath(path)) for name, path in _LOST.items()}
+    notes = tuple(f"{count} {name} were left out" for name, count in lost.items() if count)
     return Parsed(tuple(elements), title, health=BookHealth(notes=notes))
+
+
+def _name(element: Any) -> str:
+    """The name of an XML element without its namespace; '' for a comment."""
+    return str(element.tag).rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def _inner(element: Any, parent: Any) -> Iterator[Any]:
+    """Paragraphs and tables below an element, also in content controls, insertions and the text boxes they anchor."""
+    for child in element:
+        name = _name(child)
+        if name == "tbl":
+            yield import_module("docx.table").Table(child, parent)
+        elif name == "p":
+            yield import_module("docx.text.paragraph").Paragraph(child, parent)
+            for box in child.xpath(_TEXT_BOXES):
+                yield from _inner(box, parent)
+        elif name in _WRAPPERS:
+            yield from _inner(child, parent)
+
+
+def _text(element: Any) -> str:
+    """Text of a paragraph without what was deleted; python-docx leaves out what was inserted, fields and controls."""
+    return "".join(str(child.text) if _name(child) == "r" else _text(child) for child in element if _is_inline(child))
+
+
+def _is_inline(element: Any) -> bool:
+    return _name(element) in _WRAPPERS or _name(element) in ("r", "hyperlink", "fldSimple", "bdo", "dir")
 
 
 class _Word:
@@ -104,7 +140,7 @@ class _Word:
 
     def paragraph(self, paragraph: Any) -> _Paragraph:
         name, level = self._style(paragraph)
-        text = str(paragraph.text)
+        text = _text(paragraph._p)
         if level and text.strip():
             return _Paragraph("heading", level, _plain(text))
         if name.casefold() == "title" and text.strip():
@@ -120,8 +156,14 @@ class _Word:
         """A table as pipes; a table of one cell is a frame around a listing or a remark."""
         rows = [list(row.cells) for row in table.rows]
         if len(rows) == 1 and len(rows[0]) == 1:
-            inner = [self.paragraph(paragraph) for paragraph in rows[0][0].paragraphs]
-            yield from _flushed([p if p.kind == "code" else _Paragraph("text", 0, p.text) for p in inner])
+            run: list[_Paragraph] = []
+            for inner in _inner(rows[0][0]._tc, rows[0][0]):
+                if hasattr(inner, "rows"):
+                    yield from (*_flushed(run), *self.table(inner))
+                    continue
+                found = self.paragraph(inner)
+                yield from _appended(run, found if found.kind == "code" else _Paragraph("text", 0, found.text))
+            yield from _flushed(run)
         elif text := pipe_table([_cells(row) for row in rows]):
             yield Block(text)
 
@@ -159,7 +201,12 @@ def _list_level(paragraph: Any, style: str) -> int | None:
 
 def _cells(row: Sequence[Any]) -> list[str]:
     """Texts of a row. python-docx repeats a cell that spans columns; its text stays in the first of them."""
-    return ["" if number and cell._tc is row[number - 1]._tc else str(cell.text) for number, cell in enumerate(row)]
+    return ["" if number and cell._tc is row[number - 1]._tc else _cell(cell) for number, cell in enumerate(row)]
+
+
+def _cell(cell: Any) -> str:
+    """Text of a cell, that of tables inside it too."""
+    return clean_text("\n".join(map(_text, cell._tc.xpath(f".//w:p{_NO_FALLBACK}"))))
 
 
 def _appended(run: list[_Paragraph], paragraph: _Paragraph) -> list[Block]:

@@ -19,7 +19,7 @@ from docutils.transforms.universal import FilterMessages, Messages
 from docutils.utils import SystemMessage
 from docutils.writers import html5_polyglot
 
-from indexes.readers.elements import SPOKEN_LABELS, Parsed, caption_of
+from indexes.readers.elements import SPOKEN_LABELS, Parsed, caption_of, shown_name, words_of_role
 from indexes.readers.html import html_to_elements
 from indexes.readers.source import included_file, included_lines, read_text
 from indexes.readers.text import parse_plain_text
@@ -50,7 +50,6 @@ _OPTION = re.compile(r":[\w-]+:")
 _NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
 _ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
 _STYLES = re.compile(r"[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*$")
-_ROLE_TARGET = re.compile(r"^(.*?)<[^<>]*>$", re.DOTALL)
 
 _NATIVE = frozenset(
     {"figure", "list-table", "table", "math", "parsed-literal", "replace", "unicode", "epigraph", "pull-quote",
@@ -67,10 +66,6 @@ _SILENT = frozenset(
 )  # fmt: skip
 _NATIVE_ROLES = frozenset(
     {"math", "emphasis", "strong", "literal", "subscript", "superscript", "sub", "sup", "title-reference", "raw"}
-)
-_CODE_ROLES = re.compile(
-    r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
-    r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
 )
 _VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version",
              "deprecated": "Deprecated since version", "versionremoved": "Removed in version"}  # fmt: skip
@@ -106,7 +101,7 @@ def parse_rst(text: str, path: Path, root: Path) -> Parsed:
         elements = html_to_elements(parts["fragment"])
     except (SystemMessage, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError, RecursionError):
         # docutils may raise any error over broken markup, which must not lose the whole book.
-        note = f"'{path.name}' is not valid reStructuredText and was read as plain text"
+        note = f"'{shown_name(path.name)}' is not valid reStructuredText and was read as plain text"
         return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
     return Parsed(tuple(elements), health=BookHealth(skipped_files=tuple(missing)))
 
@@ -259,7 +254,10 @@ class _Tolerant(Directive):  # type: ignore[misc]  # docutils has no types
         name = re.sub(r"[^\w+#-]", "", language.split()[0]).lower() if language.split() else ""
         block = nodes.literal_block(code, code, language=name)
         caption = self.options.get("caption")
-        return [nodes.paragraph(caption, caption), block] if caption else [block]
+        if not caption:
+            return [block]
+        words, _ = self.state.inline_text(caption, self.lineno)
+        return [nodes.paragraph(caption, "", *words), block]
 
 
 class _Unwrapped(_Tolerant):
@@ -349,12 +347,8 @@ class _Include(_FromFile):
 
 def _words_role(name: str, rawtext: str, text: str, *_where: Any) -> tuple[list[nodes.Node], list[nodes.Node]]:
     """An unknown role: its words, as code where the role names code."""
-    text = re.sub(r"\x00", "", text).strip()
-    target = _ROLE_TARGET.match(text)
-    words = (target[1].rstrip() if target and target[1].strip() else text.strip("<>")).lstrip("~!")
-    if _CODE_ROLES.search(name.lower()):
-        return [nodes.literal(rawtext, words)], []
-    return [nodes.inline(rawtext, words)], []
+    words, is_code = words_of_role(name, text.replace("\x00", ""))
+    return [(nodes.literal if is_code else nodes.inline)(rawtext, words)], []
 
 
 _FROM_FILES: dict[str, type[Directive]] = {"literalinclude": _LiteralInclude, "include": _Include}

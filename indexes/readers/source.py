@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.errors import TooLarge, UnreadableBook
+from indexes.readers.elements import shown_name
 
 MAX_TEXT_BYTES = 256 * 1024 * 1024
 """Largest text file that is read, and most text of an archive; books are a thousand times smaller."""
@@ -31,6 +33,7 @@ _BOMS = (
 # Zero-width characters and soft hyphens hide inside identifiers copied from web pages and defeat every search.
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff\u00ad]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+_FOREIGN_ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _NEWLINES = re.compile("\r\n?|\x0c|\u2028|\u2029|\x85")
 
 
@@ -91,7 +94,7 @@ def read_text(path: Path) -> SourceText:
         UnreadableBook: the file cannot be read, or holds binary data.
         TooLarge: more than `MAX_TEXT_BYTES`.
     """
-    return decode(read_bytes(path), path.name)
+    return decode(read_bytes(path), shown_name(path.name))
 
 
 def decode(data: bytes, name: str) -> SourceText:
@@ -131,9 +134,10 @@ def _decode_foreign(data: bytes, name: str) -> SourceText:
         # Mostly good UTF-8 with a few pasted lines: guessing one encoding for all would ruin the good lines.
         note = f"'{name}': {foreign} lines are not UTF-8 and were read as Windows-1252"
         return SourceText(clean_text("\n".join(decoded)), note)
-    high = sum(1 for byte in data if byte > 127)
-    if high < 0.3 * len(data):
-        # Mostly ASCII with some accents and curly quotes: too little for statistics, and Windows wrote most of it.
+    alone = len(_FOREIGN_ALONE.findall(data))
+    if 2 * alone > sum(1 for byte in data if byte > 127):
+        # Accents and curly quotes between plain letters: too few for statistics, and Windows wrote most of it. In other
+        # scripts foreign bytes stand side by side, however much code there is between the words.
         return SourceText(clean_text(data.decode("cp1252", errors="replace")), f"'{name}' was read as Windows-1252")
     from charset_normalizer import from_bytes
 
@@ -147,9 +151,12 @@ def included_file(name: str, file: Path, root: Path) -> Path | None:
     """Find the file that `name` means in `file`; a leading slash begins at `root`. None if it is outside `root`."""
     root = root.resolve()
     base = root if name.startswith("/") else file.resolve().parent
-    target = (base / name.lstrip("/")).resolve()
-    inside = target.is_relative_to(root) and target.is_file() and target.stat().st_size <= MAX_INCLUDED_BYTES
-    return target if inside else None
+    try:
+        target = (base / name.lstrip("/")).resolve()
+        inside = target.is_relative_to(root) and target.is_file() and target.stat().st_size <= MAX_INCLUDED_BYTES
+    except (OSError, RuntimeError, ValueError):  # a name that no file can have, or links in a ring
+        return None
+    return target if inside and os.access(target, os.R_OK) else None
 
 
 def included_lines(target: Path, options: Mapping[str, str]) -> list[str]:
@@ -164,9 +171,9 @@ def included_lines(target: Path, options: Mapping[str, str]) -> list[str]:
         return rest
     chosen: list[str] = []
     for part in wanted.split(","):
-        bounds = re.fullmatch(r"\s*(\d*)\s*(-?)\s*(\d*)\s*", part)
+        bounds = re.fullmatch(r"\s*(\d{0,9})\s*(-?)\s*(\d{0,9})\s*", part)
         if bounds is not None and (bounds[1] or bounds[3]):
-            first = int(bounds[1] or 1)
+            first = max(1, int(bounds[1] or 1))
             last = int(bounds[3]) if bounds[3] else (len(rest) if bounds[2] else first)
             chosen.extend(rest[first - 1 : last])
     return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence
+from indexes.readers.elements import Block, Element, Heading, Parsed, fence, shown_name
 from indexes.readers.source import read_text
 from indexes.types import BookHealth
 from indexes.words import CJK
@@ -29,6 +29,8 @@ _C_DEFINITION = re.compile(
     r"^(?!\s|#|//|/\*|\*|\}|\{|using\b|typedef\b|return\b|extern\s+\"C\"\s*\{)"
     r"(?:[\w:<>,*&\s\"()=.-]*?\b)?([A-Za-z_]\w*)\s*\([^;]*$|^(?:struct|class|enum|namespace)\s+(\w+)[^;]*$"
 )
+MAX_DEFINITION_CHARS = 1_000
+"""Longer lines are data; looking for a definition in one of many brackets takes quadratic time."""
 _LICENCE = re.compile(r"copyright|licen[sc]ed?\b|spdx-", re.IGNORECASE)
 
 
@@ -102,7 +104,7 @@ def read_code(path: Path) -> Parsed:
     source = read_text(path)
     language = _LANGUAGES.get(path.suffix.casefold(), "")
     elements = _code_elements(source.text.expandtabs(4), language)
-    return Parsed(tuple(elements), path.name, health=BookHealth(notes=source.notes))
+    return Parsed(tuple(elements), shown_name(path.name), health=BookHealth(notes=source.notes))
 
 
 def _code_elements(text: str, language: str) -> list[Element]:
@@ -111,7 +113,7 @@ def _code_elements(text: str, language: str) -> list[Element]:
     starts: list[tuple[int, str]] = []
     depth = 0
     for number, line in enumerate(lines):
-        match = definition.match(line) if depth == 0 else None
+        match = definition.match(line) if depth == 0 and len(line) <= MAX_DEFINITION_CHARS else None
         if match is not None:
             name = next((group for group in match.groups() if group), "")
             start = _with_comment(lines, number, starts[-1][0] if starts else -1)
@@ -148,17 +150,17 @@ def _with_comment(lines: list[str], number: int, after: int) -> int:
 
 
 def _without_licence(lines: list[str], language: str) -> list[str]:
-    """Drop a licence in the comment at the head of the file."""
-    end = 0
+    """Drop the comments at the head of the file up to the last that speaks of its licence."""
+    start = end = 0
     opened = False
-    for number, line in enumerate(lines[:80]):
+    for number, line in enumerate(lines[:80], 1):
         stripped = line.strip()
         opened = opened or stripped.startswith("/*")
-        comment = opened or stripped.startswith(("//", "#!") if language != "python" else ("#",)) or not stripped
-        if "*/" in stripped:
-            opened = False
-        if not comment:
+        if stripped and not opened and not stripped.startswith(("//", "#!") if language != "python" else ("#",)):
             break
-        end = number + 1
-    head = "\n".join(lines[:end])
-    return lines[end:] if _LICENCE.search(head) else lines
+        if stripped and _LICENCE.search("\n".join(lines[start:number])):
+            end = number
+        opened = opened and "*/" not in stripped
+        if not opened and (not stripped or "*/" in stripped):
+            start = number  # another comment begins
+    return lines[end:]

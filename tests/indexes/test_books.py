@@ -1,11 +1,12 @@
 """What is a book, which files are its chapters, and what is refused."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
-from indexes.readers import find_books, read_book, source
+from indexes.readers import content_digest, find_books, read_book, source
 from indexes.readers.book import natural_key
 
 
@@ -83,6 +84,29 @@ def test_pdfs_and_epubs_in_a_folder_are_books_of_their_own(tmp_path: Path) -> No
     assert find_books(tmp_path / "a.md") == [tmp_path / "a.md"]
 
 
+def test_links_that_lead_nowhere_and_pipes_do_not_lose_the_folder(tmp_path: Path) -> None:
+    folder(tmp_path, {"a.md": "# A\nx"})
+    (tmp_path / "gone.md").symlink_to("nowhere.md")
+    (tmp_path / "ring.md").symlink_to("ring.md")
+    os.mkfifo(tmp_path / "pipe.md")
+    assert content_digest(tmp_path)
+    assert chapters(tmp_path) == ["A"]
+
+
+def test_words_too_long_for_a_name_are_no_file(tmp_path: Path) -> None:
+    long = "x" * 260
+    folder(tmp_path, {
+        "_toc.yml": f"root: a\nkey: {long}\n",
+        "index.rst": f"Guide\n=====\n\nx\n\n.. toctree::\n\n   {long}\n\n.. include:: {long}\n",
+        "a.md": f"# A\nx\n\n```{{literalinclude}} {long}\n```\n\n"
+        f"```{{literalinclude}} k.cu\n:lines: 0-1,{'9' * 5_000}\n```\n",
+        "k.cu": "int a;\nint b;\n",
+    })  # fmt: skip
+    assert chapters(tmp_path) == ["Guide", "A", "k.cu"]
+    assert read_book(tmp_path).health.skipped_files == (long, long)
+    assert "```cu\nint a;\n```" in read_book(tmp_path).sections[1].text
+
+
 def test_one_file_is_a_book_of_its_headings(tmp_path: Path) -> None:
     folder(tmp_path, {"a.md": "# Title\nlead\n## One\nx\n### Deep\ny\n## Two\nz"})
     book = read_book(tmp_path / "a.md")
@@ -153,6 +177,15 @@ def test_encodings_are_recognised(encoding: str, tmp_path: Path) -> None:
     )
     (tmp_path / "a.txt").write_bytes(text.encode(encoding))
     assert text.strip() in read_book(tmp_path / "a.txt").sections[0].text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"), [("gbk", "线程束是三十二个线程。"), ("cp1251", "Варп это тридцать две нити.")]
+)
+def test_encodings_are_recognised_between_much_code(encoding: str, words: str, tmp_path: Path) -> None:
+    code = "```c\nfor (int i = 0; i < 100; i++) sum += data[i] * weights[i];\n```\n\n"
+    (tmp_path / "a.md").write_bytes(f"{words}\n\n{code}{code}".encode(encoding) * 20)
+    assert read_book(tmp_path / "a.md").sections[0].text.startswith(words)
 
 
 def test_a_few_foreign_bytes_spoil_only_their_lines(tmp_path: Path) -> None:

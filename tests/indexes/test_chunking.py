@@ -111,3 +111,7 @@ def test_the_same_text_under_the_same_heading_has_the_same_key() -> None:
     one, two = chunk_book(book(Section(("A",), "x y.", 1), Section(("A",), "x y.", 1)), ENCODER.token_starts, 40)
     other = next(chunk_book(book(Section(("B",), "x y.", 1)), ENCODER.token_starts, 40))
     assert one.text_sha == two.text_sha != other.text_sha
+
+
+def test_a_text_of_which_the_tokenizer_makes_nothing_is_one_node() -> None:
+    assert chunk_text("\uf0b7\n\n\uf0e7", [], 100) == [(0, 4)]

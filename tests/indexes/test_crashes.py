@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,23 +18,85 @@ from fakes import HashEncoder
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
 
-# The child adds the book, edited for each round; it says so before it begins and after it is done.
-CHILD = """
-import sys
+# It has imported what adding needs, and forks a process for each book: importing takes longer than adding. A process
+# says so before it begins and after it is done; when all of a line have ended, their worst status is said.
+FORKING = """
+import os, sys, traceback
 from pathlib import Path
+import faiss
 from fakes import HashEncoder
 from indexes import vectors
 from indexes.library import open_library
 from indexes.settings import IndexSettings
+
 vectors.SAVE_AT_LEAST = 1
-home, book = map(Path, sys.argv[1:3])
-library = open_library(IndexSettings(home), embedder=HashEncoder())
-library.load()
-print("begin", flush=True)
-library.add(book)
-library.close()
-print("done", flush=True)
+
+def say(word):
+    os.write(1, f"{os.getpid()} {word}\\n".encode())
+
+def add(home, book):
+    try:
+        library = open_library(IndexSettings(home), embedder=HashEncoder())
+        library.load()
+        say("begin")
+        library.add(book)
+        library.close()
+        say("done")
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+for line in sys.stdin:
+    count, home, book = line.rstrip("\\n").split("\\t")
+    for _ in range(int(count)):
+        if os.fork() == 0:
+            add(Path(home), Path(book))
+    say(f"ended {max(abs(os.wait()[1]) for _ in range(int(count)))}")
 """
+
+
+class Adders:
+    """Processes that add a book."""
+
+    def __init__(self) -> None:
+        tests, root = (str(Path(__file__).resolve().parents[levels]) for levels in (1, 2))
+        self._forking = subprocess.Popen(
+            [sys.executable, "-c", FORKING],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": f"{tests}:{root}", "PATH": "/usr/bin:/bin"},
+        )
+
+    def start(self, home: Path, book: Path, count: int = 1) -> None:
+        assert self._forking.stdin is not None
+        self._forking.stdin.write(f"{count}\t{home}\t{book}\n")
+        self._forking.stdin.flush()
+
+    def said(self) -> tuple[int, str]:
+        """The next word, and the process that said it."""
+        assert self._forking.stdout is not None
+        pid, _, word = self._forking.stdout.readline().rstrip("\n").partition(" ")
+        return int(pid), word
+
+    def until_ended(self) -> list[str]:
+        """The words until all have ended; the last is `ended` with the worst status."""
+        words = [self.said()[1]]
+        while not words[-1].startswith("ended"):
+            words.append(self.said()[1])
+        return words
+
+    def close(self) -> None:
+        self._forking.communicate()
+
+
+@pytest.fixture(scope="module")
+def adders() -> Iterator[Adders]:
+    made = Adders()
+    yield made
+    made.close()
 
 
 def write_book(book: Path, edition: int, paragraphs: int) -> None:
@@ -56,39 +120,26 @@ def state(home: Path) -> object:
     return [(document.sha256, document.nodes) for document in documents], [(node.node_id, node.text) for node in nodes]
 
 
-def run_child(home: Path, book: Path) -> subprocess.Popen[str]:
-    tests = str(Path(__file__).resolve().parents[1])
-    root = str(Path(__file__).resolve().parents[2])
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(home), str(book)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"PYTHONPATH": f"{tests}:{root}", "PATH": "/usr/bin:/bin"},
-    )
-
-
-def kill_at_random_moments(tmp_path: Path, kills: int, paragraphs: int) -> tuple[int, int]:
+def kill_at_random_moments(adders: Adders, tmp_path: Path, kills: int, paragraphs: int) -> tuple[int, int]:
     rng = random.Random(7)
     home, book = tmp_path / "home", tmp_path / "book"
     write_book(book, 0, paragraphs)
-    whole = run_child(home, book)
-    assert whole.stdout is not None
-    whole.stdout.readline()
+    adders.start(home, book)
+    assert adders.said()[1] == "begin"
     started = time.monotonic()
-    assert whole.stdout.readline() == "done\n"
+    assert adders.said()[1] == "done"
     at_most = time.monotonic() - started
-    whole.communicate()
+    assert adders.said()[1] == "ended 0"
     before_count = after_count = 0
     for edition in range(1, kills + 1):
         before = state(home)
         write_book(book, edition, paragraphs)
-        child = run_child(home, book)
-        assert child.stdout is not None
-        child.stdout.readline()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(rng.random() * at_most)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        adders.start(home, book)
+        child, _ = adders.said()
+        time.sleep(rng.random() * at_most)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        adders.until_ended()
         now = state(home)
         if now == before:
             before_count += 1
@@ -105,26 +156,23 @@ def kill_at_random_moments(tmp_path: Path, kills: int, paragraphs: int) -> tuple
 
 
 @pytest.mark.integration
-def test_a_kill_leaves_before_or_after(tmp_path: Path) -> None:
-    kill_at_random_moments(tmp_path, kills=4, paragraphs=60)
+def test_a_kill_leaves_before_or_after(adders: Adders, tmp_path: Path) -> None:
+    kill_at_random_moments(adders, tmp_path, kills=4, paragraphs=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_fifty_kills_leave_before_or_after(tmp_path: Path) -> None:
-    before, after = kill_at_random_moments(tmp_path, kills=50, paragraphs=300)
+def test_fifty_kills_leave_before_or_after(adders: Adders, tmp_path: Path) -> None:
+    before, after = kill_at_random_moments(adders, tmp_path, kills=50, paragraphs=300)
     assert min(before, after) >= 5
 
 
 @pytest.mark.integration
-def test_two_processes_add_one_book_at_once(tmp_path: Path) -> None:
+def test_three_processes_add_one_book_at_once(adders: Adders, tmp_path: Path) -> None:
     home, book = tmp_path / "home", tmp_path / "book"
     write_book(book, 0, 100)
-    children = [run_child(home, book) for _ in range(3)]
-    for child in children:
-        out, _ = child.communicate(timeout=120)
-        assert out == "begin\ndone\n"
-        assert child.returncode == 0
+    adders.start(home, book, count=3)
+    assert sorted(adders.until_ended()) == ["begin"] * 3 + ["done"] * 3 + ["ended 0"]
     documents, nodes = state(home)  # type: ignore[misc]
     assert len(documents) == 1
     assert len(nodes) == documents[0][1]

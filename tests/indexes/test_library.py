@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +77,31 @@ def test_a_book_is_added_listed_and_found(home: Path, book: Path) -> None:
     assert library.dense("warp threads", 1)[0].node.heading_path == ("Warps", "Size")
     assert list(dict.fromkeys(step.stage for step in seen)) == ["reading", "embedding", "storing"]
     assert seen[-1].done == seen[-1].total == 4
+
+
+def test_a_book_is_added_though_one_with_the_same_text_is_removed_meanwhile(home: Path, tmp_path: Path) -> None:
+    for name, text in (("a", "Shared."), ("b", "Shared.\n\n## More\n\nOwn.")):
+        (tmp_path / f"{name}.md").write_text(f"# Book\n\n## Same\n\n{text}")
+    first = opened(home)
+    removed = first.add(tmp_path / "a.md").document.document_id
+
+    class Removing(HashEncoder):
+        def encode(self, texts: Sequence[str], **options: Any) -> Any:
+            if first.documents():
+                first.remove(removed)
+            return super().encode(texts, **options)
+
+    result = opened(home, Removing()).add(tmp_path / "b.md")
+    assert (result.document.nodes, result.embedded_nodes) == (2, 2)
+
+
+def test_a_name_that_is_not_utf8_can_be_added(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.md")
+    path.write_text("Text.")
+    library = opened(home)
+    assert library.add(path).status == "added"
+    assert library.add(path).status == "unchanged"
+    assert library.documents()[0].nodes == 1
 
 
 @pytest.mark.parametrize("query", ["cudaMemcpyAsync", "memcpy", "async", "CUDAMEMCPYASYNC", "copy"])
@@ -587,6 +615,13 @@ def test_a_book_whose_file_is_gone_or_changed_is_cut_again_from_what_is_stored(
     (book / "1-warps.md").write_text("# Warps\n\nOther words.\n")
     ((document, path),) = library.outdated(lambda _: book)
     assert path is None
+
+    def refuse(path: Path) -> str:
+        raise UnreadableBook(f"'{path}' cannot be read.", hint="check its permissions")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest, "content_digest", refuse)
+        assert library.outdated(lambda _: book) == [(document, None)]
     library.renew(document, path)
     assert [node.text for node in library.nodes_of(before.document_id)] == [node.text for node in nodes]
     assert library.outdated(lambda _: None) == []

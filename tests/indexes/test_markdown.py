@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from indexes.readers.elements import Block, Heading
 from indexes.readers.markdown import parse_markdown, read_markdown
 
@@ -21,6 +23,23 @@ def test_front_matter_gives_the_title_and_is_not_text() -> None:
     assert parsed.elements == (Block("Body."),)
 
 
+@pytest.mark.parametrize(
+    ("front", "title"),
+    [
+        ("---\ntitle: >-\n  Shared\n  Memory\nlang: en\n---", "Shared Memory"),
+        ("---\ntitle: What is 'occupancy'\n---", "What is 'occupancy'"),
+        ("---\ntitle: 'It''s a warp'\n---", "It's a warp"),
+        ("---\ntitle: Warps # and lanes\n---", "Warps"),
+        ('+++\ntitle = "Warps"\ndate = 2024-01-01\n+++', "Warps"),
+        ("---\ntitle: \nlang: en\n---", None),
+        ("---\ntitle: # to be written\n---", None),
+    ],
+)
+def test_titles_of_front_matter_are_read_as_yaml_and_toml_write_them(front: str, title: str | None) -> None:
+    parsed = parse_markdown(f"{front}\n\nBody.\n")
+    assert (parsed.title, parsed.elements) == (title, (Block("Body."),))
+
+
 def test_front_matter_behind_a_licence_comment_is_still_front_matter() -> None:
     parsed = parse_markdown("<!--\nSPDX: CC-BY-4.0\n-->\n\n---\ntitle: Interop\n---\n# One\ntext")
     assert parsed.title == "Interop"
@@ -29,6 +48,7 @@ def test_front_matter_behind_a_licence_comment_is_still_front_matter() -> None:
 
 def test_a_rule_between_paragraphs_is_not_front_matter() -> None:
     assert blocks("---\n\nFirst.\n\n---\n\nSecond.") == ["First.", "Second."]
+    assert blocks("---\nNote: a.\n\nFirst.\n\n---\n\nSecond.") == ["Note: a.", "First.", "Second."]
 
 
 def test_paragraph_lines_are_joined_and_inline_markup_is_kept() -> None:
@@ -89,6 +109,19 @@ def test_myst_roles_become_their_content() -> None:
     assert blocks("See {ref}`the text <label>` and {math}`a_b` and {doc}`memory`.") == [
         "See the text and $a_b$ and memory."
     ]
+
+
+def test_names_in_myst_roles_are_code_without_their_mark() -> None:
+    assert blocks("Call {py:func}`~numba.cuda.grid` or {cpp:func}`the other <f>`.") == [
+        "Call `numba.cuda.grid` or `the other`."
+    ]
+
+
+def test_options_of_directives_between_rules_are_no_text() -> None:
+    assert blocks("```{note}\n---\nclass: x\n---\nMind.\n```") == ["**Note**", "Mind."]
+    assert blocks(":::{note}\n---\nclass: x\n---\nMind.\n:::") == ["**Note**", "Mind."]
+    assert blocks("```{code-cell} python\n---\ncaption: Add\n---\nx = 1\n```") == ["Add", "```python\nx = 1\n```"]
+    assert blocks("```{note}\n---\n\nFirst.\n\n---\n```") == ["**Note**", "First."]
 
 
 def test_backslashes_inside_formulas_belong_to_latex() -> None:

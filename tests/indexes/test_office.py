@@ -119,6 +119,33 @@ def test_lists_tables_and_listings_of_word_are_kept(tmp_path: Path) -> None:
     assert numbers == "| Memory | Cycles |\n| --- | --- |\n| global | 400 |\n\nThat is all."
 
 
+def test_words_in_insertions_controls_fields_and_text_boxes_are_kept(tmp_path: Path) -> None:
+    run = '<w:r><w:t xml:space="preserve">{}</w:t></w:r>'
+    box = f"<w:txbxContent><w:p>{run.format('in the box')}</w:p></w:txbxContent>"
+    pieces = (
+        f"<w:ins>{run.format('inserted, ')}</w:ins><w:del><w:r><w:delText>deleted</w:delText></w:r></w:del>"
+        f"<w:moveFrom>{run.format('moved')}</w:moveFrom><w:sdt><w:sdtContent>{run.format('chosen, ')}</w:sdtContent>"
+        f"</w:sdt><w:fldSimple>{run.format('counted')}</w:fldSimple><w:r><w:footnoteReference/></w:r>"
+        f"<w:r><mc:AlternateContent><mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+        "</w:r>"
+    )
+    spaces = (
+        'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    )
+    document = docx.Document()
+    document.element.body.insert(0, docx.oxml.parse_xml(
+        f"<w:sdt {spaces}><w:sdtContent><w:p>{pieces}</w:p></w:sdtContent></w:sdt>"
+    ))  # fmt: skip
+    table = document.add_table(1, 2)
+    table.cell(0, 0).text = "outer"
+    table.cell(0, 1).add_table(1, 1).cell(0, 0).text = "inner"
+    document.save(str(tmp_path / "a.docx"))
+    book = read_book(tmp_path / "a.docx")
+    assert book.sections[0].text == "inserted, chosen, counted\n\nin the box\n\n| outer | inner |\n| --- | --- |"
+    assert book.health.notes == ("1 footnotes were left out",)
+
+
 def test_columns_stay_below_each_other_where_cells_are_merged(tmp_path: Path) -> None:
     document = docx.Document()
     table = document.add_table(2, 3)

@@ -35,6 +35,19 @@ def test_html_keeps_text_and_drops_navigation(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_html_of_several_articles_or_in_a_form_is_read_whole(tmp_path: Path) -> None:
+    page = "<body><article><h2>A</h2><p>x</p><article>inner</article></article><article><h2>B</h2><p>y</p></article>"
+    sections = read_book(write(tmp_path / "a.html", page)).sections
+    assert [(s.heading_path[-1], s.text) for s in sections] == [("A", "x\n\ninner"), ("B", "y")]
+    form = "<body><form><input name=a value=b><p>Text.</p><button>Go</button></form>"
+    assert read_book(write(tmp_path / "b.html", form)).sections[0].text == "Text."
+
+
+def test_html_entities_hide_no_identifiers() -> None:
+    page = "<p>cuda&shy;Malloc&#8203;Async</p><pre>if&nbsp;(a)\n&nbsp;&nbsp;b;</pre>"
+    assert html_to_elements(page) == [Block("cudaMallocAsync"), Block("```\nif (a)\n  b;\n```")]
+
+
 def test_html_listings_keep_indentation_and_language() -> None:
     page = '<div class="highlight-cuda notranslate"><pre><span>int</span> a;\n  b;</pre></div>'
     assert html_to_elements(page) == [Block("```cuda\nint a;\n  b;\n```")]
@@ -179,6 +192,13 @@ def test_epub_follows_its_spine_and_contents(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "iso-8859-1", "utf-8-sig"])
+def test_epub_chapters_are_read_in_their_own_encoding(encoding: str, tmp_path: Path) -> None:
+    chapter = f"<?xml version='1.0' encoding='{encoding}'?><html><body><p>café, one of many words</p></body></html>"
+    path = epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": chapter.encode(encoding)}, spine=("c1",))
+    assert read_book(path).sections[0].text == "café, one of many words"
+
+
 def test_epub_path_tricks_reach_no_file_of_the_disk(tmp_path: Path) -> None:
     (tmp_path / "secret.xhtml").write_text("<p>the secret</p>")
     path = epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": "<p>Fine.</p>"}, spine=("c1", "../../secret"))
@@ -243,3 +263,19 @@ def test_code_is_cut_at_its_definitions(tmp_path: Path) -> None:
         ("add", "```cuda\n// Adds.\n__global__ void add(float *a)\n{\n    a[0] += 1;\n}\n```"),
         ("main", "```cuda\nint main()\n{\n    if (1) {\n    }\n}\n```"),
     ]
+
+
+def test_what_a_file_is_about_is_not_dropped_with_its_licence(tmp_path: Path) -> None:
+    source = (
+        "/* Copyright (c) 2022, Somebody.\n *\n * Redistribution is permitted.\n */\n\n"
+        "/*\n * Multiplies matrices.\n */\n\n// By tiles.\n\n#include <cstdio>\n"
+    )
+    assert read_book(write(tmp_path / "k.cu", source)).sections[0].text == (
+        "```cuda\n/*\n * Multiplies matrices.\n */\n\n// By tiles.\n\n#include <cstdio>\n```"
+    )
+
+
+def test_code_of_one_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
+    started = time.process_time()
+    assert read_book(write(tmp_path / "a.c", "a(" * 50_000 + ";\n")).sections
+    assert time.process_time() - started < 10

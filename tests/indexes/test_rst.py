@@ -28,6 +28,11 @@ def test_code_blocks_keep_their_language_and_indentation() -> None:
     ]  # fmt: skip
 
 
+def test_captions_of_listings_are_read_as_text() -> None:
+    text = ".. code-block:: c\n   :caption: See :ref:`foo <x>` and ``y``\n\n   int a;\n"
+    assert blocks(text) == ["See foo and `y`", "```c\nint a;\n```"]
+
+
 def test_unknown_directives_and_roles_leave_their_words() -> None:
     text = ".. challenge:: What is ``x``?\n\n   Think.\n\nSee :func:`~numba.cuda.grid` and :ref:`this <label>`."
     assert blocks(text) == ["**What is `x`?**", "Think.", "See `numba.cuda.grid` and this."]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,3 +119,12 @@ def test_dots_within_braces_end_no_sentence() -> None:
         'The source is wrapped in extern "C" { ... } to keep its names.',
         "Next.",
     )
+
+
+def test_a_paragraph_without_end_is_cut_in_linear_time() -> None:
+    started = time.process_time()
+    assert len(split_spans("a. b " * 10_000)) == 1
+    assert len(split_spans("`a` b. C " * 5_000)) == 5_001
+    split_spans("`" * 5_000 + "a" * 50_000)
+    split_spans("y\n" + " " * 20_000 + "x")
+    assert time.process_time() - started < 10
