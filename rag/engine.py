@@ -94,6 +94,8 @@ EARLIER_TURNS = 6
 """Newest turns of a conversation that a generator reads."""
 _UNCITED = "The answer names no passage of the books; check it before you rely on it."
 _UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
+_NOTHING_SAID = ("The model gave no answer.", "模型没有给出回答。")
+_CUT_OFF = ("The model was cut off before its first word.", "模型还没写出第一个字就被截断了。")
 _CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
 _STYLE_UNDONE = (
     "Rewording needs a language model; these are the books' own sentences.",
@@ -581,14 +583,20 @@ class AnswerEngine:
         )
 
     def _write(self, request: GenerationRequest, numbers: Sequence[int] | None = None) -> Iterator[Item]:
-        """The generator's text without markers that name no passage, then its figures; an empty text is refused.
+        """The generator's text without markers that name no passage, then its figures.
+
+        A text without words is a refusal, unless it was cut off: then the answer says so.
 
         Args:
             numbers: what the request's passages are called in the answer; None is 1, 2, 3.
+
+        Raises:
+            GenerationFailed: it did not finish.
         """
         numbers = numbers or range(1, len(request.passages) + 1)
         markers = MarkerFilter(numbers)
         done: GenerationDone | None = None
+        blank = ""  # what begins the text before its first word
         empty = True
         pieces = self.generator.stream(request)
         try:
@@ -599,7 +607,10 @@ class AnswerEngine:
                 if isinstance(piece, Waiting | Thinking):
                     yield piece
                 elif text := markers.feed(piece.text):
-                    empty = False
+                    if empty and not text.strip():
+                        blank += text
+                        continue
+                    text, blank, empty = blank + text, "", False
                     quoted = piece.quoted and replace(piece.quoted, passage=numbers[piece.quoted.passage - 1])
                     yield TextPiece(text, quoted)
         finally:
@@ -607,12 +618,16 @@ class AnswerEngine:
                 pieces.close()
         if done is None:
             raise GenerationFailed(f"{self.generator.name} stopped without finishing")
-        if text := markers.finish():
+        if (text := blank + markers.finish()) and (not empty or text.strip()):
             empty = False
             yield TextPiece(text)
-        if empty:
+        chinese = is_chinese(request.question)
+        if empty and done.usage.finish == "length":
+            yield TextPiece(_CUT_OFF[chinese])
+        elif empty:
             done = replace(done, refused=True)
-            yield TextPiece(not_found(request.question, request.passages))
+            found = request.arm in RETRIEVING_ARMS
+            yield TextPiece(not_found(request.question, request.passages) if found else _NOTHING_SAID[chinese])
         yield done
 
     def _conversation_id(self, question: Question, keep: bool) -> str:

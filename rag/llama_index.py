@@ -31,7 +31,7 @@ from indexes.types import Filters
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.prompts import render_messages, says_unknown
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, Item, TextPiece, only_thought
-from rag.generators.stream_text import ReasoningFilter
+from rag.generators.stream_text import AnswerText
 from rag.models.devices import peak_memory_bytes
 from rag.retrieval import HybridRetriever
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Thinking, Turn, Usage
@@ -165,8 +165,8 @@ def load_llm(spec: str) -> LlamaIndexGenerator:
 class LlamaIndexGenerator:
     """A llama-index LLM as our `Generator`, for the arms `base` and `rag`.
 
-    How long an answer gets and how it is sampled are the LLM's own settings, given where it is named. Token counts are
-    0 where the LLM reports none.
+    How long an answer gets and how it is sampled are the LLM's own settings, given where it is named; stop strings are
+    looked for here. Token counts are 0 where the LLM reports none.
     """
 
     name = "llama_index"
@@ -186,32 +186,43 @@ class LlamaIndexGenerator:
             )
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """As `Generator.stream`. Raises GenerationFailed with what the LLM raised, Cancelled."""
+        """As `Generator.stream`.
+
+        Raises:
+            GenerationFailed: what the LLM raised, or its answer was or held reasoning.
+            Cancelled: `request.cancelled` became true.
+        """
         self.check(request)
         messages = [ChatMessage(role=one["role"], content=one["content"]) for one in render_messages(request)]
-        reasoning, written, usage, thinking = ReasoningFilter(), "", Usage(), False
+        answer, usage, thinking = AnswerText(request.stop), Usage(), False
         started = time.perf_counter()
         for response in self._responses(messages):
             if request.cancelled():
                 raise Cancelled("The answer was stopped.")
             usage = _usage(response, usage)
-            if text := reasoning.push(response.delta or ""):
-                written += text
-                yield TextPiece(text)
-            if reasoning.inside and not thinking:
+            text = answer.push(response.delta or "")
+            if answer.thought_unseen:
+                raise GenerationFailed(
+                    f"{self.model_name} thinks before it answers, and sent that as the answer.",
+                    hint="Turn reasoning off where the LLM is named, or use a model that does not reason.",
+                )
+            if answer.thinking is not None and not thinking:
                 thinking = True
                 yield Thinking()
-        if text := reasoning.finish():
-            written += text
+            if text:
+                yield TextPiece(text)
+            if answer.stopped:
+                break
+        if text := answer.finish():
             yield TextPiece(text)
-        if reasoning.block is not None and not written.strip():
+        if answer.thought and not answer.shown.strip():
             raise only_thought(self.model_name, replace(usage, reasoning_tokens=usage.completion_tokens))
         seconds = time.perf_counter() - started
         yield GenerationDone(
             usage=usage,
             tokens_per_s=usage.completion_tokens / seconds if seconds > 0 else 0.0,
             peak_memory_bytes=peak_memory_bytes("cpu"),
-            refused=request.arm in RETRIEVING_ARMS and says_unknown(written),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(answer.shown),
             passages_used=len(request.passages),
         )
 

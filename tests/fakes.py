@@ -16,7 +16,7 @@ from rag.citations import resolve
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
 from rag.sentence_reader import Pair
-from rag.types import Answer, Arm, Passage, Timings, Usage
+from rag.types import Answer, Arm, Finish, Passage, Timings, Usage
 
 DIM = 256
 
@@ -267,6 +267,7 @@ class ScriptedGenerator:
         adapters: tuple[str, ...] = (),
         refused: bool = False,
         passages_used: int | None = None,
+        finish: Finish = "stop",
         before_piece: Callable[[int], None] = lambda index: None,
     ) -> None:
         self.pieces = tuple(pieces)
@@ -274,6 +275,7 @@ class ScriptedGenerator:
         self.adapters = adapters
         self.refused = refused
         self.passages_used = passages_used
+        self.finish = finish
         self.before_piece = before_piece
         self.requests: list[GenerationRequest] = []
         self.closed_streams = 0
@@ -292,7 +294,7 @@ class ScriptedGenerator:
                 if text := piece[:left]:
                     yield TextPiece(text)
                 left -= len(text)
-            usage = Usage(10, 0, len(self.pieces))
+            usage = Usage(10, 0, len(self.pieces), finish=self.finish)
             yield GenerationDone(usage, 1.0, 1, refused=self.refused, passages_used=self.passages_used)
         finally:
             self.closed_streams += 1

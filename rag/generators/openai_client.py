@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from indexes.errors import Busy, CoalesceError
+from indexes.errors import Busy, CoalesceError, InvalidInput
 from rag.errors import EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.stream_text import Relay
 
@@ -26,6 +26,8 @@ _LONGEST_PAUSE_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _CONNECT_TIMEOUT_S = 5.0
 _BUSY_RETRY_S = 60.0
+_LONGEST_RETRY_S = 86_400.0
+_LONGEST_LINE_BYTES = 1 << 24
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _TOO_LONG = (
     "context length", "context_length", "maximum context", "context size", "context window", "too long",
@@ -42,10 +44,22 @@ class OpenAIClient:
         base_url: its address; `/v1` is added where no path is given.
         request_timeout_s: longest silence of the engine. One that answers others is not silent: it lets us wait.
         queue_timeout_s: the longest that one request waits for a busy engine.
+
+    Raises:
+        InvalidInput: no engine can have this address, or no request this key.
     """
 
     def __init__(self, base_url: str, api_key: str | None, request_timeout_s: float, queue_timeout_s: float) -> None:
-        parts = urlsplit(base_url)
+        try:
+            parts = urlsplit(base_url)
+        except ValueError as error:
+            raise InvalidInput(
+                f"{base_url!r:.200} is not the address of an engine", hint="for example: http://127.0.0.1:11434/v1"
+            ) from error
+        if api_key and not api_key.isascii():
+            raise InvalidInput(
+                "the engine's key holds characters that a header cannot", hint="correct COALESCE_GENERATOR_API_KEY"
+            )
         self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -156,11 +170,11 @@ class OpenAIClient:
     async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
         response = await self._open("POST", path, body)
         try:
-            async for line in response.aiter_lines():
+            async for line in _lines(response):
                 self._heard()
-                if not line.startswith("data:"):
+                if not line.startswith(b"data:"):
                     continue  # empty lines, comments that keep the connection open, event names
-                data = line[5:].strip()
+                data = line[5:].strip().decode("utf-8", "replace")
                 if data == "[DONE]":
                     return
                 yield _event(data)
@@ -233,6 +247,18 @@ class OpenAIClient:
         )
 
 
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of a body. httpx's own also end at U+2028 and U+0085, which JSON may hold as they are."""
+    held = b""
+    async for chunk in response.aiter_bytes():
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(held) > _LONGEST_LINE_BYTES:
+            raise ValueError(f"a line of more than {_LONGEST_LINE_BYTES:,} bytes")
+    yield held
+
+
 def _event(data: str) -> Json:
     event = json.loads(data)
     if not isinstance(event, dict):
@@ -250,10 +276,12 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _retry_after_s(response: httpx.Response) -> float:
+    """The seconds that the engine asks for; 0.0 for a date or nonsense: our own pause will do."""
     try:
-        return max(float(response.headers.get("retry-after", "0")), 0.0)
+        seconds = float(response.headers.get("retry-after", "0"))
     except ValueError:
-        return 0.0  # a date: our own pause will do
+        return 0.0
+    return seconds if 0 < seconds <= _LONGEST_RETRY_S else 0.0
 
 
 def _error_text(text: str) -> str:

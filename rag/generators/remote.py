@@ -212,8 +212,14 @@ class RemoteGenerator:
             return []
         line: list[tuple[str, float]] = []
         for entry in found if isinstance(found, list) else []:
-            token, value = next(iter(entry.items()), ("", {})) if isinstance(entry, dict) else ("", {})
-            line.append((token, float(value.get("logprob", 0.0)) if isinstance(value, dict) else 0.0))
+            if entry is None:  # the first token's, which nothing comes before
+                line.append(("", 0.0))
+                continue
+            token, value = next(iter(_fields(entry).items()), ("", None))
+            value = _fields(value).get("logprob")
+            if not isinstance(value, int | float):
+                return []
+            line.append((token, float(value)))
         return line
 
     def _score_letters(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
@@ -230,7 +236,8 @@ class RemoteGenerator:
         letters = CHOICE_LETTERS[: len(choices)]
         scores = _letter_scores(choice.get("logprobs"), letters)
         if scores is None:
-            written = str((choice.get("message") or {}).get("content") or "")
+            content = _fields(choice.get("message")).get("content")
+            written = content if isinstance(content, str) else ""
             found = _LETTER.match(written)
             if found is None or found[1].upper() not in letters:
                 raise GenerationFailed(
@@ -259,6 +266,7 @@ class RemoteGenerator:
             self._ask_template(body)
         if self._thinks:
             body["max_tokens"] = most + self._settings.reasoning_tokens
+            body.pop("stop", None)  # the engine would look for it in the reasoning, too
         answer, guard = AnswerText(request.stop, self._block), RepetitionGuard()
         usage: Any = None
         pieces = reasoning = 0
@@ -272,9 +280,7 @@ class RemoteGenerator:
                 choice = _first_choice(event)
                 if (reason := choice.get("finish_reason")) is not None:
                     finish = "length" if reason == "length" else "stop"
-                delta = choice.get("delta") or {}
-                text = str(delta.get("content") or "")
-                thought = bool(delta.get("reasoning_content") or delta.get("reasoning"))
+                text, thought = _said(choice)
                 if not text and not thought:
                     continue
                 if thought and answer.thinking is not None and not reasoning:
@@ -293,10 +299,10 @@ class RemoteGenerator:
                     reasoning += 1
                 if piece:
                     yield TextPiece(piece)
-                if answer.stopped:  # an engine that ignores `stop`
+                if answer.stopped:  # an engine that ignores `stop`, or did not get it
                     finish = "stop"
                     break
-                circling = guard.push(text)
+                circling = guard.push(text or thought)
                 if circling or (self._thinks and pieces - reasoning >= most):  # the room to think is not the answer's
                     finish = "length"
                     break
@@ -483,39 +489,57 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return cast(dict[str, Any], choices[0])
-    raise EngineUnreachable(
+    raise _of_another_form(answer)
+
+
+def _said(choice: dict[str, Any]) -> tuple[str, str]:
+    """What a streamed choice adds to the answer, and to the reasoning where the engine divides them."""
+    delta = choice.get("delta") or {}
+    if not isinstance(delta, dict) or not isinstance(text := delta.get("content") or "", str):
+        raise _of_another_form(choice)
+    return text, str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+
+
+def _of_another_form(answer: dict[str, Any]) -> EngineUnreachable:
+    return EngineUnreachable(
         f"The engine does not answer in the OpenAI format: {str(answer)[:200]}",
         hint="Check that --base-url is an OpenAI-compatible /v1.",
     )
 
 
+def _fields(found: Any) -> dict[str, Any]:
+    """A JSON object; an empty one in place of anything else."""
+    return found if isinstance(found, dict) else {}
+
+
+def _count(found: Any) -> int:
+    """A number of tokens; 0 in place of anything else."""
+    return int(found) if isinstance(found, int | float) and math.isfinite(found) else 0
+
+
 def _usage(found: Any, written: int, reasoning: int = 0, finish: Finish = "stop") -> Usage:
     """The engine's counts; where it gives none, the numbers of pieces."""
-    if not isinstance(found, dict):
-        return Usage(completion_tokens=written, reasoning_tokens=reasoning, finish=finish)
+    found = _fields(found)
     return Usage(
-        int(found.get("prompt_tokens") or 0),
-        _detail(found, "prompt_tokens_details", "cached_tokens"),
-        int(found.get("completion_tokens") or written),
-        _detail(found, "completion_tokens_details", "reasoning_tokens") or reasoning,
+        _count(found.get("prompt_tokens")),
+        _count(_fields(found.get("prompt_tokens_details")).get("cached_tokens")),
+        _count(found.get("completion_tokens")) or written,
+        _count(_fields(found.get("completion_tokens_details")).get("reasoning_tokens")) or reasoning,
         finish,
     )
 
 
-def _detail(found: dict[str, Any], group: str, name: str) -> int:
-    details = found.get(group)
-    return int(details.get(name) or 0) if isinstance(details, dict) else 0
-
-
 def _letter_scores(logprobs: Any, letters: str) -> tuple[float, ...] | None:
     """log P of each letter at the first written token that is one; a letter not listed gets 1 less than the least."""
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    content = _fields(logprobs).get("content")
     for position in content if isinstance(content, list) else []:
-        listed = position.get("top_logprobs") if isinstance(position, dict) else None
+        listed = _fields(position).get("top_logprobs")
         found: dict[str, float] = {}
         least = math.inf
         for entry in listed if isinstance(listed, list) else []:
-            text, value = str(entry.get("token", "")).strip(" .():\n▁Ġ"), float(entry.get("logprob", -math.inf))
+            text, value = str(_fields(entry).get("token", "")).strip(" .():\n▁Ġ"), _fields(entry).get("logprob")
+            if not isinstance(value, int | float):
+                continue
             least = min(least, value)
             if text in letters and len(text) == 1:
                 found[text] = max(found.get(text, -math.inf), value)

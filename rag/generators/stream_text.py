@@ -66,7 +66,7 @@ class TextStream:
     """Text of a growing token sequence, in whole characters and without special tokens.
 
     A character may take several tokens, and a token's text may depend on the one before it, so a short tail is
-    decoded again with every token and given out once it is stable.
+    decoded again with every token and passed on once it is stable.
 
     Args:
         spoken: special tokens that are text all the same, by id: the marks of reasoning.
@@ -142,7 +142,7 @@ class AnswerText:
         inside: the block of reasoning that the prompt already opened.
 
     Attributes:
-        shown: all text given out so far.
+        shown: all text passed on so far.
     """
 
     def __init__(self, stop: Sequence[str], inside: ReasoningBlock | None = None) -> None:

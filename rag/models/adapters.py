@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rag.errors import AdapterMismatch, ModelCannotLoad, first_line
+from indexes.errors import first_line
+from rag.errors import AdapterMismatch, ModelCannotLoad
 from rag.models.folder import tensor_shapes
 from rag.models.loading import LoadedModel
 from rag.models.memory import linear_layers

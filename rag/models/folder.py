@@ -26,9 +26,8 @@ def local_folder(name: str) -> Path | None:
         return path
     looks_like_path = name.startswith(("/", "./", "../", "~", ".")) or name.count("/") > 1 or "\\" in name
     if looks_like_path or path.exists():
-        what = "is a file, not a folder" if path.exists() else "does not exist"
         raise ModelCannotLoad(
-            f"The model folder {name} {what}.",
+            f"The model folder {name} is a file." if path.exists() else f"The model folder {name} does not exist.",
             hint="Give --model the folder that holds config.json and *.safetensors, a .gguf file, or a hub name "
             "OWNER/NAME.",
         )

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import is_disk_full
-from indexes.errors import CoalesceError, StorageFull
-from rag.errors import DoesNotFitInMemory, ModelCannotLoad, first_line
+from indexes.errors import CoalesceError, StorageFull, first_line
+from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.devices import free_memory_bytes
 
 Progress = Callable[[str, int, int], None]
@@ -78,15 +78,15 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
 
 
 def _check_room(file: Path, folder: Path, needed_bytes: int) -> None:
-    needed = f"{file} needs {needed_bytes / 1e6:,.0f} MB"
+    needed = f"{needed_bytes / 1e6:,.0f} MB"
     if (free := shutil.disk_usage(folder).free) < needed_bytes:
         raise StorageFull(
-            f"{needed} in {folder.parent} once it is converted; {free / 1e6:,.0f} MB are free.",
+            f"{file} needs {needed} in {folder.parent} once it is converted; {free / 1e6:,.0f} MB are free.",
             hint="Free some space, or name another home with --home.",
         )
     if (free := free_memory_bytes("cpu")) < needed_bytes:
         raise DoesNotFitInMemory(
-            f"{needed} of memory to be converted; {free / 1e6:,.0f} MB are free.",
+            f"{file} needs {needed} of memory to be converted; {free / 1e6:,.0f} MB are free.",
             hint="Serve it with llama.cpp and use --generator remote, or take a smaller model.",
         )
 

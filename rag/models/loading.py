@@ -10,7 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from rag.errors import DoesNotFitInMemory, ModelCannotLoad, first_line
+from indexes.errors import first_line
+from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.fast_paths import register_attention, speed_up_output

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rag.errors import ModelCannotLoad, first_line
+from indexes.errors import first_line
+from rag.errors import ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.folder import quantization_of
 from rag.settings import QUANTIZATIONS

@@ -64,6 +64,22 @@ def test_events_come_in_order_and_the_deltas_are_the_answer(tmp_path: Path, thre
     assert "[9]" not in answer.answer
 
 
+@pytest.mark.parametrize("pieces", [(), ("\n", " ", "\n\n"), ("[9]", "\n")])
+def test_an_answer_without_a_word_is_a_refusal_and_says_what_is_true(tmp_path: Path, pieces) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(pieces))
+    rag, base = (engine.ask(Question("What is a warp?", arm=arm)) for arm in ("rag", "base"))
+    assert rag.refused and rag.answer.startswith("The library does not answer")
+    assert base.refused and base.answer == "The model gave no answer."
+    assert engine.ask(Question("什么是线程束？", arm="base")).answer == "模型没有给出回答。"
+
+
+def test_an_answer_cut_off_before_its_first_word_says_so_and_is_not_a_refusal(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["\n"], finish="length"))
+    answer = engine.ask(Question("What is a warp?"))
+    assert (answer.answer, answer.refused) == ("The model was cut off before its first word.", False)
+    assert engine.ask(Question("什么是线程束？")).answer == "模型还没写出第一个字就被截断了。"
+
+
 def test_an_answer_shows_the_passages_that_were_read(tmp_path: Path) -> None:
     """A generator drops the lowest passages when its context is short; the answer does not show them."""
     engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]. And [2]."], passages_used=1))

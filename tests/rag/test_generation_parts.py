@@ -231,17 +231,33 @@ def test_failing_work_tells_its_own_consumer_only(caplog: pytest.LogCaptureFixtu
     owner.close()
 
 
-def test_memory_is_freed_after_work_ran_out_of_it() -> None:
+def test_work_that_ran_out_of_memory_is_tried_once_more() -> None:
     freed: list[bool] = []
     owner = ModelThread(5, 10, lambda: freed.append(True))
 
-    def greedy(_: Callable[[], bool]) -> Iterator[int]:
+    def runs_out_before_it_frees(_: Callable[[], bool]) -> Iterator[int]:
+        if not freed:
+            raise MemoryError
+        yield 0
+
+    def always_runs_out(_: Callable[[], bool]) -> Iterator[int]:
         raise MemoryError
         yield 0
 
+    def runs_out_later(_: Callable[[], bool]) -> Iterator[int]:
+        yield 0
+        raise MemoryError
+
+    assert list(owner.iterate(runs_out_before_it_frees)) == [0]
+    assert len(freed) == 1
     with pytest.raises(GenerationFailed, match="out of memory"):
-        next(owner.iterate(greedy))
-    assert freed == [True]
+        next(owner.iterate(always_runs_out))
+    assert len(freed) == 3
+    stream = owner.iterate(runs_out_later)
+    assert next(stream) == 0
+    with pytest.raises(GenerationFailed, match="out of memory"):
+        next(stream)
+    assert len(freed) == 4  # what a reader has seen is not said again
     owner.close()
 
 

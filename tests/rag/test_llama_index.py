@@ -74,6 +74,7 @@ class SlowLLM(CustomLLM):
     """Writes an answer in three pieces, the first of them hidden reasoning."""
 
     fails: bool = False
+    opening: str = "<think>"
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -90,7 +91,7 @@ class SlowLLM(CustomLLM):
             raise ConnectionError("no route to the engine")
         assert "A warp has 32 threads." in str(messages[0].content)
         text = ""
-        for piece in ("<think>hm</think>", "It has 32 ", "threads. [1]"):
+        for piece in (f"{self.opening}hm</think>", "It has 32 ", "threads. [1]"):
             text += piece
             counts = {"prompt_tokens": 90, "completion_tokens": 9}
             yield ChatResponse(message=ChatMessage(content=text), delta=piece, additional_kwargs=counts)
@@ -106,6 +107,17 @@ def test_a_named_llm_writes_answers_from_our_prompt() -> None:
     assert pieces == [TextPiece("It has 32 "), TextPiece("threads. [1]")]
     assert isinstance(done, GenerationDone)
     assert (done.usage, done.refused, done.passages_used) == (Usage(90, 0, 9), False, 1)
+
+
+def test_an_answer_of_a_named_llm_ends_before_a_stop_string() -> None:
+    *pieces, done = ask(LlamaIndexGenerator(SlowLLM(), "llama_index:x:y"), stop=("threads",))
+    assert pieces == [TextPiece("It has 32 ")]
+    assert isinstance(done, GenerationDone)
+
+
+def test_reasoning_that_the_prompt_of_a_named_llm_opened_is_an_error() -> None:
+    with pytest.raises(GenerationFailed, match="sent that as the answer"):
+        ask(LlamaIndexGenerator(SlowLLM(opening=""), "llama_index:x:y"))
 
 
 def test_a_named_llm_that_fails_or_has_no_adapter_is_a_clear_error() -> None:

@@ -14,7 +14,7 @@ import pytest
 from fakes import make_passage
 from waiting import PATIENCE_S
 
-from indexes.errors import Busy, Cancelled
+from indexes.errors import Busy, Cancelled, CoalesceError
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators import openai_client
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
@@ -285,6 +285,16 @@ def test_an_overloaded_engine_is_tried_again(engine: Engine, generator: RemoteGe
     assert len(engine.asked) == 3
 
 
+@pytest.mark.parametrize("asked", ["nan", "inf", "-5", "1e300", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_time_to_come_back_that_is_none_is_not_handed_on(
+    engine: Engine, generator: RemoteGenerator, asked: str
+) -> None:
+    engine.answer = fail_first(99, 503, say(), Retry_After=asked)
+    with pytest.raises(Busy) as error:
+        run(generator)
+    assert error.value.retry_after_s == 1
+
+
 def test_an_engine_that_stays_overloaded_is_busy(engine: Engine, generator: RemoteGenerator) -> None:
     engine.answer = fail_first(99, 429, say(), Retry_After="7")
     with pytest.raises(Busy, match="overloaded") as error:
@@ -312,6 +322,16 @@ def test_refusals_say_what_to_do(
     assert len(engine.asked) == {500: 4, 400: 2}.get(status, 1)  # 400: once more without the template's options
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"base_url": "http://[::1/v1"}, {"api_key": "schlüssel"}, {"base_url": "127.0.0.1/v1"}]
+)
+def test_an_address_or_key_that_none_can_be_is_an_error_of_ours(wrong: dict[str, str]) -> None:
+    found = {"base_url": "http://127.0.0.1:9/v1"} | wrong
+    with pytest.raises(CoalesceError) as error:
+        run(RemoteGenerator(GeneratorSettings(kind="remote", model="base", **found)))
+    assert error.value.hint
+
+
 def test_an_address_that_does_not_answer_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
     nobody = RemoteGenerator(GeneratorSettings(kind="remote", model="base", base_url="http://127.0.0.1:9/v1"))
@@ -334,7 +354,7 @@ def test_a_silent_engine_times_out(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def queued(monkeypatch: pytest.MonkeyPatch, engine: Engine, **patience: float) -> tuple[str, float]:
-    """The answer to a question that waits while the engine writes 2 s for another one; and the seconds it took."""
+    """The answer to a question that waits while the engine writes 3 s for another one; and the seconds it took."""
     monkeypatch.setattr(openai_client, "_LONGEST_PAUSE_S", 0.02)
     writing, written = threading.Event(), threading.Event()
 
@@ -344,7 +364,7 @@ def queued(monkeypatch: pytest.MonkeyPatch, engine: Engine, **patience: float) -
             say("Mine.")(handler, body)
             return
         writing.set()
-        say(*(f"{number} " for number in range(20)), pause_s=0.1)(handler, body)
+        say(*(f"{number} " for number in range(30)), pause_s=0.1)(handler, body)
         written.set()
 
     engine.answer = one_at_a_time
@@ -362,15 +382,15 @@ def queued(monkeypatch: pytest.MonkeyPatch, engine: Engine, **patience: float) -
 
 
 def test_an_engine_that_answers_others_first_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    text, seconds = queued(monkeypatch, engine, request_timeout_s=0.8)
-    assert text == "Mine." and seconds > 0.8
+    text, seconds = queued(monkeypatch, engine, request_timeout_s=2)
+    assert text == "Mine." and seconds > 2
 
 
 def test_a_wait_beyond_the_setting_is_busy_with_a_time_to_come_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Busy, match=r"waited 0\.5 s") as error:
-        queued(monkeypatch, engine, request_timeout_s=0.8, queue_timeout_s=0.5)
+    with pytest.raises(Busy, match="waited 1 s") as error:
+        queued(monkeypatch, engine, request_timeout_s=60, queue_timeout_s=1)
     assert error.value.retry_after_s
 
 
@@ -406,6 +426,63 @@ def test_nonsense_is_an_error_of_the_engine(engine: Engine, generator: RemoteGen
         run(generator)
     with pytest.raises((EngineUnreachable, GenerationFailed)):
         generator.score_choices(REQUEST, ("a", "b"))
+
+
+def test_an_answer_may_hold_any_line_separator(engine: Engine, generator: RemoteGenerator) -> None:
+    """JSON may hold U+2028 and U+0085 as they are; an event ends at a line feed only."""
+    text = "One\u2028two\u2029three\x85four."
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(json.dumps(delta(text, "stop"), ensure_ascii=False))
+
+    engine.answer = answer
+    assert run(generator)[0] == text
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"delta": "Yes."}]},
+        {"choices": [{"delta": ["Yes."]}]},
+        {"choices": [{"delta": {"content": [{"type": "text", "text": "Yes."}]}}]},
+        {"choices": {"0": 7}},
+        "x" * 2000,
+    ],
+)
+def test_an_event_of_another_form_is_an_error_of_the_engine(
+    engine: Engine, generator: RemoteGenerator, event: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_client, "_LONGEST_LINE_BYTES", 1000)
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(event)
+        handler.event(delta(None, "stop"))
+
+    engine.answer = answer
+    with pytest.raises(EngineUnreachable, match="OpenAI format"):
+        run(generator)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": "many", "completion_tokens": [1], "prompt_tokens_details": {"cached_tokens": "x"}},
+        {"prompt_tokens": float("inf"), "completion_tokens": None, "completion_tokens_details": [7]},
+        "none",
+    ],
+)
+def test_counts_that_are_no_numbers_are_counted_here(engine: Engine, generator: RemoteGenerator, usage: Any) -> None:
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        handler.event(delta("Yes."))
+        handler.event(delta(None, "stop") | {"usage": usage})
+
+    engine.answer = answer
+    text, done = run(generator)
+    assert text == "Yes."
+    assert (done.usage.prompt_tokens, done.usage.cached_prompt_tokens, done.usage.completion_tokens) == (0, 0, 1)
 
 
 def test_a_connection_lost_in_the_middle_does_not_finish_the_answer(engine: Engine, generator: RemoteGenerator) -> None:
@@ -563,6 +640,41 @@ def test_reasoning_is_left_out_and_denial_is_a_refusal(
     assert done.usage.finish == "stop"
 
 
+@pytest.mark.parametrize("field", ["reasoning_content", "content"])
+def test_long_reasoning_is_no_text_in_circles(engine: Engine, generator: RemoteGenerator, field: str) -> None:
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        for number in range(300):
+            opening = "<think>" if field == "content" and not number else ""
+            handler.event({"choices": [{"delta": {field: f"{opening}Step {number}. "}, "finish_reason": None}]})
+        handler.event(delta("</think>Yes." if field == "content" else "Yes.", "stop"))
+
+    engine.answer = answer
+    text, done = run(generator)
+    assert text == "Yes."
+    assert done.usage.finish == "stop"
+
+
+def test_reasoning_that_goes_in_circles_is_cut_off(engine: Engine, generator: RemoteGenerator) -> None:
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.open_stream()
+        for _number in range(400):
+            handler.event({"choices": [{"delta": {"reasoning": "Wait. "}, "finish_reason": None}]})
+        handler.event(delta("Yes.", "stop"))
+
+    engine.answer = answer
+    with pytest.raises(GenerationFailed, match="was still thinking after 200"):
+        run(generator)
+
+
+def test_a_stop_string_does_not_end_the_reasoning(engine: Engine, generator: RemoteGenerator) -> None:
+    """An engine looks for it in what it thinks, too."""
+    engine.answer = say("<think>First.", " END </think>", "Yes. EN", "D and more")
+    for _ in range(2):
+        assert run(generator, replace(REQUEST, stop=("END",)))[0] == "Yes. "
+    assert ["stop" in asked for asked in engine.asked] == [True, False, False]
+
+
 def test_reasoning_takes_nothing_from_the_answer(engine: Engine, generator: RemoteGenerator) -> None:
     """An engine counts both together: once it is seen to reason it is asked again, with room for both."""
     engine.answer = think("one ", "two ", "three ", "four")
@@ -709,6 +821,26 @@ def test_an_answer_that_goes_in_circles_is_cut_off(engine: Engine, generator: Re
     text, done = run(generator)
     assert text.count("It is so. ") == 66
     assert done.usage.finish == "length"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": "B"},
+        {"message": {"content": ["B"]}},
+        {
+            "message": {"content": "?"},
+            "logprobs": {"content": [{"top_logprobs": ["A", {"token": "B", "logprob": None}]}]},
+        },
+    ],
+)
+@pytest.mark.parametrize("line", [None, [None, {"a": {"logprob": None}}], [None, {"a": "b"}], {"a": 1}])
+def test_scores_of_another_form_leave_an_option_unscored(
+    engine: Engine, generator: RemoteGenerator, choice: dict[str, Any], line: Any
+) -> None:
+    engine.answer = lambda handler, body: handler.reply({"choices": [choice], "prompt_logprobs": line})
+    with pytest.raises(GenerationFailed, match="named no option"):
+        generator.score_choices(REQUEST, ("one", "two"))
 
 
 @pytest.mark.parametrize("written", ["", "I think so", "E", "Because of it", None])

@@ -228,7 +228,7 @@ class Batches:
         return sum(self._bytes(each) for each in list(self._taken.values()))
 
     def take(self, group: str, capacity_tokens: int) -> bool:
-        """Takes a row of the group, if there is room. A row that is alone always has some: admission saw to it."""
+        """Takes a row of the group, if there is room. A row that is alone always has some: admission ensures it."""
         if sum(each.rows for each in self._taken.values()) >= self.most_rows:
             return False
         now = self._taken.get(group, _Taken())

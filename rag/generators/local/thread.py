@@ -66,6 +66,8 @@ class _Job(Generic[Item]):
     begun_at: float = 0.0
     running: Iterator[Any] | None = None
     told_place: int = -1
+    gave_items: bool = False
+    tried_again: bool = False
 
 
 class ModelThread:
@@ -74,7 +76,8 @@ class ModelThread:
     Args:
         max_waiting: how much work may wait, None for any amount; more is `Busy` at once.
         waiting_timeout_s: how long work may wait; what would wait longer is `Busy` at once.
-        on_out_of_memory: frees what can be freed after work ran out of memory.
+        on_out_of_memory: frees what can be freed after work ran out of memory. Work that has given no item by then
+            begins once more.
         together: answers that can run at once, as far as memory allows.
         step: goes one step on with rows of one group; gives the result for each.
     """
@@ -269,6 +272,8 @@ class ModelThread:
             )
         failed.__traceback__ = failed.__context__ = None  # they hold tensors
         self._on_out_of_memory()
+        if not job.gave_items and not job.tried_again:
+            return self._try_again(job)
         return self._end(
             job,
             GenerationFailed(
@@ -276,6 +281,12 @@ class ModelThread:
                 hint="Ask with fewer passages or max_tokens, use --quantization nf4, or lower kv_budget_bytes.",
             ),
         )
+
+    def _try_again(self, job: _Job[Any]) -> None:
+        """Lets a job begin anew, before all that wait."""
+        job.tried_again = True
+        job.running = None
+        self._sort(job, Requeue(job.fits))
 
     def _next_ask(self, job: _Job[Any], reply: Any) -> Step | Pause | Requeue | None:
         """What a job asks for next, None at its end; its items are handed over."""
@@ -292,6 +303,7 @@ class ModelThread:
             if isinstance(asked, Step | Pause | Requeue):
                 return asked
             job.relay.put(asked)
+            job.gave_items = True
             reply = None
 
     def _sort(self, job: _Job[Any], asked: Step | Pause | Requeue | None) -> None:
