@@ -120,6 +120,7 @@ def _next_question() -> str:
     try:
         return input("? ").strip()
     except EOFError:
+        print()  # what comes next does not stand beside the prompt
         return ""
 
 
@@ -164,7 +165,6 @@ def _answering(
     from api.schemas.answers import AnswerOut
 
     if server := None if own else find_server(settings):
-        console.step(f"asking {server.address}")
         yield partial(_ask_server, server, console)
         return
     with _engine(settings, console, question) as engine:
@@ -178,6 +178,7 @@ def _ask_server(server: RunningServer, console: Console, question: Question) -> 
     names = ("arm", "top_k", "conversation_id", "max_tokens", "answer_anyway")
     body = {name: getattr(question, name) for name in names} | {"filters": _filters_body(question.filters)}
     noted: str | None = None
+    console.step(f"asking {server.address}")
     for name, data in server.stream("/v1/ask", body | {"question": question.text}):
         if name == "done":
             answer = AnswerOut.model_validate(data)
@@ -269,7 +270,8 @@ def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | N
 
 def _sources(answer: AnswerOut) -> list[str]:
     if answer.refused:
-        return ["", *(f"[{number}] {_place(passage)}" for number, passage in enumerate(answer.passages, 1))]
+        nearest = [f"[{number}] {_place(passage)}" for number, passage in enumerate(answer.passages, 1)]
+        return ["", "", "The nearest passages:", *nearest] if nearest else [""]
     lines = ["", ""] if answer.citations else [""]
     shown: set[int] = set()
     for citation in answer.citations:

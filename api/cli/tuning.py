@@ -181,7 +181,7 @@ def tune(
                     cancelled=stopped,
                 )
     except Cancelled as cancelled:
-        console.say(f"{cancelled.message} Go on with --resume.")
+        console.say(cancelled.message if preferences else f"{cancelled.message} Go on with --resume.")
         raise typer.Exit(130) from cancelled
     if place_process(device).main:
         console.result(asdict(report), _report_lines(report))

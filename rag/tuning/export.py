@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import new_folder
-from indexes.errors import InvalidInput
-from rag.errors import AdapterMismatch, first_line
+from indexes.errors import InvalidInput, first_line
+from rag.errors import AdapterMismatch
 from rag.models.adapters import (
     CONFIG_FILE,
     RECORD_FILE,

@@ -123,7 +123,8 @@ def tune_preferences(
     place = place_process(settings.device)
     folder = RunFolder(out)
     sha256 = rows_sha256(row for each in preferences for row in (each.row, replace(each.row, answer=each.rejected)))
-    folder.open({"model": model, "data_sha256": sha256, "settings": settings.as_record()}, resume=False)
+    started_with = {"model": model, "data_sha256": sha256, "settings": settings.as_record()}
+    folder.open(started_with, resume=False, resumable=False)
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)
@@ -139,6 +140,7 @@ def tune_preferences(
         losses = []
         for number in order[(step - 1) * batch : step * batch]:
             if cancelled():
+                folder.forget()
                 raise Cancelled(f"Training was stopped at step {step - 1}; nothing is kept.")
             loss, margins[number] = _loss(peft_model, pairs[number], pad_token(tokenizer), place.device)
             (loss / batch).backward()

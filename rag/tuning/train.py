@@ -1,7 +1,7 @@
 """Trains a LoRA adapter: QLoRA over an NF4 base or plain LoRA, on one device or under `accelerate launch`.
 
 Settings follow QLoRA (Dettmers et al. 2023): NF4 with double quantization, bfloat16 products, adapters on all linear
-layers, checkpointed activations. Rows of like length share a batch. Norms and embeddings keep their format (float32
+layers, checkpointed activations. Rows of similar length share a batch. Norms and embeddings keep their format (float32
 would double the cache that serving needs). The optimizer's loop is transformers' Trainer; ours are the labels (only
 the answer is learnt, behind exactly the prompt that serving will use), the folder that survives interruption
 (`run_folder`), and the record that ties the adapter to its base.
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import disk_error
-from indexes.errors import Cancelled, CoalesceError, InvalidInput
+from indexes.errors import Cancelled, CoalesceError, InvalidInput, first_line
 from rag.citations import MARKER
-from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad, first_line
+from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad
 from rag.generators.chat_prompt import ChatPrompt, ever_smaller
 from rag.generators.excerpts import Excerpts, is_small
 from rag.generators.prompts import Message
@@ -389,7 +389,7 @@ def _trainer(
     from transformers.trainer_callback import PrinterCallback
 
     class LikeLengths(Trainer):  # type: ignore[misc]  # the base class is untyped
-        """A trainer whose batches hold rows of like length."""
+        """A trainer whose batches hold rows of similar length."""
 
         def _get_train_sampler(self, train_dataset: Any = None) -> LengthSampler:
             del train_dataset  # always `train`
@@ -412,7 +412,7 @@ def _trainer(
 
 
 class LengthSampler:
-    """Puts rows of like length next to each other, the longest of all first, in a new order for each epoch.
+    """Puts rows of similar length next to each other, the longest of all first, in a new order for each epoch.
 
     transformers' own sampler draws from the global generator, so that an interrupted run would resume in another order.
 
@@ -479,7 +479,7 @@ def _watcher(
                 control.should_training_stop = control.should_save = True
 
         def on_evaluate(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-            # from the log, which a resumed run has too; transformers' EarlyStoppingCallback would count anew
+            # from the log, which a resumed run has too; transformers' EarlyStoppingCallback would start counting again
             losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
             if patience and len(losses) - 1 - losses.index(min(losses)) >= patience:
                 control.should_training_stop = True

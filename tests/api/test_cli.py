@@ -253,8 +253,9 @@ def test_a_refusal_names_the_nearest_passages(monkeypatch, capsys, home):
     builder = FakeBuilder()
     _answer_by(builder, monkeypatch, home)
     assert run(["ask", "What does a warp cost?"]) == 0
-    answer, place = filter(None, capsys.readouterr().out.splitlines())
+    answer, heading, place = filter(None, capsys.readouterr().out.splitlines())
     assert "does not answer" in answer
+    assert heading == "The nearest passages:", "they are no sources"
     assert place.startswith("[1] Sample"), "a model may cite the passage that it does not find enough in"
     assert "page iii" in place
 

@@ -13,6 +13,7 @@ import pytest
 from fakes import make_answer, make_passage
 from tiny_models import build_model
 
+from indexes.errors import Cancelled, Conflict
 from rag.conversations import ConversationStore
 from rag.errors import MalformedTrainingData
 from rag.generators.protocol import GenerationRequest, TextPiece
@@ -81,7 +82,12 @@ def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path)
         quantization="none", dtype="float32", device="cpu", rank=8, dropout=0.0, learning_rate=3e-3, epochs=8,
         batch_size=1, accumulation=1,
     )  # fmt: skip
+    with pytest.raises(Cancelled, match="stopped at step 0"):
+        tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept", cancelled=lambda: True)
     report = tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept")
+    with pytest.raises(Conflict, match="already holds a training run") as error:
+        tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept")
+    assert error.value.hint == "Choose another --out."
     record = json.loads((tmp_path / "out" / "coalesce_adapter.json").read_text("utf-8"))
     assert (report.steps, record["settings"]["preferences"], record["num_rows"]) == (8, "kept", 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -385,6 +386,26 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, shallow: Pa
     assert losses[0] == losses[1]
 
 
+def test_what_a_killed_run_leaves_goes_on_from_its_last_checkpoint_to_the_same_bits(
+    tmp_path: Path, shallow: Path, finished: Run
+) -> None:
+    """What lies in the folder two steps behind the first checkpoint is what a kill would leave there."""
+    out, left = tmp_path / "out", tmp_path / "left"
+    steps: list[int] = []
+
+    def keep_what_is_there(now: TuneProgress) -> None:
+        steps.append(now.step)
+        if now.step == 6:
+            shutil.copytree(out, left)
+
+    with pytest.raises(Cancelled):
+        tune(str(shallow), ROWS, out, QUICK, progress=keep_what_is_there, cancelled=lambda: len(steps) >= 6)
+    shutil.rmtree(out)
+    left.rename(out)
+    goes_on_to_the_same_bits(out, shallow, finished)
+
+
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(
     tmp_path: Path, shallow: Path, finished: Run
 ) -> None:
@@ -393,6 +414,10 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", kill], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
+    goes_on_to_the_same_bits(out, shallow, finished)
+
+
+def goes_on_to_the_same_bits(out: Path, shallow: Path, finished: Run) -> None:
     assert [mark.parent.name for mark in (out / "checkpoints").glob("*/complete")] == ["checkpoint-4"]
     assert not (out / "adapter_model.safetensors").exists()
     tune(str(shallow), ROWS, out, QUICK, resume=True)
