@@ -235,7 +235,7 @@ class _Maker:
         return choices[scores.index(max(scores))] == draft.answer
 
     def _wrong(self, draft: Draft) -> list[str]:
-        """Answers of the draft's class that are wrong: from other sections, with other words, not of like meaning."""
+        """Answers of the draft's class that are wrong: from other sections, with other words and another meaning."""
         if not draft.options:
             return []
         section = draft.statement.node.heading_path

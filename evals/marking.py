@@ -366,7 +366,7 @@ class Reading:
         return (_reversed(facts) > HALF) != (_reversed(around) > HALF)
 
     def _rearranged(self) -> bool:
-        """Whether the answer has no word of its own and puts the reference's together anew, in another order."""
+        """Whether the answer has no word of its own and puts the reference's words in another order."""
         if self._own:
             return False
         here, there = _places_once(self.reference, self.answer)

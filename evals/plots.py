@@ -119,7 +119,7 @@ def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Questions of like evidence: their mean score, how many, and the share answerable with its interval."""
+    """Questions with similar evidence scores: their mean, how many, and the share answerable with its interval."""
 
     score: float
     n: int

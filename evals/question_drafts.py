@@ -175,7 +175,7 @@ _VAGUE = frozenset(
 """Words that no term has."""
 _ASIDE = re.compile(
     r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|"
-    r"install(?:ation|ing)?|licen[cs]e|acknowledge\w*|contribut\w+|changelog|release notes|bibliography|references|"
+    r"install(?:ation|ing)?|licen[cs]e|acknowledg\w*|contribut\w+|changelog|release notes|bibliography|references|"
     r"further reading|prerequisites|objectives|keypoints|discussion|instructor|schedule|index|preface|roadmap|"
     r"how to ask|support|changes|what's new|history|credits)\b",
     re.IGNORECASE,
@@ -213,12 +213,12 @@ _TITLE_IDLE = re.compile(
 )
 _DEFINED = re.compile(
     r"(?:(?P<article>An?|The)\s+)?(?P<term>[A-Za-z][\w\-+/ ]{1,40}?)(?:\s+\((?P<short>[A-Z][A-Za-z]{1,7})\))?"
-    r"\s+(?P<verb>is|are|means|refers to|denotes)\s+(?P<what>(?:an?|the|any|all|one|two)\b\s*.+?)\.?$"
+    r"\s+(?P<verb>is|are|means|refers to|denotes)\s+(?P<what>(?:an?|the|any|all|one|two)\b\s*(?:(?!: ).)+?)\.?$"
 )
 _SAYS_LITTLE = re.compile(
-    r"(?:(?:it|they)\s+)?(?:one of|an? (?:separate|common|good|bad|important|key|crucial|major|useful|powerful|popular|"
-    r"simple|exception|example|great|nice|new|very|bit|lot|way|must|challenge|problem|issue|result)|the (?:same|only|"
-    r"first|next|last|main|most|best|following|default|reason|result|case|key|way|responsibility)|"
+    r"(?:(?:it|they)\s+)?(?:one (?:half )?of|an? (?:separate|common|good|bad|important|key|crucial|major|useful|"
+    r"powerful|popular|simple|exception|example|great|nice|new|very|bit|lot|way|must|challenge|problem|issue|result)|"
+    r"the (?:same|only|first|next|last|main|most|best|following|default|reason|result|case|key|way|responsibility)|"
     r"(?:an? (?:\w+ ){0,3})?part of|not |also |"
     r"there )",
     re.IGNORECASE,
@@ -232,7 +232,7 @@ _ENTRY = re.compile(
     r"\s*(?::|\s[-–—]{1,3}\s)\s*(?P<what>[^\s].{15,260})$",
     re.DOTALL,
 )
-_EXPANDED = re.compile(r"\b(?P<long>[A-Z]?[A-Za-z]+(?:[\s\-][A-Za-z]+){1,5})\s+\((?P<short>[A-Z]{2,6})s?\)")
+_EXPANDED = re.compile(r"\b(?P<long>[A-Z]?[A-Za-z]+(?:[\s\-][A-Za-z]+){1,5})\s+\((?P<short>[A-Z]{2,6})(?P<plural>s?)\)")
 _UNITS = (
     r"threads?|bytes?|bits?|[kKMGT]i?B/s|[kKMGT]i?B|[kMGT]bit/s|(?:clock )?cycles|warps?|[nmµu]?s|%|percent|[kMG]Hz|"
     r"[MGT]FLOPS?(?:/s)?|W|watts?|nm|dimensional|billion|million|(?:multi)?processors|compute units|work-items|"
@@ -249,7 +249,7 @@ _USED_FOR = re.compile(
 )
 _SUBJECT = re.compile(
     r"(?:The )?(?P<name>`[^`\n]{2,60}`)(?P<noun>(?: [a-z]+){0,3}?)\s+"
-    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+s)\s.+?)\.?$",
+    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+s(?! (?:are|were|can|may|must|have|will)\b))\s.+?)\.?$",
     re.DOTALL,
 )
 _NOUNS = frozenset(
@@ -705,7 +705,8 @@ def _expansions(statement: Statement) -> Iterator[Draft]:
             if short in (initials, content) and len(tail) > 1 and tail[0].lower() not in STOP_WORDS:
                 start = len(match["long"]) - len(" ".join(tail))
                 long = match["long"][start:]
-                yield Draft("definition", f"What does {short} stand for?", long, statement, "", (long.lower(),))
+                question = f"What do {short}s stand for?" if match["plural"] else f"What does {short} stand for?"
+                yield Draft("definition", question, long, statement, "", (long.lower(),))
                 break
 
 
@@ -822,7 +823,11 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
     text = statement.text
     if not _reads_alone(text, statement.kind) or not _is_known_subject(text, terms):
         return
-    held = [(start, end) for start, end, _ in _word_runs(text) if text[start:end].lower() in terms]
+    held = [
+        (start, end)
+        for start, end, _ in _word_runs(text)
+        if text[start:end].lower() in terms and text.count("`", 0, start) % 2 == 0
+    ]
     for start, end in sorted(held, key=lambda place: (place[0] - place[1], place[0]))[:3]:
         said = text[start:end]
         answer = _uncapital(said) if not start and terms[said.lower()][0].islower() else said

@@ -199,7 +199,7 @@ class Study:
         return self._store.exams(learner, limit)
 
     def asked_now(self, learner: str) -> frozenset[str]:
-        """Ids of the questions in exams that a learner has still to hand in: their answers stay hidden."""
+        """Ids of the questions in exams that a learner has not handed in yet: their answers stay hidden."""
         return frozenset(
             question.id for exam in self._store.open_exams(self._up_to_date(learner)) for question in exam.questions
         )

@@ -126,7 +126,7 @@ class StoredExam:
 
     @property
     def waits(self) -> bool:
-        """Whether its learner has still to begin it, and its time with it."""
+        """Whether its learner has not begun it yet; until then its time does not run."""
         return self.time_limit_s is not None and self.deadline is None
 
     @property

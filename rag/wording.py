@@ -125,17 +125,23 @@ def cover(run: str) -> tuple[Rendering, ...]:
     """Renderings for a run of Chinese characters; characters that no entry covers are left out."""
     glossary = load_glossary()
     longest = _longest_form()
-    best: list[tuple[int, int, tuple[Rendering, ...]]] = [(0, 0, ())]
+    best: list[tuple[int, int, int, Rendering | None]] = [(0, 0, 0, None)]  # missed, parts, where the last one starts
     for end in range(1, len(run) + 1):
-        missed, parts, found = best[end - 1]
-        options = [(missed + 1, parts, found)]
+        missed, parts, *_ = best[end - 1]
+        options: list[tuple[int, int, int, Rendering | None]] = [(missed + 1, parts, end - 1, None)]
         for start in range(max(0, end - longest), end):
             rendering = glossary.get(run[start:end])
             if rendering is not None:
-                missed, parts, found = best[start]
-                options.append((missed, parts + 1, (*found, rendering)))
+                missed, parts, *_ = best[start]
+                options.append((missed, parts + 1, start, rendering))
         best.append(min(options, key=lambda option: option[:2]))
-    return best[-1][2]
+    found: list[Rendering] = []
+    end = len(run)
+    while end:
+        *_, end, rendering = best[end]
+        if rendering is not None:
+            found.append(rendering)
+    return tuple(reversed(found))
 
 
 @cache

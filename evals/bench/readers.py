@@ -131,7 +131,7 @@ def bench_server(address: str, clients: int = 30, answer_tokens: int = 300, alon
 
 
 def _ask_server(client: httpx.Client, text: str, answer_tokens: int) -> dict[str, Any]:
-    """The answer with its question and tokens, or the status of a refusal; and the places in line that were told."""
+    """The answer with its question and tokens, or the status of a refusal; and the places in line that it was given."""
     body = {"question": text, "arm": "rag", "max_tokens": answer_tokens, "stream": True}
     found: dict[str, Any] = {"places": []}
     with client.stream("POST", "/v1/ask", json=body) as reply:

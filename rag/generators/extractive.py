@@ -41,7 +41,7 @@ NUMBER_SHARE = 0.6
 LEAST_WORDS = 2
 """Fewer words are a label, not a sentence: 'Note', 'Demo: `name`'."""
 REPEATED = 0.93
-"""A sentence this similar to a chosen one repeats it."""
+"""A sentence this similar to one already said repeats it."""
 LISTING_WORDS = 400
 """Longest listing given when code is asked for, and longest table: a whole one is worth more than its half."""
 LIST_WORDS = 120
@@ -392,7 +392,8 @@ class _Choice:
     def _take(self, unit: Unit) -> bool:
         """Whether the unit was chosen, with the neighbours that it needs."""
         said = {place for run in self.runs for place in run}
-        if self._thoughts <= 0 or any(_similarity(unit, other) > REPEATED for other in self._picked):
+        others = said - {(unit.passage, unit.place)}
+        if self._thoughts <= 0 or any(_similarity(unit, self._book[place]) > REPEATED for place in others):
             return False
         if (unit.passage, unit.place) in said and not _is_over(unit, self._book.get((unit.passage, unit.place + 1))):
             return False

@@ -115,6 +115,47 @@ def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_
     assert asked == {("daemon", "Most"), ("daemon", "New")}
 
 
+def drafted(*sentences: str, terms: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Questions by answer on sentences in sections of their own, in a book that emphasises `terms` elsewhere."""
+    others = [f"Nobody has seen the *{term}*. Who has lost the {term}, or the {term}." for term in terms]
+    texts = [*sentences, *others, *["Other words fill a section."] * 20]
+    nodes = [make_node(text, place, heading_path=("B", f"S{place}")) for place, text in enumerate(texts)]
+    found: dict[str, list[str]] = {}
+    for draft in draft_questions(nodes).drafts:
+        found.setdefault(draft.answer, []).append(draft.question)
+    return found
+
+
+def test_a_figure_of_speech_defines_nothing() -> None:
+    assert not drafted(
+        "A daemon is the classic case: many letters meet a single patient porter before Sunday.",
+        "Parchment is one half of letters, and the fast porter is the other half.",
+    )
+    what = "a patient porter that carries letters of `post::Office` between careful clients"
+    assert drafted(f"A daemon is {what}.")[what] == ["What is a daemon?"]
+
+
+def test_a_gap_is_not_in_code() -> None:
+    text = "A careful client needs {} in the old terminal on every morning."
+    for said, asks in (("the daemon", True), ("`call daemon as uncle`", False)):
+        assert ("daemon" in drafted(text.format(said), terms=("daemon",))) is asks
+
+
+def test_a_plural_is_asked_for_as_one_and_is_no_verb_after_a_name() -> None:
+    asked = drafted(
+        "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night.",
+        "The `__sync` variants are left off by default to help with the move to wider masks.",
+    )
+    assert asked["mail daemons"] == ["What do MDs stand for?"]
+    assert not [answer for answer in asked if answer.startswith("It variants")]
+
+
+def test_acknowledgments_teach_nothing() -> None:
+    text = "`cudaFirst` returns the number of bytes that the caller has reserved so far."
+    for heading, asks in (("Memory", True), ("Acknowledgments", False)):
+        assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks
+
+
 def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
     described = "`{}` returns the number of bytes that the caller has reserved so far."
     nodes = [

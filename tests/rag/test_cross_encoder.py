@@ -72,26 +72,30 @@ def test_a_limited_number_of_sentences_is_read_and_asking_again_reads_none() -> 
     assert read == [READ_UNITS]
 
 
+@pytest.fixture(scope="module")
+def shipped() -> CrossEncoder:
+    return CrossEncoder(device="cpu")
+
+
 @pytest.mark.integration
-def test_the_shipped_reader_prefers_the_sentence_that_answers() -> None:
+def test_the_shipped_reader_prefers_the_sentence_that_answers(shipped: CrossEncoder) -> None:
     sentences = [
         "With a stride of two floats the warp touches eight sectors.",
         "A warp is a group of 32 threads that run one instruction together.",
         "The next chapter shows how to use the profiler.",
     ]
-    scores = CrossEncoder(device="cpu").score(QUESTION, [pair(sentence) for sentence in sentences])
+    scores = shipped.score(QUESTION, [pair(sentence) for sentence in sentences])
     assert int(np.argmax(scores)) == 1
     assert ((scores > 0) & (scores < 1)).all()
 
 
 @pytest.mark.integration
-def test_scores_do_not_depend_on_what_is_read_beside() -> None:
-    model = CrossEncoder(device="cpu")
+def test_scores_do_not_depend_on_what_is_read_beside(shipped: CrossEncoder) -> None:
     pairs = [pair("A warp has 32 threads. " * size, size / 10) for size in range(1, 8)]
-    together = model.score(QUESTION, pairs)
-    alone = [model.score(QUESTION, [one])[0] for one in pairs]
+    together = shipped.score(QUESTION, pairs)
+    alone = [shipped.score(QUESTION, [one])[0] for one in pairs]
     assert together == pytest.approx(alone, abs=1e-5)
-    assert model.score(QUESTION, []).shape == (0,)
+    assert shipped.score(QUESTION, []).shape == (0,)
 
 
 @pytest.mark.integration

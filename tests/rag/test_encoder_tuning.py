@@ -42,9 +42,10 @@ def test_the_same_seed_gives_the_same_adapter_and_another_seed_another(tmp_path:
         result = tune_encoder(EXAMPLES, bundled_model_folder(), tmp_path / name, replace(SHORT, seed=seed))
         assert result.steps == 2
         assert result.trainable_parameters > 0
-    assert np.array_equal(vectors(tmp_path / "a"), vectors(tmp_path / "b"))
-    assert not np.allclose(vectors(tmp_path / "a"), vectors(tmp_path / "c"), atol=1e-6)
-    assert np.allclose(np.linalg.norm(vectors(tmp_path / "a"), axis=1), 1.0, atol=1e-5)
+    a, b, c = (vectors(tmp_path / name) for name in "abc")
+    assert np.array_equal(a, b)
+    assert not np.allclose(a, c, atol=1e-6)
+    assert np.allclose(np.linalg.norm(a, axis=1), 1.0, atol=1e-5)
 
 
 def test_an_adapter_of_another_encoder_and_an_empty_folder_are_refused(tmp_path: Path) -> None:

@@ -328,6 +328,16 @@ def test_max_tokens_bounds_the_answer() -> None:
     assert 0 < done.usage.completion_tokens <= 60
 
 
+def test_an_item_that_came_with_its_list_is_not_said_again_from_another() -> None:
+    item = "- If the variable `CUDA_DEVICE` is set, it names the device."
+    passage = make_passage(
+        f"A device is chosen by these rules:\n\n{item}\n- Otherwise, all devices are tried.\n\n"
+        f"Old names are deprecated.\n\n{item}\n- Otherwise, the first one is taken."
+    )
+    text, _ = answer("How is a device chosen?", passage)
+    assert text.count(item) == 1
+
+
 def test_no_sentence_appears_twice() -> None:
     twice = make_passage("A warp holds 32 threads.\n\nA warp holds 32 threads.\n\nBlocks hold warps.")
     text, _ = answer("How many threads does a warp hold?", twice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,18 @@ def test_who_asks_in_chinese_is_told_that_the_books_are_english() -> None:
     assert note_on_english(asked, ["Registers limit it.", "寄存器限制占用率。"]) is None
     assert note_on_english("What limits occupancy?", ["Registers limit it."]) is None
     assert note_on_english(asked, []) is None
+
+
+def test_a_long_run_of_chinese_is_covered_in_little_memory() -> None:
+    """What covers the longest question took a gigabyte: a copy of all before it for every character."""
+    short = cover("什么是线程束")
+    load_glossary()
+    tracemalloc.start()
+    covered = cover("什么是线程束" * 1000)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert covered == short * 1000
+    assert peak_bytes < 10e6
 
 
 def test_latin_names_stand_in_chinese_without_spaces() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fakes import FakeLibrary, make_node
 
@@ -133,6 +135,29 @@ def test_one_line_of_code_is_code_where_the_rest_is_about_it() -> None:
     assert code_in("What is a warp?\nreturn codes matter")[1] == ""
 
 
+@pytest.mark.parametrize("hostile", [f"a{',' * 200_000}b", "(" * 200_000, f"x = {'(' * 200_000}", f"a{' ' * 200_000}b"])
+def test_a_long_run_of_marks_is_read_in_no_time(hostile: str) -> None:
+    """20,000 of them took seconds, in which nothing else ran; ten times as many, minutes."""
+    started = time.process_time()
+    assert message_kind(hostile) == "question"
+    assert code_in(hostile) == (hostile, "")
+    assert without_style(hostile) == hostile
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("y = f(x);", "y = f(x);"),
+        ("dim3 grid = make(2) {", "dim3 grid = make(2) {"),
+        ("and so on;", ""),
+        ("a (b) c", ""),
+    ],
+)
+def test_a_line_alone_is_code_where_it_assigns_or_calls_and_ends_as_code(line: str, code: str) -> None:
+    assert code_in(line)[1] == code
+
+
 def test_pasted_code_is_separated_from_prose() -> None:
     prose, code = code_in("what does this code do?\n__global__ void f(float* x) {\n  x[0] = 1;\n}")
     assert "__global__" in code and only_about_code(prose)
@@ -198,3 +223,9 @@ def test_code_is_searched_for_by_the_names_that_the_library_holds() -> None:
 def test_a_very_long_text_is_searched_for_by_its_beginning() -> None:
     query = prepare_query("xqzv " * 4000, library=SPELLING)
     assert len(query.lexical) <= 2000 and "beginning" in query.notes[0]
+
+
+def test_of_a_very_long_earlier_question_the_beginning_is_searched_for() -> None:
+    query = prepare_query("why?", [Turn("What makes memory slow? " + "xqzv " * 4000, "Banks.")], library=SPELLING)
+    assert query.standalone.startswith("What makes memory slow?")
+    assert len(query.lexical) < 2100 and len(query.notes[0]) < 2100
