@@ -90,11 +90,13 @@ class AdapterTuning:
             raise Conflict(f"there is an adapter {name!r}", hint="Give yours another name.")
         if not questions:
             raise Conflict("none of these questions is for tuning", hint="Make more questions, or take another book.")
-        if (tuning := self._jobs.unfinished(ADAPTER)) is not None:
-            raise Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {tuning.id}.")
-        self._curves = {name: []}
-        work = partial(self._work, self.base, folder, tuple(questions), epochs)
-        return self._jobs.submit(ADAPTER, work, title=name, undo=partial(shutil.rmtree, folder, ignore_errors=True))
+        return self._jobs.submit_alone(
+            ADAPTER,
+            partial(self._work, self.base, folder, tuple(questions), epochs),
+            lambda other: Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {other.id}."),
+            title=name,
+            undo=partial(shutil.rmtree, folder, ignore_errors=True),
+        )
 
     def choice_of(self, name: str) -> GeneratorChoice:
         """What switches to the model that answers with one of its adapters."""
@@ -135,8 +137,9 @@ class AdapterTuning:
     ) -> str:
         from rag.tuning.settings import TuneSettings
 
+        points: list[dict[str, float]] = []
+        self._curves = {folder.name: points}
         rows = self._rows(questions, handle)
-        points = self._curves[folder.name]
 
         def tell(now: TuneProgress) -> None:
             handle.progress(now.step, now.total_steps, "training")

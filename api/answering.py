@@ -352,8 +352,8 @@ class Answering:
 
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""
-        self._rate.take(client)
-        with self.limit.place():
+        with self._using(), self.limit.place():  # the generator may be the one that chooses an option
+            self._rate.take(client)
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def find(self, answer_id: str, owner: str | None) -> AnswerRun:

@@ -60,11 +60,14 @@ class Comparisons:
             Conflict: a comparison is running already.
         """
         self._arms()
-        if self._jobs.unfinished(REPORT) is not None:
-            raise Conflict("a comparison is running already", hint="Wait for its report, or cancel its job.")
         source = QUESTIONS if document_id is None else f"book:{document_id}"
         work = partial(self._compare, source, of_book)
-        return self._jobs.submit(REPORT, work, document_id=document_id)
+        return self._jobs.submit_alone(
+            REPORT,
+            work,
+            lambda _: Conflict("a comparison is running already", hint="Wait for its report, or cancel its job."),
+            document_id=document_id,
+        )
 
     def _compare(self, source: str, of_book: Callable[[str], Sequence[BankQuestion]], handle: JobHandle) -> str:
         from evals.arms import DEFAULT_ARMS, parse_arms

@@ -232,6 +232,8 @@ def install_handlers(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
+        if request.scope["type"] != "http":  # a web socket whose client has gone, which is an OSError too
+            raise error
         reply = describe(error)
         if reply.status == 500:
             logger.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
@@ -49,13 +49,17 @@ ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A page: its content from the beginning, and a file name whose ending says its format."""
+    """A page: its content from the beginning, a file name whose ending says its format, and the address it came from.
+
+    After redirects that is not the one asked.
+    """
 
     content: IO[bytes]
     name: str
+    url: str
 
 
-def listed_pages(page: Fetched, url: str, *, private: bool = False) -> tuple[str, ...]:
+def listed_pages(page: Fetched, *, private: bool = False) -> tuple[str, ...]:
     """The addresses that a sitemap lists of its own site, in its order; none where the page is no sitemap.
 
     Raises:
@@ -64,14 +68,14 @@ def listed_pages(page: Fetched, url: str, *, private: bool = False) -> tuple[str
     kind, listed = _listed(page)
     if not kind:
         return ()
-    host = _host(url)
+    host = _host(page.url)
     if kind == "sitemapindex":
         maps = [one for one in listed if _host(one) == host][:MOST_SITEMAPS]
         listed = [one for part in maps for one in _listed(fetch(part, MOST_SITEMAP_BYTES, private=private))[1]]
     pages = tuple(dict.fromkeys(one for one in listed if _host(one) == host))
     if not 0 < len(pages) <= MOST_PAGES:
         raise InvalidInput(
-            f"{url:.200} lists {len(pages)} pages of {host}",
+            f"{page.url:.200} lists {len(pages)} pages of {host}",
             hint=f"Give a sitemap of 1 to {MOST_PAGES} pages of its own site, or the address of one page.",
         )
     return pages
@@ -107,14 +111,14 @@ def fetch_pages(
             page = fetch(address, most_bytes, private=private)
         except InvalidInput:  # the book's reading errors name it
             sizes.append(0)
-            return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}")
+            return Fetched(io.BytesIO(), f"{place:03}-{_name(address, 'text/html')}", address)
         opened.callback(page.content.close)
         sizes.append(page.content.seek(0, io.SEEK_END))
         page.content.seek(0)
         if sum(sizes) > most_bytes:
             raise TooLarge(f"the pages of {host} have more than {most_bytes:,} bytes", hint="Add fewer pages.")
         progress(len(sizes))
-        return Fetched(page.content, f"{place:03}-{page.name}")
+        return replace(page, name=f"{place:03}-{page.name}")
 
     with ExitStack() as opened:
         with ThreadPoolExecutor(PAGES_AT_ONCE) as threads:
@@ -158,14 +162,13 @@ def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
         for _ in range(MOST_REDIRECTS + 1):
             host, address = _checked(url, private=private)
             parts = urlsplit(url)
-            bare = f"[{address}]" if ":" in address else address
-            pinned = parts._replace(netloc=bare if parts.port is None else f"{bare}:{parts.port}", fragment="").geturl()
-            headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "coalesce"}
-            request = client.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
+            pinned = parts._replace(netloc=_netloc(address, parts.port), fragment="").geturl()
+            headers = {"Host": _netloc(host, parts.port), "User-Agent": "coalesce"}
             try:
+                request = client.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
                 response = client.send(request, stream=True)
                 with_content = _read(response, url, most_bytes, deadline)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise InvalidInput(
                     f"{url:.200} cannot be fetched: {type(error).__name__}: {error}", hint="Check the address."
                 ) from error
@@ -175,8 +178,13 @@ def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
     raise InvalidInput(f"{url:.200} redirects more than {MOST_REDIRECTS} times", hint="Give the last address.")
 
 
+def _netloc(host: str, port: int | None) -> str:
+    bare = f"[{host}]" if ":" in host else host
+    return bare if port is None else f"{bare}:{port}"
+
+
 def _checked(url: str, *, private: bool) -> tuple[str, str]:
-    """The host of an address and the one network address to ask; raises InvalidInput."""
+    """The host of an address, in ASCII, and the one network address to ask; raises InvalidInput."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -194,7 +202,7 @@ def _checked(url: str, *, private: bool) -> tuple[str, str]:
             f"{host!r:.200} is an address of this machine or its network",
             hint="Allow such addresses with COALESCE_PRIVATE_URLS=true.",
         )
-    return host, addresses[0]
+    return host if host.isascii() else host.encode("idna").decode(), addresses[0]
 
 
 def _read(response: httpx.Response, url: str, most_bytes: int, deadline: float) -> Fetched | None:
@@ -223,14 +231,16 @@ def _read(response: httpx.Response, url: str, most_bytes: int, deadline: float) 
         response.close()
     content.seek(0)
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Fetched(content, _name(url, kind))
+    return Fetched(content, _name(url, kind), url)
 
 
 def _name(url: str, kind: str) -> str:
-    """A file name: the address's last part, with the ending of its type unless it has that of a file."""
+    """A file name: the address's last part with the ending of its type; a text keeps its own, which says its format."""
     parts = urlsplit(url)
     last = PurePosixPath(unquote(parts.path)).name
-    ending = ENDINGS.get(kind)
-    if kind in ("text/html", "application/xhtml+xml"):  # `page.php` is a page too
+    suffix, ending = PurePosixPath(last).suffix, ENDINGS.get(kind)
+    if ending == ".html":  # `page.php` is a page too
         return f"{PurePosixPath(last).stem or parts.hostname}.html"
-    return last if PurePosixPath(last).suffix or ending is None else f"{last or parts.hostname}{ending}"
+    if ending is None or suffix.lower() == ending or (suffix and kind.startswith("text/")):
+        return last
+    return f"{last or parts.hostname}{ending}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,7 +61,6 @@ class GeneratorSwitch:
         self._library = library
         self._engine = engine
         self._use = use
-        self._lock = threading.Lock()
         self._choice = settings.chosen
         self.own_port = settings.port
         self.problem: str | None = None
@@ -114,14 +112,12 @@ class GeneratorSwitch:
         self._engine()
         if choice is not None:
             self._check(choice)
-        with self._lock:
-            if self._jobs.unfinished(SWITCH) is not None:
-                raise Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job.")
-            return self._jobs.submit(
-                SWITCH,
-                lambda handle: self._load(handle, choice),
-                title=(choice.model or "") if choice is not None else "",
-            )
+        return self._jobs.submit_alone(
+            SWITCH,
+            lambda handle: self._load(handle, choice),
+            lambda _: Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job."),
+            title=(choice.model or "") if choice is not None else "",
+        )
 
     def _check(self, choice: GeneratorChoice) -> None:
         from rag.models.home import shipped_adapters

@@ -106,6 +106,7 @@ class JobQueue:
         self._store = JobStore(folder / "jobs.sqlite3")
         self._owner = FileLock(folder / "jobs.lock")
         self._lock = threading.Lock()
+        self._alone = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._waiting: SimpleQueue[str | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_all, name="coalesce-jobs", daemon=True)
@@ -138,6 +139,23 @@ class JobQueue:
             self._live[job.id] = _Live(job, handle, work, undo)
         self._waiting.put(job.id)
         return job
+
+    def submit_alone(
+        self,
+        kind: str,
+        work: Work,
+        refusal: Callable[[Job], CoalesceError],
+        *,
+        document_id: str | None = None,
+        title: str = "",
+        undo: Callable[[], None] = lambda: None,
+    ) -> Job:
+        """As `submit`, but raises what `refusal` makes of an unfinished job of this kind: two may ask at once."""
+        with self._alone:
+            other = self.unfinished(kind)
+            if other is not None:
+                raise refusal(other)
+            return self.submit(kind, work, document_id=document_id, title=title, undo=undo)
 
     def get(self, job_id: str) -> Job:
         """A job as it is now; raises NotFound."""
@@ -238,7 +256,10 @@ class JobQueue:
             live = self._live[job.id]
             live.job = job
         if job.state != "done":
-            live.undo()
+            try:
+                live.undo()
+            except Exception:  # the jobs behind it must not wait for ever
+                logger.exception("what job %s left behind could not be removed", job.id)
         try:
             self._store.save(job)
         except CoalesceError:

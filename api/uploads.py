@@ -305,10 +305,10 @@ class Books:
         self._library()
         page = fetch(url, most_bytes, private=private)
         with page.content:
-            pages = listed_pages(page, url, private=private)
+            pages = listed_pages(page, private=private)
             if not pages:
                 return self.upload(page.content, page.name)
-        document_id, site = upload_id(url), urlsplit(url).hostname or FOLDER_NAME
+        document_id, site = upload_id(url), urlsplit(page.url).hostname or FOLDER_NAME
 
         def work(handle: JobHandle) -> str:
             handle.progress(0, len(pages), FETCHING)
@@ -324,7 +324,7 @@ class Books:
                 return self._add_site(handle, self._folder.take_in_folder(files), site, document_id)
 
         with self._lock:
-            waiting = self._jobs.unfinished(document_id, "add")
+            waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None:
                 return Taken(document_id, waiting, new=False)
             return Taken(document_id, self._jobs.submit("add", work, document_id=document_id, title=site), new=True)
@@ -340,7 +340,7 @@ class Books:
             self._folder.drop(incoming)
         path = held or self._folder.settle(incoming, site)
         try:
-            said = self._add(handle, path, document_id)
+            said = self._add(handle, path, document_id, title=site)  # as a name of a folder it would lose its numbers
         except BaseException:
             self._forget_files(incoming.sha256)
             raise
@@ -366,12 +366,17 @@ class Books:
             self._forget_files(document.sha256)
             self._forget(document_id)
 
-    def _add(self, handle: JobHandle, path: Path, document_id: str | None = None) -> str:
+    def _add(self, handle: JobHandle, path: Path, document_id: str | None = None, *, title: str | None = None) -> str:
         def tell(progress: AddProgress) -> None:
             handle.progress(progress.done, progress.total, progress.stage)
 
         result = self._library().add(
-            path, progress=tell, cancelled=handle.cancelled, source_name=path.name, document_id=document_id
+            path,
+            progress=tell,
+            cancelled=handle.cancelled,
+            title=title,
+            source_name=path.name,
+            document_id=document_id,
         )
         return f"{result.status}: {result.document.title}, {result.document.nodes} nodes in {result.seconds:.1f} s"
 

@@ -74,7 +74,7 @@ def list_questions(
 ) -> Response:
     """Questions in chapter order: of the bank, of a question file, or those made from a book.
 
-    A learner's key gets no answer to a question of an exam that it has still to hand in.
+    A learner's key gets no answer to a question of an exam that is not handed in yet.
     """
     document: Document | None = services.library.document(document_id) if document_id is not None else None
     made = document is not None and not document.sample and question_file is None
@@ -274,7 +274,7 @@ def due_cards(
 def _readable(
     services: Services, caller: Caller, which: Literal["due", "all"], learner: str, limit: int = MAX_LIMIT
 ) -> list[StoredCard]:
-    """A learner's cards; a learner's key does not see those of an exam that it has still to hand in."""
+    """A learner's cards; a learner's key does not see those of an exam that is not handed in yet."""
     study = services.study
     asked = study.asked_now(learner) if caller.learner else frozenset[str]()
     cards = study.due_cards(learner, limit) if which == "due" else study.cards(learner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Iterator
 
@@ -12,6 +13,9 @@ import indexes.errors
 import rag.errors
 from api import errors
 from api.errors import ERROR_TABLE, describe
+from api.server import create_app
+from api.services import Services
+from api.settings import CoalesceSettings
 from indexes.errors import Busy, CoalesceError, HomeNotWritable, NotFound, StorageFull
 
 
@@ -97,3 +101,19 @@ def test_an_unknown_error_shows_nothing_of_the_program():
 )
 def test_messages_and_hints_are_shown_as_whole_sentences(text, whole):
     assert errors.sentence(text) == whole
+
+
+def test_a_web_socket_whose_client_has_gone_is_no_fault_of_the_program(settings: CoalesceSettings):
+    class Gone(OSError):
+        """As the web server's own for this."""
+
+    async def send(_: object):
+        raise Gone
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    app = create_app(Services(settings), pages=False)
+    scope = {"type": "websocket", "path": "/none", "headers": [(b"host", b"127.0.0.1")], "query_string": b""}
+    with pytest.raises(Gone):
+        asyncio.run(app(scope, receive, send))

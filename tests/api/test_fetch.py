@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_fakes import Live, running, wait_until
+from api_fakes import PATIENCE_S, Live, running, wait_until
 
 from api import fetch as fetching
 from api.fetch import fetch, fetch_pages, listed_pages
@@ -25,6 +25,7 @@ class _Web(http.server.BaseHTTPRequestHandler):
             self._send_map()
             return
         where = {"/round": "/round", "/away": "http://10.0.0.1/secret", "/moved": "/tiles.php"}.get(self.path)
+        where = f"http://127.0.0.1:{self.server.server_address[1]}/map.xml" if self.path == "/old-map" else where
         self.send_response(302 if where else 404 if self.path == "/gone" else 200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         if where:
@@ -81,6 +82,29 @@ def test_private_addresses_and_other_schemes_are_never_asked(url: str) -> None:
         fetch(url, 1000)
 
 
+@pytest.mark.parametrize(
+    ("url", "kind", "name"),
+    [
+        ("https://papers.example/pdf/2101.00190", "application/pdf", "2101.00190.pdf"),
+        ("https://papers.example/book.PDF", "application/pdf", "book.PDF"),
+        ("https://papers.example/get?id=4", "application/epub+zip", "get.epub"),
+        ("https://papers.example/tiles.cu", "text/plain", "tiles.cu"),
+        ("https://papers.example/", "text/plain", "papers.example.txt"),
+    ],
+)
+def test_a_book_has_the_ending_of_its_type_and_a_text_that_of_its_address(url: str, kind: str, name: str) -> None:
+    assert fetching._name(url, kind) == name
+
+
+def test_a_host_in_any_script_is_asked_by_its_registered_name(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(_: str, port: int, *__: Any, **___: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(fetching.socket, "getaddrinfo", look_up)
+    with fetch(f"http://b\u00fccher.example:{web.rpartition(':')[2]}/tiles", 1000, private=True).content as content:
+        assert content.read() == PAGE
+
+
 def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_the_one_asked(
     web: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +131,14 @@ def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_t
 
 
 def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
-    web: str, settings: CoalesceSettings
+    web: str, settings: CoalesceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    titles: list[str | None] = []
     with running(settings.model_copy(update={"private_urls": True})) as live:
+        add = live.shelf.add
+        monkeypatch.setattr(
+            live.shelf, "add", lambda path, **more: (titles.append(more.get("title")), add(path, **more))[1]
+        )
         reply = live.client.post("/v1/documents", json={"url": f"{web}/tiles"})
         assert reply.status_code == 202
         wait_until(lambda: len(live.client.get("/v1/documents").json()["documents"]) == 2, "the page is added")
@@ -128,15 +157,20 @@ def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
         for document_id, files in ((reply["document_id"], 2), (twin["document_id"], 0)):  # the twin keeps its pages
             live.client.delete(f"/v1/documents/{document_id}")
             assert len(list(kept.glob("*/127.0.0.1/*"))) == files
+        assert titles == [None, "127.0.0.1", "127.0.0.1"], "a site is called by its name"
 
 
 @pytest.mark.parametrize("path", ["/map.xml", "/index.xml"])
 def test_a_sitemap_gives_the_pages_of_its_own_site_in_order(web: str, path: str) -> None:
-    listed = listed_pages(fetch(web + path, 1000, private=True), web + path, private=True)
+    listed = _listed(web + path)
     first, second = fetch_pages(listed, 1000, private=True)
     with first.content, second.content:
         assert (first.name, first.content.read()) == ("001-tiles.html", PAGE)
         assert (second.name, second.content.read()) == ("002-gone.html", b""), "a missing page is empty"
+
+
+def test_a_sitemap_that_moved_lists_the_pages_of_where_it_is_now(web: str) -> None:
+    assert len(_listed(f"{web.replace('127.0.0.1', 'localhost')}/old-map")) == 2
 
 
 def test_a_sitemap_of_another_site_or_of_too_many_pages_is_refused(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +182,21 @@ def test_a_sitemap_of_another_site_or_of_too_many_pages_is_refused(web: str, mon
 
 
 def _listed(url: str) -> tuple[str, ...]:
-    return listed_pages(fetch(url, 1000, private=True), url, private=True)
+    return listed_pages(fetch(url, 1000, private=True), private=True)
 
 
 def test_a_private_url_or_none_is_refused_over_rest(shared: Live, web: str) -> None:
     assert shared.client.post("/v1/documents", json={"url": web}).status_code == 400
     assert shared.client.post("/v1/documents", json={"uri": web}).status_code == 422
+    assert shared.client.post("/v1/documents", json={"url": "http://93.184.216.34/\x7f"}).status_code == 400
     assert shared.client.post("/v1/documents").status_code == 422
+
+
+def test_a_sitemap_that_is_still_being_added_is_the_same_job(web: str, settings: CoalesceSettings) -> None:
+    gate = threading.Event()
+    with running(settings.model_copy(update={"private_urls": True})) as live:
+        live.shelf.before_step = lambda _: gate.wait(PATIENCE_S)
+        first, second = (live.client.post("/v1/documents", json={"url": f"{web}/map.xml"}) for _ in range(2))
+        gate.set()
+        assert (first.status_code, second.status_code) == (202, 200)
+        assert first.json() == second.json()

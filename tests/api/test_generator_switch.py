@@ -99,6 +99,31 @@ def test_an_answer_in_work_is_finished_by_the_old_generator_before_that_is_freed
     assert closed.wait(PATIENCE_S)
 
 
+def test_a_choice_in_work_is_made_before_its_generator_is_freed(
+    live: Live, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, gate, closed = threading.Event(), threading.Event(), threading.Event()
+    score = live.generator.score_choices
+
+    def hold(*given: Any) -> Any:
+        reached.set()
+        gate.wait(PATIENCE_S)
+        return score(*given)
+
+    monkeypatch.setattr(live.generator, "score_choices", hold)
+    monkeypatch.setattr(live.generator, "close", closed.set)
+    body = {"question": "How many threads has a warp?", "choices": ["16", "32"], "arms": ["rag"]}
+    picks: list[int] = []
+    choosing = threading.Thread(target=lambda: picks.append(live.client.post("/v1/choose", json=body).status_code))
+    choosing.start()
+    assert reached.wait(PATIENCE_S)
+    put(live, generator="remote", base_url=engine.address, model=MODEL)
+    assert not closed.is_set()
+    gate.set()
+    choosing.join(PATIENCE_S)
+    assert picks == [200] and closed.wait(PATIENCE_S)
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from api.errors import ERROR_TABLE
 from api.pages.answer_card import AnswerCard
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
 from indexes.errors import InvalidInput
+from rag.errors import EngineUnreachable
 
 PAGES = FOLDER.parent
+ERRORS = {cls.__name__ for cls in ERROR_TABLE} - {"Cancelled"}
+GAP = "http://a"
 _VALUE = re.compile(r"\{(\w+)\}")
 
 
@@ -91,3 +97,38 @@ def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
         gaps = {int(number) for number in re.findall(r"\{(\d)\}", own)}
         assert gaps <= set(range(message.count("{}"))), message
         assert chinese.said(message.replace("{}", "7")) != message, message
+
+
+HEARD_ON_THE_PAGE = (
+    "api/fetch.py", "api/generator_switch.py", "api/uploads.py", "indexes/readers",
+    "rag/models/adapters.py", "rag/models/folder.py", "rag/models/gguf.py", "rag/models/home.py",
+    "rag/models/loading.py", "rag/generators/local", "rag/generators/quotes.py", "rag/generators/vllm.py",
+)  # fmt: skip
+"""Where the errors arise that a reader meets when a book is added or a model is chosen."""
+
+
+def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() -> None:
+    root, chinese = Path(__file__).parents[2], texts_of("zh")
+    files = [file for name in HEARD_ON_THE_PAGE for file in (root / name, *(root / name).rglob("*.py"))]
+    messages = {message for file in files if file.is_file() for message in _messages_of(file)}
+    assert len(messages) > 50
+    assert [message for message in sorted(messages) if chinese.said(message) == message] == []
+    dead = EngineUnreachable(
+        "The engine at http://127.0.0.1:9/v1 does not answer: ConnectError: refused",
+        hint="Start it, or correct --base-url (it ends in /v1).",
+    )
+    assert chinese.error(dead) == (
+        "推理引擎 http://127.0.0.1:9/v1 没有响应：ConnectError: refused。请启动它，或更正地址（以 /v1 结尾）。"
+    )
+
+
+def _messages_of(file: Path) -> Iterator[str]:
+    """Messages and hints of the errors that a file raises, an address in their gaps; a cancelled job shows none."""
+    for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ERRORS):
+            continue
+        for part in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "hint")):
+            if isinstance(part, ast.JoinedStr):
+                yield "".join(str(piece.value) if isinstance(piece, ast.Constant) else GAP for piece in part.values)
+            elif isinstance(part, ast.Constant):
+                yield str(part.value)
