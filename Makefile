@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 COMMA := ,
-# Empty is as if unset: where it is set, every process would compile all that it imports anew.
+# Empty is as if unset: where it is set, every process would compile all that it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 # GPU=1 takes faiss-gpu instead of faiss-cpu: both install into one folder, so the other is removed first.
 FAISS := $(if $(GPU),gpu,cpu)

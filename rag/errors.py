@@ -51,8 +51,3 @@ class EngineUnreachable(CoalesceError):
 
 class MalformedTrainingData(CoalesceError):
     """A training file has a line that cannot be read."""
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for messages of one sentence."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

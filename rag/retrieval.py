@@ -196,7 +196,7 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
 
 
 def note_on_earlier(asked: str, *, chinese: bool) -> str:
-    """What a reader is told of a question that was read together with an earlier one."""
+    """The note on a question that was read together with an earlier one."""
     return _READ_WITH[chinese].format(asked=asked)
 
 
