@@ -164,6 +164,11 @@ def is_chinese(text: str) -> bool:
     return characters >= 2 and characters / 2 >= 0.25 * len(_LATIN_WORD.findall(text))
 
 
+def chinese_words(run: str) -> list[tuple[str, bool]]:
+    """A run of Chinese characters cut into words of the dictionary, each with whether it is a noun there."""
+    return [(pair.word, pair.flag.startswith("n")) for pair in _jieba().posseg.cut(run, HMM=False)]
+
+
 def is_identifier(token: str) -> bool:
     """Whether a token is a name from code: underscores, inner capitals, `::`, `->`, an inner dot, digits, or `()`."""
     bare = token.removesuffix("()")
@@ -228,7 +233,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 def _word_terms(kind: str, token: str) -> Iterator[str]:
     if kind == "cjk":
-        yield from (word for word in _segmenter()(token) if word not in STOP_WORDS and word.strip())
+        yield from (word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
         return
     word = token.lower()
     if word in STOP_WORDS:
@@ -253,16 +258,17 @@ def _subwords(part: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
-def _segmenter():  # type: ignore[no-untyped-def]  # jieba carries no types
+def _jieba():  # type: ignore[no-untyped-def]  # jieba carries no types
     import logging
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # jieba's own, when Python compiles it for the first time
         import jieba
+        import jieba.posseg
 
     jieba.setLogLevel(logging.WARNING)
     jieba.initialize()
     for word in _CHINESE_TERMS.split():
         jieba.add_word(word)
-    return jieba.cut_for_search
+    return jieba

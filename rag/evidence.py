@@ -21,6 +21,7 @@ from rag.question import subject_of
 from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
+from rag.wording import unknown_nouns
 
 JUDGED_PASSAGES = 5
 JUDGED_BUDGET = PassageBudget()
@@ -231,17 +232,24 @@ def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
     """The signals of words, by name.
 
-    `coverage_all`: share of the question's terms in the passages together. `unnamed`: 1 when the question names an
-    identifier such as `gfx90a` that no passage holds together with half of the question's other terms, or has a word
-    with a capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
+    `coverage_all`: share of the question's terms in the passages together. `unknown`: share of its words that are
+    Chinese nouns, not in the glossary, and in no passage: they were not searched for. `unnamed`: 1 when the question
+    names an identifier such as `gfx90a` that no passage holds together with half of the question's other terms, or has
+    a word with a capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
     """
     question = retrieval.query.english
     texts = [" ".join((passage.title, *passage.section, passage.text)) for passage in passages]
     held = [terms_of(text).pieces for text in texts]
     return {
         "coverage_all": _share(terms_of(question).pieces, frozenset().union(*held)),
+        "unknown": _unknown(retrieval.query.standalone, question, texts),
         "unnamed": float(_unnamed(question, texts, held) or _unheard_of(retrieval.query.standalone, texts)),
     }
+
+
+def _unknown(asked: str, english: str, texts: Sequence[str]) -> float:
+    unknown = [word for word in unknown_nouns(asked) if not any(word in text for text in texts)]
+    return len(unknown) / (len(unknown) + len(terms_of(english).pieces)) if unknown else 0.0
 
 
 def _unnamed(question: str, texts: Sequence[str], held: Sequence[frozenset[str]]) -> bool:

@@ -28,7 +28,7 @@ from importlib.resources import files
 
 from indexes.embedder import bundled_model_folder
 from indexes.types import Filters
-from indexes.words import CJK, STOP_WORDS, index_terms, is_chinese, is_identifier, stem
+from indexes.words import CJK, STOP_WORDS, chinese_words, index_terms, is_chinese, is_identifier, stem
 from rag.types import SearchableLibrary
 
 _PIECE = re.compile(rf"[{CJK}]+|[A-Za-z_][A-Za-z0-9_.:<>+#-]*(?:\(\))?|\d[\d.,]*(?:\s?[A-Za-z%]+)?")
@@ -123,6 +123,33 @@ def note_on_english(question: str, texts: Collection[str]) -> str | None:
 
 def cover(run: str) -> tuple[Rendering, ...]:
     """Renderings for a run of Chinese characters; characters that no entry covers are left out."""
+    return tuple(rendering for _, _, rendering in _parts(run) if rendering is not None)
+
+
+def unknown_nouns(text: str) -> tuple[str, ...]:
+    """The Chinese nouns of `text` that the glossary lacks, so that a search leaves them out: 贷款 (loan).
+
+    A lone character does not count, and its entry does not make a longer word known: 天空 (sky) is not 天 (day) and
+    空 (empty). What the dictionary joins across an entry's end does not count either.
+    """
+    glossary = load_glossary()
+    found: list[str] = []
+    for run in _PIECE.findall(text):
+        if not _CJK.match(run):
+            continue
+        parts, end = _parts(run), 0
+        for word, noun in chinese_words(run):
+            start, end = end, end + len(word)
+            within = [part for part in parts if part[0] < end and start < part[1]]
+            crossed = within[0][0] < start or within[-1][1] > end
+            missed = any(rendering is None or last - first == 1 for first, last, rendering in within)
+            if noun and len(word) > 1 and word not in glossary and missed and not crossed:
+                found.append(word)
+    return tuple(found)
+
+
+def _parts(run: str) -> list[tuple[int, int, Rendering | None]]:
+    """A run of Chinese characters in entries of the glossary, from where to where; None for a character without one."""
     glossary = load_glossary()
     longest = _longest_form()
     best: list[tuple[int, int, int, Rendering | None]] = [(0, 0, 0, None)]  # missed, parts, where the last one starts
@@ -135,13 +162,13 @@ def cover(run: str) -> tuple[Rendering, ...]:
                 missed, parts, *_ = best[start]
                 options.append((missed, parts + 1, start, rendering))
         best.append(min(options, key=lambda option: option[:2]))
-    found: list[Rendering] = []
+    found: list[tuple[int, int, Rendering | None]] = []
     end = len(run)
     while end:
-        *_, end, rendering = best[end]
-        if rendering is not None:
-            found.append(rendering)
-    return tuple(reversed(found))
+        *_, start, rendering = best[end]
+        found.append((start, end, rendering))
+        end = start
+    return found[::-1]
 
 
 @cache

@@ -128,7 +128,7 @@ def test_weak_evidence_is_answered_with_a_note_and_strong_without(tmp_path: Path
 def test_a_language_model_is_asked_although_no_passage_holds_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...], asked: bool
 ) -> None:
-    signals = {"read": 0.3, "coverage_all": 0.6, "unnamed": 1.0}
+    signals = {"read": 0.3, "coverage_all": 0.6, "unknown": 0.0, "unnamed": 1.0}
     monkeypatch.setattr(EvidenceJudge, "signals", lambda *_: signals)
     generator = ScriptedGenerator(["It runs in lockstep [1]."], arms=arms)
     engine = make_engine(tmp_path, generator, threshold=None)
