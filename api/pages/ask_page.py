@@ -216,7 +216,9 @@ class AskView:
         if run.done is not None:
             card.finish(run.done)
             self._cards[run.done.id] = card
-            self._status.set_text(self._t.count("ask.finished", len(run.done.citations)))
+            self._status.set_text(
+                self._t.count("ask.finished", len({citation.marker for citation in run.done.citations}))
+            )
             self._list.refresh(self._conversation_id)
             return
         self._status.set_text("")

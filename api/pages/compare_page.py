@@ -280,6 +280,8 @@ class _CompareView:
                 self._running = run
                 answer = await columns[len(answers)].write(run)
                 if answer is None:
+                    for column in columns[len(answers) + 1 :]:
+                        column.leave_out()
                     return
                 answers.append(answer)
         if len(answers) > 1:
@@ -389,6 +391,10 @@ class ArmAnswer:
         self._text.draw(run.done.answer)
         self._text.set_note(run.done.note)
         return run.done
+
+    def leave_out(self) -> None:
+        """Says that the answer was not begun, because one before it stopped or failed."""
+        self._text.set_html(f'<p class="soft">{self._t("compare.stopped")}</p>')
 
     def reveal(self) -> None:
         """Shows the arm and its figures."""

@@ -15,6 +15,8 @@ from api.pages.texts import Texts
 from indexes.errors import CoalesceError
 
 POLL_S = 0.25
+DISMISSED: set[str] = set()
+"""Failed jobs that were dismissed on some page."""
 
 
 def job_name(t: Texts, job: Job) -> str:
@@ -59,10 +61,10 @@ class JobSlot:
         return job
 
     def resume(self) -> None:
-        """Shows a job that began before the page was loaded."""
-        for job in self._visit.services.jobs.list():
-            if job.kind == self._kind and not job.final:
-                self._show(job)
+        """Shows the newest job, if it began before the page was loaded and is in work or has failed."""
+        newest = next((job for job in self._visit.services.jobs.list() if job.kind == self._kind), None)
+        if newest is not None and (not newest.final or (newest.state == "failed" and newest.id not in DISMISSED)):
+            self._show(newest)
 
     def _show(self, job: Job) -> None:
         self._area.clear()
@@ -123,6 +125,7 @@ class JobRow:
 
     async def _press(self) -> None:
         if self._ended:
+            DISMISSED.add(self._id)
             self._row.delete()
             return
         try:

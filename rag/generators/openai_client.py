@@ -242,8 +242,8 @@ class OpenAIClient:
     def _broken(self, error: BaseException) -> EngineUnreachable:
         what = "does not answer in the OpenAI format" if isinstance(error, ValueError) else "does not answer"
         return EngineUnreachable(
-            f"The engine at {self.base_url} {what}: {type(error).__name__}: {str(error)[:300]}",
-            hint="Start it, or correct --base-url (it ends in /v1).",
+            f"The engine at {self.base_url} {what}: {str(error)[:300] or type(error).__name__}",
+            hint="Start it, correct --base-url (it ends in /v1), or choose another model in Settings.",
         )
 
 

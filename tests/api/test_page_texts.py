@@ -114,11 +114,11 @@ def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() ->
     assert len(messages) > 50
     assert [message for message in sorted(messages) if chinese.said(message) == message] == []
     dead = EngineUnreachable(
-        "The engine at http://127.0.0.1:9/v1 does not answer: ConnectError: refused",
-        hint="Start it, or correct --base-url (it ends in /v1).",
+        "The engine at http://127.0.0.1:9/v1 does not answer: refused",
+        hint="Start it, correct --base-url (it ends in /v1), or choose another model in Settings.",
     )
     assert chinese.error(dead) == (
-        "推理引擎 http://127.0.0.1:9/v1 没有响应：ConnectError: refused。请启动它，或更正地址（以 /v1 结尾）。"
+        "推理引擎 http://127.0.0.1:9/v1 没有响应：refused。请启动它，更正地址（以 /v1 结尾），或在“设置”中换一个模型。"
     )
 
 

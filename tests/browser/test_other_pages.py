@@ -15,6 +15,7 @@ from browser_help import Open, ask, noticed
 from fake_engine import MODEL, fake_engine
 from playwright.sync_api import Browser, Page, expect
 
+from api.jobs import JobHandle
 from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.questions import parse_question
@@ -22,6 +23,7 @@ from evals.records import Record
 from evals.report import RunFacts, report_data, write_report
 from evals.run import RunSpec
 from evals.scoring import score_records
+from indexes.errors import InvalidInput
 from rag.models import home
 
 
@@ -176,7 +178,24 @@ def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
     expect(page.locator(".arm-answer").first).to_contain_text("word")
     page.get_by_role("button", name="Stop the answer").click()
     wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed")
-    expect(page.locator(".arm-columns")).to_contain_text("Stopped")
+    expect(page.locator(".arm-answer").first).to_contain_text("Stopped")
+    expect(page.locator(".arm-answer").last).to_contain_text("Stopped")
+    expect(page.locator(".arm-columns")).not_to_contain_text("Waiting for its turn")
+
+
+def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open_page: Open) -> None:
+    def fail(_: JobHandle) -> str:
+        raise InvalidInput("the engine is gone")
+
+    site.services.jobs.submit("report", fail)
+    page = open_page("/reports")
+    expect(page.locator(".upload.failed")).to_contain_text("The engine is gone.")
+    page.reload()
+    page.locator(".upload.failed").get_by_role("button", name="Dismiss").click()
+    expect(page.locator(".upload")).to_have_count(0)
+    page.reload()
+    page.locator("h1", has_text="Reports").wait_for()
+    expect(page.locator(".upload")).to_have_count(0)
 
 
 def test_reports_are_listed_and_shown(site: Live, open_page: Open) -> None:
