@@ -166,7 +166,7 @@ def is_chinese(text: str) -> bool:
 
 def chinese_words(run: str) -> list[tuple[str, bool]]:
     """A run of Chinese characters cut into words of the dictionary, each with whether it is a noun there."""
-    return [(pair.word, pair.flag.startswith("n")) for pair in _jieba().posseg.cut(run, HMM=False)]
+    return [(pair.word, pair.flag.startswith("n")) for pair in _tagger()(run, HMM=False)]
 
 
 def is_identifier(token: str) -> bool:
@@ -265,10 +265,21 @@ def _jieba():  # type: ignore[no-untyped-def]  # jieba carries no types
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # jieba's own, when Python compiles it for the first time
         import jieba
-        import jieba.posseg
 
     jieba.setLogLevel(logging.WARNING)
     jieba.initialize()
     for word in _CHINESE_TERMS.split():
         jieba.add_word(word)
     return jieba
+
+
+@lru_cache(maxsize=1)
+def _tagger():  # type: ignore[no-untyped-def]
+    import warnings
+
+    _jieba()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from jieba import posseg
+
+    return posseg.cut

@@ -137,10 +137,11 @@ def unknown_nouns(text: str) -> tuple[str, ...]:
     for run in _PIECE.findall(text):
         if not _CJK.match(run):
             continue
-        parts, end = _parts(run), 0
+        part_at = [part for part in _parts(run) for _ in range(part[0], part[1])]
+        end = 0
         for word, noun in chinese_words(run):
             start, end = end, end + len(word)
-            within = [part for part in parts if part[0] < end and start < part[1]]
+            within = part_at[start:end]
             crossed = within[0][0] < start or within[-1][1] > end
             missed = any(rendering is None or last - first == 1 for first, last, rendering in within)
             if noun and len(word) > 1 and word not in glossary and missed and not crossed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -136,3 +137,9 @@ def test_latin_names_stand_in_chinese_without_spaces() -> None:
 )
 def test_nouns_that_the_glossary_lacks_are_known_as_such(question: str, unknown: tuple[str, ...]) -> None:
     assert unknown_nouns(question) == unknown
+
+
+def test_nouns_of_the_longest_question_are_found_in_time() -> None:
+    started = time.process_time()
+    unknown_nouns("贷款" * 10_000)
+    assert time.process_time() - started < 10
