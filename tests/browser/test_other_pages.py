@@ -243,16 +243,19 @@ def test_settings_name_what_runs_and_the_command_that_changes_it(open_page: Open
 
 def test_another_model_answers_after_a_press_in_settings(site: Live, open_page: Open) -> None:
     before = site.services.engine
-    with fake_engine() as engine, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(home, "ENGINE_PORTS", {"Ollama": engine.server_address[1]})
-        page = open_page("/settings", viewport={"width": 390, "height": 844}, locale="zh-CN")
-        page.get_by_role("button", name=f"使用: {MODEL}").click()
-        expect(page.locator(".model.current")).to_contain_text(MODEL)
-        expect(page.locator(".settings-table")).to_contain_text(MODEL)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.goto(site.address)
-        ask(page, "How many threads are in a warp?")
-        expect(page.locator(".answer")).to_contain_text("says the engine")
+    with pytest.MonkeyPatch.context() as patch:
+        with fake_engine() as engine:
+            patch.setattr(home, "ENGINE_PORTS", {"Ollama": engine.server_address[1]})
+            page = open_page("/settings", viewport={"width": 390, "height": 844}, locale="zh-CN")
+            page.get_by_role("button", name=f"使用: {MODEL}").click()
+            expect(page.locator(".model.current")).to_contain_text(MODEL)
+            expect(page.locator(".settings-table")).to_contain_text(MODEL)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+            page.goto(site.address)
+            ask(page, "How many threads are in a warp?")
+            expect(page.locator(".answer")).to_contain_text("says the engine")
+        page.goto(f"{site.address}/settings")
+        expect(page.locator(".choices-of-models .problem")).to_contain_text("现在没有响应")
     site.services.use_engine(before)
 
 
