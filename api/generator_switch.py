@@ -95,6 +95,14 @@ class GeneratorSwitch:
 
         return look_around(self._settings.home, self.own_port)
 
+    def is_silent(self, found: Finding) -> bool:
+        """Whether an engine on one of the usual ports was chosen, and `look_around` found none there."""
+        from rag.models.home import ENGINE_PORTS, engine_address
+
+        now = self.now()
+        silent = {engine_address(port) for port in ENGINE_PORTS.values()} - {engine.base_url for engine in found.engines}
+        return now.generator == "remote" and now.base_url in silent
+
     def forget(self, error: BaseException) -> None:
         """Starts without a kept choice that cannot load; its file stays, since the model may come back."""
         self._choice, self.problem = None, str(error)

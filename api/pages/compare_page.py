@@ -394,7 +394,7 @@ class ArmAnswer:
 
     def leave_out(self) -> None:
         """Says that the answer was not begun, because one before it stopped or failed."""
-        self._text.set_html(f'<p class="soft">{self._t("compare.stopped")}</p>')
+        self._text.set_html(f'<p class="soft">{self._t("compare.not_asked")}</p>')
 
     def reveal(self) -> None:
         """Shows the arm and its figures."""

@@ -185,17 +185,10 @@ class _AnsweringChoice:
                     GeneratorChoice(generator="local", model=package.name),
                     label="settings.get_and_use",
                 )  # fmt: skip
-        if self._is_silent(now, found):
+        if self._visit.services.generators.is_silent(found):
             tag("li", self._t("settings.silent", url=now.base_url), "problem")
         if not found.engines:
             tag("li", self._t("settings.no_engine"), "soft")
-
-    def _is_silent(self, now: Answers, found: Finding) -> bool:
-        """Whether what answers is an engine on one of the ports that were asked, and none was found there."""
-        from rag.models.home import ENGINE_PORTS
-
-        asked = {f"http://127.0.0.1:{port}/v1" for port in ENGINE_PORTS.values()}
-        return now.generator == "remote" and now.base_url in asked - {engine.base_url for engine in found.engines}
 
     def _local(self, model: FoundModel, adapters: list[str], now: Answers) -> None:
         chosen = {"adapter": "", "quantization": self._visit.services.settings.quantization.removeprefix("auto")}

@@ -396,10 +396,15 @@ def find_engines(own_port: int | None, ports: dict[str, int]) -> list[FoundEngin
         return [found for found in pool.map(_ask_engine, asked, asked.values()) if found is not None]
 
 
+def engine_address(port: int) -> str:
+    """The base URL of an engine that listens on a port of this machine."""
+    return f"http://127.0.0.1:{port}/v1"
+
+
 def _ask_engine(engine: str, port: int) -> FoundEngine | None:
     import httpx
 
-    base_url = f"http://127.0.0.1:{port}/v1"
+    base_url = engine_address(port)
     try:
         answer = httpx.get(f"{base_url}/models", timeout=_PROBE_TIMEOUT_S, trust_env=False)
         listed = answer.raise_for_status().json()["data"]

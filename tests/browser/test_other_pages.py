@@ -179,7 +179,7 @@ def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
     page.get_by_role("button", name="Stop the answer").click()
     wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed")
     expect(page.locator(".arm-answer").first).to_contain_text("Stopped")
-    expect(page.locator(".arm-answer").last).to_contain_text("Stopped")
+    expect(page.locator(".arm-answer").last).to_contain_text("Not asked")
     expect(page.locator(".arm-columns")).not_to_contain_text("Waiting for its turn")
 
 

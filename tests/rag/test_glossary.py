@@ -43,10 +43,13 @@ def test_most_terms_of_the_subject_are_in_words_of_the_bundled_book() -> None:
 
 
 def test_next_to_nothing_of_students_questions_is_left_out() -> None:
-    """At most 2 % of their characters; words of other subjects are none of the glossary's business."""
-    lines = [line for path in FIT_SETS.glob("*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
-    asked = [question["question_zh"] for question in map(json.loads, lines) if question["kind"] != "off_topic"]
-    runs = [run for question in asked for run in re.findall(f"[{CJK}]+", question)]
+    """At most 2 % of their characters, words of other subjects included."""
+    runs = [
+        run
+        for path in FIT_SETS.glob("*.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        for run in re.findall(f"[{CJK}]+", json.loads(line)["question_zh"])
+    ]
     covered = sum(len(rendering.chinese) for run in runs for rendering in cover(run))
     assert covered / sum(map(len, runs)) >= 0.98
 
@@ -142,4 +145,4 @@ def test_nouns_that_the_glossary_lacks_are_known_as_such(question: str, unknown:
 def test_nouns_of_the_longest_question_are_found_in_time() -> None:
     started = time.process_time()
     unknown_nouns("贷款" * 10_000)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 3

@@ -283,7 +283,7 @@ class ModelThread:
         )
 
     def _try_again(self, job: _Job[Any]) -> None:
-        """Lets a job begin anew, before all that wait."""
+        """Starts a job again, ahead of all that wait."""
         job.tried_again = True
         job.running = None
         self._sort(job, Requeue(job.fits))
