@@ -100,7 +100,9 @@ class GeneratorSwitch:
         from rag.models.home import ENGINE_PORTS, engine_address
 
         now = self.now()
-        silent = {engine_address(port) for port in ENGINE_PORTS.values()} - {engine.base_url for engine in found.engines}
+        silent = {engine_address(port) for port in ENGINE_PORTS.values()} - {
+            engine.base_url for engine in found.engines
+        }
         return now.generator == "remote" and now.base_url in silent
 
     def forget(self, error: BaseException) -> None:
