@@ -6,11 +6,11 @@
 `FOLDER` holds the texts under the names of their sets; the bundled book needs none. Each text becomes a library of its
 own in the work folder, and the signals of each question are kept there, so that a second fit takes seconds.
 
-The weights, but for those in `GIVEN`, are a logistic regression of 'answerable' on the signals; answerable and unanswerable questions weigh the
-same in total. With several books, each is scored with weights fitted on the others; a single book is scored with its
-own, so its table is optimistic. Three thresholds are read off these scores: `threshold` refuses `FALSE_REFUSALS` of
-the answerable questions, `strong` leaves `UNANSWERABLE_MARKED` of the unanswerable ones below it, and `asked` keeps
-`NEVER_ASKED` of the answerable ones from a language model.
+The weights, but for those in `GIVEN`, are a logistic regression of 'answerable' on the signals; answerable and
+unanswerable questions weigh the same in total. With several books, each is scored with weights fitted on the others;
+a single book is scored with its own, so its table is optimistic. Three thresholds are read off these scores:
+`threshold` refuses `FALSE_REFUSALS` of the answerable questions, `strong` leaves `UNANSWERABLE_MARKED` of the
+unanswerable ones below it, and `asked` keeps `NEVER_ASKED` of the answerable ones from a language model.
 """
 
 from __future__ import annotations
