@@ -72,6 +72,16 @@ WINDOW_CHARACTERS = 160
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
 _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
+_CHANGE_LOG = re.compile(
+    r"(?:user-visible |all |notable )?changes(?: (?:in|since) (?:version )?v?\d.*)?|change ?-?log\b.*|"
+    r"(?:release|version) (?:notes|history)\b.*|更新日志|版本说明|变更记录",
+    re.IGNORECASE,
+)
+_ASKS_CHANGES = re.compile(
+    r"\b(?:chang(?:e|es|ed)|new|newer|added|removed|renamed|fixed|deprecat\w+|versions?|releases?|since|still|longer)\b"
+    r"|新|版本|更新|变化|改动|移除|弃用",
+    re.IGNORECASE,
+)
 _NOT_A_LETTER = re.compile(r"[\W_]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
 _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
@@ -153,6 +163,10 @@ class HybridRetriever:
             hits = self._of_the_form_asked_for(query, hits, filters)
         if self._reranker is not None:
             hits = self._reranker.rerank(query.english, hits)
+        if not _ASKS_CHANGES.search(query.text):
+            hits = [hit for hit in hits if not in_change_log(hit.node)] + [
+                Hit(hit.node, 0.0) for hit in hits if in_change_log(hit.node)
+            ]
         return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
 
     def _of_the_form_asked_for(self, query: Query, hits: Sequence[Hit], filters: Filters) -> list[Hit]:
@@ -390,6 +404,11 @@ def proximity(question: str, texts: Sequence[str]) -> list[float]:
     weight = {piece: math.log(1 + len(texts) / (0.5 + count)) for piece, count in frequency.items()}
     total = math.fsum(weight.values()) or 1.0
     return [_best_window(matches, weight) / total for matches in found]
+
+
+def in_change_log(node: StoredNode) -> bool:
+    """Whether a node tells what changed between versions: it answers only who asks for that."""
+    return any(_CHANGE_LOG.fullmatch(heading.strip()) for heading in node.heading_path)
 
 
 def _as_beginning(piece: str) -> str:

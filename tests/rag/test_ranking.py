@@ -11,7 +11,15 @@ from fakes import FakeLibrary, make_node
 
 from indexes.types import Filters, Hit
 from rag.explanation import explain
-from rag.retrieval import CrossEncoderReranker, HybridRetriever, fuse, prepare_query, proximity, rescore
+from rag.retrieval import (
+    CrossEncoderReranker,
+    HybridRetriever,
+    fuse,
+    in_change_log,
+    prepare_query,
+    proximity,
+    rescore,
+)
 from rag.settings import RetrievalSettings
 
 NODES = [
@@ -78,6 +86,33 @@ class WordCountEncoder:
 
     def predict(self, pairs, show_progress_bar):
         return [text.lower().count("bank") - 0.5 for _, text in pairs]
+
+
+def test_what_changed_between_versions_answers_only_who_asks_for_it() -> None:
+    changed = make_node("Kernels: kernels that transform are now called transformations.", 0, heading_path=("Changes",))
+    told = make_node("A transformation is called by the kernel for each value that it loads.", 1)
+    retriever = HybridRetriever(FakeLibrary([changed, told]), RetrievalSettings(candidates=10))
+    ask = [node.node.ordinal for node in retriever.search("transformations kernels called", Filters()).hits]
+    assert ask == [1, 0]
+    asked = retriever.search("which kernels are now called transformations since version 2", Filters()).hits
+    assert asked[0].node.ordinal == 0
+
+
+@pytest.mark.parametrize(
+    ("heading", "is_one"),
+    [
+        ("Changelog", True),
+        ("Change log for 2.1", True),
+        ("User-visible Changes", True),
+        ("Changes in version 3.0", True),
+        ("Release history", True),
+        ("Changes of clock frequency", False),
+        ("State changes", False),
+        ("Versions of the occupancy calculator", False),
+    ],
+)
+def test_a_change_log_is_known_by_a_heading_over_it(heading: str, is_one: bool) -> None:
+    assert in_change_log(make_node("Any text.", 0, heading_path=("Misc", heading, "0.7"))) is is_one
 
 
 def test_a_reranker_reorders_its_depth_and_keeps_the_rest_behind() -> None:
