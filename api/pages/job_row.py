@@ -76,7 +76,8 @@ class JobSlot:
 
 
 class JobRow:
-    """Drawn where it is made. A job that failed stays until it is dismissed, and is then forgotten; any other row goes with its job.
+    """Drawn where it is made. A job that failed stays until it is dismissed and is then forgotten; any other row goes
+    with its job.
 
     Args:
         on_end: awaited once with the job when it has ended.

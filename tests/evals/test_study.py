@@ -374,7 +374,9 @@ def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_pr
     assert (passage.node_id, passage.text) == (rest.node_id, f"```\n{rest.text}")
 
 
-def test_the_learners_own_verdict_is_kept_and_counts_and_an_overruled_miss_leaves_no_card(study: Study, clock: Clock) -> None:
+def test_the_learners_own_verdict_is_kept_and_counts_and_an_overruled_miss_leaves_no_card(
+    study: Study, clock: Clock
+) -> None:
     exam = study.start_exam(ExamPlan(count=2, types=("short",)))
     first, second = exam.questions
     with pytest.raises(Conflict, match="not handed in"):
