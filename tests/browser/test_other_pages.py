@@ -294,6 +294,19 @@ def test_pasted_text_becomes_a_book_and_a_private_address_is_refused(site: Live,
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_pasted_text_keeps_its_title_where_the_connection_was_dead_while_it_was_typed(
+    site: Live, open_page: Open
+) -> None:
+    page = open_page("/library")
+    page.get_by_text("Add a web page or pasted text").click()
+    page.evaluate("() => { window.socket.emit = () => {}; }")
+    page.get_by_label("Title").fill("Occupancy")
+    page.evaluate("() => { delete window.socket.emit; }")
+    page.get_by_label("Text (").fill("Occupancy is the share of warp slots in use.")
+    page.get_by_role("button", name="Add the text").click()
+    expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
+
+
 def test_an_unknown_address_says_so_with_the_way_back(browser: Browser, site: Live) -> None:
     for locale, said in (("zh-CN", "没有这个页面"), ("en-US", "This page does not exist")):
         page = browser.new_page(locale=locale, viewport={"width": 390, "height": 844})
