@@ -59,11 +59,13 @@ class JobSlot:
         self._show(job)
         return job
 
-    def resume(self) -> None:
-        """Shows the newest job, if it began before the page was loaded and is in work or has failed."""
+    def resume(self) -> Job | None:
+        """Shows the newest job and gives it, if it began before the page was loaded and is in work or has failed."""
         newest = next((job for job in self._visit.services.jobs.list() if job.kind == self._kind), None)
-        if newest is not None and (not newest.final or newest.state == "failed"):
-            self._show(newest)
+        if newest is None or (newest.final and newest.state != "failed"):
+            return None
+        self._show(newest)
+        return newest
 
     def _show(self, job: Job) -> None:
         self._area.clear()
