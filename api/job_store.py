@@ -102,6 +102,12 @@ class JobStore:
             rows = connection.execute(select(_jobs).order_by(_jobs.c.created_at.desc()))
             return [Job(*row) for row in rows]
 
+    def forget(self, failed: Job) -> None:
+        """Forget a job that failed, and those of its kind that failed before it."""
+        same = (_jobs.c.kind == failed.kind, _jobs.c.state == "failed", _jobs.c.created_at <= failed.created_at)
+        with self._database.writing() as connection:
+            connection.execute(delete(_jobs).where(*same))
+
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         self._database.close()

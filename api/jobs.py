@@ -197,6 +197,10 @@ class JobQueue:
             raise Conflict(f"job {job_id} is {job.state} already", hint="Cancel queued and running jobs only.")
         return job
 
+    def forget(self, job_id: str) -> None:
+        """Forgets a failed job that was read, and those of its kind that failed before it. Raises NotFound."""
+        self._store.forget(self._store.get(job_id))
+
     def close(self) -> None:
         """Cancels what is left and stops the thread."""
         with self._lock:

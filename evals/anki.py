@@ -80,11 +80,11 @@ def book_of(question: BankQuestion) -> str:
     return question.gold[0].file if question.gold and question.book else "Questions"
 
 
-def source_of(question: BankQuestion) -> str:
-    """Book, chapter and section of a question, for people."""
+def source_of(question: BankQuestion, in_chapter: str = "chapter {n}") -> str:
+    """Book, chapter and section of a question, for people; `in_chapter` is how the chapter `n` is called."""
     section = (question.section or "").rpartition("#")[2]
     heading = question.gold[0].heading if question.gold else ""
-    chapter = f"chapter {question.chapter}" if question.chapter else ""
+    chapter = in_chapter.format(n=question.chapter) if question.chapter else ""
     return " · ".join(dict.fromkeys(part for part in (book_of(question), chapter, section or heading) if part))
 
 

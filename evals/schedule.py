@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 SUSPENDED = "suspended"
 """The state of a card that does not come due."""
 RATINGS = {1: "again", 2: "hard", 3: "good", 4: "easy"}
-HARD, GOOD = 2, 3
 
 
 @dataclass(frozen=True, slots=True)

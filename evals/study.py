@@ -240,7 +240,7 @@ class Study:
         return self._mark(exam, _readable_answers(exam, answers), self._clock())
 
     def decide(self, exam_id: str, question_id: str, share: float, learner: str | None = None) -> Mark:
-        """Keeps the learner's own verdict on a mark, which moves the card: right is `good`, in part `hard`.
+        """Keeps the learner's own verdict on a mark; the cards are then as if the exam had marked it so.
 
         Args:
             share: of the points, from 0.0 to 1.0.

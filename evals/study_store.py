@@ -35,7 +35,7 @@ from sqlalchemy import (
 from evals.errors import ExamClosed
 from evals.exam import Given, Mark, Result
 from evals.questions import BankQuestion, parse_question
-from evals.schedule import GOOD, HARD, SUSPENDED, Scheduled, make_due, new_card, review, stored_schedule
+from evals.schedule import SUSPENDED, Scheduled, make_due, new_card, stored_schedule
 from indexes.database import Database, IsoTime, JsonText, Schema
 from indexes.errors import Conflict, NotFound
 from rag.types import Passage
@@ -286,9 +286,9 @@ class StudyStore:
                 _make_card(connection, exam.learner, question, now)
 
     def keep_verdict(self, exam: StoredExam, question: BankQuestion, attempt: Attempt) -> Mark:
-        """Keep the learner's own verdict in place of a mark, and move the card, in one transaction.
+        """Keep the learner's own verdict in place of a mark, in one transaction; cards are as if it had been the mark.
 
-        A verdict that is there already changes nothing. What was not right becomes a card, or one that is due.
+        A verdict that is there already changes nothing.
         """
         with self._database.writing() as connection:
             row = connection.execute(select(_exams).where(_exams.c.id == exam.id)).one()
@@ -303,7 +303,10 @@ class StudyStore:
             new = {"result": _result_record(Result(marks))}
             connection.execute(update(_exams).where(_exams.c.id == exam.id).values(new))
             _keep_attempts(connection, exam.learner, [attempt])
-            _move_card(connection, exam.learner, question, mark, attempt.at)
+            if mark.passed:
+                _forget_miss(connection, exam.learner, question, exam.handed_in_at)
+            else:
+                _make_card(connection, exam.learner, question, exam.handed_in_at or attempt.at)
             return mark
 
     # --- cards
@@ -456,19 +459,20 @@ def _make_card(connection: Connection, learner: str, question: BankQuestion, now
     connection.execute(insert(_cards), row)
 
 
-def _move_card(connection: Connection, learner: str, question: BankQuestion, mark: Mark, now: datetime) -> None:
-    """Review the card as the verdict says; a wrong answer makes one that is due."""
+def _forget_miss(connection: Connection, learner: str, question: BankQuestion, handed_in_at: datetime | None) -> None:
+    """Leave the cards as if an exam's answer had been marked right: a card that the exam made goes, one that it made
+    due is due again as its last review said."""
     own = (_cards.c.learner == learner, _cards.c.question_id == question.id)
-    known = connection.execute(select(_cards.c.id, _cards.c.fsrs).where(*own)).one_or_none()
-    if mark.score <= 0 or (known is None and not mark.passed):
-        _make_card(connection, learner, question, now)
-    elif known is not None:
-        rating = GOOD if mark.passed else HARD
-        schedule = review(known.fsrs, rating, now)
-        new = {"fsrs": schedule.fsrs_json, "due": schedule.due, "state": schedule.state}
-        connection.execute(update(_cards).where(_cards.c.id == known.id).values(new))
-        row = {"card_id": known.id, "rating": rating, "at": now, "fsrs": schedule.fsrs_json}
-        connection.execute(insert(_reviews), row)
+    card = connection.execute(select(_cards.c.id, _cards.c.due).where(*own)).one_or_none()
+    if card is None:
+        return
+    reviews = select(_reviews.c.fsrs).where(_reviews.c.card_id == card.id).order_by(_reviews.c.number.desc())
+    last = connection.scalars(reviews.limit(1)).one_or_none()
+    if last is not None:
+        new = {"fsrs": last, "due": stored_schedule(last).due}
+        connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
+    elif card.due == handed_in_at:
+        connection.execute(delete(_cards).where(_cards.c.id == card.id))
 
 
 def _keep_attempts(connection: Connection, learner: str, attempts: Sequence[Attempt]) -> None:

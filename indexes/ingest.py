@@ -25,7 +25,7 @@ from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, F
 CHUNKER_VERSION = 4
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 6
+READER_VERSION = 7
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""

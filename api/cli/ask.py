@@ -41,6 +41,7 @@ Chapter = Annotated[
 Pages = Annotated[str | None, typer.Option("--pages", metavar="A-B", help="Only these pages of the file, from 1.")]
 TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="How many passages to use.")]
 QUOTE_CHARS = 160
+CUT_OFF = "The answer was cut off: it reached its longest length (see --max-tokens) or began to repeat itself."
 
 
 @commands.command(epilog='Example: coalesce ask "When is a memory access coalesced?" --chapter 5')
@@ -174,6 +175,7 @@ def _answering(
 def _ask_server(server: RunningServer, console: Console, question: Question) -> AnswerOut:
     from api.schemas.answers import AnswerOut
     from indexes.errors import CoalesceError
+    from rag.evidence import without_nearest
 
     names = ("arm", "top_k", "conversation_id", "max_tokens", "answer_anyway")
     body = {name: getattr(question, name) for name in names} | {"filters": _filters_body(question.filters)}
@@ -195,7 +197,7 @@ def _ask_server(server: RunningServer, console: Console, question: Question) -> 
             console.step("the model is thinking")
         elif name == "delta":
             console.clear()
-            console.text(data["text"])
+            console.text(without_nearest(data["text"]))
     raise CoalesceError("the server ended its answer early", hint="Ask again.")
 
 
@@ -229,6 +231,7 @@ def _engine(settings: CoalesceSettings, console: Console, question: Question) ->
 
 
 def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
+    from rag.evidence import without_nearest
     from rag.types import AnswerDone, PassagesFound, TextDelta, Thinking
 
     noted: str | None = None
@@ -245,7 +248,7 @@ def _stream(engine: AnswerEngine, question: Any, console: Console) -> Answer:
                 console.step("the model is thinking")
             case TextDelta(text):
                 console.clear()
-                console.text(text)
+                console.text(without_nearest(text))
             case AnswerDone(answer) if answer.note and answer.note != noted:
                 console.text(f"\n\n{answer.note}")
 
@@ -269,10 +272,12 @@ def _filters(books: list[str] | None, chapters: list[str] | None, pages: str | N
 
 
 def _sources(answer: AnswerOut) -> list[str]:
+    """The lines below an answer: that it was cut off, its sources, or the passages nearest to a refusal."""
     if answer.refused:
         nearest = [f"[{number}] {_place(passage)}" for number, passage in enumerate(answer.passages, 1)]
         return ["", "", "The nearest passages:", *nearest] if nearest else [""]
-    lines = ["", ""] if answer.citations else [""]
+    cut_off = ["", "", CUT_OFF] if answer.usage.finish == "length" else []
+    lines = [*cut_off, "", ""] if answer.citations else [*cut_off, ""]
     shown: set[int] = set()
     for citation in answer.citations:
         if citation.marker not in shown:

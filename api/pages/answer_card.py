@@ -32,6 +32,8 @@ from rag.types import Answer, Citation, Passage
 
 REDRAW_S = 0.04
 """Least time between two drawings of a growing answer: smooth to the eye, cheap for the browser."""
+LONG_CHARS, LONG_LINES = 500, 8
+"""A longer question, as of pasted code, is shown in part."""
 THINKING = '<p class="thinking"><i></i><i></i><i></i></p>'
 _MARKER = MARKER.pattern + r"(?!\()"
 """A marker of a citation, not the text of a link."""
@@ -58,12 +60,21 @@ class MarkedAnswer:
         self._note.set_visibility(False)
         self._body = ui.html(html, sanitize=False).classes("answer")
         self._body.on("click", lambda event: self._open_marker(*event.args), js_handler=_OPEN_CITATION)
+        self._cut_off = tag("p", t("ask.cut_off"), "note", role="note")
+        self._cut_off.set_visibility(False)
 
     def draw(self, text: str) -> None:
         """Shows the text so far."""
         markers = Markers(self.citations, len(self.passages), self._t("ask.open_source"))
         self._body.set_content(answer_html(text, markers))
         self._numbers = {marker: markers.shown(marker) for marker in markers.seen or {}}
+
+    def finish(self, answer: Answer, text: str | None = None) -> None:
+        """Shows the whole answer with its note, or `text` in its place, and says so if it was cut off."""
+        self.citations, self.passages = answer.citations, answer.passages
+        self.draw(answer.answer if text is None else text)
+        self.set_note(answer.note)
+        self._cut_off.set_visibility(answer.usage.finish == "length")
 
     def set_note(self, note: str | None) -> None:
         """Shows what a reader should know beside the answer, above it."""
@@ -130,11 +141,21 @@ class AnswerCard:
     def begin(self, question: str, *, reveal: bool = True) -> None:
         """Draws the question and an empty answer."""
         with tag("article", "", "turn") as self.turn:
-            tag("h2", question, "asked")
+            self._asked(question)
             self._text = MarkedAnswer(self._t, self._source)
             self._notes = tag("div", "", "answer-notes")
         if reveal:
             ui.run_javascript(f"coalesce.reveal('c{self.turn.id}')")
+
+    def _asked(self, question: str) -> None:
+        """The question; a few lines of a long one, and the button that shows the rest."""
+        if len(question) <= LONG_CHARS and question.count("\n") < LONG_LINES:
+            tag("h2", question, "asked")
+            return
+        tag("h2", question, "asked long")
+        more = button(self._t("ask.whole"), kind="quiet")
+        set_attributes(more, aria_expanded="false", data_other=self._t("ask.less"))
+        more.on("click", js_handler="(e) => coalesce.showWhole(e.currentTarget)")
 
     async def write(self, run: AnswerRun) -> None:
         """Follows a run to its end."""
@@ -159,10 +180,8 @@ class AnswerCard:
 
     def finish(self, answer: Answer, rating: str | None = None, *, last: bool = True) -> None:
         """Draws the whole answer with its sources, figures and buttons."""
-        self._text.citations, self._text.passages = answer.citations, answer.passages
         # A refusal's passages are listed below it.
-        self._text.draw(without_nearest(answer.answer) if answer.refused and answer.passages else answer.answer)
-        self._text.set_note(answer.note)
+        self._text.finish(answer, without_nearest(answer.answer) if answer.refused and answer.passages else None)
         with self._notes:
             if answer.refused and answer.passages:
                 self._nearest(answer)

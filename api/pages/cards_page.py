@@ -101,7 +101,7 @@ class _Review:
                 if gold.evidence:
                     with tag("blockquote", "", "card-quote"):
                         ui.html(plain_html(gold.evidence), sanitize=False).classes("rich")
-            if place := source_of(question):
+            if place := source_of(question, self._t("filters.in_chapter")):
                 with tag("p", "", "soft"):
                     tag("span", place)
                     if path := self._place_in_book(question):

@@ -387,9 +387,7 @@ class ArmAnswer:
             self._fail(run)
             return None
         self._answer = run.done
-        self._text.citations, self._text.passages = run.done.citations, run.done.passages
-        self._text.draw(run.done.answer)
-        self._text.set_note(run.done.note)
+        self._text.finish(run.done)
         return run.done
 
     def leave_out(self) -> None:

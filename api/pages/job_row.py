@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from nicegui import ui
 
@@ -12,11 +13,9 @@ from api.jobs import as_clock
 from api.pages.controls import button, set_attributes, tag, toast
 from api.pages.frame import Visit
 from api.pages.texts import Texts
-from indexes.errors import CoalesceError
+from indexes.errors import CoalesceError, NotFound
 
 POLL_S = 0.25
-DISMISSED: set[str] = set()
-"""Failed jobs that were dismissed on some page."""
 
 
 def job_name(t: Texts, job: Job) -> str:
@@ -60,11 +59,13 @@ class JobSlot:
         self._show(job)
         return job
 
-    def resume(self) -> None:
-        """Shows the newest job, if it began before the page was loaded and is in work or has failed."""
+    def resume(self) -> Job | None:
+        """Shows the newest job and gives it, if it began before the page was loaded and is in work or has failed."""
         newest = next((job for job in self._visit.services.jobs.list() if job.kind == self._kind), None)
-        if newest is not None and (not newest.final or (newest.state == "failed" and newest.id not in DISMISSED)):
-            self._show(newest)
+        if newest is None or (newest.final and newest.state != "failed"):
+            return None
+        self._show(newest)
+        return newest
 
     def _show(self, job: Job) -> None:
         self._area.clear()
@@ -77,7 +78,8 @@ class JobSlot:
 
 
 class JobRow:
-    """Drawn where it is made. A job that failed stays until it is dismissed; any other row goes with its job.
+    """Drawn where it is made. A job that failed stays until it is dismissed and is then forgotten; any other row goes
+    with its job.
 
     Args:
         on_end: awaited once with the job when it has ended.
@@ -125,8 +127,9 @@ class JobRow:
 
     async def _press(self) -> None:
         if self._ended:
-            DISMISSED.add(self._id)
             self._row.delete()
+            with suppress(NotFound):  # another tab was first
+                await asyncio.to_thread(self._visit.services.jobs.forget, self._id)
             return
         try:
             await asyncio.to_thread(self._visit.services.jobs.cancel, self._id)

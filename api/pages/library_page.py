@@ -16,7 +16,7 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from api.job_store import Job
-from api.pages.controls import button, confirm, field, link, set_attributes, tag, text_area, text_box, toast
+from api.pages.controls import button, confirm, field, link, set_attributes, tag, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import job_name, say_job
 from api.pages.texts import Texts
@@ -204,51 +204,45 @@ class _LibraryView:
 MOST_LISTED = 60
 
 
+_TYPED = "(e) => emit([...e.target.closest('.add-form').querySelectorAll('.box')].map((box) => box.value))"
+"""What stands in a form's boxes, sent with the press: what was sent while it was typed may be lost on the way."""
+
+
 class _AddBook:
     """Adds a web page or a sitemap by its address, or pasted text. Drawn where it is made, folded away."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
         self._t = visit.t
-        self._url = self._text = self._title = ""
         self._busy = False
         with tag("details", "", "add-other"):
             tag("summary", self._t("library.other"))
-            with tag("form", "", "add-form") as by_url:
+            with tag("form", "", "add-form", novalidate=True) as by_url:
                 with field(self._t("library.url")):
-                    box = text_box(self._keep_url, kind="url", event="input", maxlength="2000")
-                    set_attributes(box, placeholder="https://")
-                button(self._t("library.fetch"), self._fetch)
+                    tag("input", "", "box", type="url", autocomplete="off", maxlength="2000", placeholder="https://")
+                tag("button", self._t("library.fetch"), "button", type="submit")
                 self._fetching = tag("p", "", "soft", role="status")
-            by_url.on("submit.prevent", self._fetch, args=[])
+            by_url.on("submit.prevent", lambda event: self._fetch(*event.args), js_handler=_TYPED)
             with tag("div", "", "add-form"):
                 with field(self._t("library.paste_title")):
-                    text_box(self._keep_title, event="input", maxlength=str(NAME_CHARS))
+                    tag("input", "", "box", autocomplete="off", maxlength=str(NAME_CHARS))
                 with field(self._t("library.paste")):
-                    text_area(self._keep_text, rows="4", maxlength=str(MOST_PASTED))
-                button(self._t("library.add_text"), self._add_text)
+                    tag("textarea", "", "box", autocomplete="off", rows="4", maxlength=str(MOST_PASTED))
+                add = button(self._t("library.add_text"))
+                add.on("click", lambda event: self._add_text(*event.args), js_handler=_TYPED)
 
-    def _keep_url(self, text: str) -> None:
-        self._url = text.strip()
-
-    def _keep_title(self, text: str) -> None:
-        self._title = text.strip()
-
-    def _keep_text(self, text: str) -> None:
-        self._text = text
-
-    async def _fetch(self) -> None:
-        if self._url and not self._busy:
+    async def _fetch(self, url: str) -> None:
+        if url.strip() and not self._busy:
             self._busy = True
             self._fetching.set_text(self._t("library.fetching"))
-            await self._add(lambda: self._visit.services.fetch_book(self._url))
+            await self._add(lambda: self._visit.services.fetch_book(url.strip()))
             self._busy = False
             self._fetching.set_text("")
 
-    async def _add_text(self) -> None:
-        if self._text.strip():
-            name = "".join(c if c.isalnum() or c in " -_" else " " for c in self._title).strip() or "text"
-            content = io.BytesIO(self._text.encode())
+    async def _add_text(self, title: str, text: str) -> None:
+        if text.strip():
+            name = "".join(c if c.isalnum() or c in " -_" else " " for c in title).strip() or "text"
+            content = io.BytesIO(text.encode())
             await self._add(lambda: self._visit.services.books.upload(content, f"{name}.md"))
 
     async def _add(self, add: Callable[[], Taken]) -> None:

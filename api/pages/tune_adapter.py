@@ -35,10 +35,9 @@ class TuneAdapter:
         self._epochs = str(USUAL_EPOCHS)
 
     def build(self) -> None:
-        """Draws the closed section; open while a job runs."""
+        """Draws the closed section; open while a job runs, or where the last one failed."""
         t = self._t
-        running = [job for job in self._visit.services.jobs.list() if job.kind == ADAPTER and not job.final]
-        with tag("details", "", "card tuning", open=bool(running)):
+        with tag("details", "", "card tuning") as section:
             tag("summary", t("tune.title"))
             if self._adapters.base is None:
                 tag("p", t("tune.needs"), "soft")
@@ -59,9 +58,9 @@ class TuneAdapter:
             self._switch_slot = JobSlot(self._visit, "generator", self._switched)
             self._ready = tag("div", "", "row", aria_live="polite")
             self._draw_ready()
-            if running:
-                self._slot.resume()
-                self._follow(running[0].title)
+            if job := self._slot.resume():
+                set_attributes(section, open=True)
+                self._follow(job.title)
 
     def _set_source(self, source: str) -> None:
         self._source = source

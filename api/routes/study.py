@@ -255,7 +255,7 @@ def hand_in(exam_id: str, body: AnswersIn, services: ServicesDep, caller: Caller
 
 @router.post("/exams/{exam_id}/marks", responses=error_responses(400, 403, 404, 409, 422, 503))
 def decide(exam_id: str, body: VerdictIn, services: ServicesDep, caller: CallerDep) -> MarkOut:
-    """Keeps the learner's own verdict in place of a mark, and moves the card."""
+    """Keeps the learner's own verdict in place of a mark; the cards are then as if the exam had marked it so."""
     owner = caller.owner_for(body.learner)
     return MarkOut.model_validate(services.study.decide(exam_id, body.question_id, body.share, owner))
 

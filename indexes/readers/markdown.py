@@ -41,9 +41,7 @@ _TITLE_LINE = re.compile(
     r"^title[ \t]*[:=][ \t]*(?:[>|][-+]?[ \t]*\n[ \t]+)?(.+?(?:\n[ \t]+\S.*)*)[ \t]*$", re.MULTILINE
 )
 _CODE_DIRECTIVES = frozenset({"code", "code-block", "code-cell", "sourcecode", "prompt", "parsed-literal"})
-_SILENT_DIRECTIVES = frozenset(
-    {"toctree", "include", "raw", "eval-rst", "contents", "bibliography", "tableofcontents", "mermaid"}
-)
+_SILENT_DIRECTIVES = frozenset({"toctree", "include", "raw", "contents", "bibliography", "tableofcontents", "mermaid"})
 _LABEL_BLOCKS = frozenset(Block(bold(label)) for label in SPOKEN_LABELS.values())
 
 
@@ -157,6 +155,8 @@ def _directive(info: str, content: str, env: EnvType) -> str:
         return caption + _listing(content, argument)
     if name == "literalinclude":
         return _included(argument, options, env)
+    if name == "eval-rst":
+        return _restructured(content, env)
     if name in _SILENT_DIRECTIVES:
         return ""
     if name == "math":
@@ -191,6 +191,14 @@ def _included(name: str, options: dict[str, str], env: EnvType) -> str:
         return ""
     language = options.get("language") or target.suffix.lstrip(".")
     return _paragraph(options.get("caption", "")) + _listing("\n".join(included_lines(target, options)), language)
+
+
+def _restructured(content: str, env: EnvType) -> str:
+    """reStructuredText inside Markdown; as it is written where it cannot be read."""
+    from indexes.readers.rst import rst_to_html
+
+    html = rst_to_html(content, env.get("path"), env.get("root"), env.get("missing", []))
+    return _listing(content) if html is None else html
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Jupyter notebooks: Markdown cells as text, code cells as numbered listings, outputs in brief."""
+"""Jupyter notebooks: Markdown and raw cells as text, code cells as numbered listings, outputs in brief."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from indexes.errors import UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed, fence
+from indexes.readers.html import html_to_elements
 from indexes.readers.markdown import parse_markdown
+from indexes.readers.rst import rst_to_html
 from indexes.readers.source import clean_text, read_text
 from indexes.types import BookHealth
 
@@ -42,6 +44,8 @@ def read_notebook(path: Path) -> Parsed:
 def _cell(cell: dict[str, Any], number: int, language: str) -> Parsed:
     source = clean_text(_joined(cell.get("source", cell.get("input", ""))))
     kind = cell.get("cell_type")
+    if kind == "raw":
+        return _raw(source, cell.get("metadata", {}))
     if kind == "markdown":
         return parse_markdown(source)
     if kind == "heading":
@@ -57,6 +61,16 @@ def _cell(cell: dict[str, Any], number: int, language: str) -> Parsed:
     if output:
         elements.append(Block(f"Output of cell {number}:\n{fence(output)}"))
     return Parsed(tuple(elements))
+
+
+def _raw(source: str, metadata: dict[str, Any]) -> Parsed:
+    """A cell that is in the format its metadata names; where they name none, Quarto's front matter or plain words."""
+    written_in = str(metadata.get("raw_mimetype") or metadata.get("format") or "")
+    if written_in == "text/html":
+        return Parsed(tuple(html_to_elements(source)))
+    if written_in == "text/restructuredtext" and (html := rst_to_html(source, None, None, [])) is not None:
+        return Parsed(tuple(html_to_elements(html)))
+    return parse_markdown(source)
 
 
 def _output(outputs: list[dict[str, Any]]) -> str:

@@ -93,17 +93,27 @@ def read_rst(path: Path, root: Path | None = None) -> Parsed:
 def parse_rst(text: str, path: Path, root: Path) -> Parsed:
     """Turn rst into elements. What docutils cannot parse at all is read as plain text, with a note."""
     missing: list[str] = []
+    html = rst_to_html(text, path, root, missing)
+    if html is None:
+        note = f"'{shown_name(path.name)}' is not valid reStructuredText and was read as plain text"
+        return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
+    return Parsed(tuple(html_to_elements(html)), health=BookHealth(skipped_files=tuple(missing)))
+
+
+def rst_to_html(text: str, path: Path | None, root: Path | None, missing: list[str]) -> str | None:
+    """Turn rst into HTML, or None where docutils cannot; files that are not there are added to `missing`.
+
+    Without a path no file is followed.
+    """
     settings = {**_SETTINGS, "book_root": root, "book_file": path, "book_missing": missing, "book_including": 0}
     try:
         with _lock:
             _register_for(text)
             parts = publish_parts(text, source_path=str(path), writer=_Writer(), settings_overrides=settings)
-        elements = html_to_elements(parts["fragment"])
+        return str(parts["fragment"])
     except (SystemMessage, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError, RecursionError):
         # docutils may raise any error over broken markup, which must not lose the whole book.
-        note = f"'{shown_name(path.name)}' is not valid reStructuredText and was read as plain text"
-        return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
-    return Parsed(tuple(elements), health=BookHealth(skipped_files=tuple(missing)))
+        return None
 
 
 class _Translator(html5_polyglot.HTMLTranslator):  # type: ignore[misc]  # docutils has no types
@@ -307,6 +317,8 @@ class _FromFile(_Tolerant):
     def target(self) -> Path | None:
         """The file, or None."""
         settings = self.state.document.settings
+        if settings.book_file is None:
+            return None
         target = included_file(self.argument, Path(settings.book_file), Path(settings.book_root))
         if target is None:
             settings.book_missing.append(self.argument)

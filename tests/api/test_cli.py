@@ -254,10 +254,24 @@ def test_a_refusal_names_the_nearest_passages(monkeypatch, capsys, home):
     _answer_by(builder, monkeypatch, home)
     assert run(["ask", "What does a warp cost?"]) == 0
     answer, heading, place = filter(None, capsys.readouterr().out.splitlines())
-    assert "does not answer" in answer
+    assert answer == "The library does not answer this question.", "the nearest are named once, in the list"
     assert heading == "The nearest passages:", "they are no sources"
     assert place.startswith("[1] Sample"), "a model may cite the passage that it does not find enough in"
     assert "page iii" in place
+
+
+def test_a_refusal_of_the_server_and_an_answer_cut_off_say_so_once(home, capsys):
+    with running(load_settings({"home": home})) as live:
+        announce(home, live.address)
+        live.generator.finish = "length"
+        assert run(["ask", "How many threads are in a warp?"]) == 0
+        assert "cut off" in capsys.readouterr().out
+        live.generator.finish, live.generator.pieces = "stop", ("",)
+        assert run(["ask", "How many threads are in a warp?"]) == 0
+        said = capsys.readouterr().out
+        assert "does not answer" in said and "cut off" not in said
+        assert said.count("nearest") == 1
+    withdraw(home)
 
 
 def test_a_note_stands_above_the_answer_and_is_no_part_of_it(monkeypatch, capsys, home):

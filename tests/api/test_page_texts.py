@@ -12,7 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from api.errors import ERROR_TABLE
+from api.job_store import Job, JobStore
+from api.jobs import JobQueue
 from api.pages.answer_card import AnswerCard
+from api.pages.job_row import say_job
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
 from indexes.errors import InvalidInput
 from rag.errors import EngineUnreachable
@@ -120,6 +123,14 @@ def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() ->
     assert chinese.error(dead) == (
         "推理引擎 http://127.0.0.1:9/v1 没有响应：refused。请启动它，更正地址（以 /v1 结尾），或在“设置”中换一个模型。"
     )
+
+
+def test_a_job_that_a_restart_cut_short_says_so_in_chinese(tmp_path: Path) -> None:
+    JobStore(tmp_path / "jobs.sqlite3").save(Job("a", "adapter", "running", 0, 0, "", None, None, "2026", "2026"))
+    queue = JobQueue(tmp_path)
+    queue.start()
+    assert say_job(texts_of("zh"), queue.get("a")) == "服务器在任务完成前停止了，没有保留任何内容。请重新开始。"
+    queue.close()
 
 
 def _messages_of(file: Path) -> Iterator[str]:

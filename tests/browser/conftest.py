@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def site(server: Live) -> Iterator[Live]:
     """The server as it was at the beginning: the sample book alone, no conversation, the usual answer."""
     generator, shelf = server.generator, server.shelf
-    generator.pieces, generator.arms, generator.refused = PIECES, ARMS, False
+    generator.pieces, generator.arms, generator.refused, generator.finish = PIECES, ARMS, False, "stop"
     generator.before_piece = lambda index: None
     generator.requests.clear()
     shelf.before_step = lambda step: None

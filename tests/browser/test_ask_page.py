@@ -6,7 +6,7 @@ import re
 import threading
 
 from api_fakes import PATIENCE_S, Live, wait_until
-from browser_help import Open, ask, noticed
+from browser_help import Open, ask, drawn, noticed
 from playwright.sync_api import Page, expect
 
 from rag.errors import GenerationFailed
@@ -120,6 +120,35 @@ def test_stop_stops_the_generator(site: Live, open_page: Open) -> None:
     wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed")
     expect(page.locator(".answer-notes")).to_contain_text("Stopped")
     expect(page.locator("#question")).to_have_value(QUESTION)
+
+
+def test_an_answer_that_was_cut_off_says_so_and_still_does_after_a_reload(site: Live, open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    expect(page.get_by_text("was cut off")).to_be_hidden()
+    site.generator.finish = "length"
+    ask(page, "And why?")
+    expect(page.get_by_text("The answer was cut off here").last).to_be_visible()
+    page.reload()
+    drawn(page)
+    expect(page.get_by_text("The answer was cut off here").last).to_be_visible()
+
+
+LONG = "\n".join(f"line {number} of my code" for number in range(900))
+
+
+def test_a_long_question_is_shown_in_a_few_lines_and_whole_at_a_press(open_page: Open) -> None:
+    page = open_page()
+    ask(page, QUESTION)
+    expect(page.get_by_role("button", name="Show all")).to_be_hidden()
+    ask(page, f"{QUESTION}\n{LONG}")
+    asked = page.locator(".asked").last
+    height = "(element) => element.getBoundingClientRect().height"
+    assert asked.evaluate(height) < 250
+    page.get_by_role("button", name="Show all").last.click()
+    assert asked.evaluate(height) > 5_000
+    page.get_by_role("button", name="Show less").click()
+    assert asked.evaluate(height) < 250
 
 
 def test_a_follow_up_goes_on_with_the_conversation(site: Live, open_page: Open) -> None:

@@ -15,6 +15,7 @@ from browser_help import Open, ask, noticed
 from fake_engine import MODEL, fake_engine
 from playwright.sync_api import Browser, Page, expect
 
+from api.job_store import JobStore
 from api.jobs import JobHandle
 from evals.arms import parse_arms
 from evals.comparison import compare
@@ -187,7 +188,9 @@ def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open
     def fail(_: JobHandle) -> str:
         raise InvalidInput("the engine is gone")
 
-    site.services.jobs.submit("report", fail)
+    for _ in range(2):
+        job = site.services.jobs.submit("report", fail)
+    wait_until(lambda: site.services.jobs.get(job.id).final, "the jobs end")
     page = open_page("/reports")
     expect(page.locator(".upload.failed")).to_contain_text("The engine is gone.")
     page.reload()
@@ -196,6 +199,8 @@ def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open
     page.reload()
     page.locator("h1", has_text="Reports").wait_for()
     expect(page.locator(".upload")).to_have_count(0)
+    kept = [job.kind for job in JobStore(site.services.settings.home / "jobs.sqlite3").list()]
+    assert "report" not in kept, "it would come back when the server starts again"
 
 
 def test_reports_are_listed_and_shown(site: Live, open_page: Open) -> None:
@@ -287,6 +292,19 @@ def test_pasted_text_becomes_a_book_and_a_private_address_is_refused(site: Live,
     expect(page.locator(".book")).to_have_count(2)
     expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_pasted_text_keeps_its_title_where_the_connection_was_dead_while_it_was_typed(
+    site: Live, open_page: Open
+) -> None:
+    page = open_page("/library")
+    page.get_by_text("Add a web page or pasted text").click()
+    page.evaluate("() => { window.socket.emit = () => {}; }")
+    page.get_by_label("Title").fill("Occupancy")
+    page.evaluate("() => { delete window.socket.emit; }")
+    page.get_by_label("Text (").fill("Occupancy is the share of warp slots in use.")
+    page.get_by_role("button", name="Add the text").click()
+    expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
 
 
 def test_an_unknown_address_says_so_with_the_way_back(browser: Browser, site: Live) -> None:

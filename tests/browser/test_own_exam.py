@@ -9,12 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from api_fakes import Live
-from browser_help import Open, noticed
+from api_fakes import Live, wait_until
+from browser_help import Open, drawn, noticed
 from playwright.sync_api import expect
 
 from api.chosen_generator import GeneratorChoice
+from api.jobs import JobHandle
 from evals.questions import own_question
+from indexes.errors import InvalidInput
 from rag.tuning.settings import TuneProgress
 
 BOOK = (
@@ -101,3 +103,20 @@ def test_an_adapter_is_tuned_on_a_books_questions_and_offered_for_comparison(
     noticed(page, "1 step on")
     expect(page.locator(".loss-curve")).to_be_visible()
     expect(page.get_by_role("button", name=f"Compare with {name}")).to_be_visible()
+
+
+def test_tuning_that_failed_while_nobody_looked_is_said_until_it_is_dismissed(
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: JobHandle) -> str:
+        raise InvalidInput("the server stopped before the job was done")
+
+    monkeypatch.setattr(site.services.generators, "_choice", GeneratorChoice(generator="local", model="tiny"))
+    job = site.services.jobs.submit("adapter", fail, title="other")
+    wait_until(lambda: site.services.jobs.get(job.id).final, "the job ends")
+    page = open_page("/compare")
+    expect(page.locator(".tuning .upload.failed")).to_contain_text("The server stopped")
+    page.locator(".tuning").get_by_role("button", name="Dismiss").click()
+    page.reload()
+    drawn(page)
+    expect(page.locator(".tuning")).not_to_have_attribute("open", "")

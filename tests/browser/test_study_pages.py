@@ -178,6 +178,25 @@ def test_cards_are_reviewed_by_keyboard(site: Live, open_page: Open) -> None:
     expect(page.locator("tbody tr")).to_have_count(len({q.chapter for q in load_bank() if q.answerable}))
 
 
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_a_card_on_a_phone_has_its_four_ratings_in_one_row_and_speaks_one_language(
+    site: Live, open_page: Open, locale: str
+) -> None:
+    page = open_page("/study/cards", locale=locale, viewport={"width": 360, "height": 740})
+    learner = uuid4().hex
+    exam = site.client.post("/v1/exams", json={"count": 1, "learner": learner}).json()
+    site.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}, "learner": learner})
+    page.context.add_cookies([{"name": "coalesce_learner", "value": learner, "url": site.address}])
+    page.reload()
+    page.locator(".flashcard").wait_for()
+    page.keyboard.press(" ")
+    expect(page.locator(".rate")).to_have_count(4)
+    tops = page.locator(".rate").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().top)")
+    assert len(set(tops)) == 1
+    chapter = page.locator(".card-back .soft").filter(has_text=re.compile(r"chapter \d+"))
+    expect(chapter).to_have_count(1 if locale == "en-US" else 0)
+
+
 def test_learners_do_not_see_each_other(site: Live, open_page: Open) -> None:
     page = as_learner(open_page, site)
     start_exam(page, 1)

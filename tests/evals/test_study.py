@@ -374,7 +374,9 @@ def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_pr
     assert (passage.node_id, passage.text) == (rest.node_id, f"```\n{rest.text}")
 
 
-def test_the_learners_own_verdict_is_kept_counts_and_moves_the_card(study: Study, clock: Clock) -> None:
+def test_the_learners_own_verdict_is_kept_and_counts_and_an_overruled_miss_leaves_no_card(
+    study: Study, clock: Clock
+) -> None:
     exam = study.start_exam(ExamPlan(count=2, types=("short",)))
     first, second = exam.questions
     with pytest.raises(Conflict, match="not handed in"):
@@ -386,16 +388,46 @@ def test_the_learners_own_verdict_is_kept_counts_and_moves_the_card(study: Study
     result = study.exam(exam.id).result
     assert result is not None
     assert (result.score, result.marks[0]) == (2.0, mark)
-    (card,) = study.cards()
-    assert card.due > clock.now
+    assert study.cards() == ()
     assert study.decide(exam.id, first.id, 1.0) == mark
-    assert study.cards() == (card,)
+    assert study.cards() == ()
     study.decide(exam.id, second.id, 0.0)
     assert {due.question_id for due in study.due_cards()} == {second.id}
     assert sum(chapter.right for chapter in study.progress().chapters) == 1
     for share, question_id in ((1.5, first.id), (1.0, "99-999")):
         with pytest.raises(InvalidInput):
             study.decide(exam.id, question_id, share)
+
+
+def test_a_verdict_that_is_changed_leaves_the_cards_as_the_last_one_says(study: Study, clock: Clock) -> None:
+    exam = study.start_exam(ExamPlan(count=1, types=("short",)))
+    (question,) = exam.questions
+    study.hand_in(exam.id, {question.id: "nothing of the kind"})
+    for share, due in ((0.5, 1), (1.0, 0), (0.0, 1), (0.5, 1), (1.0, 0)):
+        clock.now += timedelta(minutes=20)
+        study.decide(exam.id, question.id, share)
+        assert study.count_due() == due, share
+    clock.now += timedelta(days=1)
+    assert study.count_due() == 0
+
+
+def test_a_card_from_before_is_due_as_its_last_review_said_when_a_miss_is_overruled(study: Study, clock: Clock) -> None:
+    study.hand_in((exam := study.start_exam(ExamPlan(count=1, types=("short",), chapters=(1,), seed=3))).id, {})
+    (card,) = study.cards()
+    known = study.review_card(card.id, 4)
+    clock.now += timedelta(hours=1)
+    again = study.start_exam(ExamPlan(count=1, types=("short",), chapters=(1,), seed=3))
+    assert again.questions == exam.questions
+    study.hand_in(again.id, {})
+    assert study.count_due() == 1
+    study.decide(again.id, card.question_id, 1.0)
+    assert study.cards() == (known,)
+    saved = study.save_card(BANK[1])
+    clock.now += timedelta(hours=1)
+    own = study.start_exam(ExamPlan(count=1), questions=[BANK[1]])
+    study.hand_in(own.id, {})
+    study.decide(own.id, BANK[1].id, 1.0)
+    assert saved in study.cards(), "it was due before the exam"
 
 
 def test_a_review_is_undone_with_its_attempt(study: Study, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from indexes.readers import read_book
 from indexes.readers.elements import Block, Heading
 from indexes.readers.markdown import parse_markdown, read_markdown
 
@@ -88,6 +89,23 @@ def test_backtick_directives_are_unwrapped() -> None:
     assert blocks("```{math}\na = b\n```") == ["$$\na = b\n$$"]
     assert blocks("```{toctree}\na\nb\n```") == []
     assert blocks("```{figure} x.png\n:alt: y\n\nThe caption.\n```") == ["The caption."]
+
+
+def test_restructuredtext_inside_markdown_is_read_in_its_place(tmp_path: Path) -> None:
+    rst = ".. note::\n\n   Warps run in *lockstep*; see :func:`cudaMalloc`.\n\n.. code-block:: cuda\n\n   int i = 0;\n"
+    for fence in ("```", ":::"):
+        said = blocks(f"# Warps\n\nBefore.\n\n{fence}{{eval-rst}}\n{rst}{fence}\n\nAfter.")
+        assert (said[0], said[-1]) == ("Before.", "After.")
+        assert "Warps run in *lockstep*; see `cudaMalloc`." in said
+        assert "```cuda\nint i = 0;\n```" in said
+    (tmp_path / "kernel.cu").write_text("__global__ void scan();\n")
+    (tmp_path / "a.md").write_text(
+        "# A\n\n```{eval-rst}\n.. literalinclude:: kernel.cu\n.. literalinclude:: gone.cu\n```\n"
+    )
+    book = read_book(tmp_path / "a.md")
+    assert "void scan();" in book.sections[0].text
+    assert book.health.skipped_files == ("gone.cu",)
+    assert blocks("```{eval-rst}\n.. literalinclude:: pyproject.toml\n```") == [], "no path, no files"
 
 
 def test_colon_fences_of_myst_and_pandoc_are_unwrapped() -> None:

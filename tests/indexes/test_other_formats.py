@@ -144,6 +144,19 @@ def test_notebook_cells_are_numbered_and_outputs_cut(tmp_path: Path) -> None:
     assert len(text) < 2000
 
 
+def test_raw_cells_are_read_in_the_format_that_they_name(tmp_path: Path) -> None:
+    raw: list[dict[str, object]] = [
+        {"cell_type": "raw", "source": "---\ntitle: Scans\n---"},
+        {"cell_type": "raw", "metadata": {"raw_mimetype": "text/restructuredtext"}, "source": ".. note::\n\n   One."},
+        {"cell_type": "raw", "metadata": {"format": "text/html"}, "source": "<p>Two <i>words</i>.</p>"},
+        {"cell_type": "raw", "metadata": {}, "source": "Three."},
+    ]
+    book = read_book(write(tmp_path / "a.ipynb", notebook(raw)))
+    assert book.title == "Scans"
+    text = "\n".join(section.text for section in book.sections)
+    assert [word in text for word in ("One.", "Two", "words", "Three.", "title:", "<p>")] == [True] * 4 + [False] * 2
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"cells": 3}', '{"cells": [1]}', '{"cells": "ab"}'])
 def test_what_is_not_a_notebook_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(UnreadableBook):

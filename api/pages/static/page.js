@@ -85,6 +85,14 @@ window.coalesce = (() => {
     button.setAttribute("aria-expanded", String(shown));
   }
 
+  // The button behind a long question says what its next press does.
+  function showWhole(button) {
+    const whole = button.previousElementSibling.classList.toggle("whole");
+    button.setAttribute("aria-expanded", String(whole));
+    const said = button.querySelector("span");
+    [said.textContent, button.dataset.other] = [button.dataset.other, said.textContent];
+  }
+
   function openDialog(id) {
     whenDrawn(() => document.getElementById(id), (dialog) => {
       if (!dialog.open) dialog.showModal();
@@ -314,5 +322,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, send, sendOnEnter, restoreQuestion, editQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, openDialog, upload, addQuestions, focusOn };
+  return { prefer, send, sendOnEnter, restoreQuestion, editQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, showWhole, openDialog, upload, addQuestions, focusOn };
 })();
