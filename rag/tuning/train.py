@@ -90,7 +90,7 @@ def tune(
         model: folder or hub name of the base.
         resume: go on from the newest complete checkpoint in `out`.
         progress: called after every step.
-        cancelled: polled after every step; when true a checkpoint is written first.
+        cancelled: polled before training and after every step; after a step a checkpoint is written first.
 
     Raises:
         ModelCannotLoad, DoesNotFitInMemory: the base.
@@ -104,7 +104,7 @@ def tune(
     started = time.monotonic()
     settings = settings.over(choose_device(settings.device))
     tokenizer, config = load_tokenizer(model), load_config(model)
-    data = _encode(tokenizer, config, rows, settings)
+    data = _encode(tokenizer, config, rows, settings, cancelled)
     place = place_process(settings.device)
     folder = RunFolder(out)
     if place.main:
@@ -147,11 +147,13 @@ def tune(
     return report
 
 
-def _encode(tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: TuneSettings) -> _Data:
+def _encode(
+    tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: TuneSettings, cancelled: Callable[[], bool]
+) -> _Data:
     rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
     split = split_rows(rows, settings.validation_share, settings.seed)
     longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
-    encode = partial(encode_rows, tokenizer, max_tokens=longest)
+    encode = partial(encode_rows, tokenizer, max_tokens=longest, cancelled=cancelled)
     if is_small(config):
         encode = partial(encode, brief=True, shortened=shown_excerpts(tokenizer, settings.device))
     return _Data(
@@ -179,6 +181,7 @@ def encode_rows(
     train_on_prompt: bool = False,
     brief: bool = False,
     shortened: Callable[[GenerationRequest], GenerationRequest] = lambda request: request,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> EncodedRows:
     """Encodes every exchange of every row.
 
@@ -188,14 +191,18 @@ def encode_rows(
             that is not enough or would take a passage that the answer cites.
         train_on_prompt: learn the prompt's tokens too.
         brief, shortened: the words for small models, and what chooses their excerpts.
+        cancelled: polled before every row, since choosing excerpts takes time.
 
     Raises:
         MalformedTrainingData: no row fits.
+        Cancelled: `cancelled` became true.
     """
     chat = ChatPrompt(tokenizer, "the model")
     encoded: list[EncodedRow] = []
     num_shortened = dropped = 0
     for row in (exchange for whole in rows for exchange in whole.exchanges()):
+        if cancelled():
+            raise Cancelled("Training was stopped before it began.")
         for attempt, request in enumerate(ever_smaller(shortened(row.request()), fewest_passages=1)):
             ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request, brief=brief))
             if not _shows_cited(row, request):

@@ -386,6 +386,13 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path, shallow: Pa
     assert losses[0] == losses[1]
 
 
+def test_a_run_is_stopped_while_its_rows_are_encoded(tmp_path: Path, shallow: Path) -> None:
+    polls = iter([False, True])
+    with pytest.raises(Cancelled, match="before it began"):
+        tune(str(shallow), ROWS, tmp_path / "out", QUICK, cancelled=lambda: next(polls))
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_a_killed_run_leaves_goes_on_from_its_last_checkpoint_to_the_same_bits(
     tmp_path: Path, shallow: Path, finished: Run
 ) -> None:
