@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from indexes.disk import make_folder
 from indexes.errors import Cancelled
 from rag.conversations import ConversationStore
 from rag.errors import MalformedTrainingData
@@ -89,7 +90,7 @@ def sampled_preferences(
 
 def tune_preferences(
     model: str,
-    preferences: Sequence[Preference],
+    preferences: Iterable[Preference],
     out: Path,
     settings: TuneSettings,
     *,
@@ -99,7 +100,10 @@ def tune_preferences(
 ) -> TuneReport:
     """Trains an adapter into `out` (minutes to hours). No checkpoints, validation or dropout.
 
+    Nothing is kept of a run that does not reach its end, so that it can be started again in the same folder.
+
     Args:
+        preferences: read once `out` is known to be free.
         source: where the pairs are from, for the adapter's record.
 
     Raises:
@@ -108,6 +112,10 @@ def tune_preferences(
     import torch
 
     settings.check()
+    folder = RunFolder(out)
+    folder.require_free()
+    make_folder(out)
+    preferences = list(preferences)
     if not preferences:
         raise _nothing_to_learn(0)
     started = time.monotonic()
@@ -121,10 +129,7 @@ def tune_preferences(
     if not pairs:
         raise _nothing_to_learn(len(preferences))
     place = place_process(settings.device)
-    folder = RunFolder(out)
     sha256 = rows_sha256(row for each in preferences for row in (each.row, replace(each.row, answer=each.rejected)))
-    started_with = {"model": model, "data_sha256": sha256, "settings": settings.as_record()}
-    folder.open(started_with, resume=False, resumable=False)
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)
@@ -140,7 +145,6 @@ def tune_preferences(
         losses = []
         for number in order[(step - 1) * batch : step * batch]:
             if cancelled():
-                folder.forget()
                 raise Cancelled(f"Training was stopped at step {step - 1}; nothing is kept.")
             loss, margins[number] = _loss(peft_model, pairs[number], pad_token(tokenizer), place.device)
             (loss / batch).backward()
