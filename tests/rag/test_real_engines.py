@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,12 +109,15 @@ def started(command: list[str], port: int, log: Path, **environment: str) -> Ite
     address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
     try:
         while not answers(f"{address}/health"):
+            if process.poll() == -signal.SIGILL:
+                pytest.skip(f"this processor lacks instructions of {command[0]}: vLLM for processors needs AVX-512")
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"the engine did not start:\n{log.read_text('utf-8', 'replace')[-3000:]}")
             time.sleep(0.2)
         yield f"{address}/v1"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
