@@ -229,11 +229,16 @@ def _sampled(
 
     def counted() -> Iterator[tuple[TrainingRow, Callable[[str], float | None]]]:
         for number, each in enumerate(asked):
+            if number and number % max(len(asked) // 10, 1) == 0:
+                console.say(f"sampled {number} of {len(asked)} questions: {found} pairs")
             console.step("sampling answers", number, len(asked))
             yield each
 
+    found = 0
     try:
-        yield from sampled_preferences(writer, counted(), cancelled=stopped)
+        for pair in sampled_preferences(writer, counted(), cancelled=stopped):
+            found += 1
+            yield pair
     finally:
         writer.close()
 

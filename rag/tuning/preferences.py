@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -39,6 +40,7 @@ BETA = 0.1
 USUAL_RATE = 5e-5
 SAMPLES = 4
 """Answers sampled for a question."""
+_ROWS_AT_ONCE = 4  # sixteen answers: a step of the local generator that writes so many takes 1.6 times one of four
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,24 @@ def sampled_preferences(
     def write(request: GenerationRequest) -> str:
         return "".join(piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece)).strip()
 
-    for row, score in rows:
-        request = replace(row.request(), temperature=1.0, max_tokens=max_tokens, cancelled=cancelled)
-        with ThreadPoolExecutor(SAMPLES) as together:
-            texts = list(together.map(write, [replace(request, seed=seed) for seed in range(SAMPLES)]))
+    def pairs(
+        row: TrainingRow, score: Callable[[str], float | None], writing: list[Future[str]]
+    ) -> Iterator[Preference]:
+        texts = [each.result() for each in writing]
         scored = {text: value for text in texts if text and (value := score(text)) is not None}
         if scored and max(scored.values()) > min(scored.values()):
             best, worst = max(scored, key=scored.__getitem__), min(scored, key=scored.__getitem__)
             yield Preference(replace(row, answer=best), worst)
+
+    asked: deque[tuple[TrainingRow, Callable[[str], float | None], list[Future[str]]]] = deque()
+    with ThreadPoolExecutor(_ROWS_AT_ONCE * SAMPLES) as together:
+        for row, score in rows:
+            request = replace(row.request(), temperature=1.0, max_tokens=max_tokens, cancelled=cancelled)
+            asked.append((row, score, [together.submit(write, replace(request, seed=n)) for n in range(SAMPLES)]))
+            if len(asked) == _ROWS_AT_ONCE:
+                yield from pairs(*asked.popleft())
+        for each in asked:
+            yield from pairs(*each)
 
 
 def tune_preferences(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from fakes import make_answer, make_passage
 from tiny_models import build_model
+from waiting import PATIENCE_S
 
 from indexes.errors import Cancelled, Conflict
 from rag.conversations import ConversationStore
@@ -21,6 +23,7 @@ from rag.models.adapters import load_adapters
 from rag.models.loading import load_model
 from rag.tuning.data import TrainingRow
 from rag.tuning.preferences import (
+    SAMPLES,
     Preference,
     kept_preferences,
     log_probabilities,
@@ -69,6 +72,22 @@ def test_the_best_and_the_worst_sampled_answer_are_a_pair() -> None:
     assert list(sampled_preferences(writer, rows)) == [Preference(TrainingRow(QUESTION, "three"), "two")]
     alike: Any = ByTheSeed("one", "two", "six", "ten")
     assert list(sampled_preferences(alike, rows)) == []
+
+
+def test_answers_to_four_questions_are_sampled_at_once_and_pairs_keep_their_order() -> None:
+    together = threading.Barrier(4 * SAMPLES)
+
+    class Together(ByTheSeed):
+        def stream(self, request: GenerationRequest) -> Iterator[TextPiece]:
+            together.wait(PATIENCE_S)
+            return super().stream(request)
+
+    rows = [(TrainingRow(f"{number}?", "reference"), lambda text: float(len(text))) for number in range(8)]
+    writer: Any = Together("a", "bb", "cc", "ddd")
+    pairs = list(sampled_preferences(writer, rows))
+    assert [(each.row.question, each.row.answer, each.rejected) for each in pairs] == [
+        (f"{number}?", "ddd", "a") for number in range(8)
+    ]
 
 
 class Killed(BaseException):
