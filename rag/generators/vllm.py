@@ -136,8 +136,8 @@ class VllmServer:
         if status is None:
             why = f"it did not answer within {_START_S:.0f} s"
         elif status == keeper.KILLED + signal.SIGILL:
-            why = "this build of it has instructions that this processor lacks (Illegal instruction)"
-            hint = f"vLLM for processors needs AVX-512. Take --generator local, or another engine. {hint}"
+            why = "its environment holds a library with instructions that this processor lacks (Illegal instruction)"
+            hint = f"Install a build for this processor, or take --generator local or another engine. {hint}"
         elif status > keeper.KILLED:
             why = f"a signal ended it ({signal.strsignal(status - keeper.KILLED)})"
         else:

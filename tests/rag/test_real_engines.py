@@ -114,7 +114,7 @@ def started(command: list[str], port: int, log: Path, **environment: str) -> Ite
     try:
         while not answers(f"{address}/health"):
             if process.poll() == -signal.SIGILL:
-                pytest.skip(f"this processor lacks instructions of {command[0]}: vLLM for processors needs AVX-512")
+                pytest.skip(f"this processor lacks instructions that {command[0]} or a library of it has")
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"the engine did not start:\n{log.read_text('utf-8', 'replace')[-3000:]}")
             time.sleep(0.2)
