@@ -200,10 +200,11 @@ def _kept(conversations: Path) -> list[Preference]:
 
 def _sampled(
     model: str, rows: Sequence[TrainingRow], settings: TuneSettings, console: Console, stopped: Callable[[], bool]
-) -> list[Preference]:
-    """Pairs of answers that the model samples to those rows that ask a tune question of the bank."""
+) -> Iterator[Preference]:
+    """Pairs of answers that the model samples to those rows that ask a tune question of the bank and are answered."""
     from evals.questions import load_bank
     from evals.scoring import key_fact_recall
+    from evals.training_rows import REFUSAL
     from rag.assemble import build_language_model
     from rag.sentence_reader import CrossEncoder, LearnedReader
     from rag.settings import GeneratorSettings
@@ -215,7 +216,11 @@ def _sampled(
         if question.key_facts
         for wording in (question.question, *question.paraphrases)
     }
-    asked = [(row, partial(key_fact_recall, facts[row.question])) for row in rows if row.question in facts]
+    asked = [
+        (row, partial(key_fact_recall, facts[row.question]))
+        for row in rows
+        if row.question in facts and row.answer != REFUSAL
+    ]
     quantization = settings.over(settings.device).quantization if settings.device == "cuda" else "none"
     reader = LearnedReader(CrossEncoder(device=settings.device).score)
     writer = build_language_model(
@@ -224,11 +229,16 @@ def _sampled(
 
     def counted() -> Iterator[tuple[TrainingRow, Callable[[str], float | None]]]:
         for number, each in enumerate(asked):
+            if number and number % max(len(asked) // 10, 1) == 0:
+                console.say(f"sampled {number} of {len(asked)} questions: {found} pairs")
             console.step("sampling answers", number, len(asked))
             yield each
 
+    found = 0
     try:
-        return list(sampled_preferences(writer, counted(), cancelled=stopped))
+        for pair in sampled_preferences(writer, counted(), cancelled=stopped):
+            found += 1
+            yield pair
     finally:
         writer.close()
 

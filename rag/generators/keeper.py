@@ -14,6 +14,8 @@ import sys
 import threading
 
 GRACE_S = 10.0
+KILLED = 128
+"""The exit status, less the signal's number, where a signal ended the command; as in a shell."""
 
 
 def main() -> int:
@@ -21,7 +23,8 @@ def main() -> int:
     child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def end_with_starter() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not sys.stdin: a thread that waits in it crashes the interpreter's end
+            pass
         _signal(child.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(GRACE_S)
@@ -30,7 +33,7 @@ def main() -> int:
     threading.Thread(target=end_with_starter, daemon=True).start()
     status = child.wait()
     _signal(child.pid, signal.SIGKILL)  # what a crash left of its children
-    return status if status >= 0 else 128 - status
+    return status if status >= 0 else KILLED - status
 
 
 def _signal(group: int, number: int) -> None:

@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ import httpx
 from indexes.errors import Busy, CoalesceError, InvalidInput
 from rag.errors import EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.stream_text import Relay
+from rag.types import Waiting
 
 _RETRIES = 3
 _FIRST_PAUSE_S = 0.5
@@ -26,6 +28,7 @@ _LONGEST_PAUSE_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _CONNECT_TIMEOUT_S = 5.0
 _BUSY_RETRY_S = 60.0
+_TELL_PLACE_S = 1.0  # an engine that takes all at once begins sooner
 _LONGEST_RETRY_S = 86_400.0
 _LONGEST_LINE_BYTES = 1 << 24
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -69,6 +72,7 @@ class OpenAIClient:
         self._request_timeout_s = request_timeout_s
         self._queue_timeout_s = queue_timeout_s
         self._heard_at = 0.0
+        self._line: list[Relay[Any]] = []  # answers that have not begun, in the order in which they were asked
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -93,9 +97,12 @@ class OpenAIClient:
             raise self._broken(ValueError(f"expected an object, found {type(content).__name__}"))
         return content
 
-    def stream(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Json, None, None]:
-        """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up."""
-        return self._run(self._events(path, body), cancelled)
+    def stream(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Json | Waiting, None, None]:
+        """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up.
+
+        An engine does not tell a request's place in its line, so `Waiting` counts our own answers that have not begun.
+        """
+        return self._run(self._events(path, body), cancelled, in_line=True)
 
     def close(self) -> None:
         """Ends running requests and closes all connections."""
@@ -113,13 +120,27 @@ class OpenAIClient:
             asyncio.run_coroutine_threadsafe(end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
-    def _run(self, items: AsyncIterator[Any], cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
+    def _run(
+        self, items: AsyncIterator[Any], cancelled: Callable[[], bool], *, in_line: bool = False
+    ) -> Generator[Any, None, None]:
         """The items of `items`, which runs on the loop; leaving cancels it, which closes its connection."""
         relay: Relay[Any] = Relay()
         began = waiting_since = time.monotonic()
+        told = 0
+        if in_line:
+            self._line.append(relay)
 
-        def check_patience() -> None:
+        def leave_line() -> None:
+            with suppress(ValueError):
+                self._line.remove(relay)
+
+        def while_waiting() -> None:
+            nonlocal told
             now = time.monotonic()
+            before = next((place for place, each in enumerate(self._line) if each is relay), told)
+            if before != told and now - began > _TELL_PLACE_S:
+                told = before
+                relay.put(Waiting(before))
             if now - max(began, self._heard_at) > self._request_timeout_s:
                 raise EngineUnreachable(
                     f"The engine at {self.base_url} said nothing for {self._request_timeout_s:g} s.",
@@ -135,6 +156,7 @@ class OpenAIClient:
         async def run() -> None:
             try:
                 async for item in items:
+                    leave_line()
                     relay.put(item)
             except asyncio.CancelledError:
                 relay.end(GenerationFailed("The generator was closed."))
@@ -146,11 +168,13 @@ class OpenAIClient:
 
         task = asyncio.run_coroutine_threadsafe(run(), self._running_loop())
         try:
-            for item in relay.items(cancelled, check_patience):
-                waiting_since = time.monotonic()
+            for item in relay.items(cancelled, while_waiting):
+                if not isinstance(item, Waiting):
+                    waiting_since = time.monotonic()
                 yield item
         finally:
             task.cancel()
+            leave_line()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

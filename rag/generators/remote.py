@@ -34,7 +34,7 @@ from rag.generators.protocol import (
 )
 from rag.generators.stream_text import REASONING_BLOCKS, THINK, AnswerText, ReasoningBlock, RepetitionGuard
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
 
 _CHAT = "chat/completions"
 _TOP_LOGPROBS = 20
@@ -274,6 +274,9 @@ class RemoteGenerator:
         first_at = last_at = 0.0
         with closing(self._events(body, request.cancelled)) as events:
             for event in events:
+                if isinstance(event, Waiting):
+                    yield event
+                    continue
                 usage = event.get("usage") or usage
                 if not event.get("choices"):
                     continue
@@ -322,7 +325,9 @@ class RemoteGenerator:
             passages_used=len(request.passages),
         )
 
-    def _events(self, body: dict[str, Any], cancelled: Callable[[], bool]) -> Yields[dict[str, Any], None, None]:
+    def _events(
+        self, body: dict[str, Any], cancelled: Callable[[], bool]
+    ) -> Yields[dict[str, Any] | Waiting, None, None]:
         """The events of an answer; the template's options go, once and for all, where the engine refuses them."""
         if self._template_options:
             try:
@@ -334,7 +339,8 @@ class RemoteGenerator:
                 return
         with closing(self._client.stream(_CHAT, body, cancelled)) as events:
             for event in events:
-                self._template_options = {}
+                if not isinstance(event, Waiting):
+                    self._template_options = {}
                 yield event
 
     def _post(self, body: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,7 @@ class VllmServer:
         self.address = f"http://127.0.0.1:{port}/v1"
         self._command = _command(settings, self.model, port)
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
@@ -105,6 +107,7 @@ class VllmServer:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COALESCE_")}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", str(keeper.__file__), *self._command],
                 stdin=subprocess.PIPE,
@@ -125,12 +128,21 @@ class VllmServer:
                 except httpx.HTTPError:
                     pass
                 time.sleep(_POLL_S)
+        status = process.poll()
         _end(process)
-        tail = self.log.read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
-        raise ModelCannotLoad(
-            f"vLLM did not start with {self.model}: {' / '.join(line.strip() for line in tail)[-1000:]}",
-            hint=f"All of its output is in {self.log}.",
-        )
+        written = self.log.read_bytes()[self._log_start :].decode("utf-8", "replace").splitlines()
+        said = " / ".join(line.strip() for line in written[-_LOG_LINES:])[-1000:] or "it said nothing"
+        hint = f"All of its output is in {self.log}."
+        if status is None:
+            why = f"it did not answer within {_START_S:.0f} s"
+        elif status == keeper.KILLED + signal.SIGILL:
+            why = "its environment holds a library with instructions that this processor lacks (Illegal instruction)"
+            hint = f"Install a build for this processor, or take --generator local or another engine. {hint}"
+        elif status > keeper.KILLED:
+            why = f"a signal ended it ({signal.strsignal(status - keeper.KILLED)})"
+        else:
+            why = f"it ended with status {status}"
+        raise ModelCannotLoad(f"vLLM did not start with {self.model}: {why}; {said}", hint=hint)
 
 
 class VllmGenerator(RemoteGenerator):

@@ -42,23 +42,16 @@ class RunFolder:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
-    def open(self, started_with: Mapping[str, Any], *, resume: bool, resumable: bool = True) -> None:
+    def open(self, started_with: Mapping[str, Any], *, resume: bool) -> None:
         """Prepares the folder; only the main process of a run does.
-
-        Args:
-            resumable: whether the run keeps checkpoints, so that an interrupted one can go on.
 
         Raises:
             Conflict: it holds a run, and `resume` is false or the run was started with something else.
             InvalidInput: the folder cannot be made.
         """
+        if not resume:
+            self.require_free("Continue it with --resume, or choose another --out.")
         before = self._started_with()
-        begun = before is not None or (self.path / WEIGHTS_FILE).exists()
-        if begun and not resume:
-            raise Conflict(
-                f"{self.path} already holds a training run.",
-                hint="Continue it with --resume, or choose another --out." if resumable else "Choose another --out.",
-            )
         if before is not None:
             changed = list(_differences(before, started_with))
             if changed:
@@ -73,9 +66,10 @@ class RunFolder:
                 text = json.dumps(started_with, indent=2, ensure_ascii=False)
                 (self.path / _RUN_FILE).write_text(text + "\n", "utf-8")
 
-    def forget(self) -> None:
-        """Frees the folder of a run of which nothing is kept for another one."""
-        (self.path / _RUN_FILE).unlink(missing_ok=True)
+    def require_free(self, hint: str = "Choose another --out.") -> None:
+        """Raises Conflict where the folder holds a run or an adapter."""
+        if self._started_with() is not None or (self.path / WEIGHTS_FILE).exists():
+            raise Conflict(f"{self.path} already holds a training run.", hint=hint)
 
     def newest_checkpoint(self) -> Path | None:
         """The checkpoint to resume from, None to start at the beginning."""

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import ScriptedGenerator
 from tiny_models import edit_json
 
 from api.cli import run, tuning
 from api.console import Console
+from evals.questions import load_bank
+from evals.training_rows import REFUSAL
 from rag.tuning.data import TrainingRow, write_dataset
+from rag.tuning.preferences import SAMPLES
 from rag.tuning.settings import TuneProgress
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
@@ -147,3 +151,18 @@ def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(
     assert signal.getsignal(signal.SIGINT) is handler
     assert len(list((out / "checkpoints").glob("checkpoint-*/complete"))) == 1
     assert not (out / "adapter_model.safetensors").exists()
+
+
+def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row to be refused shows no passage with the facts, so to state them there is no better answer."""
+    question = next(question.question for question in load_bank(split="tune") if question.key_facts)
+    rows = [TrainingRow(question, "Yes."), TrainingRow(question, REFUSAL), TrainingRow("Is it mine?", "Yes.")]
+    write_dataset(rows, tmp_path / "data")
+    writer = ScriptedGenerator()
+    monkeypatch.setattr("rag.assemble.build_language_model", lambda *_: writer)
+    command = ["tune", "--model", str(tmp_path), "--data", str(tmp_path / "data"), "--preferences", "sampled"]
+    assert run([*command, "--out", str(tmp_path / "out")]) == 1
+    assert "There are 0 preferences" in capsys.readouterr().err
+    assert [request.question for request in writer.requests] == [question] * SAMPLES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from fakes import make_answer, make_passage
 from tiny_models import build_model
+from waiting import PATIENCE_S
 
 from indexes.errors import Cancelled, Conflict
 from rag.conversations import ConversationStore
@@ -21,13 +23,14 @@ from rag.models.adapters import load_adapters
 from rag.models.loading import load_model
 from rag.tuning.data import TrainingRow
 from rag.tuning.preferences import (
+    SAMPLES,
     Preference,
     kept_preferences,
     log_probabilities,
     sampled_preferences,
     tune_preferences,
 )
-from rag.tuning.settings import TuneSettings
+from rag.tuning.settings import TuneProgress, TuneSettings
 from rag.tuning.train import collate, encode_rows
 from rag.types import Answer
 
@@ -71,6 +74,30 @@ def test_the_best_and_the_worst_sampled_answer_are_a_pair() -> None:
     assert list(sampled_preferences(alike, rows)) == []
 
 
+def test_answers_to_four_questions_are_sampled_at_once_and_pairs_keep_their_order() -> None:
+    together = threading.Barrier(4 * SAMPLES)
+
+    class Together(ByTheSeed):
+        def stream(self, request: GenerationRequest) -> Iterator[TextPiece]:
+            together.wait(PATIENCE_S)
+            return super().stream(request)
+
+    rows = [(TrainingRow(f"{number}?", "reference"), lambda text: float(len(text))) for number in range(8)]
+    writer: Any = Together("a", "bb", "cc", "ddd")
+    pairs = list(sampled_preferences(writer, rows))
+    assert [(each.row.question, each.row.answer, each.rejected) for each in pairs] == [
+        (f"{number}?", "ddd", "a") for number in range(8)
+    ]
+
+
+class Killed(BaseException):
+    """Ends a run as a kill does: nothing of the run is executed after it."""
+
+
+def die(_: TuneProgress) -> None:
+    raise Killed
+
+
 @pytest.mark.integration
 @pytest.mark.usefixtures("one_thread")
 def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path) -> None:
@@ -84,10 +111,9 @@ def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path)
     )  # fmt: skip
     with pytest.raises(Cancelled, match="stopped at step 0"):
         tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept", cancelled=lambda: True)
+    with pytest.raises(Killed):
+        tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept", progress=die)
     report = tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept")
-    with pytest.raises(Conflict, match="already holds a training run") as error:
-        tune_preferences(str(base), pairs, tmp_path / "out", settings, source="kept")
-    assert error.value.hint == "Choose another --out."
     record = json.loads((tmp_path / "out" / "coalesce_adapter.json").read_text("utf-8"))
     assert (report.steps, record["settings"]["preferences"], record["num_rows"]) == (8, "kept", 1)
 
@@ -106,6 +132,20 @@ def test_the_preferred_answer_becomes_likelier_against_the_other(tmp_path: Path)
     margin = (after - before)[0] - (after - before)[1]
     assert margin > 1
     assert record["metrics"]["train_loss"] < 0.693  # what an adapter that has learnt nothing has
+
+
+@pytest.mark.integration
+def test_a_folder_that_is_taken_is_refused_before_pairs_are_sampled(tmp_path: Path) -> None:
+    def sample() -> Iterator[Preference]:
+        raise AssertionError("it takes minutes")
+        yield
+
+    for name in ("run.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_text("{}", "utf-8")
+        with pytest.raises(Conflict, match="already holds a training run") as error:
+            tune_preferences("m", sample(), tmp_path, TuneSettings(device="cpu"), source="sampled")
+        assert error.value.hint == "Choose another --out."
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.integration

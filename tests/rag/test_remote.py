@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakes import make_passage
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled, CoalesceError
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
@@ -20,7 +20,7 @@ from rag.generators import openai_client
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
-from rag.types import Thinking, Turn
+from rag.types import Thinking, Turn, Waiting
 
 Answer = Callable[["Handler", dict[str, Any]], None]
 
@@ -392,6 +392,38 @@ def test_a_wait_beyond_the_setting_is_busy_with_a_time_to_come_back(
     with pytest.raises(Busy, match="waited 1 s") as error:
         queued(monkeypatch, engine, request_timeout_s=60, queue_timeout_s=1)
     assert error.value.retry_after_s
+
+
+def test_those_that_wait_for_the_engine_are_told_their_place(
+    engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine begins the three in turn, each once the one behind it has heard where it stands."""
+    monkeypatch.setattr(openai_client, "_TELL_PLACE_S", 0.0)
+    go_on = [threading.Event() for _ in range(3)]
+
+    def in_turn(handler: Handler, body: dict[str, Any]) -> None:
+        go_on[int(body["messages"][-1]["content"][7])].wait(PATIENCE_S)
+        say("Yes.")(handler, body)
+
+    engine.answer = in_turn
+    heard: list[list[Any]] = [[], [], []]
+
+    def read(number: int) -> None:
+        for item in generator.stream(replace(REQUEST, arm="base", passages=(), question=f"Number {number}?")):
+            heard[number].append(item)
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(3)]
+    for number, reader in enumerate(readers):
+        reader.start()
+        wait_until(lambda count=number: len(engine.asked) > count, "it is asked")  # type: ignore[misc]
+    for number in range(3):
+        wait_until(lambda before=2 - number: heard[2][-1:] == [Waiting(before)], "the last hears it")  # type: ignore[misc]
+        go_on[number].set()
+    for reader in readers:
+        reader.join()
+    places = [[item.before for item in items if isinstance(item, Waiting)] for items in heard]
+    assert places == [[], [1, 0], [2, 1, 0]]
+    assert generator._client._line == []
 
 
 def test_passages_the_engine_finds_too_many_are_dropped(engine: Engine, generator: RemoteGenerator) -> None:

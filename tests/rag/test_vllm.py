@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,6 +139,15 @@ def test_one_that_does_not_start_is_an_error_with_the_end_of_its_log(tmp_path: P
     with pytest.raises(ModelCannotLoad, match="ValueError: no kernel image") as error:
         start_vllm(settings(tmp_path, vllm=f"{STAND_IN} --fail 'no kernel image'"))
     assert str(tmp_path / "vllm.log") in error.value.hint
+
+
+@pytest.mark.parametrize(("number", "said"), [("ILL", "this processor lacks"), ("KILL", "a signal ended it (Killed)")])
+def test_one_that_a_signal_ends_is_an_error_that_says_why(tmp_path: Path, number: str, said: str) -> None:
+    (tmp_path / "vllm.log").write_text("an earlier start\n", "utf-8")
+    with pytest.raises(ModelCannotLoad, match=re.escape(said)) as error:
+        start_vllm(settings(tmp_path, vllm=f"sh -c 'kill -{number} $$'"))
+    assert error.value.message.endswith("; it said nothing")
+    assert ("a build for this processor" in error.value.hint) == (number == "ILL")
 
 
 def test_a_missing_program_or_model_is_said(tmp_path: Path) -> None:
