@@ -216,11 +216,12 @@ def not_found(question: str, passages: Sequence[Passage]) -> str:
     return nearest.format(said=said, sections=named) if named else said
 
 
-def without_nearest(refusal: str) -> str:
-    """A refusal without its nearest sections, for where they are listed beside it."""
-    for nearest in (_NEAREST, _NEAREST_ZH):
-        refusal = refusal.partition(nearest.format(said="", sections="\0").partition("\0")[0])[0]
-    return refusal
+def without_nearest(text: str) -> str:
+    """A refusal without its nearest sections, for where they are listed beside it; any other text as it is."""
+    for said, nearest in ((_NOT_FOUND, _NEAREST), (_NOT_FOUND_ZH, _NEAREST_ZH)):
+        if text.startswith(nearest.format(said=said, sections="\0").partition("\0")[0]):
+            return said
+    return text
 
 
 def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:

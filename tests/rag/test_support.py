@@ -213,3 +213,8 @@ def test_terms_that_are_found_make_evidence_stronger() -> None:
 def test_a_refusal_is_said_without_its_nearest_sections_where_they_are_listed(question: str) -> None:
     assert "Warps" in not_found(question, (PASSAGE,))
     assert without_nearest(not_found(question, (PASSAGE,))) == not_found(question, ())
+
+
+def test_an_answer_that_names_the_nearest_sections_is_left_whole() -> None:
+    answer = "The book names neighbours. The nearest sections: those beside it."
+    assert without_nearest(answer) == answer
