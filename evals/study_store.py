@@ -304,7 +304,7 @@ class StudyStore:
             connection.execute(update(_exams).where(_exams.c.id == exam.id).values(new))
             _keep_attempts(connection, exam.learner, [attempt])
             if mark.passed:
-                _forget_miss(connection, exam.learner, question, exam.handed_in_at)
+                _forget_miss(connection, exam, question)
             else:
                 _make_card(connection, exam.learner, question, exam.handed_in_at or attempt.at)
             return mark
@@ -459,19 +459,29 @@ def _make_card(connection: Connection, learner: str, question: BankQuestion, now
     connection.execute(insert(_cards), row)
 
 
-def _forget_miss(connection: Connection, learner: str, question: BankQuestion, handed_in_at: datetime | None) -> None:
-    """Leave the cards as if an exam's answer had been marked right: a card that the exam made goes, one that it made
-    due is due again as its last review said."""
-    own = (_cards.c.learner == learner, _cards.c.question_id == question.id)
+def _forget_miss(connection: Connection, exam: StoredExam, question: BankQuestion) -> None:
+    """Leave the cards as if an exam's answer had been marked right: a card that exams made goes, one that this exam
+    made due is due again as its last review said. While another exam's miss holds, the card stays as it is."""
+    own = (_cards.c.learner == exam.learner, _cards.c.question_id == question.id)
     card = connection.execute(select(_cards.c.id, _cards.c.due).where(*own)).one_or_none()
     if card is None:
         return
+    exams = select(_exams.c.handed_in_at, _exams.c.result).where(
+        _exams.c.learner == exam.learner, _exams.c.handed_in_at.is_not(None)
+    )
+    marked = [
+        (at, mark.passed)
+        for at, record in connection.execute(exams)
+        for mark in _result(record).marks
+        if mark.question_id == question.id
+    ]
+    missed = [at for at, passed in marked if not passed]
     reviews = select(_reviews.c.fsrs).where(_reviews.c.card_id == card.id).order_by(_reviews.c.number.desc())
     last = connection.scalars(reviews.limit(1)).one_or_none()
-    if last is not None:
+    if last is not None and not any(at >= exam.handed_in_at for at in missed):
         new = {"fsrs": last, "due": stored_schedule(last).due}
         connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
-    elif card.due == handed_in_at:
+    elif last is None and not missed and any(card.due == at for at, _ in marked):
         connection.execute(delete(_cards).where(_cards.c.id == card.id))
 
 

@@ -430,6 +430,17 @@ def test_a_card_from_before_is_due_as_its_last_review_said_when_a_miss_is_overru
     assert saved in study.cards(), "it was due before the exam"
 
 
+def test_a_verdict_on_an_old_exam_leaves_the_card_of_a_later_miss(study: Study, clock: Clock) -> None:
+    older, newer = (study.start_exam(ExamPlan(count=1), questions=[BANK[0]]) for _ in range(2))
+    for exam in (older, newer):
+        clock.now += timedelta(hours=1)
+        study.hand_in(exam.id, {})
+    study.decide(older.id, BANK[0].id, 1.0)
+    assert study.count_due() == 1
+    study.decide(newer.id, BANK[0].id, 1.0)
+    assert study.count_due() == 0
+
+
 def test_a_review_is_undone_with_its_attempt(study: Study, clock: Clock) -> None:
     card = study.save_card(BANK[0])
     with pytest.raises(Conflict, match="not reviewed yet"):
