@@ -13,6 +13,7 @@ from indexes.sample import SAMPLE_PATH
 
 SETS = Path(__file__).resolve().parents[2] / "evals" / "question_sets"
 FILES = sorted(path for half in ("fit", "judged") for path in (SETS / half).glob("*.jsonl"))
+NEWCOMERS = sorted((SETS / "newcomers").glob("*.jsonl"))
 KINDS = {"define", "number", "why", "how", "compare", "list", "code", "yes_no", "fact", "unanswerable", "off_topic"}
 STYLES = {"plain", "chatty", "typo", "terse", "own_words"}
 
@@ -48,8 +49,20 @@ def test_evidence_about_the_bundled_book_is_verbatim():
             assert gold.evidence in (SAMPLE_PATH / gold.file).read_text(encoding="utf-8"), question.id
 
 
+@pytest.mark.parametrize("path", NEWCOMERS, ids=lambda path: path.stem)
+def test_newcomers_questions_have_a_good_sentence_exactly_where_they_are_answerable(path: Path):
+    assert path.stem in {file.stem for file in FILES}
+    for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        assert record["kind"] in KINDS and record["question"] and record["question_zh"], record["id"]
+        assert record["answerable"] == bool(record["good"]), record["id"]
+        assert not set(record["good"]) & set(record["part"]), record["id"]
+
+
 def test_the_readme_counts_them():
     text = (SETS / "README.md").read_text(encoding="utf-8")
+    lines = [line for path in NEWCOMERS for line in path.read_text(encoding="utf-8").splitlines()]
+    newcomers = [json.loads(line)["answerable"] for line in lines]
+    assert f"has {len(newcomers):,} more questions, {newcomers.count(False)} of them without an answer" in text
     total = 0
     for path in FILES:
         questions = load_questions(path)

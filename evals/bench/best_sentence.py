@@ -1,0 +1,75 @@
+"""How often the reader puts a sentence first that answers by itself, for questions as newcomers type them.
+
+    python -m evals.bench.best_sentence --texts FOLDER [--books NAME,…] [--reader FOLDER]
+
+`FOLDER` holds the texts that `evals/question_sets/README.md` lists. Each question of `evals/question_sets/newcomers/`
+is asked of its own book, in English and in Chinese; those without an answer are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from evals.statistics import wilson_interval
+from indexes.library import Library, open_library
+from indexes.sample import SAMPLE_PATH
+from indexes.settings import IndexSettings
+from indexes.types import Filters
+from rag.retrieval import HybridRetriever, PassageBudget, select_passages
+from rag.sentence_reader import CrossEncoder, LearnedReader
+from rag.settings import RetrievalSettings
+
+NEWCOMERS = Path(__file__).parents[1] / "question_sets" / "newcomers"
+JUDGED = ("carpentries-gpu-programming", "opencl-guide", "rocm-hip-docs")
+SAMPLE_SET = "sample-book"
+PASSAGES = 5
+
+
+def answering_places(library: Library, document_id: str, path: Path, reader: LearnedReader) -> Iterator[int | None]:
+    """For each wording of a question, the place from 0 of the first sentence that answers; None where none is read."""
+    retriever = HybridRetriever(library, RetrievalSettings())
+    budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)
+    for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        for text in (record["question"], record["question_zh"]) if record["answerable"] else ():
+            found = retriever.search(text, Filters(document_ids=(document_id,)))
+            passages = select_passages(found.hits, library, PASSAGES, budget)
+            read = reader.read(found.query.english, passages)
+            yield next((place for place, item in enumerate(read) if item.unit.text in record["good"]), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="How often a sentence that answers comes first.")
+    parser.add_argument("--texts", type=Path, required=True, help="folder of the texts, one folder each")
+    parser.add_argument("--books", default=",".join(JUDGED), help="names of question files (default: %(default)s)")
+    parser.add_argument("--reader", type=Path, help="folder of a reader's adapter (default: the one that ships)")
+    given = parser.parse_args(arguments)
+    reader = LearnedReader(CrossEncoder(given.reader).score)
+    for name in given.books.split(","):
+        text = SAMPLE_PATH if name == SAMPLE_SET else given.texts / name
+        questions = NEWCOMERS / f"{name}.jsonl"
+        if not questions.is_file():
+            names = ", ".join(sorted(path.stem for path in NEWCOMERS.glob("*.jsonl")))
+            parser.error(f"there are no newcomers' questions about {name!r}, only about {names}")
+        if not text.is_dir():
+            parser.error(f"{given.texts} has no folder {name}; evals/question_sets/README.md says where it comes from")
+        with tempfile.TemporaryDirectory() as home:
+            library = open_library(IndexSettings(home=Path(home)))
+            library.load()
+            document_id = library.add(text).document.document_id
+            places = list(answering_places(library, document_id, questions, reader))
+            library.close()
+        for label, wordings in (("English", places[::2]), ("Chinese", places[1::2])):
+            first = [sum(place is not None and place < most for place in wordings) for most in (1, 2)]
+            shares = [wilson_interval(count, len(wordings)) for count in first]
+            one, two = (f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]" for share in shares)
+            sys.stdout.write(f"{name}, {label}, n = {len(wordings)}: best one {one}, best two {two}\n")
+
+
+if __name__ == "__main__":
+    main()
