@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from evals.bench.evidence import SAMPLE_SET
+from evals.questions import JUDGED_FOLDER
 from evals.statistics import wilson_interval
 from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH
@@ -25,8 +27,6 @@ from rag.sentence_reader import CrossEncoder, LearnedReader
 from rag.settings import RetrievalSettings
 
 NEWCOMERS = Path(__file__).parents[1] / "question_sets" / "newcomers"
-JUDGED = ("carpentries-gpu-programming", "opencl-guide", "rocm-hip-docs")
-SAMPLE_SET = "sample-book"
 PASSAGES = 5
 
 
@@ -46,23 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="How often a sentence that answers comes first.")
     parser.add_argument("--texts", type=Path, required=True, help="folder of the texts, one folder each")
-    parser.add_argument("--books", default=",".join(JUDGED), help="names of question files (default: %(default)s)")
+    judged = ",".join(sorted(path.stem for path in JUDGED_FOLDER.glob("*.jsonl")))
+    parser.add_argument("--books", default=judged, help="names of question files (default: %(default)s)")
     parser.add_argument("--reader", type=Path, help="folder of a reader's adapter (default: the one that ships)")
     given = parser.parse_args(arguments)
-    reader = LearnedReader(CrossEncoder(given.reader).score)
-    for name in given.books.split(","):
-        text = SAMPLE_PATH if name == SAMPLE_SET else given.texts / name
-        questions = NEWCOMERS / f"{name}.jsonl"
-        if not questions.is_file():
+    texts = {name: SAMPLE_PATH if name == SAMPLE_SET else given.texts / name for name in given.books.split(",")}
+    for name, text in texts.items():
+        if not (NEWCOMERS / f"{name}.jsonl").is_file():
             names = ", ".join(sorted(path.stem for path in NEWCOMERS.glob("*.jsonl")))
             parser.error(f"there are no newcomers' questions about {name!r}, only about {names}")
         if not text.is_dir():
             parser.error(f"{given.texts} has no folder {name}; evals/question_sets/README.md says where it comes from")
+    reader = LearnedReader(CrossEncoder(given.reader).score)
+    for name, text in texts.items():
         with tempfile.TemporaryDirectory() as home:
             library = open_library(IndexSettings(home=Path(home)))
             library.load()
             document_id = library.add(text).document.document_id
-            places = list(answering_places(library, document_id, questions, reader))
+            places = list(answering_places(library, document_id, NEWCOMERS / f"{name}.jsonl", reader))
             library.close()
         for label, wordings in (("English", places[::2]), ("Chinese", places[1::2])):
             first = [sum(place is not None and place < most for place in wordings) for most in (1, 2)]
