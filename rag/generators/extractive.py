@@ -129,7 +129,7 @@ _SAYS_NOTHING = re.compile(
 _GOALS = re.compile(
     r"^\W*(?:\d+[.\d]*\s+)?(?:outline|agenda|questions|(?:learning )?(?:goals|objectives|outcomes))\W*$", re.I
 )
-"""Headings over what will be learnt."""
+"""Headings and labels over what will be learnt."""
 _CLOSING = "\"'”’)]}*_` \n"
 """What may stand behind the mark that ends a sentence."""
 _QUOTED_CODE = re.compile(r"(`+).+?\1|\$+[^$]+\$+", re.DOTALL)
@@ -307,7 +307,7 @@ class _Choice:
         if shown is not None:
             self._shown = (shown.passage, shown.place)
             self._thoughts = SHOWN_THOUGHTS
-        waiting = [item for item in scored if item.score > 0 and _says_something(item.unit)]
+        waiting = [item for item in scored if item.score > 0 and _says_something(item.unit, self._book)]
         if self._kind == "code" and listing is not None:
             waiting = [item for item in waiting if self._is_about(listing, item.unit)]
         best = waiting[0].score if waiting else 0.0
@@ -455,7 +455,7 @@ def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) 
     return sorted(raised, key=lambda item: -item.score)
 
 
-def _says_something(unit: Unit) -> bool:
+def _says_something(unit: Unit, book: dict[Place, Unit]) -> bool:
     """Whether a unit can be chosen for itself; a listing comes with the sentence that announces it."""
     if unit.kind == "table":
         return count_words(unit.text) <= LISTING_WORDS
@@ -463,11 +463,21 @@ def _says_something(unit: Unit) -> bool:
         return True
     if unit.kind not in _PROSE or _is_aside(unit):
         return False
-    if unit.section and _GOALS.match(unit.section[-1]):
+    if _is_goal(unit, book):
         return False
     if count_words(unit.text) < LEAST_WORDS or (_is_label(unit) and not _is_signature(unit)):
         return False
     return not _is_code(unit)
+
+
+def _is_goal(unit: Unit, book: dict[Place, Unit]) -> bool:
+    """Whether a unit says what will be learnt: its section is of goals, or its list stands under such a label."""
+    if unit.section and _GOALS.match(unit.section[-1]):
+        return True
+    over: Unit | None = unit
+    while over is not None and over.kind == "item":
+        over = book.get((over.passage, over.place - 1))
+    return over is not None and over is not unit and _GOALS.match(over.text) is not None
 
 
 def _is_aside(unit: Unit) -> bool:

@@ -113,6 +113,8 @@ def test_an_announcement_of_what_will_be_learnt_is_never_chosen() -> None:
     passage = make_passage("- Understand shared memory banks and their conflicts.", section=("Warps", "Objectives"))
     other = make_passage("Conflicts of banks serialise accesses.", node_id="book-1")
     assert "Understand" not in answer("Why do shared memory banks have conflicts?", passage, other)[0]
+    labelled = make_passage("**Objectives**\n\n- Measure them.\n- Understand shared memory banks and their conflicts.")
+    assert "Understand" not in answer("Why do shared memory banks have conflicts?", labelled, other)[0]
 
 
 @pytest.mark.parametrize(
