@@ -2,8 +2,8 @@
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists, one folder each. The reader is fitted on the
 bundled book, with the bank's questions that are not for testing, and on two of the texts; the third, `DEVELOPMENT`,
-chose the settings. Takes about half an hour on two cores: a few minutes to read the books, then `RUNS` training runs,
-each on one core; their mean ships.
+chose the settings. Takes some fifty minutes on two cores: a few minutes to read the books, then the training runs, each
+on one core. Half of them see newcomers' questions as well. The mean of all ships.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -29,20 +29,24 @@ from rag.retrieval import HybridRetriever, PassageBudget, select_passages
 from rag.sentence_reader import candidates
 from rag.settings import RetrievalSettings
 from rag.tuning.reader import Candidate, ReaderTuning, ReadingExample, average_readers, tune_reader
-from rag.types import Turn
+from rag.types import Passage, Turn
 
 QUESTION_SETS = Path(__file__).parent / "question_sets"
 FITTED = ("csc-portable-gpu-programming", "numba-cuda-docs")
+SAMPLE_SET = SAMPLE_PATH.name.replace("_", "-")
 DEVELOPMENT = "enccs-cuda"
 """Never trained on."""
 SHIPPED = Path(__file__).resolve().parents[1] / "rag" / "reader_adapter"
 CHINESE_SHARE = 0.25
 """Share of the Chinese wordings that are trained on: in English words they repeat the English ones."""
 MOST_CANDIDATES = 32
+PASSAGES = 5
+JUDGED_CANDIDATES = 18
+"""Candidates of each newcomer's question that were judged one by one."""
 LEAST_OVERLAP = 0.8
 LEAST_TOKENS = 3
-RUNS = 3
-"""Training runs, by seed from 0."""
+RUNS = 2
+"""Training runs of either half, by seed from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,10 @@ def bank_forms() -> list[AskedForm]:
 
 def reading_examples(library: Library, document_id: str, forms: Sequence[AskedForm]) -> Iterator[ReadingExample]:
     """The reader's input for each question about one book, labelled by the question's evidence."""
-    retriever = HybridRetriever(library, RetrievalSettings())
-    filters = Filters(document_ids=(document_id,))
-    budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)
+    search = book_search(library, document_id)
     for form in forms:
-        found = retriever.search(form.text, filters, (Turn(form.after, ""),) if form.after else ())
-        asked = found.query.english
-        units, pairs = candidates(asked, select_passages(found.hits, library, 5, budget))
+        asked, passages = search(form.text, form.after)
+        units, pairs = candidates(asked, passages)
         evidence = [frozenset(tokens(gold.evidence)) for gold in form.question.gold]
         labelled = []
         for place, (unit, pair) in enumerate(zip(units, pairs, strict=True)):
@@ -100,6 +101,35 @@ def reading_examples(library: Library, document_id: str, forms: Sequence[AskedFo
                 labelled.append(Candidate(pair, answers, not answers and not (facts and all(facts))))
         share = CHINESE_SHARE if form.chinese else 1.0
         yield ReadingExample(asked, tuple(labelled), form.question.answerable, share)
+
+
+def judged_examples(library: Library, document_id: str, path: Path) -> Iterator[ReadingExample]:
+    """The reader's input for each newcomer's question about one book, in English and in Chinese, as judged."""
+    search = book_search(library, document_id)
+    for record in map(json.loads, _lines(path)):
+        asked, passages = search(record["question"])
+        good, part = set(record["good"]), set(record["part"])
+        # What was judged was found by the English wording, so the Chinese one is read with the same passages.
+        for text, share in ((asked, 1.0), (search(record["question_zh"])[0], CHINESE_SHARE)):
+            labelled = []
+            for unit, pair in zip(*candidates(text, passages), strict=True):
+                # A long table was judged by its beginning only.
+                wrong = unit.text not in good | part and unit.kind != "table"
+                labelled.append(Candidate(pair, unit.text in good, wrong))
+            yield ReadingExample(text, tuple(labelled[:JUDGED_CANDIDATES]), record["answerable"], share)
+
+
+def book_search(library: Library, document_id: str) -> Callable[..., tuple[str, tuple[Passage, ...]]]:
+    """A search of one book: a question, and one that it follows up, to its English words and the passages."""
+    retriever = HybridRetriever(library, RetrievalSettings())
+    filters = Filters(document_ids=(document_id,))
+    budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)
+
+    def search(question: str, after: str = "") -> tuple[str, tuple[Passage, ...]]:
+        found = retriever.search(question, filters, (Turn(after, ""),) if after else ())
+        return found.query.english, select_passages(found.hits, library, PASSAGES, budget)
+
+    return search
 
 
 def _overlap(text: str, evidence: frozenset[str]) -> bool:
@@ -130,33 +160,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as home:
         library = open_library(IndexSettings(home=Path(home)))
         library.load()
-        examples: list[ReadingExample] = []
-        for name in FITTED:
-            added = library.add(given.texts / name)
-            forms = asked_forms(QUESTION_SETS / "fit" / f"{name}.jsonl")
-            examples += reading_examples(library, added.document.document_id, forms)
-            _say(f"{name}: {len(examples)} examples so far")
-        added = add_sample(library)
-        forms = [*asked_forms(QUESTION_SETS / "fit" / f"{SAMPLE_PATH.name.replace('_', '-')}.jsonl"), *bank_forms()]
-        examples += reading_examples(library, added.document.document_id, forms)
-        _say(f"{len(examples)} examples")
+        made: list[ReadingExample] = []
+        every: list[ReadingExample] = []
+        for name in (*FITTED, SAMPLE_SET):
+            sample = name == SAMPLE_SET
+            document_id = (add_sample(library) if sample else library.add(given.texts / name)).document.document_id
+            forms = [*asked_forms(QUESTION_SETS / "fit" / f"{name}.jsonl"), *(bank_forms() if sample else ())]
+            own = list(reading_examples(library, document_id, forms))
+            made += own
+            every += [*own, *judged_examples(library, document_id, QUESTION_SETS / "newcomers" / f"{name}.jsonl")]
+            _say(f"{name}: {len(every)} examples so far, {len(every) - len(made)} of them newcomers'")
         library.close()
 
     with tempfile.TemporaryDirectory() as work, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as processes:
-        runs = [Path(work) / str(seed) for seed in range(RUNS)]
-        for _ in processes.map(_train, [examples] * RUNS, runs, range(RUNS)):
+        runs = [(every, seed) for seed in range(RUNS)] + [(made, seed) for seed in range(RUNS)]  # the long ones first
+        folders = [Path(work) / str(number) for number in range(len(runs))]
+        for _ in processes.map(_train, *zip(*runs, strict=True), folders):
             pass
-        record = {"command": "python -m evals.reader_training --texts FOLDER", "books": ["sample-book", *FITTED]}
-        average_readers(runs, given.out, record)
+        record = {"command": "python -m evals.reader_training --texts FOLDER", "books": [SAMPLE_SET, *FITTED]}
+        average_readers(folders, given.out, record)
 
 
-def _train(examples: Sequence[ReadingExample], out: Path, seed: int) -> None:
+def _train(examples: Sequence[ReadingExample], seed: int, out: Path) -> None:
     losses: list[float] = []
 
     def progress(step: int, steps: int, loss: float) -> None:
         losses.append(loss)
         if step % 25 == 0 or step == steps:
-            _say(f"run {seed + 1}: step {step} of {steps}, loss {sum(losses[-25:]) / len(losses[-25:]):.3f}")
+            _say(f"run {out.name}: step {step} of {steps}, loss {sum(losses[-25:]) / len(losses[-25:]):.3f}")
 
     tune_reader(examples, out, ReaderTuning(seed=seed), progress=progress)
 

@@ -15,30 +15,23 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from evals.bench.evidence import SAMPLE_SET
 from evals.questions import JUDGED_FOLDER
+from evals.reader_training import QUESTION_SETS, SAMPLE_SET, book_search
 from evals.statistics import wilson_interval
 from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
-from indexes.types import Filters
-from rag.retrieval import HybridRetriever, PassageBudget, select_passages
 from rag.sentence_reader import CrossEncoder, LearnedReader
-from rag.settings import RetrievalSettings
 
-NEWCOMERS = Path(__file__).parents[1] / "question_sets" / "newcomers"
-PASSAGES = 5
+NEWCOMERS = QUESTION_SETS / "newcomers"
 
 
 def answering_places(library: Library, document_id: str, path: Path, reader: LearnedReader) -> Iterator[int | None]:
     """For each wording of a question, the place from 0 of the first sentence that answers; None where none is read."""
-    retriever = HybridRetriever(library, RetrievalSettings())
-    budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)
+    search = book_search(library, document_id)
     for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
         for text in (record["question"], record["question_zh"]) if record["answerable"] else ():
-            found = retriever.search(text, Filters(document_ids=(document_id,)))
-            passages = select_passages(found.hits, library, PASSAGES, budget)
-            read = reader.read(found.query.english, passages)
+            read = reader.read(*search(text))
             yield next((place for place, item in enumerate(read) if item.unit.text in record["good"]), None)
 
 

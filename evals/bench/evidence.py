@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evals.reader_training import DEVELOPMENT
+from evals.reader_training import DEVELOPMENT, SAMPLE_SET
 from evals.statistics import area_under_curve, wilson_interval
 from indexes.jsonl import JsonlLog
 from indexes.library import open_library
@@ -38,7 +38,6 @@ from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Turn
 
 SETS = Path(__file__).parents[1] / "question_sets" / "fit"
-SAMPLE_SET = "sample-book"
 FALSE_REFUSALS = 0.04
 """Share of answerable questions refused; the target on books that took no part is 0.05."""
 NEVER_ASKED = 0.005

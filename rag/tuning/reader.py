@@ -189,7 +189,7 @@ def average_readers(runs: Sequence[Path], out: Path, record: dict[str, Any]) -> 
     """Writes the mean of the runs' readers to `out`: each layer's mean change in its best `rank` factors, mean heads.
 
     Args:
-        runs: folders that `tune_reader` wrote, with the same settings but the seed.
+        runs: folders that `tune_reader` wrote, with the same settings but the seed; their examples may differ.
         record: kept with the adapter, together with the first run's.
     """
     import torch
@@ -204,9 +204,9 @@ def average_readers(runs: Sequence[Path], out: Path, record: dict[str, Any]) -> 
         root = strength[:rank].sqrt()
         weights[f"{name}.lora_A"] = (root[:, None] * right[:rank]).to(torch.float16).contiguous()
         weights[f"{name}.lora_B"] = (left[:, :rank] * root).to(torch.float16).contiguous()
-    losses = [one["train_loss"] for _, one in read]
+    each = {key: [one[key] for _, one in read] for key in ("examples", "steps", "train_loss")}
     minutes = round(sum(one["minutes"] for _, one in read), 1)
-    write_adapter(out, weights, {**kept, **record, "runs": count, "train_loss": losses, "minutes": minutes})
+    write_adapter(out, weights, {**kept, **record, **each, "runs": count, "minutes": minutes})
 
 
 def _steps(examples: Sequence[ReadingExample], settings: ReaderTuning, rng: random.Random) -> Iterator[list[_List]]:
