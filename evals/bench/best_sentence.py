@@ -3,7 +3,8 @@
     python -m evals.bench.best_sentence --texts FOLDER [--books NAME,…] [--reader FOLDER]
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists. Each question of `evals/question_sets/newcomers/`
-is asked of its own book, in English and in Chinese; those without an answer are left out.
+is asked of its own book, in English and in Chinese; those without an answer are left out. What only the Chinese wording
+finds was not judged, and counts as not answering.
 """
 
 from __future__ import annotations

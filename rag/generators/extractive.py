@@ -474,10 +474,10 @@ def _is_goal(unit: Unit, book: dict[Place, Unit]) -> bool:
     """Whether a unit says what will be learnt: its section is of goals, or its list stands under such a label."""
     if unit.section and _GOALS.match(unit.section[-1]):
         return True
-    over: Unit | None = unit
-    while over is not None and over.kind == "item":
-        over = book.get((over.passage, over.place - 1))
-    return over is not None and over is not unit and _GOALS.match(over.text) is not None
+    label: Unit | None = unit
+    while label is not None and label.kind == "item":
+        label = book.get((label.passage, label.place - 1))
+    return label is not None and _GOALS.match(label.text) is not None
 
 
 def _is_aside(unit: Unit) -> bool:
