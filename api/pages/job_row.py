@@ -102,7 +102,11 @@ class JobRow:
     async def _look(self) -> None:
         if self._ended:
             return
-        job = self._visit.services.jobs.get(self._id)
+        try:
+            job = self._visit.services.jobs.get(self._id)
+        except NotFound:  # dismissed in another tab
+            self._row.delete()
+            return
         self._draw(job)
         if job.final:
             self._end(job)
@@ -127,9 +131,9 @@ class JobRow:
 
     async def _press(self) -> None:
         if self._ended:
-            self._row.delete()
             with suppress(NotFound):  # another tab was first
                 await asyncio.to_thread(self._visit.services.jobs.forget, self._id)
+            self._row.delete()
             return
         try:
             await asyncio.to_thread(self._visit.services.jobs.cancel, self._id)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from browser_help import Open, ask, noticed
 from fake_engine import MODEL, fake_engine
 from playwright.sync_api import Browser, Page, expect
 
-from api.job_store import JobStore
+from api.job_store import Job, JobStore
 from api.jobs import JobHandle
 from evals.arms import parse_arms
 from evals.comparison import compare
@@ -24,7 +25,7 @@ from evals.records import Record
 from evals.report import RunFacts, report_data, write_report
 from evals.run import RunSpec
 from evals.scoring import score_records
-from indexes.errors import InvalidInput
+from indexes.errors import InvalidInput, NotFound
 from rag.models import home
 
 
@@ -184,7 +185,15 @@ def test_a_comparison_is_stopped(site: Live, open_page: Open) -> None:
     expect(page.locator(".arm-columns")).not_to_contain_text("Waiting for its turn")
 
 
-def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open_page: Open) -> None:
+def test_a_comparison_that_failed_is_said_until_it_is_dismissed(
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget = site.services.jobs.forget
+
+    def forget_slowly(job_id: str) -> None:
+        time.sleep(1)
+        forget(job_id)
+
     def fail(_: JobHandle) -> str:
         raise InvalidInput("the engine is gone")
 
@@ -194,6 +203,7 @@ def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open
     page = open_page("/reports")
     expect(page.locator(".upload.failed")).to_contain_text("The engine is gone.")
     page.reload()
+    monkeypatch.setattr(site.services.jobs, "forget", forget_slowly)
     page.locator(".upload.failed").get_by_role("button", name="Dismiss").click()
     expect(page.locator(".upload")).to_have_count(0)
     page.reload()
@@ -201,6 +211,23 @@ def test_a_comparison_that_failed_is_said_until_it_is_dismissed(site: Live, open
     expect(page.locator(".upload")).to_have_count(0)
     kept = [job.kind for job in JobStore(site.services.settings.home / "jobs.sqlite3").list()]
     assert "report" not in kept, "it would come back when the server starts again"
+
+
+def test_a_comparison_dismissed_in_another_tab_goes_from_this_one(
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(job_id: str) -> Job:
+        raise NotFound("no such job", hint="")
+
+    running = threading.Event()
+    job = site.services.jobs.submit("report", lambda _: "done" if running.wait(PATIENCE_S) else "")
+    page = open_page("/reports")
+    expect(page.locator(".upload")).to_have_count(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(site.services.jobs, "get", gone)
+        expect(page.locator(".upload")).to_have_count(0)
+    running.set()
+    wait_until(lambda: site.services.jobs.get(job.id).final, "the job ends")
 
 
 def test_reports_are_listed_and_shown(site: Live, open_page: Open) -> None:
