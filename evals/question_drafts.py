@@ -174,10 +174,11 @@ _VAGUE = frozenset(
 )
 """Words that no term has."""
 _ASIDE = re.compile(
-    r"\b(?:exercises?|solutions?|tasks?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|"
-    r"install(?:ation|ing)?|licen[cs]e|acknowledg\w*|contribut\w+|changelog|release notes|bibliography|references|"
-    r"further reading|prerequisites|objectives|keypoints|discussion|instructor|schedule|index|preface|roadmap|"
-    r"how to ask|support|changes|what's new|history|credits)\b",
+    r"\b(?:exercises?|solutions?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|install(?:ation|ing)?|licen[cs]e|"
+    r"acknowledg\w*|contribut\w+|changelog|release notes|bibliography|further reading|prerequisites|keypoints|instructor|"
+    r"preface|roadmap|how to ask|what's new|bug ?fix(?:es)?|deprecat\w+|related (?:projects|software|work)|software related)\b|^version \d"
+    r"|^\W*(?:\d[\d.]*\s+)?(?:learning )?(?:tasks?|references|objectives|discussion|schedule|index|support|changes|history|"
+    r"credits|build(?:ing)?)\W*(?:\d+\W*)?$",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
@@ -249,7 +250,7 @@ _USED_FOR = re.compile(
 )
 _SUBJECT = re.compile(
     r"(?:The )?(?P<name>`[^`\n]{2,60}`)(?P<noun>(?: [a-z]+){0,3}?)\s+"
-    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+s(?! (?:are|were|can|may|must|have|will)\b))\s.+?)\.?$",
+    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+(?<!s)s(?! (?:are|were|can|may|must|have|will)\b))\s.+?)\.?$",
     re.DOTALL,
 )
 _NOUNS = frozenset(
@@ -289,7 +290,9 @@ _COUNT = re.compile(
     rf"\b(?P<number>{'|'.join(_COUNTED)})(?! (?:other|more|further|additional|related|different)\b)"
     r"(?=(?: [a-z\-]+){0,2} [a-z]{2,}[a-rt-z]s\b)"
 )
-_NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits arguments values functions types ones".split())
+_NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits values ones".split()) | {
+    f"{noun}s" for noun in _NOUNS - {"call", "construct", "register"}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +335,11 @@ class Draft:
     def only_choice(self) -> bool:
         """Whether it has too many right answers to be asked without options."""
         return self.kind == "term" or self.options.startswith(("what ", "does"))
+
+    @property
+    def leaves_out_a_word(self) -> bool:
+        """Whether a single word or name is left out of a sentence: often anybody can guess it, or several fit."""
+        return BLANK in self.question and self.kind in ("term", "name") and " " not in self.answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,6 +322,7 @@ class _Choice:
             self._take(unit)
         if shown is not None and self.runs:
             self._put_second(shown)
+        self._order()
         if not self.runs and scored:
             self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
 
@@ -333,6 +334,11 @@ class _Choice:
                 over = _item_over(unit, self._book)
                 inner = over is not None and (over.passage, over.place) in run[:number]
                 yield replace(unit, indent=2 if inner else 0)
+
+    def _order(self) -> None:
+        """Says what follows the first run in the book's order, one passage after another."""
+        passages = list(dict.fromkeys(run[0][0] for run in self.runs[1:]))
+        self.runs[1:] = sorted(self.runs[1:], key=lambda run: (passages.index(run[0][0]), run[0][1]))
 
     def _put_second(self, listing: Unit) -> None:
         """Says a listing behind the sentence that leads to it, or behind the first of the answer."""

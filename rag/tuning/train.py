@@ -468,6 +468,10 @@ def _watcher(
         def tokens_per_s(self) -> float:
             return self._tokens / self._seconds if self._seconds > 0 else 0.0
 
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                progress(TuneProgress(state.global_step, state.max_steps, None, None, 0.0))
+
         def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             self._step_began = time.monotonic()
             self._tokens_before = int(state.num_input_tokens_seen)

@@ -150,10 +150,41 @@ def test_a_plural_is_asked_for_as_one_and_is_no_verb_after_a_name() -> None:
     assert not [answer for answer in asked if answer.startswith("It variants")]
 
 
-def test_acknowledgments_teach_nothing() -> None:
+@pytest.mark.parametrize("noun", ["class", "instructions"])
+def test_a_noun_after_a_name_is_no_verb(noun: str) -> None:
+    asked = drafted(f"The `tcgen05.mma` {noun} support the oldest numbers of every kind and the newest ones.")
+    assert not [question for questions in asked.values() for question in questions if f"identifier {noun}" in question]
+
+
+@pytest.mark.parametrize(
+    ("heading", "asks"),
+    [
+        ("Memory", True),
+        ("Task parallelism", True),
+        ("Thread index", True),
+        ("Acknowledgments", False),
+        ("Task 2", False),
+        ("Index", False),
+        ("Version 0.58.0", False),
+    ],
+)
+def test_only_what_teaches_is_asked_about(heading: str, asks: bool) -> None:
     text = "`cudaFirst` returns the number of bytes that the caller has reserved so far."
-    for heading, asks in (("Memory", True), ("Acknowledgments", False)):
-        assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks
+    assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks
+
+
+def test_a_single_word_is_left_out_only_where_other_questions_are_few(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gaps(questions: tuple[BankQuestion, ...]) -> int:
+        return sum("____" in question.question and question.kind in ("term", "name") for question in questions)
+
+    every = made(engine)
+    others = len(every) - gaps(every)
+    assert gaps(every) and others
+    monkeypatch.setattr("evals.made_questions.ENOUGH", others)
+    assert gaps(made(engine)) == 0
+    assert gaps(made(engine, count=len(every))) == gaps(every), "as many as are asked for"
 
 
 def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:

@@ -78,6 +78,17 @@ def test_the_best_sentence_comes_first_wherever_it_stands() -> None:
     assert text.startswith("Shared memory has 32 banks. [2]")
 
 
+def test_what_follows_the_best_sentence_stands_in_the_books_order() -> None:
+    question = "Why may a kernel launch fail in a stream?"
+    first, later = "A stream holds launches.", "In a stream, a kernel launch waits."
+    passage = make_passage(f"{first} Cats sleep all day. {later}")
+    best = make_passage("A kernel launch may fail in a stream that is full.", node_id="book-1")
+    read = scores(question, passage, best)
+    assert read[first] < read[later] < read[best.text]
+    text, _ = answer(question, passage, best)
+    assert text.index(best.text) < text.index(first) < text.index(later)
+
+
 def test_a_definition_comes_before_sentences_with_more_of_the_questions_words() -> None:
     passage = make_passage(
         "If 32 threads of a warp read at a warp's stride, the warp waits. Threads run in groups, called *warps*. "

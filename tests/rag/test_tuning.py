@@ -91,8 +91,8 @@ def biased_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stop_after(steps: int) -> tuple[Callable[[TuneProgress], None], Callable[[], bool]]:
     """(progress, cancelled) that stop a run after some steps."""
-    seen: list[int] = []
-    return (lambda progress: seen.append(progress.step)), (lambda: len(seen) >= steps)
+    seen = [0]
+    return (lambda progress: seen.append(progress.step)), (lambda: seen[-1] >= steps)
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def test_a_tuned_model_gives_the_answers_it_was_taught(tmp_path: Path, shallow: 
 
 def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(finished: Run) -> None:
     out, report, seen = finished.out, finished.report, finished.seen
-    assert [progress.step for progress in seen] == list(range(1, 9))
+    assert [progress.step for progress in seen] == list(range(9)), "what is shown while the first step runs comes first"
     assert seen[-1].total_steps == 8
     assert report.eval_loss is not None
     assert (report.split_by, report.validation_rows) == ("section", 4)
@@ -398,7 +398,7 @@ def test_what_a_killed_run_leaves_goes_on_from_its_last_checkpoint_to_the_same_b
 ) -> None:
     """What lies in the folder two steps behind the first checkpoint is what a kill would leave there."""
     out, left = tmp_path / "out", tmp_path / "left"
-    steps: list[int] = []
+    steps = [0]
 
     def keep_what_is_there(now: TuneProgress) -> None:
         steps.append(now.step)
@@ -406,7 +406,7 @@ def test_what_a_killed_run_leaves_goes_on_from_its_last_checkpoint_to_the_same_b
             shutil.copytree(out, left)
 
     with pytest.raises(Cancelled):
-        tune(str(shallow), ROWS, out, QUICK, progress=keep_what_is_there, cancelled=lambda: len(steps) >= 6)
+        tune(str(shallow), ROWS, out, QUICK, progress=keep_what_is_there, cancelled=lambda: steps[-1] >= 6)
     shutil.rmtree(out)
     left.rename(out)
     goes_on_to_the_same_bits(out, shallow, finished)
