@@ -43,8 +43,6 @@ CHOICE_SHARE = 0.6
 """Share of the questions that could be open and are asked as a choice."""
 BESIDE_SHARE = 0.5
 """A sentence read as well as this share of the best one must not hold a wrong option."""
-ENOUGH = 20
-"""A single word is left out of a sentence only where a book gives fewer questions of other kinds, or more are asked for."""
 _ORDER = ("definition", "name", "number", "term")
 _SCREENED_PASSAGES = 5
 WRITTEN_SHARE = 0.5
@@ -99,12 +97,10 @@ def make_questions(
             progress(MakingProgress(len(kept), wanted, 0))
             if len(kept) >= wanted * WRITTEN_SHARE:
                 break
-    words = [draft for draft in drafts.drafts if draft.leaves_out_a_word]
-    others = [draft for draft in drafts.drafts if not draft.leaves_out_a_word]
-    for tried, draft in enumerate([*_spread(others), *_spread(words)], 1):
+    for tried, draft in enumerate(_spread(drafts.drafts), 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
-        if len(kept) >= (min(wanted, ENOUGH) if draft.leaves_out_a_word and count is None else wanted):
+        if len(kept) == wanted:
             break
         question = maker.question(draft)
         if question is not None:

@@ -174,11 +174,12 @@ _VAGUE = frozenset(
 )
 """Words that no term has."""
 _ASIDE = re.compile(
-    r"\b(?:exercises?|solutions?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|install(?:ation|ing)?|licen[cs]e|"
-    r"acknowledg\w*|contribut\w+|changelog|release notes|bibliography|further reading|prerequisites|keypoints|instructor|"
-    r"preface|roadmap|how to ask|what's new|bug ?fix(?:es)?|deprecat\w+|related (?:projects|software|work)|software related)\b|^version \d"
-    r"|^\W*(?:\d[\d.]*\s+)?(?:learning )?(?:tasks?|references|objectives|discussion|schedule|index|support|changes|history|"
-    r"credits|build(?:ing)?)\W*(?:\d+\W*)?$",
+    r"\b(?:exercises?|solutions?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|install(?:ation|ing)?|"
+    r"licen[cs]e|acknowledg\w*|contribut\w+|changelog|release notes|bibliography|further reading|prerequisites|"
+    r"keypoints|instructor|preface|roadmap|how to ask|what's new|bug ?fix(?:es)?|deprecat\w+|"
+    r"related (?:projects|software|work)|software related)\b|^version \d"
+    r"|^\W*(?:\d[\d.]*\s+)?(?:learning )?(?:tasks?|references|objectives|discussion|schedule|index|support|changes|"
+    r"history|credits|build(?:ing)?)\W*(?:\d+\W*)?$",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
@@ -335,11 +336,6 @@ class Draft:
     def only_choice(self) -> bool:
         """Whether it has too many right answers to be asked without options."""
         return self.kind == "term" or self.options.startswith(("what ", "does"))
-
-    @property
-    def leaves_out_a_word(self) -> bool:
-        """Whether a single word or name is left out of a sentence: often anybody can guess it, or several fit."""
-        return BLANK in self.question and self.kind in ("term", "name") and " " not in self.answer
 
 
 @dataclass(frozen=True, slots=True)

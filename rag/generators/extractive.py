@@ -336,9 +336,9 @@ class _Choice:
                 yield replace(unit, indent=2 if inner else 0)
 
     def _order(self) -> None:
-        """Says what follows the first run in the book's order, one passage after another."""
+        """Says what follows the second run in the book's order, one passage after another."""
         passages = list(dict.fromkeys(run[0][0] for run in self.runs[1:]))
-        self.runs[1:] = sorted(self.runs[1:], key=lambda run: (passages.index(run[0][0]), run[0][1]))
+        self.runs[2:] = sorted(self.runs[2:], key=lambda run: (passages.index(run[0][0]), run[0][1]))
 
     def _put_second(self, listing: Unit) -> None:
         """Says a listing behind the sentence that leads to it, or behind the first of the answer."""

@@ -173,20 +173,6 @@ def test_only_what_teaches_is_asked_about(heading: str, asks: bool) -> None:
     assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks
 
 
-def test_a_single_word_is_left_out_only_where_other_questions_are_few(
-    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gaps(questions: tuple[BankQuestion, ...]) -> int:
-        return sum("____" in question.question and question.kind in ("term", "name") for question in questions)
-
-    every = made(engine)
-    others = len(every) - gaps(every)
-    assert gaps(every) and others
-    monkeypatch.setattr("evals.made_questions.ENOUGH", others)
-    assert gaps(made(engine)) == 0
-    assert gaps(made(engine, count=len(every))) == gaps(every), "as many as are asked for"
-
-
 def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
     described = "`{}` returns the number of bytes that the caller has reserved so far."
     nodes = [
