@@ -148,7 +148,7 @@ class AdapterTuning:
             if known:
                 points.append({"step": float(now.step), **known})
 
-        handle.progress(0, 0, "loading the model")
+        handle.progress(0, 0, "preparing the rows")
         model = find_model(base, self._settings.home)
         settings = TuneSettings(epochs=epochs, device=self._settings.device)
         said = self._tune(model, rows, folder, settings, tell, handle.cancelled)
