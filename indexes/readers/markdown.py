@@ -50,7 +50,8 @@ def read_markdown(path: Path, root: Path | None = None) -> Parsed:
     source = read_text(path)
     missing: list[str] = []
     parsed = _parse(source.text, {"path": path, "root": root or path.parent, "missing": missing})
-    return Parsed(parsed.elements, parsed.title, health=BookHealth(notes=source.notes, skipped_files=tuple(missing)))
+    health = BookHealth(notes=source.notes, skipped_files=tuple(dict.fromkeys(missing)))
+    return Parsed(parsed.elements, parsed.title, health=health)
 
 
 def parse_markdown(text: str) -> Parsed:

@@ -97,7 +97,7 @@ def parse_rst(text: str, path: Path, root: Path) -> Parsed:
     if html is None:
         note = f"'{shown_name(path.name)}' is not valid reStructuredText and was read as plain text"
         return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
-    return Parsed(tuple(html_to_elements(html)), health=BookHealth(skipped_files=tuple(missing)))
+    return Parsed(tuple(html_to_elements(html)), health=BookHealth(skipped_files=tuple(dict.fromkeys(missing))))
 
 
 def rst_to_html(text: str, path: Path | None, root: Path | None, missing: list[str]) -> str | None:

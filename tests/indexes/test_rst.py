@@ -75,8 +75,10 @@ def test_literalinclude_inside_the_book_is_followed(tmp_path: Path) -> None:
     assert read_rst(tmp_path / "a.rst", tmp_path).elements == (Block("```cuda\nint b;\nint c;\n```"),)
 
 
-def test_a_missing_listing_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "a.rst").write_text("Text.\n\n.. literalinclude:: gone.cu\n")
+def test_a_missing_listing_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "a.rst").write_text(
+        "Text.\n\n.. literalinclude:: gone.cu\n\n.. literalinclude:: gone.cu\n   :lines: 2-3\n"
+    )
     assert read_rst(tmp_path / "a.rst", tmp_path).health.skipped_files == ("gone.cu",)
 
 
