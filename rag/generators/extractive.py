@@ -447,17 +447,21 @@ def _log_odds(share: float) -> float:
 
 
 def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) -> list[ScoredUnit]:
-    """The units, best first, where those that define the name asked about, or give the number, count for more."""
+    """The units, best first, where those that best define the name asked about, or give the number, count for more."""
     subject = subject_of(question)
     best = max((item.score for item in scored), default=0.0)
-    raised = []
-    for item in scored:
-        share = 0.0
+    shares = [0.0] * len(scored)
+    for number, item in enumerate(scored):
         if item.unit.kind in _PROSE and kind == "number":
-            share = NUMBER_SHARE * gives_number(question, item.unit.text)
+            shares[number] = NUMBER_SHARE * gives_number(question, item.unit.text)
         elif item.unit.kind in _PROSE and subject:
-            share = DEFINITION_SHARE * definition_share(subject, item.unit.text)
-        raised.append(replace(item, score=item.score + share * best))
+            shares[number] = DEFINITION_SHARE * definition_share(subject, item.unit.text)
+    # Beside a definition, one that says little ('Grids are far larger') is only a sentence.
+    least = max(shares, default=0.0) if kind != "number" else 0.0
+    raised = [
+        replace(item, score=item.score + share * best) if share >= least else item
+        for item, share in zip(scored, shares, strict=True)
+    ]
     return sorted(raised, key=lambda item: -item.score)
 
 

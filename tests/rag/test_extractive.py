@@ -93,6 +93,14 @@ def test_what_follows_the_best_two_sentences_stands_in_the_books_order() -> None
     assert "".join(pieces) == "Birds fly. [2] Fish swim. [1] Cats sleep. [1] Dogs bark. [1]"
 
 
+def test_beside_a_definition_one_that_says_little_is_only_a_sentence() -> None:
+    chances = {"Occupancy is the number of resident warps divided by their limit.": 0.9, "Much of it helps.": 0.5}
+    reader = LearnedReader(lambda _, pairs: np.array([chances.get(pair.sentence, 0.4) for pair in pairs], np.float32))
+    passage = make_passage(" ".join([*chances, "Occupancy is a means."]))
+    units = ExtractiveGenerator(reader, "hash").choose("What is occupancy?", [passage])
+    assert [unit.text for unit in units][:2] == list(chances)
+
+
 def test_a_definition_comes_before_sentences_with_more_of_the_questions_words() -> None:
     passage = make_passage(
         "If 32 threads of a warp read at a warp's stride, the warp waits. Threads run in groups, called *warps*. "
