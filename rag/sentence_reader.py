@@ -50,17 +50,15 @@ REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A sentence in its place, to be read with a question.
+    """A sentence and its place, to be read with a question.
 
     Attributes:
         heading: the last two headings over it.
-        before: the sentence before it, "" at the beginning of a passage or section.
         signals: how well its terms, heading, neighbours and place fit the question.
     """
 
     sentence: str
     heading: str
-    before: str
     signals: float
 
 
@@ -154,9 +152,7 @@ def candidates(question: str, passages: Sequence[Passage], *, listings: bool = F
     Args:
         listings: the listings, instead of everything else; headings are in neither.
     """
-    every = units_of(passages)
-    places = [place for place, unit in enumerate(every) if unit.kind != "heading"]
-    units = [every[place] for place in places]
+    units = [unit for unit in units_of(passages) if unit.kind != "heading"]
     signals = _signals(question, units)
     subject = subject_of(question)
     counts = question_kind(question) == "number"
@@ -167,19 +163,7 @@ def candidates(question: str, passages: Sequence[Passage], *, listings: bool = F
             -signals[i] - (FORM_WEIGHT * gives_number(question, units[i].text) if counts else 0.0),
         ),
     )
-    pairs = []
-    for i in order:
-        unit, place = units[i], places[i]
-        before = every[place - 1] if place else None
-        adjoins = before is not None and before.passage == unit.passage and before.kind != "heading"
-        pairs.append(
-            Pair(
-                unit.text[:READ_CHARACTERS],
-                " > ".join(unit.section[-2:]),
-                before.text[-READ_CHARACTERS:] if before is not None and adjoins else "",
-                signals[i],
-            )
-        )
+    pairs = [Pair(units[i].text[:READ_CHARACTERS], " > ".join(units[i].section[-2:]), signals[i]) for i in order]
     return [units[i] for i in order], pairs
 
 
@@ -223,9 +207,8 @@ def _adjacent(units: Sequence[Unit], one: int, other: int) -> bool:
 
 QUESTION_TOKENS = 32
 SENTENCE_TOKENS = 56
-HEADING_TOKENS = 16
-BEFORE_TOKENS = 14
-"""Longest parts of an input. Of the sentence before, the last tokens are read, else the first."""
+HEADING_TOKENS = 12
+"""Longest parts of an input."""
 BATCH = 4
 """Pairs of similar length that one core reads at once."""
 _CLS, _SEP = 101, 102
@@ -235,7 +218,7 @@ _REINSTALL = "install Coalesce again, or train it: python -m evals.reader_traini
 
 @dataclass(frozen=True, slots=True)
 class EncodedPair:
-    """Token ids of `[CLS] question [SEP] sentence [SEP] heading : before [SEP]`, and the lengths of the first two."""
+    """Token ids of `[CLS] question [SEP] sentence [SEP] heading [SEP]`, and the lengths of the first two."""
 
     ids: tuple[int, ...]
     question_tokens: int
@@ -252,12 +235,11 @@ class PairTokenizer:
     def encode(self, question: str, pairs: Sequence[Pair]) -> list[EncodedPair]:
         """One input per pair."""
         asked = self._ids(question)[:QUESTION_TOKENS]
-        colon = self._ids(":")
         encoded = []
         for pair in pairs:
             sentence = self._ids(pair.sentence)[:SENTENCE_TOKENS]
-            place = [*self._ids(pair.heading)[:HEADING_TOKENS], *colon, *self._ids(pair.before)[-BEFORE_TOKENS:]]
-            ids = (_CLS, *asked, _SEP, *sentence, _SEP, *place, _SEP)
+            heading = self._ids(pair.heading)[:HEADING_TOKENS]
+            ids = (_CLS, *asked, _SEP, *sentence, _SEP, *heading, _SEP)
             encoded.append(EncodedPair(ids, len(asked), len(sentence), pair.signals))
         return encoded
 

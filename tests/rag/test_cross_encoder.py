@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from indexes.errors import InvalidInput
 from rag.errors import ModelCannotLoad
 from rag.sentence_reader import (
-    BEFORE_TOKENS,
     HEADING_TOKENS,
     QUESTION_TOKENS,
     READ_UNITS,
@@ -33,20 +32,20 @@ QUESTION = "What is a warp?"
 
 
 def pair(sentence: str, signals: float = 0.5) -> Pair:
-    return Pair(sentence, "Chapter > Warps", "Threads run in groups.", signals)
+    return Pair(sentence, "Chapter > Warps", signals)
 
 
-def test_a_long_question_sentence_heading_and_neighbour_are_cut_not_refused() -> None:
-    encoded = PairTokenizer().encode("warp " * 900, [Pair("lane " * 900, "head " * 90, "before " * 90, 0.0)])[0]
+def test_a_long_question_sentence_and_heading_are_cut_not_refused() -> None:
+    encoded = PairTokenizer().encode("warp " * 900, [Pair("lane " * 900, "head " * 90, 0.0)])[0]
     assert (encoded.question_tokens, encoded.sentence_tokens) == (QUESTION_TOKENS, SENTENCE_TOKENS)
-    assert len(encoded.ids) == QUESTION_TOKENS + SENTENCE_TOKENS + HEADING_TOKENS + BEFORE_TOKENS + 5
+    assert len(encoded.ids) == QUESTION_TOKENS + SENTENCE_TOKENS + HEADING_TOKENS + 4
 
 
-def test_headings_and_listings_are_not_read_and_the_sentence_before_comes_along() -> None:
+def test_headings_and_listings_are_not_read_and_the_headings_over_a_sentence_come_along() -> None:
     passage = make_passage("# Warps\n\nA warp has 32 threads. It runs in lockstep.\n\n```c\nint warp;\n```\n")
     units, pairs = candidates(QUESTION, [passage])
     assert [unit.text for unit in units] == ["A warp has 32 threads.", "It runs in lockstep."]
-    assert [one.before for one in pairs] == ["", "A warp has 32 threads."]
+    assert {one.heading for one in pairs} == {"Chapter > Section"}
 
 
 def test_listings_are_read_where_code_is_asked_for_and_only_there() -> None:
