@@ -539,7 +539,8 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
         r"^(?!\W*(?:do|does|did|should|is|are|when|must)\b).*\b(?:show|see|give|need|want|write|sample|example)\b"
         r".{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
-        r"\b(?:what(?:'?s| is| are)|which) (?:\w+ ){0,3}(?:command|pragma|line)\b|\bi (?:type|add)\b",
+        r"\b(?:what(?:'?s| is| are)|which) (?:(?!an? )\w+ ){0,3}(?:command|pragma|line)\b(?! (?:queue|buffer)s?\b)"
+        r"|\bi (?:type|add)\b",
         r"\bhow (?:do|can|would|should) (?:i|you|we|one) (?:write|declare|define|call|launch|allocate|print)\b",
         r"代码\s*(?:怎么|如何|是什么|[。？?，,]|$)|怎[么样](?:写|声明|定义|分配|打印|构造)|写一个|写出|语法",
         r"(?:什么|哪条|哪个|用来.*的)命令|命令\s*(?:是什么|怎么|[。？?]|$)|敲什么|(?:示例|例子)\s*[。？?]?$",

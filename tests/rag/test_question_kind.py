@@ -38,6 +38,8 @@ from rag.question import question_kind, sides_of, subject_of
         ("GPU 有哪些内存？", "list"),
         ("Show a kernel that adds two vectors", "code"),
         ("How do I declare shared memory?", "code"),
+        ("What is the command to compile a kernel?", "code"),
+        ("What is a command queue used for?", "fact"),
         ("Is unified memory always slower?", "yes_no"),
         ("Do I need to learn assembly to program a GPU?", "yes_no"),
         ("统一内存总是更慢吗？", "yes_no"),
