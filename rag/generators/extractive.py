@@ -457,7 +457,7 @@ def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) 
         elif item.unit.kind in _PROSE and subject:
             shares[number] = DEFINITION_SHARE * definition_share(subject, item.unit.text)
     # Beside a definition, one that says little ('Grids are far larger') is only a sentence.
-    least = max(shares, default=0.0) if kind != "number" else 0.0
+    least = 0.0 if kind == "number" else max(shares, default=0.0)
     raised = [
         replace(item, score=item.score + share * best) if share >= least else item
         for item, share in zip(scored, shares, strict=True)
