@@ -297,6 +297,8 @@ def readers(
 ) -> None:
     """A real model beside transformers' `generate`, beside a busy thread, and with many readers at once.
 
+    It computes in `COALESCE_DTYPE`.
+
     Example: coalesce bench readers --model smollm2-135m
     """
     from evals.bench.readers import bench_readers, bench_server
@@ -306,8 +308,9 @@ def readers(
     if address is not None:
         result = bench_server(address, clients, tokens, rounds)
     else:
-        path = find_model(model, invocation.settings().home, Console().step)
-        result = bench_readers(path, quantization, rounds, clients, tokens)
+        settings = invocation.settings()
+        path = find_model(model, settings.home, Console().step)
+        result = bench_readers(path, quantization, rounds, clients, tokens, settings.dtype)
     _print(result, json_output)
 
 

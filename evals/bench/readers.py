@@ -40,19 +40,27 @@ DECODED_TOKENS = 64
 
 
 def bench_readers(
-    path: str, quantization: str = "none", rounds: int = 8, clients: int = 30, answer_tokens: int = 300
+    path: str,
+    quantization: str = "none",
+    rounds: int = 8,
+    clients: int = 30,
+    answer_tokens: int = 300,
+    dtype: str = "auto",
 ) -> dict[str, Any]:
     """Ratios of decoding and first token to `generate`'s, of `clients` readers to one, and beside a busy thread.
 
     Args:
         path: the model's folder.
         clients: readers at once, each with a question of their own, of at most `answer_tokens` tokens.
+        dtype: as the setting of that name.
     """
     with tempfile.TemporaryDirectory() as folder:
         library = open_library(IndexSettings(home=Path(folder)))
         library.load()
         library.add(SAMPLE_PATH)
-        model = GeneratorSettings(kind="local", model=path, quantization=quantization, max_tokens=answer_tokens)
+        model = GeneratorSettings(
+            kind="local", model=path, quantization=quantization, dtype=dtype, max_tokens=answer_tokens
+        )
         engine = build_engine(RagSettings(home=Path(folder), generator=model), library)
         engine.load()
         generator: Any = engine.generator
