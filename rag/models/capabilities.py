@@ -30,6 +30,8 @@ class Capabilities:
         num_layers, num_full_layers, num_sliding_layers: all layers, and those that keep keys and values.
         kv_heads: key and value heads; key_dim, value_dim: their widths.
         window_tokens: width of the sliding window, None without one.
+        rescaled_after_tokens: a longer prompt turns the keys of all its tokens otherwise (LongRoPE), so it is read in
+            one pass; None where no prompt does.
     """
 
     attention: Attention
@@ -45,6 +47,7 @@ class Capabilities:
     hidden_size: int
     intermediate_size: int
     attention_heads: int
+    rescaled_after_tokens: int | None = None
 
     @property
     def keeps_every_token(self) -> bool:
@@ -115,6 +118,7 @@ def _read(config: Any, context_cap_tokens: int | None) -> Capabilities:
         hidden_size=hidden,
         intermediate_size=_intermediate_size(text, hidden),
         attention_heads=heads,
+        rescaled_after_tokens=_rescaled_after(text),
     )
 
 
@@ -126,6 +130,11 @@ def _guessed_layer_types(text: Any, num_layers: int) -> list[str]:
 
 def _window(text: Any) -> int | None:
     return getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None)
+
+
+def _rescaled_after(text: Any) -> int | None:
+    rope = getattr(text, "rope_parameters", None) or {}
+    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
 
 
 def _is_recurrent(text: Any) -> bool:

@@ -103,6 +103,43 @@ def test_kept_prefixes_change_no_answer(tiny_model: Path, plain: LocalGenerator)
         fresh.close()
 
 
+def test_a_prompt_beyond_the_first_window_of_longrope_is_read_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There its keys are turned otherwise, so neither pieces nor a kept shorter prefix may stand before the rest."""
+    monkeypatch.setattr(local, "PREFILL_CHUNK_TOKENS", 16)
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 200, **factors}
+    shape = {"num_key_value_heads": 8, "hidden_size": 128, "rope_parameters": rope}
+    folder = build_model(tmp_path / "longrope", family="phi3", original_max_position_embeddings=200, **shape)
+    reusing = load_local_generator(settings(folder))
+    plain = load_local_generator(settings(folder, prefix_cache=False))
+    passes: list[int] = []
+    forward = reusing.loaded.model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        passes.append(kwargs["input_ids"].shape[1])
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(reusing.loaded.model, "forward", counted)
+    try:
+        _, short = answer(reusing, ask())
+        assert short.usage.prompt_tokens < 200 and max(passes) <= 16
+        _, again = answer(reusing, ask())
+        assert again.usage.cached_prompt_tokens > 0
+        for _ in range(2):
+            passes.clear()
+            text, done = answer(reusing, ask(arm="rag", passages=PASSAGES))
+            assert done.usage.prompt_tokens > 200
+            assert done.usage.cached_prompt_tokens == 0
+            assert max(passes) == done.usage.prompt_tokens
+        monkeypatch.setattr(local, "PREFILL_CHUNK_TOKENS", 512)
+        assert answer(plain, ask(arm="rag", passages=PASSAGES))[0] == text
+    finally:
+        reusing.close()
+        plain.close()
+
+
 def test_adapters_answer_as_if_each_were_alone(
     generator: LocalGenerator, tiny_model: Path, tiny_adapter: Path, second_adapter: Path
 ) -> None:

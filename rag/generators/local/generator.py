@@ -47,6 +47,7 @@ from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
+from rag.models.memory import PREFILL_CHUNK_TOKENS
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
@@ -273,7 +274,7 @@ class LocalGenerator:
         tokens = admitted.prompt + writing.tokens
         logits: Any = None
         if cache.get_seq_length() < len(tokens) - 1 or not isinstance(cache, SlabCache):
-            for read in prefill_pieces(self._model, tokens, cache):
+            for read in prefill_pieces(self._model, tokens, cache, chunk_tokens=self._at_once(tokens)):
                 logits = read
                 check()
                 yield Pause()
@@ -368,7 +369,7 @@ class LocalGenerator:
     ) -> tuple[list[float], int]:
         """log P of each option, and how many of the prompt's tokens came from a kept prefix."""
         cache, key, reused = self._open(admitted.prompt, self._capacity(admitted), adapter)
-        logits = prefill(self._model, admitted.prompt, cache)
+        logits = prefill(self._model, admitted.prompt, cache, chunk_tokens=self._at_once(admitted.prompt))
         self._keep(key, admitted.prompt, [], cache)
         if isinstance(cache, SlabCache):
             together = has_rotary_positions(self._model) and sum(map(len, options)) <= admitted.max_new_tokens
@@ -377,7 +378,7 @@ class LocalGenerator:
         for option in options:  # state that cannot be taken back: the prompt is read again for each
             if sums:
                 cache, _, _ = self._open(admitted.prompt, self._capacity(admitted), adapter)
-                logits = prefill(self._model, admitted.prompt, cache)
+                logits = prefill(self._model, admitted.prompt, cache, chunk_tokens=self._at_once(admitted.prompt))
             sums += option_log_probabilities(self._model, logits, [option], cache, together=False)
         return sums, reused
 
@@ -390,7 +391,8 @@ class LocalGenerator:
             self._loaded.quantization,
             self._loaded.dtype,
         )
-        known = self._prefixes.find(key, tokens[:-1])  # at least one token must be read for its logits
+        # At least one token must be read for its logits.
+        known = [] if self._rescales(tokens) else self._prefixes.find(key, tokens[:-1])
         self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
         cache = new_cache(self._model, capacity_tokens, cuttable=self._loaded.capabilities.keeps_every_token)
         reused = 0
@@ -399,12 +401,20 @@ class LocalGenerator:
             reused += count
         return cache, key, reused
 
+    def _rescales(self, tokens: list[int]) -> bool:
+        """Whether so many tokens have other keys than fewer have."""
+        after = self._loaded.capabilities.rescaled_after_tokens
+        return after is not None and len(tokens) > after
+
+    def _at_once(self, tokens: list[int]) -> int:
+        return len(tokens) if self._rescales(tokens) else PREFILL_CHUNK_TOKENS
+
     def _keep(self, key: CacheKey, prompt: list[int], written: list[int], cache: Any) -> None:
         """Keeps what was read and written; the last written token was never fed, guesses beyond it do not count."""
         if self._prefixes.capacity_bytes <= 0:
             return
         tokens = (prompt + written[:-1])[: cache.get_seq_length()]
-        if not tokens:
+        if not tokens or self._rescales(tokens):
             return
         self._prefixes.keep(key, tokens, cache.copy_out)
 
