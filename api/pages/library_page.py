@@ -225,9 +225,17 @@ class _AddBook:
             by_url.on("submit.prevent", lambda event: self._fetch(*event.args), js_handler=_TYPED)
             with tag("div", "", "add-form"):
                 with field(self._t("library.paste_title")):
-                    tag("input", "", "box", autocomplete="off", maxlength=str(NAME_CHARS))
+                    tag("input", "", "box", autocomplete="off", maxlength=str(NAME_CHARS), data_draft="title")
                 with field(self._t("library.paste")):
-                    tag("textarea", "", "box", autocomplete="off", rows="4", maxlength=str(MOST_PASTED))
+                    tag(
+                        "textarea",
+                        "",
+                        "box",
+                        autocomplete="off",
+                        rows="4",
+                        maxlength=str(MOST_PASTED),
+                        data_draft="text",
+                    )
                 add = button(self._t("library.add_text"))
                 add.on("click", lambda event: self._add_text(*event.args), js_handler=_TYPED)
 
@@ -243,16 +251,19 @@ class _AddBook:
         if text.strip():
             name = "".join(c if c.isalnum() or c in " -_" else " " for c in title).strip() or "text"
             content = io.BytesIO(text.encode())
-            await self._add(lambda: self._visit.services.books.upload(content, f"{name}.md"))
+            if await self._add(lambda: self._visit.services.books.upload(content, f"{name}.md")):
+                ui.run_javascript("coalesce.dropDrafts()")
 
-    async def _add(self, add: Callable[[], Taken]) -> None:
+    async def _add(self, add: Callable[[], Taken]) -> bool:
+        """Whether it is on its way, or there already."""
         try:
             taken = await asyncio.to_thread(add)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
-            return
+            return False
         if not taken.new:
             toast(self._t("upload.there"))
+        return True
 
 
 def show_book(visit: Visit, document: Document, on_remove: Callable[[], None] | None) -> Element:

@@ -334,6 +334,23 @@ def test_pasted_text_keeps_its_title_where_the_connection_was_dead_while_it_was_
     expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
 
 
+def test_pasted_text_is_kept_until_it_is_added_when_the_page_comes_again(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    page.get_by_text("Add a web page or pasted text").click()
+    page.get_by_label("Title").fill("Occupancy")
+    page.get_by_label("Text (").fill("Occupancy is the share of warp slots in use.")
+    page.reload()
+    expect(page.get_by_label("Title")).to_have_value("Occupancy")
+    expect(page.get_by_label("Text (")).to_have_value("Occupancy is the share of warp slots in use.")
+    page.get_by_role("button", name="Add the text").click()
+    expect(page.locator(".book").nth(1)).to_contain_text("Occupancy.md")
+    expect(page.get_by_label("Text (")).to_have_value("")
+    page.reload()
+    page.get_by_text("Add a web page or pasted text").click()
+    expect(page.get_by_label("Text (")).to_have_value("")
+    expect(page.get_by_label("Title")).to_have_value("")
+
+
 def test_an_unknown_address_says_so_with_the_way_back(browser: Browser, site: Live) -> None:
     for locale, said in (("zh-CN", "没有这个页面"), ("en-US", "This page does not exist")):
         page = browser.new_page(locale=locale, viewport={"width": 390, "height": 844})

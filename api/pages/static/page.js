@@ -307,7 +307,39 @@ window.coalesce = (() => {
     whenDrawn(() => document.querySelector(selector), (element) => element.focus({ preventScroll: true }));
   }
 
+  // --- what is typed into a `data-draft` box is there again when the page comes again, as after a restart of the server
+  const DRAFT = "coalesce draft ";
+
+  function keepDraft(box) {
+    try {
+      if (box.value) sessionStorage.setItem(DRAFT + box.dataset.draft, box.value);
+      else sessionStorage.removeItem(DRAFT + box.dataset.draft);
+    } catch { /* longer than the browser keeps, or it may keep nothing */ }
+  }
+
+  function restoreDrafts() {
+    if (!Object.keys(sessionStorage).some((key) => key.startsWith(DRAFT))) return;
+    whenDrawn(() => document.querySelector("[data-draft]"), () => {
+      for (const box of document.querySelectorAll("[data-draft]")) {
+        box.value ||= sessionStorage.getItem(DRAFT + box.dataset.draft) || "";
+        if (box.value) box.closest("details").open = true;
+      }
+    });
+  }
+
+  function dropDrafts() {
+    for (const box of document.querySelectorAll("[data-draft]")) {
+      box.value = "";
+      keepDraft(box);
+    }
+  }
+
+  document.addEventListener("input", (event) => {
+    if (event.target.dataset?.draft) keepDraft(event.target);
+  });
+
   document.addEventListener("DOMContentLoaded", () => {
+    restoreDrafts();
     new MutationObserver(drawFormulas).observe(document.body, { childList: true, subtree: true });
     drawFormulas();
     for (const type of ["dragover", "drop"]) {
@@ -322,5 +354,5 @@ window.coalesce = (() => {
     document.addEventListener("dragleave", (event) => event.target.closest?.(".drop")?.classList.remove("over"));
   });
 
-  return { prefer, send, sendOnEnter, restoreQuestion, editQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, showWhole, openDialog, upload, addQuestions, focusOn };
+  return { prefer, send, sendOnEnter, restoreQuestion, editQuestion, remember, returnFocus, showSource, showMark, reveal, showLastTurn, toggleList, showWhole, openDialog, upload, addQuestions, focusOn, dropDrafts };
 })();
