@@ -40,7 +40,7 @@ from rag.types import Turn
 SETS = Path(__file__).parents[1] / "question_sets" / "fit"
 FALSE_REFUSALS = 0.04
 """Share of answerable questions refused; the target on books that took no part is 0.05."""
-NEVER_ASKED = 0.005
+NEVER_ASKED = 0.004
 """Share of answerable questions that a language model is not asked; the target on books that took no part is 0.01."""
 UNANSWERABLE_MARKED = 0.9
 """Share of unanswerable questions refused or marked weak; the target on books that took no part is 0.75.
