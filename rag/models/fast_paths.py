@@ -1,4 +1,4 @@
-"""Faster forms of two steps that stock transformers do slowly on a CPU; the numbers are from two cores.
+"""Faster forms of three steps that stock transformers do slowly on a CPU; the numbers are from two cores.
 
 Attention: models with fewer key heads than query heads (Qwen, Llama 3, Mistral) let several query heads share one key
 head. In a decoding step the query heads of a group become rows over their key head, so the cache is read once and
@@ -8,10 +8,16 @@ never copied: with 4,000 cached bfloat16 tokens, 16 query and 8 key heads a laye
 Output embedding: the last token's hidden state is a slice that keeps the strides of the whole, and for one such row of
 bfloat16 torch 2.13 copies the whole vocabulary matrix: 1,886 ms instead of 54 ms for 151,936 words of 1,024 numbers.
 Copying the row first avoids that.
+
+Linear layers in bfloat16 on a CPU that does not compute in it: torch multiplies several rows one number at a time, 16
+rows by 576 x 576 in 1.1 ms. Put into float32 first they take 0.25 ms, 230 rows 1.9 instead of 15.9 ms. One row is
+quicker as it is, and so is the large output embedding.
 """
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import Any
 
 ATTENTION_NAME = "coalesce_gqa"
@@ -68,6 +74,29 @@ def grouped_attention(
         packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
     )
     return attended.reshape(batch, query_heads, new, width).transpose(1, 2).contiguous(), None
+
+
+def speed_up_bfloat16(model: Any) -> None:
+    """Lets linear layers multiply several rows of bfloat16 in float32."""
+    import torch
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if rows.numel() < 4 * rows.size(-1):
+            return torch.nn.functional.linear(rows, weight, bias)
+        wide = None if bias is None else bias.float()
+        return torch.nn.functional.linear(rows.float(), weight.float(), wide).to(rows.dtype)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # like tracing, whose steps then choose by their own rows
+        chosen = torch.jit.script(linear)
+
+    def forward(layer: Any, rows: Any) -> Any:
+        return chosen(rows, layer.weight, layer.bias)
+
+    output = model.get_output_embeddings()
+    layers: list[Any] = [each for each in model.modules() if type(each) is torch.nn.Linear and each is not output]
+    for layer in layers:
+        layer.forward = partial(forward, layer)
 
 
 def speed_up_output(model: Any) -> None:

@@ -17,6 +17,7 @@ from rag.generators.local.decode import (
     new_cache,
     option_log_probabilities,
     prefill,
+    traced_step,
 )
 from rag.models.loading import load_model
 
@@ -199,6 +200,28 @@ def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None
     cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
     ours = list(decode(loaded.model, prompt, cache, max_new_tokens=20))
     assert ours == generated(loaded.model, prompt, 20)
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_bfloat16_rows_are_multiplied_in_float32_where_the_processor_has_no_units_for_them(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, computes: bool
+) -> None:
+    import torch
+    from torch.nn.functional import linear
+
+    monkeypatch.setattr("rag.models.loading.cpu_computes_bfloat16", lambda: computes)
+    loaded = load_model(str(tiny_model), dtype="bfloat16", device="cpu")
+    layer = loaded.model.get_submodule("model.layers.0.mlp.up_proj")
+    rows = torch.randn(6, layer.in_features, generator=torch.Generator().manual_seed(1)).bfloat16()
+    wide = linear(rows.float(), layer.weight.float())
+    assert torch.equal(layer(rows[:1]), linear(rows[:1], layer.weight))
+    assert torch.equal(layer(rows), linear(rows, layer.weight) if computes else wide.bfloat16())
+    prompt = random_prompt(100)
+    cache = SlabCache(3, 140)
+    assert list(decode(loaded.model, prompt, cache, max_new_tokens=20)) == generated(loaded.model, prompt, 20)
+    shape = (2, loaded.capabilities.kv_heads, 256, loaded.capabilities.key_dim)
+    keys, values = ([torch.zeros(shape, dtype=torch.bfloat16) for _ in range(3)] for _ in "kv")
+    assert traced_step(loaded.model, keys, values) is not None
 
 
 def test_writing_beyond_the_promised_size_is_an_error(one_model: Any) -> None:
