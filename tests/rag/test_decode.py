@@ -216,9 +216,6 @@ def test_bfloat16_rows_are_multiplied_in_float32_where_the_processor_has_no_unit
     wide = linear(rows.float(), layer.weight.float())
     assert torch.equal(layer(rows[:1]), linear(rows[:1], layer.weight))
     assert torch.equal(layer(rows), linear(rows, layer.weight) if computes else wide.bfloat16())
-    prompt = random_prompt(100)
-    cache = SlabCache(3, 140)
-    assert list(decode(loaded.model, prompt, cache, max_new_tokens=20)) == generated(loaded.model, prompt, 20)
     shape = (2, loaded.capabilities.kv_heads, 256, loaded.capabilities.key_dim)
     keys, values = ([torch.zeros(shape, dtype=torch.bfloat16) for _ in range(3)] for _ in "kv")
     assert traced_step(loaded.model, keys, values) is not None
