@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from evals.question_drafts import Draft, Drafts, Option, draft_questions, other_capital
+from evals.question_drafts import Draft, Drafts, Option, draft_questions, is_foreign_name, other_capital
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.errors import Cancelled
 from indexes.types import Filters, StoredNode
@@ -47,10 +47,12 @@ _ORDER = ("definition", "name", "number", "term")
 _SCREENED_PASSAGES = 5
 WRITTEN_SHARE = 0.5
 """Share of the questions that a language model may write."""
-_ENOUGH_ASKED = 12
+_ENOUGH_ASKED = 4
 """From so many other answers of the class on, wrong options are drawn from them alone."""
 _FEW_OF_CLASS = 8
 """A class of fewer terms is joined with that of the other capital."""
+_NOT_THIN = 8
+"""With so many questions a book needs none for foreign names."""
 _PASSAGE_WORDS = 60
 _PATIENCE = 12
 """Passages in a row without a question, after which a model is asked no more."""
@@ -97,10 +99,10 @@ def make_questions(
             progress(MakingProgress(len(kept), wanted, 0))
             if len(kept) >= wanted * WRITTEN_SHARE:
                 break
-    for tried, draft in enumerate(_spread(drafts.drafts), 1):
+    for tried, draft in enumerate(_in_order(drafts.drafts), 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
-        if len(kept) == wanted:
+        if len(kept) == wanted or (draft.asks_for_foreign_name and len(kept) >= _NOT_THIN):
             break
         question = maker.question(draft)
         if question is not None:
@@ -117,6 +119,12 @@ def _passages_to_ask(nodes: Sequence[StoredNode]) -> list[StoredNode]:
     return long
 
 
+def _in_order(drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """Those that leave out a foreign name last: they are good less often."""
+    for foreign in (False, True):
+        yield from _spread([draft for draft in drafts if draft.asks_for_foreign_name is foreign])
+
+
 def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
     """The drafts in turns of chapters and, within a chapter, of kinds, so that any number of them covers the book."""
     chapters: dict[int, dict[str, list[Draft]]] = defaultdict(lambda: {kind: [] for kind in _ORDER})
@@ -127,6 +135,7 @@ def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
     for chapter in sorted(chapters):
         for waiting in chapters[chapter].values():
             lots.shuffle(waiting)
+            waiting.sort(key=lambda draft: draft.promise)  # taken from the end
         turns[chapter] = _in_turns(chapters[chapter])
     while turns:
         for chapter in sorted(turns):
@@ -246,8 +255,11 @@ class _Maker:
             taken = terms_of(draft.question).pieces
         found = []
         pool = self._pool[draft.options]
-        if len(pool) < _FEW_OF_CLASS and draft.kind == "term":  # names of products and other terms may stand together
-            pool = pool + self._pool[other_capital(draft.options)]
+        if draft.kind == "term":
+            if len(pool) < _FEW_OF_CLASS:
+                pool = pool + self._pool[other_capital(draft.options)]
+            if not draft.asks_for_foreign_name:
+                pool = [option for option in pool if not is_foreign_name(option.text)]  # they are right elsewhere only
         for option in pool:
             if section in option.sections or option.text.lower() == answer:
                 continue

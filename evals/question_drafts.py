@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -26,6 +26,10 @@ BLANK = "____"
 
 _WORDS = (7, 38)
 """Fewest and most words of a sentence that is asked about."""
+LONG = 18
+"""From so many words on a sentence says enough of its subject to be read without those before it."""
+_HEADING_WORDS = 10
+"""Most words of a heading that is given with a question."""
 _PREDICATE_WORDS = (4, 28)
 _TERM_WORDS = 4
 _LEAST_LEFT = 5
@@ -67,10 +71,11 @@ _BEGINS_DANGLING = re.compile(
 _POINTS_ELSEWHERE = re.compile(
     r"\b(?:this|these|those|above|below|following|previous(?:ly)?|earlier|here|we|our|us|i|my|me|let's|figure|fig|table|"
     r"listing|exercises?|episodes?|lessons?|chapters?|sections?|course|tutorial|slides?|see|former|latter|respectively|"
-    r"aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|(?<!for )example|that's|the one|overall|"
+    r"as seen|if one were|aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|"
+    r"(?<!for )example|that's|the one|overall|"
     r"your change|suppose|assume|"
     r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
-    r"at present|presently|soon|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
+    r"at present|presently|soon|also|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
     r"|\bin the (?:other|second|third|latter|former|opposite|same) \w+|\bthe possible\b|\bis listed\b"
     r"|\bas follows\b|https?:|www\.|\b(?:too|it|them)\.?$"
@@ -122,7 +127,7 @@ _FINITE = re.compile(
 _THE_SUBJECT = re.compile(rf"The (?P<phrase>[a-z][\w\-]*(?: [a-z][\w\-]*){{0,3}}?) (?={_FINITE.pattern})")
 _RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,8}(?:which|that|who)\s")
 """A subject with a clause of its own: the sentence needs a second verb."""
-_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|-{3,}|\?|!|://|\b\w+/\w+/\w+")
+_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|:\s-\s|-{3,}|\?|!|://|\b\w+/\w+/\w+")
 _GENERIC = frozenset(
     """argument arguments parameter parameters value values result results goal goals purpose idea reason problem
     problems difference differences advantage advantages default example examples way ways step steps case cases
@@ -155,8 +160,10 @@ _GENERIC = frozenset(
     alias round float union command script message disk repository semantics capacity lifetime library libraries
     module modules view views loop loops array arrays vector vectors dimension dimensions prefix algorithm
     interface chip enumeration architecture remainder reciprocal boolean tool tools subset subsets superset format
-    formats""".split()
+    formats source directory directories path paths package packages syntax flag flags execution equivalent concept
+    concepts functionality platforms compiler compilers""".split()
 )
+"""Words that are no term by themselves, nor together (`command line`), nor behind a name (`HIP application`)."""
 _VAGUE = frozenset(
     """argument arguments value values result results goal purpose idea reason problem problems difference example
     examples way ways step steps case cases thing things first second third next last number numbers different
@@ -177,9 +184,9 @@ _ASIDE = re.compile(
     r"\b(?:exercises?|solutions?|challenges?|assignments?|quiz|case stud(?:y|ies)|set-?up|install(?:ation|ing)?|"
     r"licen[cs]e|acknowledg\w*|contribut\w+|changelog|release notes|bibliography|further reading|prerequisites|"
     r"keypoints|instructor|preface|roadmap|how to ask|what's new|bug ?fix(?:es)?|deprecat\w+|"
-    r"related (?:projects|software|work)|software related)\b|^version \d"
+    r"related (?:projects|software|work)|software related)\b|^version \d|\b(?:debug|test|build(?!ing blocks?\b))"
     r"|^\W*(?:\d[\d.]*\s+)?(?:learning )?(?:tasks?|references|objectives|discussion|schedule|index|support|changes|"
-    r"history|credits|build(?:ing)?)\W*(?:\d+\W*)?$",
+    r"history|credits)\W*(?:\d+\W*)?$",
     re.IGNORECASE,
 )
 """Headings of sections that teach nothing."""
@@ -235,6 +242,7 @@ _ENTRY = re.compile(
     re.DOTALL,
 )
 _EXPANDED = re.compile(r"\b(?P<long>[A-Z]?[A-Za-z]+(?:[\s\-][A-Za-z]+){1,5})\s+\((?P<short>[A-Z]{2,6})(?P<plural>s?)\)")
+_ABBREVIATION = re.compile(r"\b([A-Z]{2,6})s?\b")
 _UNITS = (
     r"threads?|bytes?|bits?|[kKMGT]i?B/s|[kKMGT]i?B|[kMGT]bit/s|(?:clock )?cycles|warps?|[nmµu]?s|%|percent|[kMG]Hz|"
     r"[MGT]FLOPS?(?:/s)?|W|watts?|nm|dimensional|billion|million|(?:multi)?processors|compute units|work-items|"
@@ -283,14 +291,9 @@ _LINKS = re.compile(
     re.IGNORECASE,
 )
 """Words at the beginning of a sentence that only link it to the one before."""
-_COUNTED = {
-    word: str(number) for number, word in enumerate("three four five six seven eight nine ten eleven twelve".split(), 3)
-}
-"""Counts in words that are asked for; everybody guesses two."""
-_COUNT = re.compile(
-    rf"\b(?P<number>{'|'.join(_COUNTED)})(?! (?:other|more|further|additional|related|different)\b)"
-    r"(?=(?: [a-z\-]+){0,2} [a-z]{2,}[a-rt-z]s\b)"
-)
+_NOT_FIGURES = re.compile(rf"{_CODE.pattern}|\b[A-Z][\w+]*\s\d[\d.]*")
+"""Code, and a name with its version."""
+_FIGURE = re.compile(r"(?<!\w)\d")
 _NOT_A_VERB = frozenset("this as its has was threads blocks bytes bits values ones".split()) | {
     f"{noun}s" for noun in _NOUNS - {"call", "construct", "register"}
 }
@@ -303,7 +306,6 @@ class Statement:
     Attributes:
         quote: verbatim in its node's text.
         text: without emphasis, white space collapsed.
-        topic: the heading that says what it is about, "" where none does.
         signature: the name of code, with its arguments, that it follows and describes; the quote then begins with it.
     """
 
@@ -311,7 +313,6 @@ class Statement:
     quote: str
     text: str
     kind: SpanKind
-    topic: str
     signature: str = ""
 
 
@@ -331,6 +332,17 @@ class Draft:
     statement: Statement
     options: str
     accepted: tuple[str, ...] = ()
+
+    @property
+    def promise(self) -> tuple[bool, bool]:
+        """How likely it makes a good question: whether its sentence is about what its heading says, and is long."""
+        heading = terms_of(" ".join(self.statement.node.heading_path[-1:])).pieces
+        return bool(heading & terms_of(self.statement.text).pieces), count_words(self.statement.text) >= LONG
+
+    @property
+    def asks_for_foreign_name(self) -> bool:
+        """Whether it leaves out a name that the subject does not know: of a place, a machine, a product."""
+        return self.kind == "term" and is_foreign_name(self.answer)
 
     @property
     def only_choice(self) -> bool:
@@ -363,12 +375,13 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     by_lower = {term.lower(): term for term in terms}
     subjects = [draft for statement in statements if (draft := _subject(statement, by_lower)) is not None]
     sections = _sections_of(nodes, [*terms, *names, *(draft.answer for draft in subjects)])
+    abbreviations = Counter(short for node in nodes for short in set(_ABBREVIATION.findall(node.text)))
     drafts: list[Draft] = list(subjects)
     for statement in statements:
         if statement.signature:
             drafts.extend(_described_names(statement))
             continue
-        drafts.extend(_expansions(statement))
+        drafts.extend(_expansions(statement, abbreviations))
         drafts.extend(_definitions(statement, by_lower))
         drafts.extend(_described_names(statement))
         drafts.extend(_numbers(statement))
@@ -376,7 +389,11 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     answers: dict[str, set[str]] = defaultdict(set)
     for draft in drafts:
         answers[draft.question.lower()].add(draft.answer.lower())
-    drafts = [draft for draft in drafts if len(answers[draft.question.lower()]) == 1]  # else the book has two answers
+    drafts = [
+        _with_headings(draft)
+        for draft in drafts
+        if len(answers[draft.question.lower()]) == 1  # else the book has two answers
+    ]
     pool: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
     for text in (*terms, *(draft.answer for draft in subjects)):
         pool[(text, term_class(text))] |= sections[text.lower()]
@@ -406,7 +423,6 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
         fence = fence_after(node.text, fence)
         if is_chinese(node.text) or any(_ASIDE.search(heading) for heading in node.heading_path[-2:]):
             continue
-        topic = _topic(node.heading_path)
         signature = -1
         for span in split_spans(text):
             if span.kind in ("sentence", "item"):
@@ -416,15 +432,15 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
                     continue
                 if signature >= 0 and _THIRD_PERSON.match(quote):
                     whole = text[signature : span.end]
-                    yield Statement(node, whole, _plain(quote), "sentence", topic, whole.split("`")[1])
+                    yield Statement(node, whole, _plain(quote), "sentence", whole.split("`")[1])
                 signature = -1
-                yield Statement(node, quote, _unlinked(_plain(quote)), span.kind, topic)
+                yield Statement(node, quote, _unlinked(_plain(quote)), span.kind)
             elif span.kind == "table":
                 for row in text[span.start : span.end].splitlines():
                     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
                     if len(cells) in (2, 3) and cells[0].startswith("`") and " " in cells[-1]:
                         text_of_row = f"{_plain(cells[0])}: {_plain(cells[-1])}"
-                        yield Statement(node, row.strip(), text_of_row, "table", topic)
+                        yield Statement(node, row.strip(), text_of_row, "table")
 
 
 def _plain(text: str) -> str:
@@ -443,18 +459,11 @@ def _bare(text: str) -> str:
     return _CODE.sub(" ", " ".join(kept))
 
 
-def _topic(path: Sequence[str]) -> str:
-    """The last heading that names a subject."""
-    for heading in reversed(path):
-        plain = _plain(heading).strip(" :.")
-        if 1 <= len(plain.split()) <= 7 and not _TITLE_IDLE.search(plain) and not re.search(r"[?!:\d]", plain):
-            return plain
-    return ""
-
-
 def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
     """Whether a sentence is whole and refers to nothing outside itself."""
     low, high = _WORDS
+    if re.match("The [^`]", text):  # short, it mostly speaks of what the sentence before has named
+        low = LONG
     if not low <= count_words(text) <= high or (kind == "sentence" and not text.endswith((".", ".)", '."'))):
         return False
     if text.endswith((":", ";", ",", "…")) or ", so " in text:
@@ -593,10 +602,15 @@ def _word_runs(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 @lru_cache(maxsize=1)
-def _subject_terms() -> tuple[str, ...]:
-    """Terms of the subject, in English, that the glossary knows."""
-    known = {rendering.best.lower() for rendering in load_glossary().values() if rendering.technical and rendering.best}
-    return tuple(sorted(known))
+def _subject_terms() -> frozenset[str]:
+    """Terms of the subject that the glossary knows, in English as they stand there and without the plural's s."""
+    known = [rendering.best.lower() for rendering in load_glossary().values() if rendering.technical and rendering.best]
+    return frozenset(form for term in known for form in (term, _singular(term)))
+
+
+def is_foreign_name(term: str) -> bool:
+    """Whether a term has a capital and the glossary does not know it."""
+    return term[0].isupper() and _singular(term) not in _subject_terms()
 
 
 def _is_term(term: str) -> bool:
@@ -606,7 +620,9 @@ def _is_term(term: str) -> bool:
     if len(words) == 1 and (len(term) < 4 or is_identifier(term)):
         return False
     plain = [word.lower() for word in words]
-    if any(word in STOP_WORDS or word in _VAGUE for word in plain) or (len(words) == 1 and plain[0] in _GENERIC):
+    if any(word in STOP_WORDS or word in _VAGUE for word in plain):
+        return False
+    if plain[-1] in _GENERIC and all(word.isupper() or word.lower() in _GENERIC for word in words):
         return False
     if re.match(r"\w+(?:most|est)$", plain[0]) or plain[-1].endswith("ly"):
         return False
@@ -678,6 +694,8 @@ def name_noun(name: str) -> str:
         return "option"
     if name.endswith("_t"):
         return "type"
+    if re.search(r"\.(?:hp?p?|cuh?|cpp|py|json|txt|so|dll)$", name):
+        return "file"
     return "name"
 
 
@@ -697,21 +715,26 @@ def _sections_of(nodes: Sequence[StoredNode], texts: Sequence[str]) -> dict[str,
 # --- the kinds
 
 
-def _expansions(statement: Statement) -> Iterator[Draft]:
-    """'What does SM stand for?'"""
+def _expansions(statement: Statement, abbreviations: Mapping[str, int]) -> Iterator[Draft]:
+    """'What does SM stand for?', where two nodes at least write SM."""
     for match in _EXPANDED.finditer(statement.text):
         short = match["short"]
+        if abbreviations[short] < 2:
+            continue
         words = re.split(r"[\s\-]", match["long"])
         for first in range(len(words)):
             tail = words[first:]
-            initials = "".join(word[0] for word in tail).upper()
-            content = "".join(word[0] for word in tail if word.lower() not in STOP_WORDS).upper()
-            if short in (initials, content) and len(tail) > 1 and tail[0].lower() not in STOP_WORDS:
+            content = [word for word in tail if word.lower() not in STOP_WORDS]
+            if short in (_initials(tail), _initials(content)) and len(tail) > 1 and tail[0].lower() not in STOP_WORDS:
                 start = len(match["long"]) - len(" ".join(tail))
                 long = match["long"][start:]
                 question = f"What do {short}s stand for?" if match["plural"] else f"What does {short} stand for?"
                 yield Draft("definition", question, long, statement, "", (long.lower(),))
                 break
+
+
+def _initials(words: Sequence[str]) -> str:
+    return "".join(word[0] for word in words).upper()
 
 
 def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
@@ -795,19 +818,6 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
 def _numbers(statement: Statement) -> Iterator[Draft]:
     if not _reads_alone(statement.text, statement.kind):
         return
-    counts = list(_COUNT.finditer(statement.text))
-    if (
-        len(counts) == 1
-        and not statement.text.startswith("The ")
-        and not re.search(r"\d", statement.text)
-        and _FINITE.search(statement.text[: counts[0].start()])
-    ):
-        start, end = counts[0].span("number")
-        left = f"{statement.text[:start]}{BLANK}{statement.text[end:]}"
-        answer = counts[0]["number"]
-        question = _with_topic("Fill in the number", statement, left, answer)
-        yield Draft("number", question, answer, statement, "", (_COUNTED[answer],))
-        return
     matches = [m for m in _NUMBER.finditer(statement.text) if m["number"] not in ("0", "1")]
     if len(matches) != 1 or len(re.findall(r"\d+", _CODE.sub("", statement.text))) > 2:
         return
@@ -818,14 +828,18 @@ def _numbers(statement: Statement) -> Iterator[Draft]:
     if text.count(match["number"]) == 1:
         if _FINITE.fullmatch(match["unit"]) or re.search(r"[A-Z]\w*\s$", text[: match.start()]):
             return
-        question = _with_topic("Fill in the number", statement, left, answer)
+        if ": " in text[match.end() :]:  # what is counted follows
+            return
+        question = f"Fill in the number: “{left}”"
         yield Draft("number", question, answer, statement, f"number {_unit(match)}", (match["number"],))
 
 
 def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
-    """A key term, or the only name of code, left out of a sentence."""
+    """A key term left out of a sentence."""
     text = statement.text
     if not _reads_alone(text, statement.kind) or not _is_known_subject(text, terms):
+        return
+    if _FIGURE.search(_NOT_FIGURES.sub(" ", text)):  # then the number is what matters
         return
     held = [
         (start, end)
@@ -843,12 +857,8 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
         if start == 0 and verb is not None and text.endswith("."):
             yield Draft("term", f"What {text[verb.start('rest') : -1]}?", answer, statement, term_class(answer))
         else:
-            yield _cloze("term", "Fill in the term", statement, start, end, answer)
+            yield _cloze(statement, start, end, answer)
         return
-    names = [match for match in _CODE.finditer(text) if _is_name(match[1]) and _is_published(match[1])]
-    match = names[0] if names else None
-    if match is not None and len(list(_CODE.finditer(text))) <= 2 and _leaves_enough(text, *match.span()):
-        yield _cloze("name", "Fill in the name", statement, match.start(), match.end(), match[1])
 
 
 def _is_known_subject(text: str, terms: Mapping[str, str]) -> bool:
@@ -879,16 +889,13 @@ def _subject(statement: Statement, terms: Mapping[str, str]) -> Draft | None:
         return None  # the options' number would tell
     if not plural or verb in _MODALS:
         return Draft("term", f"What {rest}?", answer, statement, term_class(answer))
-    return _cloze("term", "Fill in the term", statement, *match.span("phrase"), answer)
+    return _cloze(statement, *match.span("phrase"), answer)
 
 
-def _cloze(kind: MadeKind, lead: str, statement: Statement, start: int, end: int, answer: str) -> Draft:
+def _cloze(statement: Statement, start: int, end: int, answer: str) -> Draft:
     text = statement.text
     before = re.sub(r"\b([Aa])n? $", r"\1(n) ", text[:start])
-    question = _with_topic(lead, statement, f"{before}{BLANK}{text[end:]}", answer)
-    if kind == "name":
-        return Draft(kind, question, answer, statement, name_class(answer), _called(answer))
-    return Draft(kind, question, answer, statement, term_class(answer))
+    return Draft("term", f"Fill in the term: “{before}{BLANK}{text[end:]}”", answer, statement, term_class(answer))
 
 
 def _leaves_enough(text: str, start: int, end: int) -> bool:
@@ -919,13 +926,18 @@ def _what_class(what: str) -> str:
     return f"what {'a' if first in ('a', 'an', 'one') else first}"
 
 
-def _with_topic(lead: str, statement: Statement, text: str, answer: str) -> str:
-    """The question, with its topic unless the topic gives the answer away or is in the sentence."""
-    topic = statement.topic
-    stems = terms_of(topic).stems
-    if not stems or stems & terms_of(answer).pieces or stems <= terms_of(text).stems:
-        return f"{lead}: “{text}”"
-    return f"{lead} ({topic}): “{text}”"
+def _with_headings(draft: Draft) -> Draft:
+    """The draft with the last two headings over its sentence, without those that say nothing or hold the answer."""
+    answer, said = terms_of(draft.answer).pieces, terms_of(draft.question).stems
+    shown = []
+    for heading in dict.fromkeys(draft.statement.node.heading_path[-2:]):
+        plain = re.sub(r"^\d[\d.]*\s+", "", _plain(heading)).strip(" :.")
+        subject = terms_of(_TITLE_IDLE.sub(" ", plain))
+        new = subject.stems and not subject.stems <= said
+        told = terms_of(plain).pieces & answer or _initials(plain.split()) == draft.answer.removesuffix("s")
+        if new and not told and count_words(plain) <= _HEADING_WORDS:
+            shown.append(plain)
+    return replace(draft, question=f"{draft.question} ({', '.join(shown)})") if shown else draft
 
 
 def _fits(what: str, term: str, *, part: bool = False) -> bool:

@@ -89,8 +89,8 @@ def study_guide(
     quotes = {gold.evidence for question in made for gold in question.gold}
     found: dict[int, dict[str, _Found]] = defaultdict(lambda: defaultdict(_Found))
     for draft in draft_questions(nodes).drafts:
-        if draft.kind == "term" or draft.only_choice or draft.question.startswith("Fill in the name"):
-            continue  # such a sentence holds a term or a name without saying what it is
+        if draft.kind == "term" or draft.only_choice:
+            continue  # such a sentence holds a term without saying what it is
         statement = draft.statement
         found[statement.node.chapter][draft.kind].add(draft, asked=statement.quote in quotes)
     return tuple(

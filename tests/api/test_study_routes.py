@@ -338,7 +338,7 @@ def test_drafts_count_when_the_time_runs_out_and_the_list_shows_the_marks(live: 
 
 BOOK = (
     "A warp is a group of neighbouring threads that a scheduler issues together. "
-    "The second-level cache of the chip holds 128 bytes in every line of four sectors. "
+    "Every line of the second-level cache on the chip holds 128 bytes in four sectors. "
     "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once."
 )
 

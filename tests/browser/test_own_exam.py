@@ -21,7 +21,7 @@ from rag.tuning.settings import TuneProgress
 
 BOOK = (
     "A warp is a group of neighbouring threads that a scheduler issues together. "
-    "The second-level cache of the chip holds 128 bytes in every line of four sectors. "
+    "Every line of the second-level cache on the chip holds 128 bytes in four sectors. "
     "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once."
 )
 

@@ -16,7 +16,7 @@ from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
 from evals.exam import ExamPlan, draw_exam
 from evals.made_questions import MakingProgress, draw_options, make_questions
 from evals.made_store import MadeQuestions
-from evals.question_drafts import draft_questions
+from evals.question_drafts import Draft, draft_questions
 from evals.questions import BankQuestion
 from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
@@ -39,7 +39,7 @@ SECTIONS = {
     "Barriers": "A barrier is a point in a kernel that all members must reach before any goes on. "
     "The `__syncthreads()` function waits until all members of the block have arrived.",
     "Copies": "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once. "
-    "To reserve page-locked host storage, use `cudaMallocHost`. What does it cost?",
+    "To reserve page-locked host storage, use `cudaMallocHost`. What does it cost? An SPH is free.",
     "Events": "`cudaEventRecord` notes the moment at which earlier work in a queue has ended. "
     "`cudaEventElapsedTime` gives the milliseconds between two recorded moments.",
     "Caches": "A cache line on the second level holds 128 bytes in four sectors. Figure 3: A cache line.",
@@ -115,14 +115,19 @@ def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_
     assert asked == {("daemon", "Most"), ("daemon", "New")}
 
 
-def drafted(*sentences: str, terms: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Questions by answer on sentences in sections of their own, in a book that emphasises `terms` elsewhere."""
+def drafts_of(*sentences: str, terms: tuple[str, ...] = ()) -> tuple[Draft, ...]:
+    """Drafts on sentences in sections of their own, in a book that emphasises `terms` elsewhere."""
     others = [f"Nobody has seen the *{term}*. Who has lost the {term}, or the {term}." for term in terms]
     texts = [*sentences, *others, *["Other words fill a section."] * 20]
     nodes = [make_node(text, place, heading_path=("B", f"S{place}")) for place, text in enumerate(texts)]
+    return draft_questions(nodes).drafts
+
+
+def drafted(*sentences: str, terms: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Their questions by answer."""
     found: dict[str, list[str]] = {}
-    for draft in draft_questions(nodes).drafts:
-        found.setdefault(draft.answer, []).append(draft.question)
+    for draft in drafts_of(*sentences, terms=terms):
+        found.setdefault(draft.answer, []).append(draft.question.partition(" (B, S")[0])
     return found
 
 
@@ -144,10 +149,24 @@ def test_a_gap_is_not_in_code() -> None:
 def test_a_plural_is_asked_for_as_one_and_is_no_verb_after_a_name() -> None:
     asked = drafted(
         "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night.",
+        "Nobody sees the MDs.",
         "The `__sync` variants are left off by default to help with the move to wider masks.",
     )
     assert asked["mail daemons"] == ["What do MDs stand for?"]
     assert not [answer for answer in asked if answer.startswith("It variants")]
+
+
+def test_what_is_written_once_or_counts_its_own_list_is_not_asked_for() -> None:
+    once = "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night."
+    assert "mail daemons" not in drafted(once)
+    for said, asks in (("letters of equal weight", True), ("letters: one for each of his uncles", False)):
+        asked = drafted(f"Every careful porter carries 32 {said}, whoever holds the lamp.")
+        assert any(question.startswith("Fill in the number") for each in asked.values() for question in each) is asks
+
+
+def test_a_header_is_asked_for_as_a_file() -> None:
+    asked = drafted("`hip_runtime.h` contains the declarations that every careful kernel needs at night.")
+    assert any(question.startswith("Which file contains") for question in asked["hip_runtime.h"])
 
 
 @pytest.mark.parametrize("noun", ["class", "instructions"])
@@ -166,6 +185,9 @@ def test_a_noun_after_a_name_is_no_verb(noun: str) -> None:
         ("Task 2", False),
         ("Index", False),
         ("Version 0.58.0", False),
+        ("Building blocks", True),
+        ("Building HIP from source", False),
+        ("Debugging", False),
     ],
 )
 def test_only_what_teaches_is_asked_about(heading: str, asks: bool) -> None:
@@ -183,16 +205,57 @@ def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
     assert [draft for draft in draft_questions(nodes[::2]).drafts if draft.question.startswith("Which")]
 
 
-def test_what_a_sentence_is_about_and_how_many_are_asked_for_without_its_link_to_the_one_before() -> None:
-    text = (
-        "However, each private stack holds the local variables and return addresses of one running thread. "
-        "A kernel launch takes three arguments at the least."
-    )
+def test_what_a_sentence_is_about_is_asked_for_without_its_link_to_the_one_before() -> None:
+    text = "However, each private stack holds the local variables and return addresses of one running thread. "
     drafts = {draft.answer: draft for draft in draft_questions([make_node(text)]).drafts}
-    assert (
-        drafts["private stack"].question == "What holds the local variables and return addresses of one running thread?"
-    )
-    assert drafts["three"].accepted == ("3",) and "____ arguments" in drafts["three"].question
+    asked = "What holds the local variables and return addresses of one running thread? (Chapter, Section)"
+    assert drafts["private stack"].question == asked
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        (("Book", "The scheduler", "Post office"), " (The scheduler, Post office)"),
+        (("3.2 Post office",), " (Post office)"),
+        (("Post office", "Summary"), " (Post office)"),
+        (("Post office", "Private stacks"), " (Post office)"),  # the answer
+        (("Local variables", "Return addresses"), ""),  # said already
+        (("Introduction", " ".join(f"Word{letter}" for letter in "abcdefghijk")), ""),
+    ],
+)
+def test_a_question_is_followed_by_the_headings_that_say_something_but_not_the_answer(
+    path: tuple[str, ...], shown: str
+) -> None:
+    text = "Each private stack holds the local variables and return addresses of one running thread."
+    (draft,) = draft_questions([make_node(text, heading_path=path)]).drafts
+    assert draft.question == f"What holds the local variables and return addresses of one running thread?{shown}"
+
+
+def test_a_short_sentence_that_begins_with_the_is_not_asked_about() -> None:
+    short = "The private stack holds local variables and return addresses of threads."
+    long = f"{short[:-1]} that run on the oldest machine of the whole office at night."
+    asked = {text: drafted(text, terms=("private stack",)) for text in (short, long)}
+    assert "private stack" not in asked[short]
+    assert "private stack" in asked[long]
+
+
+def test_what_stands_beside_a_figure_is_not_left_out_and_a_foreign_name_only_in_a_thin_book() -> None:
+    text = "A careful client needs {} letters about {} on every morning of the year."
+    for what, where, asks in (("fresh", "daemon", True), ("32", "daemon", False), ("Rocket 3.0", "daemon", True)):
+        assert ("daemon" in drafted(text.format(what, f"the {where}"), terms=("daemon",))) is asks, what
+    for term, foreign in (("Tensor Core", False), ("Central Park", True), ("daemon", False)):
+        (draft,) = [d for d in drafts_of(text.format("fresh", f"the {term}"), terms=(term,)) if d.answer == term]
+        assert draft.asks_for_foreign_name is foreign
+
+
+def test_foreign_names_are_asked_for_only_where_a_book_gives_few_questions(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Draft, "asks_for_foreign_name", property(lambda draft: draft.kind == "definition"))
+    assert "definition" in {question.kind for question in made(engine)}
+    monkeypatch.setattr("evals.made_questions._NOT_THIN", 3)
+    assert len(made(engine)) >= 3
+    assert "definition" not in {question.kind for question in made(engine)}
 
 
 def test_the_same_book_gives_the_same_questions_and_a_count_is_kept(engine: AnswerEngine) -> None:
