@@ -202,4 +202,5 @@ def _tune(
     from rag.tuning.train import tune
 
     report = tune(model, rows, out, settings, progress=progress, cancelled=cancelled)
-    return f"{report.steps} steps on {report.train_rows} rows, training loss {report.train_loss:.2f}"
+    steps = "1 step" if report.steps == 1 else f"{report.steps} steps"
+    return f"{steps} on {report.train_rows} rows, training loss {report.train_loss:.2f}"
