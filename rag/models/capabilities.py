@@ -134,7 +134,9 @@ def _window(text: Any) -> int | None:
 
 def _rescaled_after(text: Any) -> int | None:
     rope = getattr(text, "rope_parameters", None) or {}
-    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
+    if rope.get("rope_type") != "longrope":
+        return None
+    return int(rope.get("original_max_position_embeddings") or text.max_position_embeddings)
 
 
 def _is_recurrent(text: Any) -> bool:

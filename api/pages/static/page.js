@@ -318,10 +318,15 @@ window.coalesce = (() => {
   }
 
   function restoreDrafts() {
-    if (!Object.keys(sessionStorage).some((key) => key.startsWith(DRAFT))) return;
+    let kept = [];
+    try {
+      kept = Object.entries(sessionStorage).filter(([key]) => key.startsWith(DRAFT));
+    } catch { /* it may keep nothing */ }
+    if (!kept.length) return;
+    const texts = Object.fromEntries(kept);
     whenDrawn(() => document.querySelector("[data-draft]"), () => {
       for (const box of document.querySelectorAll("[data-draft]")) {
-        box.value ||= sessionStorage.getItem(DRAFT + box.dataset.draft) || "";
+        box.value ||= texts[DRAFT + box.dataset.draft] || "";
         if (box.value) box.closest("details").open = true;
       }
     });
