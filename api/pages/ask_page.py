@@ -119,13 +119,13 @@ class AskView:
                 set_attributes(box, placeholder=self._t("ask.placeholder"), maxlength="100000", enterkeyhint="send")
                 box.on(
                     "keydown.enter",
-                    lambda event: self._ask(event.args),
+                    lambda event: self._ask(event.args, replaces=self._replaces),
                     js_handler="(e) => coalesce.sendOnEnter(e, () => coalesce.send(emit))",
                 )
                 self._send = button("", kind="primary round", icon_name="send", label=self._t("ask.send"), id="send")
                 self._send.on(
                     "click",
-                    lambda event: self._ask(event.args),
+                    lambda event: self._ask(event.args, replaces=self._replaces),
                     js_handler="() => coalesce.send(emit)",
                 )
                 self._stop = button("", self._stop_run, kind="round", icon_name="stop", label=self._t("ask.stop"))
@@ -151,7 +151,7 @@ class AskView:
         self._asking = True
         try:
             with self._visit.client:  # what was clicked may go with the greeting
-                await self._begin(text, answer_anyway=answer_anyway, replaces=replaces or self._replaces)
+                await self._begin(text, answer_anyway=answer_anyway, replaces=replaces)
         finally:
             self._asking = False
 
@@ -192,9 +192,9 @@ class AskView:
     async def _write(self, run: AnswerRun) -> None:
         """Draws a run as it goes on, to its end."""
         self._run, self._asking = run, True
+        self._stop_editing()  # only the last answer can be changed
         old = self._cards.get(run.question.replaces or "")
         if old is not None:  # it comes back if the new answer does not
-            self._stop_editing()
             old.turn.set_visibility(False)
         self._set_busy(True)
         self._status.set_text(self._t("ask.writing"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 
-from api_fakes import PATIENCE_S, Live, wait_until
+from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
 from browser_help import Open, ask, drawn, noticed
+from fakes import make_node
 from playwright.sync_api import Page, expect
 
 from rag.errors import GenerationFailed
@@ -302,6 +303,7 @@ def _fail(index: int) -> None:
 
 def test_a_question_is_asked_again_changed_searched_for_and_all_are_deleted(site: Live, open_page: Open) -> None:
     site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
+    site.shelf.extend(make_node("Occupancy is a share. " * 30, 1, document_id=SAMPLE_ID, heading_path=("Occupancy",)))
     page = open_page(viewport={"width": 390, "height": 844}, locale="zh-CN")
     ask(page, QUESTION)
     site.generator.before_piece = _fail
@@ -324,9 +326,14 @@ def test_a_question_is_asked_again_changed_searched_for_and_all_are_deleted(site
     page.locator(".answer-tools").wait_for()
     (kept,) = site.services.engine.conversations.list(of_the_page=True)
     assert kept.num_answers == 1
+    page.get_by_role("button", name="修改问题").click()
+    page.locator(".next-questions button").first.click()  # a suggestion asks for more; it changes nothing
+    expect(page.locator(".asked")).to_have_count(2)
+    expect(page.locator(".editing")).to_be_hidden()
+    page.locator(".answer-tools").nth(1).wait_for()
     page.get_by_role("button", name="显示对话列表").click()
     expect(page.locator(".conversation")).to_have_count(1)
-    page.get_by_label("搜索").fill("occupancy")
+    page.get_by_label("搜索").fill("texture")
     expect(page.locator(".conversations")).to_contain_text("没有包含")
     page.get_by_label("搜索").fill("")
     expect(page.locator(".day")).to_have_text(["今天"])
