@@ -102,7 +102,8 @@ _BOUND = re.compile(
     re.IGNORECASE,
 )
 _HOW = re.compile(r"\bhow (?:big|large|much|small|fast|long|quick\w*|many)\b", re.IGNORECASE)
-_CODE = re.compile(r"`[^`]*`")
+_CODE = re.compile(r"`(?!_*[a-z]+_*`)[^`]*`")
+"""Code, unless it is one plain word: `__constant__` says 'constant'."""
 _NUMBER = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen|half|twice)\b", re.IGNORECASE
 )

@@ -72,6 +72,11 @@ def test_a_node_that_begins_inside_a_listing_gives_its_code_and_no_prose() -> No
         ("How big is shared memory?", "An SM has 164 KB of shared memory.", "Larger tiles need more shared memory."),
         ("How fast is the memory of an A100?", "An A100 reads memory at 2.04 TB/s.", "An A100 has 80 GB of memory."),
         ("How many banks are there?", "There are 32 banks.", "The lane is the remainder by 32."),
+        (
+            "how big is constant memory",
+            "A variable declared `__constant__` lives in device memory and may be at most 64 KB.",
+            "The constant cache holds 8 KB per SM.",
+        ),
     ],
 )
 def test_the_number_asked_for_has_its_unit_and_its_bound(question: str, better: str, worse: str) -> None:
