@@ -18,7 +18,6 @@ from types import GeneratorType
 
 from indexes.errors import Cancelled, InvalidInput, NotFound
 from indexes.types import Filters
-from indexes.words import is_chinese
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
@@ -35,6 +34,7 @@ from rag.generators.protocol import (
 )
 from rag.question import (
     MOST_PASSAGES,
+    asks_in_chinese,
     check_filters,
     check_question,
     check_top_k,
@@ -263,7 +263,7 @@ class AnswerEngine:
         if done.refused and prepared.doubt:
             prepared.notes.remove(prepared.doubt)
         elif found and not citations and not done.refused:
-            prepared.notes.append(_UNCITED_ZH if is_chinese(question.text) else _UNCITED)
+            prepared.notes.append(_UNCITED_ZH if asks_in_chinese(question.text) else _UNCITED)
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),
@@ -621,7 +621,7 @@ class AnswerEngine:
         if (text := blank + markers.finish()) and (not empty or text.strip()):
             empty = False
             yield TextPiece(text)
-        chinese = is_chinese(request.question)
+        chinese = asks_in_chinese(request.question)
         if empty and done.usage.finish == "length":
             yield TextPiece(_CUT_OFF[chinese])
         elif empty:
@@ -638,7 +638,7 @@ class AnswerEngine:
 
 def _left_undone(text: str) -> str | None:
     """What a message asks beside its question that only a language model could do."""
-    chinese = is_chinese(text)
+    chinese = asks_in_chinese(text)
     if code_in(text)[1]:
         return _CODE_UNDONE[chinese]
     return _STYLE_UNDONE[chinese] if without_style(text) != text else None

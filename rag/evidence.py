@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
-from rag.question import subject_of
+from rag.question import asks_in_chinese, subject_of
 from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
@@ -138,7 +138,7 @@ class EvidenceJudge:
             answer_anyway: refuse only where nothing at all was found.
         """
         question = retrieval.query.text
-        chinese = is_chinese(question)
+        chinese = asks_in_chinese(question)
         if not passages and library.documents():
             return Judgement("none", _NOTHING_THERE_ZH if chinese else _NOTHING_THERE)
         if not passages:
@@ -210,7 +210,7 @@ class EvidenceJudge:
 
 def not_found(question: str, passages: Sequence[Passage]) -> str:
     """The refusal, in the question's language; names the nearest sections."""
-    chinese = is_chinese(question)
+    chinese = asks_in_chinese(question)
     said, nearest, comma = (_NOT_FOUND_ZH, _NEAREST_ZH, "、") if chinese else (_NOT_FOUND, _NEAREST, ", ")
     named = comma.join(f"“{section}”" for section in nearest_sections(passages))
     return nearest.format(said=said, sections=named) if named else said

@@ -281,7 +281,7 @@ _ASKS = re.compile(
 
 _AND_ASKS = re.compile(r",? and (?P<more>(?:what|how|why|when|where) \w)", re.IGNORECASE)
 _ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
-_FENCED = re.compile(r"```[^\n`]*\n.*?(?:```|\Z)", re.DOTALL)
+_FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(
     r"[;{}]\s*(?://.*|/\*.*)?$|^\s*(?:#\s*(?:include|pragma|define|if|endif)|__\w+__|import \w|from \w+ import"
     r"|def \w+\(|class \w+[:(]|@\w+[.(]|(?:for|while|if)\s*\(|return\b|//|template\s*<|\w[\w.\[\]]*\s*[-+*/]?=\s*\S"
@@ -290,7 +290,7 @@ _CODE_LINE = re.compile(
 _ABOUT_CODE = re.compile(
     r"\b(?:what|explain|describe|does|do|is|this|the|following|code|kernel|program|function|snippet|here|wrong|with|it|in|my|why|slow|bug|fix|"
     r"mean|please|can|you|me|how|work|works|tell|help|about|review|there|any|errors?|problem|understand|i|for|to|a|of|optimi[sz]e|faster|make|"
-    r"improve)\b|[\W_]|这|段|个|代码|程序|是|做|什么|的|有|问题|解释|一下|请|错|哪里|吗|在|干|怎么|为|慢|了|意思",
+    r"improve|use|used|purpose|output|prints?)\b|[\W_]|这|段|个|代码|程序|核函数|函数|作用|是|做|什么|的|有|问题|解释|一下|请|错|哪里|吗|在|干|怎么|为|慢|了|意思",
     re.IGNORECASE,
 )
 _NAME = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
@@ -467,6 +467,11 @@ def code_in(text: str) -> tuple[str, str]:
     if not code or (len(code) == 1 and not alone):
         return text, ""
     return prose, "\n".join(code)
+
+
+def asks_in_chinese(message: str) -> bool:
+    """Whether a message is Chinese, whatever code is pasted into it."""
+    return is_chinese(code_in(message)[0] or message)
 
 
 def _is_statement(line: str) -> bool:

@@ -18,7 +18,7 @@ from indexes.words import CJK, TermWeights, count_words, index_terms, is_chinese
 from rag.citations import MARKER, without_markers
 from rag.generators.extractive import as_markdown
 from rag.generators.protocol import TextPiece
-from rag.question import ChapterAsked, MessageKind, asks_which_books, chapter_asked, message_kind
+from rag.question import ChapterAsked, MessageKind, asks_in_chinese, asks_which_books, chapter_asked, message_kind
 from rag.retrieval import chapters_named, passage_from_nodes
 from rag.sentence_reader import units_of
 from rag.types import Answer, Passage, Question, Quoted, SearchableLibrary, Turn
@@ -124,7 +124,7 @@ def reply_to(
         writes: whether the generator can put things in its own words.
     """
     text = question.text
-    chinese = is_chinese(text) or (not text.isascii() and any(is_chinese(turn.question) for turn in turns))
+    chinese = asks_in_chinese(text) or (not text.isascii() and any(is_chinese(turn.question) for turn in turns))
     if kind in ("chapter", "library"):
         return _about_books(text, kind, question.filters, library, chinese=chinese, writes=writes)
     if kind in ("greeting", "thanks"):

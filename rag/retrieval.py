@@ -35,6 +35,7 @@ from rag.question import (
     QuestionKind,
     after_standing,
     asks_for_more,
+    asks_in_chinese,
     code_in,
     message_kind,
     names_in,
@@ -189,7 +190,7 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
         library: corrects misspelt words, and says which names of pasted code can be found.
     """
     searched, names = _without_code(text, library)
-    chinese = is_chinese(text)
+    chinese = asks_in_chinese(text)
     notes = [_FROM_CODE[chinese].format(words=", ".join(names))] if names else []
     if len(searched) > MOST_SEARCHED_CHARACTERS:
         searched = searched[:MOST_SEARCHED_CHARACTERS]
@@ -232,23 +233,28 @@ def _query_of(text: str, standalone: str) -> Query:
 
 
 def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tuple[str, ...]]:
-    """The search text of a message with pasted code: its prose, and those names of the code that the library has."""
+    """The search text of a message with pasted code, and the code's names in it that the library has.
+
+    A listing's names say little of what is asked, so they stand in only where the prose says nothing ('explain this').
+    """
     prose, code = code_in(text)
     if not code or library is None:
         return text, ()
+    about_code = only_about_code(prose)
+    if not about_code and "\n" in code.strip():
+        return prose, ()
     terms = {name: index_terms(name)[0] for name in names_in(code) if len(name) > 2 and index_terms(name)}
     counts = library.count_terms(list(dict.fromkeys(terms.values())))
     held = [name for name, term in terms.items() if counts[term] and is_identifier(name)]
     names = tuple(sorted(held, key=lambda name: counts[terms[name]])[:_NAMES_SEARCHED])
-    searched = " ".join(filter(None, ["" if only_about_code(prose) else prose, *names]))
-    return searched or text, names
+    return " ".join(filter(None, ["" if about_code else prose, *names])) or text, names
 
 
 def in_the_books_words(query: Query, others: Sequence[OtherWords]) -> Query:
     """`query` with words that the books lack replaced by theirs, and a note; the lexical search gets both."""
     if not others:
         return query
-    said = _OTHER_WORDS[is_chinese(query.text)]
+    said = _OTHER_WORDS[asks_in_chinese(query.text)]
     words = ", ".join(f"{other.asked} → {' / '.join(other.found)}" for other in others)
     return replace(
         query,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from indexes.sentences import split_spans
-from indexes.words import is_chinese
 from rag.citations import MARKER
 from rag.generators.protocol import Excerpt, GenerationRequest
+from rag.question import asks_in_chinese
 from rag.types import Passage
 
 
@@ -91,7 +91,7 @@ def render_passages(passages: Sequence[Passage]) -> str:
 def render_choices(question: str, choices: Sequence[str]) -> str:
     """A choice question with lettered options that asks for one letter."""
     options = "\n".join(f"{letter}. {choice}" for letter, choice in zip(CHOICE_LETTERS, choices, strict=False))
-    ask = "只回答正确选项的字母。" if is_chinese(question) else "Answer with the letter of the right option only."
+    ask = "只回答正确选项的字母。" if asks_in_chinese(question) else "Answer with the letter of the right option only."
     return f"{question}\n{options}\n{ask}"
 
 
@@ -126,6 +126,6 @@ def _source(passage: Passage) -> str:
 
 
 def _question(question: str, brief: bool) -> str:
-    if is_chinese(question):
+    if asks_in_chinese(question):
         return f"{question}\n\n{ANSWER_IN_CHINESE}"
     return question if brief else f"{question}\n\n{ANSWER_IN_ENGLISH}"

@@ -9,6 +9,7 @@ from fakes import FakeLibrary, make_node
 
 from rag.question import (
     ChapterAsked,
+    asks_in_chinese,
     chapter_asked,
     code_in,
     message_kind,
@@ -218,6 +219,27 @@ def test_code_is_searched_for_by_the_names_that_the_library_holds() -> None:
     query = prepare_query("what does this do?\nfloat* p;\ncudaMalloc(&p, myBytes_of(n));\n", library=SPELLING)
     assert query.lexical == "cudaMalloc" and "cudaMalloc" in query.notes[0]
     assert query.text.startswith("what does this do?")
+
+
+@pytest.mark.parametrize("asked", ["are there bank conflicts here?", "有没有存储体冲突？"])
+def test_a_question_about_pasted_code_is_searched_for_by_its_own_words(asked: str) -> None:
+    query = prepare_query(f"{asked}\nfloat* p;\ncudaMalloc(&p, myBytes_of(n));\n", library=SPELLING)
+    assert "cudaMalloc" not in query.lexical + query.english
+    assert "conflict" in query.english
+    assert query.notes == ()
+
+
+def test_a_name_pasted_on_one_line_stays_in_the_question() -> None:
+    query = prepare_query("When is this needed?\n```cuda\ncudaMalloc(&p, n);\n```", library=SPELLING)
+    assert query.lexical == "When is this needed? cudaMalloc"
+
+
+def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
+    code = "\n".join(f"float value{number} = cudaMalloc(&pointer, bytes_of_{number});" for number in range(9))
+    query = prepare_query(f"解释一下这段代码\n{code}", library=SPELLING)
+    assert query.notes == ("按您代码中的名称搜索：cudaMalloc。",)
+    assert asks_in_chinese(f"这个核函数为什么慢？\n{code}") and not asks_in_chinese(f"why is this slow?\n{code}")
+    assert asks_in_chinese("int x = 1; // 第一个变量的值")
 
 
 def test_a_very_long_text_is_searched_for_by_its_beginning() -> None:
