@@ -21,7 +21,7 @@ from indexes.types import Filters
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, not_found
+from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, not_found, where_to_read
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -41,6 +41,7 @@ from rag.question import (
     choose_adapter,
     clean_text,
     code_in,
+    looked_up,
     message_kind,
     parts_of,
     question_kind,
@@ -477,7 +478,9 @@ class AnswerEngine:
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
         unread = None if self._writes else _left_undone(query.text)
-        notes = [*query.notes, *filter(None, [english, unread, judged.note])]
+        place = judged.refusal is None and looked_up(without_greeting(text))
+        where = where_to_read(text, found) if place else None
+        notes = [*query.notes, *filter(None, [where, english, unread, judged.note])]
         refusal = judged.refusal
         if refusal is not None:
             refusal = not_understood(query.standalone, self.library) or refusal

@@ -45,6 +45,8 @@ _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("
 _NOT_FOUND = "The library does not answer this question."
 _NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。"
 _NEAREST = "{said} The nearest sections: {sections}."
+_READ_IN = "Read in {sections}."
+_READ_IN_ZH = "可阅读：{sections}。"
 _NEAREST_ZH = "{said}最接近的章节：{sections}。"
 _WEAK = "The books may not say this; check the sources."
 _WEAK_ZH = "书中可能没有说到这一点，请核对出处。"
@@ -222,6 +224,13 @@ def without_nearest(text: str) -> str:
         if text.startswith(nearest.format(said=said, sections="\0").partition("\0")[0]):
             return said
     return text
+
+
+def where_to_read(question: str, passages: Sequence[Passage]) -> str:
+    """The note on a question for the place of something: the nearest sections."""
+    chinese = asks_in_chinese(question)
+    named = ("、" if chinese else ", ").join(f"“{section}”" for section in nearest_sections(passages))
+    return (_READ_IN_ZH if chinese else _READ_IN).format(sections=named)
 
 
 def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:

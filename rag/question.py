@@ -155,10 +155,21 @@ def choose_adapter(arm: Arm, named: str | None, known: Sequence[str]) -> str | N
 # --- messages: a question, or talk
 
 MessageKind: TypeAlias = Literal[
-    "question", "greeting", "thanks", "about", "recall", "shorter", "reword", "listing", "chapter", "library"
+    "question",
+    "greeting",
+    "thanks",
+    "about",
+    "recall",
+    "shorter",
+    "reword",
+    "listing",
+    "quiz",
+    "chapter",
+    "library",
 ]
 """`about`: who answers, and what it can do. `recall`: what was asked before. `shorter`, `reword` (simpler, in another
-language) and `listing` (code, an example) are about the last answer. `chapter` and `library` ask what they are about.
+language) and `listing` (code, an example) are about the last answer. `quiz` wants to be examined. `chapter` and
+`library` ask what they are about.
 """
 
 MOST_PARTS = 5
@@ -281,6 +292,24 @@ _ASKS = re.compile(
 
 _AND_ASKS = re.compile(r",? and (?P<more>(?:what|how|why|when|where) \w)", re.IGNORECASE)
 _ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
+_ASKS_WHERE = re.compile(
+    r"(?:which|what) (?:chapters?|sections?|pages?)(?: of the books?)? (?:(?:is|are) (?=about|on)|talks?|speaks?|"
+    r"covers?|explains?|discuss(?:es)?|deals?|describes?|treats?|mentions?|introduces?)"
+    r"(?: ?(?:about|on|with|of))? (.+?)\W*"
+    r"|(?:in|on) (?:which|what) (?:chapters?|sections?|pages?)(?: of the books?)? (?:is|are|(?:can|do) (?:i|we) find) "
+    r"(.+?)(?: (?:explained|discussed|covered|described|introduced))?\W*"
+    r"|(?:where (?:in the books? )?(?:can|do|should) (?:i|we) (?:read|find|learn)|what (?:can|do|should) (?:i|we) read)"
+    r"(?: more)? (?:about|on) (.+?)\W*"
+    r"|(.+?)(?:是)?在?(?:书(?:中|里)的?)?(?:哪一?[章节页]|第几[章节页])(?:里?(?:讲|介绍|提到|谈|有))?(?:的|到|了|过)?\W*"
+    r"|哪一?[章节页]里?(?:讲|介绍|提到|谈|说|有)(?:到|了|过|的是)?(.+?)\W*",
+    re.IGNORECASE,
+)
+_NUMBERED = re.compile(r"^\s*(?:Q(?:uestion)?\s*\d{0,3}\s*[.:)]|\d{1,3}\s*[.)、])\s*(?=\D)", re.IGNORECASE)
+_OPTIONS = re.compile(r"(?<=[?？:：.。\n])\s*\(?A[).:、]\s*\S.*?(?<!\w)\(?B[).:、]\s*\S.*", re.IGNORECASE | re.DOTALL)
+_ASKS_ABOUT_OPTIONS = re.compile(
+    r"\b(?:following|these|below|options?|true|false|correct|incorrect|not|except)\b|下列|以下|下面|哪[一]?[个项种些]|正确|错误",
+    re.IGNORECASE,
+)
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(
     r"[;{}]\s*(?://.*|/\*.*)?$|^\s*(?:#\s*(?:include|pragma|define|if|endif)|__\w+__|import \w|from \w+ import"
@@ -427,6 +456,23 @@ def without_style(text: str) -> str:
     """A question without 'explain like I'm five' and the like; unchanged where nothing would be left."""
     rest = _STYLE.sub(" ", text).strip(" ,:;-")
     return rest if rest != text and len(terms_of(rest).pieces) > 0 else text
+
+
+def looked_up(text: str) -> str:
+    """A question for the place of something as one for what it is, which is searched for: 'Which chapter talks about
+    tiling?' as 'What is tiling?'; "" for other questions.
+    """
+    match = _ASKS_WHERE.fullmatch(text.strip()) if len(text) <= LONGEST_READ else None
+    subject = next(filter(None, match.groups()), "") if match is not None else ""
+    if not terms_of(translate_terms(subject) if is_chinese(subject) else subject).pieces:
+        return ""
+    return f"什么是{subject}？" if is_chinese(text) else f"What is {subject}?"
+
+
+def without_options(text: str) -> str:
+    """A pasted exam question without its number and its lettered options; whole where it asks about them."""
+    stem = _OPTIONS.split(_NUMBERED.sub("", text), maxsplit=1)[0].strip()
+    return stem if terms_of(stem).pieces and not _ASKS_ABOUT_OPTIONS.search(stem) else text
 
 
 def parts_of(text: str) -> tuple[str, ...]:

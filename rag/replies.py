@@ -54,6 +54,11 @@ _TEXTS = {
         "我是 Coalesce，根据书库中的书（{books}）回答问题，每句话都附上原文。"
         "您可以追问（“为什么？”）、要代码、要更短的回答，也可以问某一章讲了什么。",
     ),
+    "quiz": (
+        "Exams and cards are under Study: it sets questions on the chapters you choose and shows the passage behind "
+        "every mark. In a terminal: `coalesce quiz`.",
+        "考试和卡片在“学习”页：选定章节即可出题，每个得分都附上原文。在终端中可用 `coalesce quiz`。",
+    ),
     "no_answer": (
         "There is no answer in this conversation yet. Ask a question first.",
         "这次对话里还没有回答，请先提一个问题。",
@@ -127,7 +132,7 @@ def reply_to(
     chinese = asks_in_chinese(text) or (not text.isascii() and any(is_chinese(turn.question) for turn in turns))
     if kind in ("chapter", "library"):
         return _about_books(text, kind, question.filters, library, chinese=chinese, writes=writes)
-    if kind in ("greeting", "thanks"):
+    if kind in ("greeting", "thanks", "quiz"):
         return _said(kind, chinese)
     if kind == "about":
         books = [document.title for document in library.documents()]

@@ -37,6 +37,7 @@ from rag.question import (
     asks_for_more,
     asks_in_chinese,
     code_in,
+    looked_up,
     message_kind,
     names_in,
     only_about_code,
@@ -45,6 +46,7 @@ from rag.question import (
     standing_question,
     whole_number,
     without_greeting,
+    without_options,
     without_style,
 )
 from rag.settings import RetrievalSettings
@@ -189,13 +191,14 @@ def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableL
         turns: earlier exchanges of the conversation, oldest first.
         library: corrects misspelt words, and says which names of pasted code can be found.
     """
+    text = looked_up(text) or text
     searched, names = _without_code(text, library)
     chinese = asks_in_chinese(text)
     notes = [_FROM_CODE[chinese].format(words=", ".join(names))] if names else []
     if len(searched) > MOST_SEARCHED_CHARACTERS:
         searched = searched[:MOST_SEARCHED_CHARACTERS]
         notes.append(_BEGINNING[chinese])
-    own = standalone = without_style(searched)
+    own = standalone = without_style(without_options(searched))
     standing = ""
     talk = message_kind(standalone) != "question"
     if turns and (talk or refers_to_earlier(standalone)) and (standing := standing_question(turns, standalone)):

@@ -104,6 +104,14 @@ def test_a_refusal_names_the_nearest_sections_and_has_no_note(tmp_path: Path) ->
     assert "“Chapter › Occupancy”" in answer.answer
 
 
+def test_a_question_for_the_chapter_is_answered_and_its_note_names_where_to_read(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]))
+    asked = {text: engine.ask(Question(text)) for text in ("Which chapter talks about occupancy?", "哪一章讲占用率？")}
+    assert [answer.refused for answer in asked.values()] == [False, False]
+    english, chinese = (answer.note or "" for answer in asked.values())
+    assert english.startswith("Read in “Chapter › Occupancy”") and chinese.startswith("可阅读：“Chapter › Occupancy”")
+
+
 def test_a_refused_question_is_answered_anyway_with_a_note(tmp_path: Path) -> None:
     engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]), threshold=1.1)
     found, *_, done = engine.stream(Question("What is a warp?", answer_anyway=True))

@@ -12,6 +12,7 @@ from rag.question import (
     asks_in_chinese,
     chapter_asked,
     code_in,
+    looked_up,
     message_kind,
     only_about_code,
     parts_of,
@@ -27,6 +28,10 @@ TALK = {
     "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
     "thanks": "thanks|thanks a lot, bye|Thank you so much!|ok, thanks|谢谢！|👍|got it|good bye",
     "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
+    "quiz": (
+        "can you quiz me on shared memory?|give me a practice question about warps|test me|some exam questions please|"
+        "make me a quiz about tiling|考考我|给我出几道关于线程束的练习题|出一道题"
+    ),
     "recall": (
         "what did I ask first?|What was my last question?|what have I asked so far?|我刚才问了什么？|"
         "repeat my last question"
@@ -55,7 +60,8 @@ TALK = {
         "what is a summary statistic|What is shared memory about?|code coverage|"
         "translate cudaMemcpy to HIP|what is help in gdb|what does the book say about streams?|"
         "hi, what is a warp?|what is short-circuit evaluation|Explain warps in simple words|"
-        "What is in shared memory?|is that true?"
+        "What is in shared memory?|is that true?|"
+        "how do I test a kernel?|what is a unit test|test questions of the CUDA driver?"
     ),
 }
 
@@ -232,6 +238,45 @@ def test_a_question_about_pasted_code_is_searched_for_by_its_own_words(asked: st
 def test_a_name_pasted_on_one_line_stays_in_the_question() -> None:
     query = prepare_query("When is this needed?\n```cuda\ncudaMalloc(&p, n);\n```", library=SPELLING)
     assert query.lexical == "When is this needed? cudaMalloc"
+
+
+@pytest.mark.parametrize(
+    ("text", "searched"),
+    [
+        ("which chapter talks about tiling", "What is tiling?"),
+        ("Which section is about bank conflicts?", "What is bank conflicts?"),
+        ("In which chapter is occupancy explained?", "What is occupancy?"),
+        ("what should I read about synchronization", "What is synchronization?"),
+        ("哪一章讲线程束", "什么是线程束？"),
+        ("共享内存在哪一章？", "什么是共享内存？"),
+        ("which chapters are long?", ""),
+        ("what page size does CUDA use", ""),
+        ("where is local memory stored", ""),
+        ("What can I find in chapter 5?", ""),
+    ],
+)
+def test_a_question_for_a_place_is_searched_for_as_one_for_what_stands_there(text: str, searched: str) -> None:
+    assert looked_up(text) == searched
+    assert prepare_query(text).standalone == (searched or text)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "searched"),
+    [
+        ("1. How many threads has a warp?\n(a) 16 (b) 32 (c) 64", "How many threads has a warp?"),
+        ("Q3: What is a warp?\nA. a unit\nB. a cable", "What is a warp?"),
+        ("线程束有多少线程？ A. 16 B. 32", "线程束有多少线程？"),
+        (
+            "Which of the following is memory?\nA) a warp\nB) a cache",
+            "Which of the following is memory?\nA) a warp\nB) a cache",
+        ),
+        ("2D grids: what are they?", "2D grids: what are they?"),
+        ("Is it a) host or b) device code?", "Is it a) host or b) device code?"),
+        ("Is plan A better than plan B?", "Is plan A better than plan B?"),
+    ],
+)
+def test_an_exam_question_is_searched_for_without_number_and_options(pasted: str, searched: str) -> None:
+    assert prepare_query(pasted).standalone == searched
 
 
 def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
