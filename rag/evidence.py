@@ -45,9 +45,9 @@ _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("
 _NOT_FOUND = "The library does not answer this question."
 _NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。"
 _NEAREST = "{said} The nearest sections: {sections}."
+_NEAREST_ZH = "{said}最接近的章节：{sections}。"
 _READ_IN = "Read in {sections}."
 _READ_IN_ZH = "可阅读：{sections}。"
-_NEAREST_ZH = "{said}最接近的章节：{sections}。"
 _WEAK = "The books may not say this; check the sources."
 _WEAK_ZH = "书中可能没有说到这一点，请核对出处。"
 _ANYWAY = "The library does not seem to answer this question; the answer comes from the nearest passages."
@@ -213,8 +213,8 @@ class EvidenceJudge:
 def not_found(question: str, passages: Sequence[Passage]) -> str:
     """The refusal, in the question's language; names the nearest sections."""
     chinese = asks_in_chinese(question)
-    said, nearest, comma = (_NOT_FOUND_ZH, _NEAREST_ZH, "、") if chinese else (_NOT_FOUND, _NEAREST, ", ")
-    named = comma.join(f"“{section}”" for section in nearest_sections(passages))
+    said, nearest = (_NOT_FOUND_ZH, _NEAREST_ZH) if chinese else (_NOT_FOUND, _NEAREST)
+    named = _named(passages, chinese)
     return nearest.format(said=said, sections=named) if named else said
 
 
@@ -229,8 +229,11 @@ def without_nearest(text: str) -> str:
 def where_to_read(question: str, passages: Sequence[Passage]) -> str:
     """The note on a question for the place of something: the nearest sections."""
     chinese = asks_in_chinese(question)
-    named = ("、" if chinese else ", ").join(f"“{section}”" for section in nearest_sections(passages))
-    return (_READ_IN_ZH if chinese else _READ_IN).format(sections=named)
+    return (_READ_IN_ZH if chinese else _READ_IN).format(sections=_named(passages, chinese))
+
+
+def _named(passages: Sequence[Passage], chinese: bool) -> str:
+    return ("、" if chinese else ", ").join(f"“{section}”" for section in nearest_sections(passages))
 
 
 def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:

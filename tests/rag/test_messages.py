@@ -30,7 +30,7 @@ TALK = {
     "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
     "quiz": (
         "can you quiz me on shared memory?|give me a practice question about warps|test me|some exam questions please|"
-        "make me a quiz about tiling|考考我|给我出几道关于线程束的练习题|出一道题"
+        "make me a quiz about tiling|quiz|考考我|给我出几道关于线程束的练习题|出一道题"
     ),
     "recall": (
         "what did I ask first?|What was my last question?|what have I asked so far?|我刚才问了什么？|"
@@ -61,7 +61,7 @@ TALK = {
         "translate cudaMemcpy to HIP|what is help in gdb|what does the book say about streams?|"
         "hi, what is a warp?|what is short-circuit evaluation|Explain warps in simple words|"
         "What is in shared memory?|is that true?|"
-        "how do I test a kernel?|what is a unit test|test questions of the CUDA driver?"
+        "how do I test a kernel?|what is a unit test|出现问题|来看这个问题|test questions of the CUDA driver?"
     ),
 }
 
