@@ -152,6 +152,14 @@ def test_a_long_question_is_shown_in_a_few_lines_and_whole_at_a_press(open_page:
     assert asked.evaluate(height) < 250
 
 
+def test_code_in_a_question_keeps_its_columns(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "What is a warp here?\nint warp = threadIdx.x / 32;\nif (warp == 0) {\n  work();\n}")
+    asked = page.locator(".asked").last
+    expect(asked).to_contain_text("threadIdx.x / 32;")
+    assert "monospace" in asked.evaluate("(heading) => getComputedStyle(heading).fontFamily")
+
+
 def test_a_follow_up_goes_on_with_the_conversation(site: Live, open_page: Open) -> None:
     page = open_page()
     ask(page, QUESTION)
