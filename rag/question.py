@@ -307,7 +307,7 @@ _ASKS_WHERE = re.compile(
 _NUMBERED = re.compile(r"^\s*(?:Q(?:uestion)?\s*\d{0,3}\s*[.:)]|\d{1,3}\s*[.)、])\s*(?=\D)", re.IGNORECASE)
 _OPTIONS = re.compile(r"(?<=[?？:：.。\n])\s*\(?A[).:、]\s*\S.*?(?<!\w)\(?B[).:、]\s*\S.*", re.IGNORECASE | re.DOTALL)
 _ASKS_ABOUT_OPTIONS = re.compile(
-    r"\b(?:following|these|below|options?|true|false|correct|incorrect|not|except)\b|下列|以下|下面|哪[一]?[个项种些]|正确|错误",
+    r"\b(?:following|these|below|options?|true|false|correct|incorrect|not|except)\b|下列|以下|下面|哪一?[个项种些]|正确|错误",
     re.IGNORECASE,
 )
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
