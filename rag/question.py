@@ -304,6 +304,7 @@ _ASKS_WHERE = re.compile(
     r"|哪一?[章节页]里?(?:讲|介绍|提到|谈|说|有)(?:到|了|过|的是)?(.+?)\W*",
     re.IGNORECASE,
 )
+_BEGINS_ASKING = re.compile(r"(?:how|why|when|where|what|which|whether)\b", re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*(?:Q(?:uestion)?\s*\d{0,3}\s*[.:)]|\d{1,3}\s*[.)、])\s*(?=\D)", re.IGNORECASE)
 _OPTIONS = re.compile(r"(?<=[?？:：.。\n])\s*\(?A[).:、]\s*\S.*?(?<!\w)\(?B[).:、]\s*\S.*", re.IGNORECASE | re.DOTALL)
 _ASKS_ABOUT_OPTIONS = re.compile(
@@ -434,6 +435,7 @@ def after_standing(standing: str, follow_up: str) -> str:
 
     Where that asks what a thing is, the thing stands in place of 'it', and 'why should I care' is asked about it.
     """
+    standing = looked_up(standing) or standing
     subject = subject_of(standing)
     if subject and (match := _IT.search(follow_up) or _WHY_CARE.search(follow_up)):
         named = subject if match.re is _IT else f"why use {subject}"
@@ -466,7 +468,9 @@ def looked_up(text: str) -> str:
     subject = next(filter(None, match.groups()), "") if match is not None else ""
     if not terms_of(translate_terms(subject) if is_chinese(subject) else subject).pieces:
         return ""
-    return f"什么是{subject}？" if is_chinese(text) else f"What is {subject}?"
+    if is_chinese(text):
+        return f"{subject}？" if _ASKS_ZH.search(subject) else f"什么是{subject}？"
+    return f"{subject}?" if _BEGINS_ASKING.match(subject) else f"What is {subject}?"
 
 
 def without_options(text: str) -> str:
@@ -620,7 +624,7 @@ _DEFINES = re.compile(
     r"|define |definition of "
     r"|(?:the )?meaning of |explain (?:to me )?(?:what )?|describe |tell me about "
     r"|what do(?:es)? (?:you |they )?mean by |help me (?:to )?understand |teach me (?:about )?"
-    r"|i (?:do not|don'?t|can(?:no|')?t) (?:really )?(?:understand|get) )"
+    r"|i (?:do not|don'?t|can(?:no|')?t) (?:really )?understand )"
     r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"
     r"(?:,? (?:to me|in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
     r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to|do)\W*$"
@@ -665,7 +669,7 @@ _AROUND_SIDE = re.compile(
 
 def question_kind(question: str) -> QuestionKind:
     """The kind of a question in the user's words; `fact` where its words do not say."""
-    question = question[:LONGEST_READ]
+    question = without_options(question[:LONGEST_READ])
     if _ASKS_MORE.search(question):
         return "how"
     if (subject_of(question) and not _KINDS["number"].search(question)) or _defines_in_chinese(question):

@@ -129,7 +129,7 @@ def reply_to(
         writes: whether the generator can put things in its own words.
     """
     text = question.text
-    chinese = asks_in_chinese(text) or (not text.isascii() and any(is_chinese(turn.question) for turn in turns))
+    chinese = asks_in_chinese(text) or (not text.isascii() and any(asks_in_chinese(turn.question) for turn in turns))
     if kind in ("chapter", "library"):
         return _about_books(text, kind, question.filters, library, chinese=chinese, writes=writes)
     if kind in ("greeting", "thanks", "quiz"):

@@ -16,6 +16,7 @@ from rag.question import (
     message_kind,
     only_about_code,
     parts_of,
+    question_kind,
     standing_question,
     without_greeting,
     without_style,
@@ -61,7 +62,8 @@ TALK = {
         "translate cudaMemcpy to HIP|what is help in gdb|what does the book say about streams?|"
         "hi, what is a warp?|what is short-circuit evaluation|Explain warps in simple words|"
         "What is in shared memory?|is that true?|"
-        "how do I test a kernel?|what is a unit test|出现问题|来看这个问题|test questions of the CUDA driver?"
+        "how do I test a kernel?|what is a unit test|"
+        "测试一下我的核函数性能|出现问题|来看这个问题|test questions of the CUDA driver?"
     ),
 }
 
@@ -247,7 +249,9 @@ def test_a_name_pasted_on_one_line_stays_in_the_question() -> None:
         ("Which section is about bank conflicts?", "What is bank conflicts?"),
         ("In which chapter is occupancy explained?", "What is occupancy?"),
         ("what should I read about synchronization", "What is synchronization?"),
+        ("which section explains how to use streams", "how to use streams?"),
         ("哪一章讲线程束", "什么是线程束？"),
+        ("哪一章讲如何使用流", "如何使用流？"),
         ("共享内存在哪一章？", "什么是共享内存？"),
         ("which chapters are long?", ""),
         ("what page size does CUDA use", ""),
@@ -277,6 +281,7 @@ def test_a_question_for_a_place_is_searched_for_as_one_for_what_stands_there(tex
 )
 def test_an_exam_question_is_searched_for_without_number_and_options(pasted: str, searched: str) -> None:
     assert prepare_query(pasted).standalone == searched
+    assert question_kind(pasted) == question_kind(searched)
 
 
 def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
@@ -290,6 +295,12 @@ def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
 def test_a_very_long_text_is_searched_for_by_its_beginning() -> None:
     query = prepare_query("xqzv " * 4000, library=SPELLING)
     assert len(query.lexical) <= 2000 and "beginning" in query.notes[0]
+
+
+def test_a_follow_up_to_a_question_for_a_place_is_about_what_stands_there() -> None:
+    turns = [Turn("Which chapter talks about tiling?", "Tiling.")]
+    query = prepare_query("why does it help?", turns, library=SPELLING)
+    assert query.standalone == "why does tiling help?"
 
 
 def test_of_a_very_long_earlier_question_the_beginning_is_searched_for() -> None:
