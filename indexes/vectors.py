@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ SAVE_SHARE = 0.05
 rebuilding the difference from the catalog only as much as the difference."""
 SAVE_AT_LEAST = 2_000
 """With fewer changed vectors nothing is saved: rebuilding them takes milliseconds."""
+_GPU_WORKING_BYTES = 64 << 20
 
 
 class NodeVectors(Protocol):
@@ -251,7 +253,7 @@ class VectorIndex:
         if not self._use_gpu:
             return self._index
         if self._on_gpu is None:
-            self._on_gpu = self._faiss.index_cpu_to_gpu(self._faiss.StandardGpuResources(), 0, self._index)
+            self._on_gpu = self._faiss.index_cpu_to_gpu(_gpu_resources(), 0, self._index)
         return self._on_gpu
 
     def _checked(self, vectors: np.ndarray) -> Matrix:
@@ -263,6 +265,16 @@ class VectorIndex:
         if not np.isfinite(checked).all():
             raise InvalidInput("A vector holds NaN or infinity.")
         return checked
+
+
+@cache
+def _gpu_resources() -> Any:
+    """FAISS's memory on the GPU beside the vectors, one for the process: by itself it takes 1.5 GB."""
+    import faiss
+
+    resources = faiss.StandardGpuResources()
+    resources.setTempMemory(_GPU_WORKING_BYTES)
+    return resources
 
 
 def build_inverted(ids: np.ndarray, vectors: Matrix) -> VectorIndex:

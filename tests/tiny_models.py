@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
+"""Where the local generator's tests run: `TEST_DEVICE=cuda` takes them to a GPU."""
 
 SENTENCES = (
     "A warp is 32 threads that execute in lockstep on a streaming multiprocessor.",

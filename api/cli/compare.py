@@ -251,7 +251,9 @@ def startup(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
 @bench.command()
 def generator(
     invoked: typer.Context,
-    shape: Annotated[str, typer.Option(help="Model shape with random weights: 0.6b, 8b (for a GPU) or tiny.")] = "0.6b",
+    shape: Annotated[
+        str, typer.Option(help="Model shape with random weights: 0.6b, 4b or 8b (for a GPU), tiny.")
+    ] = "0.6b",
     context: Annotated[int, typer.Option(min=16, help="Tokens behind the long decoding step.")] = 4000,
     model: Annotated[
         str | None,

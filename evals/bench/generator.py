@@ -29,10 +29,11 @@ from evals.bench.local_model import (
     use_attention,
 )
 from evals.bench.timing import Ratio, paired_ratio, rounds_of
-from rag.generators.local.batch import decode
+from rag.generators.local.batch import MOST_ROWS, Batch, decode
 from rag.generators.local.cache import Segment, SlabCache
-from rag.generators.local.decode import Sampler, prefill
-from rag.models.devices import peak_memory_bytes
+from rag.generators.local.decode import Decoding, Sampler, prefill
+from rag.generators.local.recorder import GraphMemory, Recorder
+from rag.models.devices import choose_device, peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
 from rag.models.memory import linear_layers
 
@@ -62,7 +63,7 @@ def bench_generator(
     """
     few = max(rounds // 3, 2)
     with tempfile.TemporaryDirectory() as folder:
-        path = str(random_model(Path(folder), shape))
+        path = str(random_model(Path(folder), shape, choose_device("auto")))
         models = {name: load_model(path, quantization=name, dtype="bfloat16") for name in precisions}
     compared = {name: models[name] for name in ("none", "nf4")}
     answers = answer_rows(
@@ -87,6 +88,7 @@ def bench_generator(
         "weights_bytes": {name: size["all"] for name, size in sizes.items()},
         "answers": answers,
         "steps": [*step_rows(short, SHORT_CONTEXT_TOKENS), *step_rows(long, context_tokens)],
+        "together": together_rows(compared, context_tokens, rounds) if nf4.device == "cuda" else [],
         "first_token_s": {name: [round(value, 3) for value in values] for name, values in first.items()},
         "ratios": {
             "nf4_linear_share_of_bf16": round(sizes["nf4"]["linear"] / sizes["none"]["linear"], 4),
@@ -217,6 +219,45 @@ def _step(
         with torch.inference_mode():
             output = loaded.model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1)
             int(output.logits[0, -1].argmax())  # waits for the device
+
+    return step
+
+
+def together_rows(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> list[dict[str, Any]]:
+    """Rows of the table of steps as they are served: of one answer and of many, with and without recorded steps."""
+    rows: list[dict[str, Any]] = []
+    for precision, loaded in models.items():
+        for count in (1, MOST_ROWS):
+            steps = {
+                name: _step_of(loaded, count, context_tokens, recorder)
+                for name, recorder in (("plain", None), ("recorded", Recorder(loaded.model, GraphMemory())))
+            }
+            for name, values in rounds_of(steps, rounds, _WARMUP).items():
+                seconds = statistics.median(values)
+                rows.append(
+                    {
+                        "precision": precision,
+                        "answers": count,
+                        "step": name,
+                        "context_tokens": context_tokens,
+                        "ms": round(1000 * seconds, 2),
+                        "tokens_per_s": round(count / seconds, 1),
+                    }
+                )
+    return rows
+
+
+def _step_of(loaded: LoadedModel, count: int, context_tokens: int, recorder: Recorder | None) -> Callable[[], None]:
+    """One step of `count` answers, each behind `context_tokens` tokens; the same ones every time."""
+    batch = Batch(loaded.model, recorder=recorder)
+    answers = []
+    for _ in range(count):
+        cache = make_cache(loaded, "slab", context_tokens + 2, random_segment(loaded, context_tokens))
+        answers.append(Decoding([7] * (context_tokens + 1), cache, Sampler()))
+
+    def step() -> None:
+        for answer, logits in zip(answers, batch.step(answers), strict=True):
+            answer.take(logits)  # waits for the device; nothing is written, so the next step is the same
 
     return step
 

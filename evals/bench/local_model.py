@@ -24,6 +24,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
     },
+    "4b": {
+        "vocab_size": 151_936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
+    },
     "8b": {
         "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
@@ -33,17 +37,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True,
     },
 }  # fmt: skip
-"""The shapes of Qwen3-0.6B and Qwen3-8B, and a small one for tests."""
+"""The shapes of Qwen3-0.6B, 4B and 8B, and a small one for tests."""
 
 
-def random_model(folder: Path, shape: str) -> Path:
-    """Writes a model folder with random bfloat16 weights; its tokenizer is a placeholder."""
+def random_model(folder: Path, shape: str, device: str = "cpu") -> Path:
+    """Writes a model folder with random bfloat16 weights, drawn on `device`; its tokenizer is a placeholder."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     config = AutoConfig.for_model("qwen3", max_position_embeddings=40_960, eos_token_id=0, **SHAPES[shape])
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"<end>": 0}, unk_token="<end>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")

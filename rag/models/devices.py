@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import resource
 import sys
+import threading
 from typing import Any
 
 from indexes.embedder import cpu_computes_bfloat16
 from rag.errors import ModelCannotLoad
 
+RANDOM_NUMBERS = threading.Lock()
+"""Held by what draws random numbers on a GPU (training), and while a step is recorded: torch fails if both go on."""
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 

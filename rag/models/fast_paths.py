@@ -1,4 +1,4 @@
-"""Faster forms of three steps that stock transformers do slowly on a CPU; the numbers are from two cores.
+"""Faster forms of steps that stock transformers do slowly; the numbers are from two cores, but where a GPU is named.
 
 Attention: models with fewer key heads than query heads (Qwen, Llama 3, Mistral) let several query heads share one key
 head. In a decoding step the query heads of a group become rows over their key head, so the cache is read once and
@@ -12,6 +12,9 @@ Copying the row first avoids that.
 Linear layers in bfloat16 on a CPU that does not compute in it: 16 rows by 576 x 576 take 1.1 ms, and 0.25 ms when they
 are put into float32 first; four rows 0.28 and 0.17, 230 rows 15.9 and 1.9. One row is quicker as it is (0.07 and 0.09),
 and so is the large output embedding.
+
+On a GPU a step is many small kernels. With torch's own RMSNorm and attention in two products a recorded step of a model
+of four billion weights took 5.9 ms instead of 8.1 with 1,000 tokens held, and 6.0 instead of 10.1 with 4,000 (H100).
 """
 
 from __future__ import annotations
@@ -70,10 +73,23 @@ def grouped_attention(
     packed = query.reshape(batch, key_heads, groups * new, query.shape[-1])
     if attention_mask is not None and new > 1:
         attention_mask = attention_mask.expand(-1, -1, new, -1).repeat(1, 1, groups, 1)
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
-    )
+    if query.is_cuda:
+        attended = attention_in_products(packed, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
+    else:
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        )
     return attended.reshape(batch, query_heads, new, width).transpose(1, 2).contiguous(), None
+
+
+def attention_in_products(query: Any, key: Any, value: Any, mask: Any, scale: float) -> Any:
+    """Attention of few rows in two products; torch's kernel gives each key head to one of a GPU's many processors."""
+    import torch
+
+    scores = query * scale @ key.transpose(2, 3)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
 
 
 def speed_up_bfloat16(model: Any) -> None:
@@ -97,6 +113,25 @@ def speed_up_bfloat16(model: Any) -> None:
     layers: list[Any] = [each for each in model.modules() if type(each) is torch.nn.Linear and each is not output]
     for layer in layers:
         layer.forward = partial(forward, layer)
+
+
+def speed_up_norms(model: Any) -> None:
+    """Lets torch compute each RMSNorm in one kernel where that gives the same; models write it in six."""
+    import torch
+
+    for layer in model.modules():
+        if type(layer).__name__.endswith("RMSNorm") and hasattr(layer, "variance_epsilon"):
+            weight = layer.weight
+            rows = torch.linspace(-2, 3, 4 * weight.numel(), device=weight.device, dtype=weight.dtype).view(4, -1)
+            with torch.inference_mode():
+                if torch.allclose(_rms_norm(layer, rows), layer(rows), rtol=0.02, atol=1e-3):
+                    layer.forward = partial(_rms_norm, layer)
+
+
+def _rms_norm(layer: Any, rows: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.rms_norm(rows, layer.weight.shape, layer.weight, layer.variance_epsilon)
 
 
 def speed_up_output(model: Any) -> None:

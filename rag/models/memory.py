@@ -21,7 +21,8 @@ from rag.settings import QUANTIZATIONS
 _NF4_BLOCK_WEIGHTS = 64
 _NF4_BLOCK_SCALES = 256
 _FEWEST_QUANTIZED = 5e8
-PREFILL_CHUNK_TOKENS = 512
+_PREFILL_CHUNK_TOKENS = 512
+_PREFILL_CHUNK_TOKENS_ON_A_GPU = 2048
 _TRAINED_ANSWER_TOKENS = 512  # assumed longest answer of a training row; training computes logits for answers only
 
 
@@ -113,6 +114,14 @@ def estimate_memory(
         trainable_parameters=trainable,
         expert_parameters=shapes.expert_parameters,
     )
+
+
+def prefill_chunk_tokens(kind: str) -> int:
+    """Tokens of a prompt that are read at once on a `cpu`, `cuda` or `mps` device.
+
+    In smaller pieces a GPU waits for Python; while a larger one is read, the answers of others wait.
+    """
+    return _PREFILL_CHUNK_TOKENS_ON_A_GPU if kind == "cuda" else _PREFILL_CHUNK_TOKENS
 
 
 def usual_quantization(config: Any) -> str:
@@ -207,7 +216,7 @@ def _layer_width(shape: Capabilities) -> int:
 
 
 def _serving_activations(shape: Capabilities, context_tokens: int, batch: int, dtype_bytes: int) -> int:
-    chunk = min(context_tokens, PREFILL_CHUNK_TOKENS)
+    chunk = min(context_tokens, _PREFILL_CHUNK_TOKENS_ON_A_GPU)
     mask = chunk * context_tokens  # one byte per pair, when a prompt continues a kept prefix
     return batch * (chunk * _layer_width(shape) * dtype_bytes + shape.vocab_size * 4 * 2) + mask
 

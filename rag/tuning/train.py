@@ -14,7 +14,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +31,7 @@ from rag.generators.prompts import Message
 from rag.generators.protocol import GenerationRequest
 from rag.models.adapters import AdapterRecord, base_fingerprint
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
+from rag.models.devices import RANDOM_NUMBERS, choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.models.memory import lora_kinds
@@ -120,7 +120,7 @@ def tune(
     fingerprint = base_fingerprint(loaded.model)  # before the adapter renames its layers
     watcher = _watcher(folder, settings.patience, progress, cancelled)
     trainer = _trainer(add_lora(loaded, settings), tokenizer, arguments, data.train.rows, validation, watcher)
-    with _known_errors(folder, place):
+    with _known_errors(folder, place), RANDOM_NUMBERS if place.kind == "cuda" else nullcontext():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if watcher.stopped:
             raise Cancelled(f"Training was stopped at step {trainer.state.global_step}; nothing learnt is lost.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +68,29 @@ def test_the_table_has_every_way_and_every_column(monkeypatch: pytest.MonkeyPatc
     for name, interval in found["intervals"].items():
         assert interval["low"] <= interval["value"] <= interval["high"], name
     assert found["ratios"]["nf4_linear_share_of_bf16"] < 0.28
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("one_thread")
+def test_answers_together_are_measured_with_and_without_recorded_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from evals.bench.generator import together_rows
+    from evals.bench.local_model import random_model
+    from rag.generators.local.decode import static_step
+    from rag.generators.local.recorder import Recorder
+    from rag.models.loading import load_model
+
+    def record(self: Any, ids: Any, lengths: Any, keys: Any, values: Any) -> Any:
+        return lambda fed, held: static_step(self._model, fed, held, keys, values)
+
+    monkeypatch.setattr(Recorder, "_record", record)
+    loaded = load_model(str(random_model(tmp_path, "tiny")), device="cpu")
+    with torch.inference_mode():
+        rows = together_rows({"none": loaded}, 64, 2)
+    assert [(row["answers"], row["step"]) for row in rows] == [
+        (1, "plain"), (1, "recorded"), (16, "plain"), (16, "recorded"),
+    ]  # fmt: skip
+    assert all(row["ms"] > 0 for row in rows)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from tiny_models import build_adapter, build_model
+from tiny_models import DEVICE, build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Cancelled
@@ -22,8 +22,10 @@ from rag.generators.local.batch import Batch, bucket_of, decode
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.decode import Decoding, Sampler, prefill, static_step, traced_step
 from rag.generators.local.generator import LocalGenerator, load_local_generator
+from rag.generators.local.recorder import GraphMemory, Recorder, Replay
 from rag.generators.protocol import GenerationRequest, TextPiece
 from rag.models.adapters import load_adapters
+from rag.models.devices import RANDOM_NUMBERS
 from rag.models.loading import load_model
 from rag.settings import GeneratorSettings
 from rag.types import Waiting
@@ -35,7 +37,7 @@ QUESTIONS = [f"What is number {n}?" + " Why is that?" * (5 * n % 7) for n in ran
 
 @pytest.fixture(scope="module")
 def loaded(tiny_model: Path) -> Any:
-    return load_model(str(tiny_model), dtype="float32", device="cpu")
+    return load_model(str(tiny_model), dtype="float32", device=DEVICE)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def generator(
 
 def settings(model: Path, **changes: Any) -> GeneratorSettings:
     base = GeneratorSettings(
-        kind="local", model=str(model), quantization="none", dtype="float32", device="cpu", max_tokens=24
+        kind="local", model=str(model), quantization="none", dtype="float32", device=DEVICE, max_tokens=24
     )
     return replace(base, **changes)
 
@@ -137,7 +139,7 @@ def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
     """One of static shape, which can be captured; what it writes are the tokens of an untraced step."""
     import torch
 
-    loaded = load_model(str(tiny_model), quantization="nf4", dtype="float32", device="cpu")
+    loaded = load_model(str(tiny_model), quantization="nf4", dtype="float32", device=DEVICE)
     load_adapters(loaded, {"qa": str(tiny_adapter)}).activate("qa")
     graphs = 0
 
@@ -169,6 +171,7 @@ def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
     assert graphs == 1
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="steps are traced on a processor")
 def test_a_traced_step_writes_what_the_plain_one_writes(
     generator: LocalGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,88 @@ def test_a_model_that_goes_its_way_by_the_data_is_not_traced(tiny_model: Path, m
     monkeypatch.setattr(loaded.model, "forward", odd)
     keys, values = ([torch.zeros(1, 2, 256, 16) for _ in range(3)] for _ in "kv")
     assert traced_step(loaded.model, keys, values) is None
+
+
+class Recorded(Recorder):
+    """Records nothing; counts, and computes in place of a GPU."""
+
+    made: ClassVar[list[tuple[int, ...]]] = []
+
+    def _record(self, ids: Any, lengths: Any, keys: Any, values: Any) -> Replay:
+        import torch
+
+        self.made.append((*ids.shape, keys[0].shape[2]))
+
+        def replay(new_ids: Any, new_lengths: Any) -> Any:
+            ids.copy_(new_ids)
+            lengths.copy_(new_lengths)
+            with torch.inference_mode():
+                return static_step(self._model, ids, lengths, keys, values)
+
+        return replay
+
+
+def test_steps_are_recorded_once_for_each_shape_and_again_where_keys_have_moved(
+    loaded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recorded, "made", [])
+    lengths = [30, 250, 120]
+    alone = [
+        list(decode(loaded.model, prompt_of(each), SlabCache(3, each + 60), max_new_tokens=31)) for each in lengths
+    ]
+    batch = Batch(loaded.model, recorder=Recorded(loaded.model, GraphMemory()))
+    rows, written = [], []
+    for length in lengths:
+        cache = SlabCache(3, length + 60)
+        logits = prefill(loaded.model, prompt_of(length), cache)
+        rows.append(Decoding(prompt_of(length), cache, Sampler()))
+        written.append(rows[-1].take(logits))
+        rows[-1].wrote(written[-1])
+    for turn in range(30):
+        if turn == 20:
+            batch.remove(rows.pop(0).cache)
+        for row, tokens, logits in zip(rows, written[-len(rows) :], batch.step(rows), strict=True):
+            new = row.take(logits)
+            row.wrote(new)
+            tokens += new
+    assert written == [alone[0][:21], *alone[1:]]
+    assert Recorded.made == [(3, 1, 310), (2, 1, 310)]
+    batch.remove(rows[0].cache)
+    batch.step(rows[1:])
+    batch.remove(rows[1].cache)
+    assert len(batch) == 0
+
+
+def test_what_cannot_be_recorded_is_computed_step_by_step(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Recorder):
+        tried = 0
+
+        def _record(self, ids: Any, lengths: Any, keys: Any, values: Any) -> Replay:
+            self.tried += 1
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    def write(recorder: Recorder) -> list[int]:
+        cache = SlabCache(3, 60)
+        row = Decoding(prompt_of(30), cache, Sampler())
+        logits = prefill(loaded.model, prompt_of(30), cache)
+        batch = Batch(loaded.model, recorder=recorder)
+        tokens: list[int] = []
+        for _ in range(8):
+            new = row.take(logits)
+            row.wrote(new)
+            tokens += new
+            (logits,) = batch.step([row])
+        return tokens
+
+    expected = list(decode(loaded.model, prompt_of(30), SlabCache(3, 60), max_new_tokens=8))
+    failing = Failing(loaded.model, GraphMemory())
+    assert write(failing) == expected
+    assert failing.tried == 1
+    assert "slower: operation not permitted when stream is capturing" in caplog.text
+    counting = Failing(loaded.model, GraphMemory())
+    with RANDOM_NUMBERS:
+        assert write(counting) == expected
+    assert counting.tried == 0
 
 
 def test_buckets_are_few_and_hold_what_they_should() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tiny_models import build_model
+from tiny_models import DEVICE, build_model
 
 from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
@@ -38,12 +38,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     family: str = request.param
     folder = build_model(tmp_path_factory.mktemp("families") / family, family=family, **FAMILIES[family])
-    return load_model(str(folder), dtype="float32", device="cpu").model
+    return load_model(str(folder), dtype="float32", device=DEVICE).model
 
 
 @pytest.fixture(scope="module")
 def one_model(tiny_model: Path) -> Any:
-    return load_model(str(tiny_model), dtype="float32", device="cpu").model
+    return load_model(str(tiny_model), dtype="float32", device=DEVICE).model
 
 
 def random_prompt(length: int, seed: int = 0) -> list[int]:
@@ -60,7 +60,7 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     """The library's greedy continuation."""
     import torch
 
-    ids = torch.tensor([prompt])
+    ids = torch.tensor([prompt], device=DEVICE)
     with torch.inference_mode():
         output = model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count, do_sample=False
@@ -165,7 +165,7 @@ def test_wrong_guesses_change_no_token(one_model: Any, monkeypatch: pytest.Monke
 
 def test_sliding_window_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None:
     folder = build_model(tmp_path / "sliding", family="mistral", sliding_window=32)
-    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    loaded = load_model(str(folder), dtype="float32", device=DEVICE)
     assert loaded.capabilities.attention == "sliding"
     prompt = random_prompt(100)
     cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
@@ -175,7 +175,7 @@ def test_sliding_window_models_fall_back_and_agree_with_generate(tmp_path: Path)
 @pytest.mark.parametrize("family", ["mistral", "phi3", "gemma2"])
 def test_a_window_as_long_as_the_context_is_full_attention(tmp_path: Path, family: str) -> None:
     folder = build_model(tmp_path / family, family=family, sliding_window=2048)
-    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    loaded = load_model(str(folder), dtype="float32", device=DEVICE)
     assert loaded.capabilities.attention == "full"
     prompt = random_prompt(100)
     cache = SlabCache(3, 140)
@@ -194,7 +194,7 @@ def test_hybrid_models_fall_back_and_agree_with_generate(tmp_path: Path) -> None
         linear_key_head_dim=16,
         linear_value_head_dim=16,
     )
-    loaded = load_model(str(folder), dtype="float32", device="cpu")
+    loaded = load_model(str(folder), dtype="float32", device=DEVICE)
     assert loaded.capabilities.attention == "hybrid"
     prompt = random_prompt(100)
     cache = new_cache(loaded.model, 140, cuttable=loaded.capabilities.keeps_every_token)
@@ -271,7 +271,7 @@ def summed_one_by_one(model: Any, prompt: list[int], option: list[int]) -> float
     total = 0.0
     for place, token in enumerate(option):
         with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([[*prompt, *option[:place]]])).logits[0, -1]
+            logits = model(input_ids=torch.tensor([[*prompt, *option[:place]]], device=DEVICE)).logits[0, -1]
         total += float(logits.float().log_softmax(-1)[token])
     return total
 

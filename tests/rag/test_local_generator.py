@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from fakes import make_passage
-from tiny_models import build_adapter, build_model
+from tiny_models import DEVICE, build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled
@@ -36,7 +36,7 @@ PASSAGES = tuple(make_passage(f"Passage {n}: shared memory has banks; a warp is 
 
 def settings(model: Path, **changes: Any) -> GeneratorSettings:
     base = GeneratorSettings(
-        kind="local", model=str(model), quantization="none", dtype="float32", device="cpu", max_tokens=24
+        kind="local", model=str(model), quantization="none", dtype="float32", device=DEVICE, max_tokens=24
     )
     return replace(base, **changes)
 
@@ -107,7 +107,7 @@ def test_a_prompt_beyond_the_first_window_of_longrope_is_read_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There its keys are turned otherwise, so neither pieces nor a kept shorter prefix may stand before the rest."""
-    monkeypatch.setattr(local, "PREFILL_CHUNK_TOKENS", 16)
+    monkeypatch.setattr("rag.generators.local.decode.prefill_chunk_tokens", lambda _: 16)
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     rope = {"rope_type": "longrope", "original_max_position_embeddings": 200, **factors}
     shape = {"num_key_value_heads": 8, "hidden_size": 128, "rope_parameters": rope}
@@ -133,7 +133,7 @@ def test_a_prompt_beyond_the_first_window_of_longrope_is_read_in_one_pass(
             assert done.usage.prompt_tokens > 200
             assert done.usage.cached_prompt_tokens == 0
             assert max(passes) == done.usage.prompt_tokens
-        monkeypatch.setattr(local, "PREFILL_CHUNK_TOKENS", 512)
+        monkeypatch.setattr("rag.generators.local.decode.prefill_chunk_tokens", lambda _: 512)
         assert answer(plain, ask(arm="rag", passages=PASSAGES))[0] == text
     finally:
         reusing.close()
@@ -485,7 +485,7 @@ def test_scores_of_options_are_their_log_likelihoods(plain: LocalGenerator) -> N
     for index, choice in enumerate(choices):
         option = plain._loaded.tokenizer.encode(choice, add_special_tokens=False)
         with torch.inference_mode():
-            rows = plain._model(input_ids=torch.tensor([prompt + option])).logits[0].log_softmax(-1)
+            rows = plain._model(input_ids=torch.tensor([prompt + option], device=DEVICE)).logits[0].log_softmax(-1)
         expected = sum(float(rows[len(prompt) - 1 + place, token]) for place, token in enumerate(option))
         assert scores.extra["sum_logprob"][index] == pytest.approx(expected, abs=1e-3)
         assert scores.scores[index] == pytest.approx(expected / len(choice.encode()), abs=1e-3)

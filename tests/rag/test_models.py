@@ -15,7 +15,7 @@ from rag.models import loading
 from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, reset_peak_memory
-from rag.models.fast_paths import grouped_attention
+from rag.models.fast_paths import attention_in_products, grouped_attention, speed_up_norms
 from rag.models.folder import check_folder, load_config
 from rag.models.loading import load_model
 from rag.models.memory import estimate_memory, linear_layers, lora_kinds, usual_quantization
@@ -254,6 +254,35 @@ def test_the_last_token_reaches_the_output_embedding_as_a_row_of_its_own(tiny_mo
         whole = loaded.model(input_ids=ids).logits
     assert seen[0] == (128, 128, 1)
     torch.testing.assert_close(last[0, -1], whole[0, -1])
+
+
+@pytest.mark.parametrize("kind", ["none", "boolean", "added"])
+def test_attention_in_two_products_is_attention(kind: str) -> None:
+    import torch
+
+    draw = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(2, 3, size, 16, generator=draw) for size in (4, 40, 40))
+    seen = torch.rand(2, 1, 4, 40, generator=draw) > 0.3
+    mask = {"none": None, "boolean": seen, "added": torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))}[kind]
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3)
+    torch.testing.assert_close(attention_in_products(query, key, value, mask, 0.3), expected)
+
+
+@pytest.mark.parametrize(("family", "taken"), [("qwen3", True), ("llama", True), ("gemma", False)])
+def test_norms_in_one_kernel_change_no_token(tmp_path: Path, family: str, taken: bool) -> None:
+    """Gemma's multiplies with one more than its weight, and stays as it is."""
+    import torch
+
+    loaded = load_model(str(build_model(tmp_path, family=family)), dtype="float32", device="cpu")
+    norms = [layer for layer in loaded.model.modules() if type(layer).__name__.endswith("RMSNorm")]
+    ids = torch.arange(3, 60)[None]
+    with torch.inference_mode():
+        for layer in norms:
+            layer.weight.add_(torch.linspace(-0.5, 0.5, layer.weight.numel()))
+        before = loaded.model(input_ids=ids).logits
+        speed_up_norms(loaded.model)
+        torch.testing.assert_close(loaded.model(input_ids=ids).logits, before, atol=1e-4, rtol=1e-4)
+    assert [("forward" in vars(layer)) for layer in norms] == [taken] * len(norms)
 
 
 def test_an_adapter_whose_weights_are_not_those_recorded_is_refused(tmp_path: Path, tiny_adapter: Path) -> None:

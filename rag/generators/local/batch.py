@@ -13,6 +13,7 @@ from typing import Any
 
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.decode import MOST_TRACED, Decoding, Sampler, prefill, static_step, step, traced_step
+from rag.generators.local.recorder import GraphMemory, Recorder
 from rag.models.fast_paths import ATTENTION_NAME
 
 MOST_ROWS = 16
@@ -45,11 +46,18 @@ class Batch:
     Args:
         model: a transformers decoder that `can_share_steps`.
         trace: makes a step from the shapes of keys and values, as `traced_step`.
+        recorder: records steps where a GPU computes them.
     """
 
-    def __init__(self, model: Any, trace: Callable[[list[Any], list[Any]], Any | None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        trace: Callable[[list[Any], list[Any]], Any | None] = lambda *_: None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._model = model
         self._trace = trace
+        self._recorder = recorder
         self._caches: list[SlabCache] = []
         self._keys: list[Any] = []
         self._values: list[Any] = []
@@ -101,6 +109,7 @@ class Batch:
             with torch.inference_mode():
                 last.move_to(self._keys, self._values, place)
         if not self._caches:
+            self._forget_recorded()
             self._keys, self._values = [], []
         self._seen = None
 
@@ -110,18 +119,20 @@ class Batch:
 
         new = max(len(tokens) for tokens in ids if tokens)
         lengths = [cache.get_seq_length() for cache in self._caches]
-        width = bucket_of(max(lengths) + new, self._keys[0].shape[2])
+        capacity = self._keys[0].shape[2]
+        # a recorded step is of one width, and a GPU reads what is masked in no time
+        width = capacity if self._recorder is not None else bucket_of(max(lengths) + new, capacity)
         keys, values = self._looked_at(width)
         device = self._model.device
-        traced = self._trace(keys, values) if new <= MOST_TRACED else None
-        run = traced or partial(static_step, self._model)
-        with torch.inference_mode():
-            logits = run(
-                torch.tensor([tokens or [0] * new for tokens in ids], device=device),
-                torch.tensor(lengths, device=device),
-                keys,
-                values,
-            )
+        fed = torch.tensor([tokens or [0] * new for tokens in ids], device=device)
+        held = torch.tensor(lengths, device=device)
+        recorded = self._recorder.step(fed, held, keys, values) if self._recorder is not None else None
+        if recorded is not None:
+            logits = recorded(fed, held)
+        else:
+            traced = self._trace(keys, values) if new <= MOST_TRACED else None
+            with torch.inference_mode():
+                logits = (traced or partial(static_step, self._model))(fed, held, keys, values)
         for cache, tokens in zip(self._caches, ids, strict=True):
             cache.wrote(len(tokens or ()))
         return logits
@@ -134,6 +145,10 @@ class Batch:
             self._seen = keys, [slab[:rows, :, :width] for slab in self._values]
             self._seen_width = width
         return self._seen
+
+    def _forget_recorded(self) -> None:
+        if self._recorder is not None:
+            self._recorder.clear()
 
     def _add(self, cache: SlabCache) -> None:
         import torch
@@ -152,6 +167,7 @@ class Batch:
 
     def _make_room(self, rows: int, capacity_tokens: int) -> None:
         """Other tensors with room for all rows that are held, layer by layer, so that only one layer is held twice."""
+        self._forget_recorded()
         held = len(self._caches)
         for layer in range(len(self._keys)):
             for slabs in (self._keys, self._values):
@@ -212,12 +228,15 @@ class Batches:
         budget_bytes: for keys and values; kv_bytes: what so many tokens need of it.
         most_rows: of all batches together; 1 where rows cannot be decoded together.
         traces: whether steps are traced, which takes a second once for each adapter.
+        records: whether steps are recorded as CUDA graphs.
     """
 
     budget_bytes: int
     kv_bytes: Callable[[int], int]
     most_rows: int = MOST_ROWS
     traces: bool = False
+    records: bool = False
+    _graphs: GraphMemory = field(default_factory=GraphMemory)
     _traced: dict[str, Any] = field(default_factory=dict)
     _taken: dict[str, _Taken] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
@@ -252,7 +271,8 @@ class Batches:
         if self.most_rows == 1:
             return [step(model, row.feed(guess_tokens), row.cache, keep=row.keep) for row in rows]
         if group not in self._batches:
-            self._batches[group] = Batch(model, partial(self._trace, model, group) if self.traces else lambda *_: None)
+            trace = partial(self._trace, model, group) if self.traces else lambda *_: None
+            self._batches[group] = Batch(model, trace, Recorder(model, self._graphs) if self.records else None)
         return self._batches[group].step(rows, guess_tokens)
 
     def _trace(self, model: Any, group: str, keys: list[Any], values: list[Any]) -> Any | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rag.generators.local.cache import SlabCache
 from rag.generators.prompts import CHOICE_LETTERS
-from rag.models.memory import PREFILL_CHUNK_TOKENS
+from rag.models.memory import prefill_chunk_tokens
 
 MOST_TRACED = 16
 """New tokens of a traced step: so many take one way through `grouped_attention`."""
@@ -30,16 +30,19 @@ def new_cache(model: Any, capacity_tokens: int, *, cuttable: bool) -> Any:
     return DynamicCache(config=model.config)
 
 
-def prefill(model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int = PREFILL_CHUNK_TOKENS) -> Any:
+def prefill(model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int | None = None) -> Any:
     """Feeds the rest of the prompt that the cache does not hold; gives the logits after its last token, (1, vocab)."""
     *_, logits = prefill_pieces(model, prompt, cache, chunk_tokens=chunk_tokens)
     return logits
 
 
-def prefill_pieces(
-    model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int = PREFILL_CHUNK_TOKENS
-) -> Iterator[Any]:
-    """As `prefill`, piece by piece, so that activations stay small and others get their turn: logits after each."""
+def prefill_pieces(model: Any, prompt: Sequence[int], cache: Any, *, chunk_tokens: int | None = None) -> Iterator[Any]:
+    """As `prefill`, piece by piece, so that activations stay small and others get their turn: logits after each.
+
+    Args:
+        chunk_tokens: read at once; None takes as many as is good on the model's device.
+    """
+    chunk_tokens = chunk_tokens or prefill_chunk_tokens(model.device.type)
     done = cache.get_seq_length()
     if not 0 <= done < len(prompt):
         raise ValueError(f"a cache of {done} tokens cannot precede a prompt of {len(prompt)}")

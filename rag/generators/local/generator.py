@@ -47,7 +47,6 @@ from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
-from rag.models.memory import PREFILL_CHUNK_TOKENS
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
@@ -96,7 +95,11 @@ class LocalGenerator:
         )
         shares = loaded.capabilities.keeps_every_token and can_share_steps(loaded.model)
         self._batches = Batches(
-            budget, self._admission.kv_bytes, MOST_ROWS if shares else 1, traces=loaded.device == "cpu"
+            budget,
+            self._admission.kv_bytes,
+            MOST_ROWS if shares else 1,
+            traces=loaded.device == "cpu",
+            records=loaded.device.startswith("cuda") and loaded.quantization != "int8",  # which looks for outliers
         )
         self._thread = ModelThread(
             settings.max_queue, settings.queue_timeout_s, self._free_memory, self._batches.most_rows, self._step
@@ -406,8 +409,8 @@ class LocalGenerator:
         after = self._loaded.capabilities.rescaled_after_tokens
         return after is not None and len(tokens) > after
 
-    def _at_once(self, tokens: list[int]) -> int:
-        return len(tokens) if self._rescales(tokens) else PREFILL_CHUNK_TOKENS
+    def _at_once(self, tokens: list[int]) -> int | None:
+        return len(tokens) if self._rescales(tokens) else None
 
     def _keep(self, key: CacheKey, prompt: list[int], written: list[int], cache: Any) -> None:
         """Keeps what was read and written; the last written token was never fed, guesses beyond it do not count."""
