@@ -189,7 +189,7 @@ def load_embedder(
         on_step(f"loading embedder {settings.embedder}")
     fingerprint = weights_fingerprint(Path(source), settings.home, bundled=bundled) if Path(source).is_dir() else None
     device = choose_device(settings.device)
-    dtype = _choose_dtype(settings.embedder_dtype, device)
+    dtype = usual_dtype(device) if settings.embedder_dtype == "auto" else settings.embedder_dtype
     try:
         model: _Model
         if bundled and adapt is None:
@@ -224,11 +224,10 @@ def choose_device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and has_cuda else "cpu"
 
 
-def _choose_dtype(wanted: str, device: str) -> str:
+def usual_dtype(device: str) -> str:
+    """`bfloat16` where the device computes in it, else `float32`."""
     import torch
 
-    if wanted != "auto":
-        return wanted
     fast = torch.cuda.is_bf16_supported(including_emulation=False) if device == "cuda" else cpu_computes_bfloat16()
     return "bfloat16" if fast else "float32"
 
@@ -303,6 +302,13 @@ class MiniLM:
         """Adds a difference, float32 of the weight's shape, to the weight `name`: how a LoRA adapter is merged."""
         weight = self._weights[name]
         self._weights[name] = (weight.float() + difference.to(weight.device)).to(weight.dtype)
+
+    def round_to(self, dtype: str) -> None:
+        """Goes on in another number format."""
+        import torch
+
+        self.dtype = dtype
+        self._weights = {name: weight.to(getattr(torch, dtype)) for name, weight in self._weights.items()}
 
     def hidden(self, ids: Any, mask: Any) -> Any:
         """The last layer's output, shape (batch, tokens, dimension), of token ids and their mask (batch, tokens)."""

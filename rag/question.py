@@ -163,13 +163,15 @@ MessageKind: TypeAlias = Literal[
     "shorter",
     "reword",
     "listing",
+    "where",
+    "doubt",
     "quiz",
     "chapter",
     "library",
 ]
 """`about`: who answers, and what it can do. `recall`: what was asked before. `shorter`, `reword` (simpler, in another
-language) and `listing` (code, an example) are about the last answer. `quiz` wants to be examined. `chapter` and
-`library` ask what they are about.
+language), `listing` (code, an example), `where` (its pages) and `doubt` are about the last answer. `quiz` wants to be
+examined. `chapter` and `library` ask what they are about.
 """
 
 MOST_PARTS = 5

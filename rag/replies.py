@@ -68,6 +68,11 @@ _TEXTS = {
         "sentences. `coalesce models` lists what can run here.",
         "换一种说法或语言需要语言模型；没有语言模型时，回答由书中的原句组成。`coalesce models` 会列出这里可用的模型。",
     ),
+    "doubt": (
+        "The sentences are the book's own: press a number to read on around it. If they do not answer you, ask in "
+        "other words, or name the term or the book that you mean.",
+        "这些句子是书中的原句，点编号可看上下文。如果没有答到您的问题，请换个说法，或写明术语或书名。",
+    ),
     "unknown_words": (
         "None of these words is in the books: {words}. Ask in English or Chinese.",
         "书中没有这些词：{words}。请用中文或英文提问。",
@@ -79,6 +84,7 @@ _TEXTS = {
     "same_sections": ("From the sections of the last answer.", "取自上一个回答所引的章节。"),
     "sections": ("Its sections: {names}.", "本章各节：{names}。"),
     "chapters": ("Its chapters: {names}.", "本书各章：{names}。"),
+    "page": (", page {page}", "，第 {page} 页"),
     "no_chapter": (
         "“{title}” has {count} chapters, and none of them is {asked}. The chapters: {names}.",
         "《{title}》共有 {count} 章，没有{asked}。各章：{names}。",
@@ -147,9 +153,11 @@ def reply_to(
         return replace(found, note=_text("same_sections", chinese)) if found else _nothing_yet(turns, chinese)
     if last is None and not turns:
         return _said("no_answer", chinese)
+    if kind == "where" and last is not None:
+        return _places(last, chinese)
     if writes:
         return Reply(passages=last.passages if last is not None else ())
-    if kind == "reword":
+    if kind in ("reword", "doubt"):
         return _said(kind, chinese)
     return _first_sentence(last.answer, last) if last is not None else _first_sentence(turns[-1].answer, None)
 
@@ -180,6 +188,19 @@ def _first_sentence(answer: str, cited: Answer | None) -> Reply:
     first = cited.citations[0]
     quoted = Quoted(first.marker, first.char_start, first.char_end) if said.endswith(f"[{first.marker}]") else None
     return Reply((TextPiece(said, quoted),), cited.passages)
+
+
+def _places(last: Answer, chinese: bool) -> Reply:
+    """Where an answer stands: for each book, section and page its first quote."""
+    pieces: list[TextPiece] = []
+    places = {(each.title, each.section, each.page_start): each for each in reversed(last.citations)}
+    for citation in reversed(places.values()):
+        passage = last.passages[citation.marker - 1]
+        start, end = citation.char_start, citation.char_end
+        quote = _quote(citation.quote, citation.marker, passage.format, start, end, "\n- " if pieces else "- ")
+        page = _text("page", chinese, page=citation.page_label or citation.page_start) if citation.page_start else ""
+        pieces += [quote, TextPiece(f" ({' › '.join((citation.title, *citation.section))}{page})")]
+    return Reply(tuple(pieces), last.passages)
 
 
 def _listing(last: Answer, library: SearchableLibrary) -> Reply | None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers
+from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers, usual_dtype
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import TermWeights, terms_of
 from rag.answer_forms import defines, gives_number
@@ -322,6 +322,7 @@ class CrossEncoder:
         for name in sorted(name.removesuffix(".lora_A") for name in weights if name.endswith(".lora_A")):
             product = weights[f"{name}.lora_B"].float() @ weights[f"{name}.lora_A"].float()
             model.add(f"{name}.weight", product * float(record["scale"]))
+        model.round_to(usual_dtype(model.device))
         self._head = tuple(weights[name].float().to(model.device) for name in ("head.weight", "head.bias", "mix"))
         self._tokenizer = PairTokenizer()
         return model

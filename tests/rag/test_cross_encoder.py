@@ -71,6 +71,12 @@ def test_a_limited_number_of_sentences_is_read_and_asking_again_reads_none() -> 
     assert read == [READ_UNITS]
 
 
+TEXT = (
+    "With a stride of two floats the warp touches eight sectors. A warp is a group of 32 threads that run one "
+    "instruction together. The next chapter shows how to use the profiler. Shared memory has 32 banks"
+)
+
+
 @pytest.fixture(scope="module")
 def shipped() -> CrossEncoder:
     return CrossEncoder(device="cpu")
@@ -88,13 +94,32 @@ def test_the_shipped_reader_prefers_the_sentence_that_answers(shipped: CrossEnco
     assert ((scores > 0) & (scores < 1)).all()
 
 
+def in_format(dtype: str, monkeypatch: pytest.MonkeyPatch) -> CrossEncoder:
+    with monkeypatch.context() as patch:
+        patch.setattr("rag.sentence_reader.usual_dtype", lambda _: dtype)
+        reader = CrossEncoder(device="cpu")
+        reader.load()
+    return reader
+
+
 @pytest.mark.integration
-def test_scores_do_not_depend_on_what_is_read_beside(shipped: CrossEncoder) -> None:
+def test_scores_do_not_depend_on_what_is_read_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = in_format("float32", monkeypatch)
     pairs = [pair("A warp has 32 threads. " * size, size / 10) for size in range(1, 8)]
-    together = shipped.score(QUESTION, pairs)
-    alone = [shipped.score(QUESTION, [one])[0] for one in pairs]
+    together = reader.score(QUESTION, pairs)
+    alone = [reader.score(QUESTION, [one])[0] for one in pairs]
     assert together == pytest.approx(alone, abs=1e-5)
-    assert shipped.score(QUESTION, []).shape == (0,)
+    assert reader.score(QUESTION, []).shape == (0,)
+
+
+@pytest.mark.integration
+def test_scores_in_half_the_bits_are_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a processor or GPU with bfloat16 units computes."""
+    pairs = [pair(sentence, 0.5) for sentence in (*TEXT.split(". "), "A warp has 32 threads. " * 12)]
+    exact = in_format("float32", monkeypatch).score(QUESTION, pairs)
+    rounded = in_format("bfloat16", monkeypatch).score(QUESTION, pairs)
+    assert 0 < abs(exact - rounded).max() < 0.02
+    assert exact.argmax() == rounded.argmax()
 
 
 @pytest.mark.integration

@@ -49,6 +49,15 @@ TALK = {
     "listing": (
         "show the code|give me an example|show me the code please|code?|for example?|代码呢？|举个例子|and the code?"
     ),
+    "where": (
+        "what page is that on?|which page?|and which chapter is it in?|where is that written?|"
+        "where did you get that from?|sources?|show me the sources|where does it say that?|"
+        "在哪一页？|出处？|这句话在第几页"
+    ),
+    "doubt": (
+        "are you sure?|really?|that's wrong|that is not right|you are wrong|wrong answer|that is not what I asked|"
+        "That doesn't answer my question|你确定吗？|不对|答非所问"
+    ),
     "chapter": (
         "summarise chapter 5|What does chapter 8 cover?|第五章讲了什么？|what is in the last chapter?|"
         "chapter 12 summary|what does the chapter on streams cover?|总结第三章|and chapter 5?|Chapter 5"
@@ -61,7 +70,9 @@ TALK = {
         "what is a summary statistic|What is shared memory about?|code coverage|"
         "translate cudaMemcpy to HIP|what is help in gdb|what does the book say about streams?|"
         "hi, what is a warp?|what is short-circuit evaluation|Explain warps in simple words|"
-        "What is in shared memory?|is that true?|"
+        "What is in shared memory?|is that true?|where is it stored?|which page size does the GPU use?|"
+        "what is wrong with it?|which section explains streams?|where does the kernel run?|"
+        "what are the sources of divergence?|哪一页内存被锁定|"
         "how do I test a kernel?|what is a unit test|"
         "测试一下我的核函数性能|出现问题|来看这个问题|test questions of the CUDA driver?"
     ),

@@ -91,6 +91,26 @@ def test_a_listing_that_goes_on_behind_its_passage_is_shown_whole(tmp_path: Path
     assert found is not None and "b[9] = 9;" in found.pieces[-1].text
 
 
+def test_who_asks_for_the_page_gets_quotes_with_their_places(tmp_path: Path) -> None:
+    """One for each page."""
+    nodes = [
+        make_node(
+            "A warp is a group of 32 threads. Warps run in lockstep.", 0, heading_path=WARPS, page_marks=((0, 7),)
+        ),
+        make_node("A warp of fewer threads is padded.", 1, heading_path=WARPS, page_marks=((0, 9),)),
+    ]
+    asked = ("What is a warp?", "what page is that on?", "are you sure?", "在哪一页？")
+    first, places, doubt, chinese = talk(make_engine(tmp_path, nodes=nodes), *asked)
+    assert len(first.citations) == 3
+    assert places.answer.splitlines() == [
+        "- A warp is a group of 32 threads. [1] (A Book › Warps › Scheduling, page 7)",
+        "- A warp of fewer threads is padded. [1] (A Book › Warps › Scheduling, page 9)",
+    ]
+    assert doubt.answer.startswith("The sentences are the book's own")
+    assert "，第 7 页)" in chinese.answer
+    assert talk(make_engine(tmp_path / "other"), "which page?")[0].answer.startswith("There is no answer")
+
+
 def test_earlier_questions_are_listed_from_the_conversation(tmp_path: Path) -> None:
     answers = talk(make_engine(tmp_path), "What is a warp?", "What is a stream?", "what did I ask first?")
     assert "What is a warp?" in answers[-1].answer
