@@ -32,6 +32,7 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
+from rag.options import clear_option
 from rag.question import (
     MOST_PASSAGES,
     asks_in_chinese,
@@ -43,8 +44,10 @@ from rag.question import (
     code_in,
     looked_up,
     message_kind,
+    options_of,
     parts_of,
     question_kind,
+    stem_of,
     without_greeting,
     without_style,
 )
@@ -474,13 +477,19 @@ class AnswerEngine:
         same = question.top_k == JUDGED_PASSAGES and self.budget == JUDGED_BUDGET
         judged = self._judged(question, retrieval, found if same else self._judged_passages(retrieval))
         request = replace(request, question=query.text, standalone_question=query.english, passages=found)
+        named = None
+        if judged.evidence == "strong" and not self._writes and (options := options_of(text)):
+            asked = prepare_query(stem_of(text), request.turns, library=self.library)
+            named = clear_option(asked, options, found, self.reader)
+        if named is not None:
+            request = replace(request, standalone_question=named.reads_as)
         english = note_on_english(query.standalone, [passage.text for passage in found])
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
         unread = None if self._writes else _left_undone(query.text)
         place = judged.refusal is None and looked_up(without_greeting(text))
         where = where_to_read(text, found) if place else None
-        notes = [*query.notes, *filter(None, [where, english, unread, judged.note])]
+        notes = [*query.notes, *filter(None, [named.note if named else None, where, english, unread, judged.note])]
         refusal = judged.refusal
         if refusal is not None:
             refusal = not_understood(query.standalone, self.library) or refusal

@@ -308,7 +308,10 @@ _ASKS_WHERE = re.compile(
 )
 _BEGINS_ASKING = re.compile(r"(?:how|why|when|where|what|which|whether)\b", re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*(?:Q(?:uestion)?\s*\d{0,3}\s*[.:)]|\d{1,3}\s*[.)、])\s*(?=\D)", re.IGNORECASE)
-_OPTIONS = re.compile(r"(?<=[?？:：.。\n])\s*\(?A[).:、]\s*\S.*?(?<!\w)\(?B[).:、]\s*\S.*", re.IGNORECASE | re.DOTALL)
+_LETTER = r"[（(]?{}[)）.:：、．]\s*(?=\S)"
+_OPTIONS = re.compile(
+    rf"(?<=[?？:：.。\n])\s*{_LETTER.format('A')}.*?(?<!\w){_LETTER.format('B')}.*", re.IGNORECASE | re.DOTALL
+)
 _ASKS_ABOUT_OPTIONS = re.compile(
     r"\b(?:following|these|below|options?|true|false|correct|incorrect|not|except)\b|下列|以下|下面|哪一?[个项种些]|正确|错误",
     re.IGNORECASE,
@@ -475,9 +478,29 @@ def looked_up(text: str) -> str:
     return f"{subject}?" if _BEGINS_ASKING.match(subject) else f"What is {subject}?"
 
 
+def stem_of(text: str) -> str:
+    """A pasted exam question without its number and its lettered options."""
+    return _OPTIONS.split(_NUMBERED.sub("", text), maxsplit=1)[0].strip()
+
+
+def options_of(text: str) -> tuple[str, ...]:
+    """The lettered options of a pasted exam question, without their letters."""
+    block = _OPTIONS.search(_NUMBERED.sub("", text))
+    if block is None:
+        return ()
+    starts: list[re.Match[str]] = []
+    for letter in "ABCDEFGH":
+        mark = re.compile(rf"(?:^|(?<=[\s;；,，])){_LETTER.format(letter)}", re.IGNORECASE)
+        if (found := mark.search(block[0], starts[-1].end() if starts else 0)) is None:
+            break
+        starts.append(found)
+    ends = [each.start() for each in starts[1:]] + [len(block[0])]
+    return tuple(block[0][start.end() : end].strip(" \t\n;；,，") for start, end in zip(starts, ends, strict=True))
+
+
 def without_options(text: str) -> str:
     """A pasted exam question without its number and its lettered options; whole where it asks about them."""
-    stem = _OPTIONS.split(_NUMBERED.sub("", text), maxsplit=1)[0].strip()
+    stem = stem_of(text)
     return stem if terms_of(stem).pieces and not _ASKS_ABOUT_OPTIONS.search(stem) else text
 
 

@@ -15,6 +15,7 @@ from rag.question import (
     looked_up,
     message_kind,
     only_about_code,
+    options_of,
     parts_of,
     question_kind,
     standing_question,
@@ -293,6 +294,21 @@ def test_a_question_for_a_place_is_searched_for_as_one_for_what_stands_there(tex
 def test_an_exam_question_is_searched_for_without_number_and_options(pasted: str, searched: str) -> None:
     assert prepare_query(pasted).standalone == searched
     assert question_kind(pasted) == question_kind(searched)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "options"),
+    [
+        ("1. How many threads has a warp?\n(a) 16 (b) 32 (c) 64", ("16", "32", "64")),
+        ("What is a warp?\nA. a unit, i.e. threads\nB. a cable; C. both", ("a unit, i.e. threads", "a cable", "both")),
+        ("线程束有多少线程？ A. 16 B、32；C：64", ("16", "32", "64")),
+        ("Coalescing means that\nA) a\nB) b", ("a", "b")),
+        ("Is it a) host or b) device code?", ()),
+        ("What is plan A. Or B?", ()),
+    ],
+)
+def test_options_of_an_exam_question_are_told_apart(pasted: str, options: tuple[str, ...]) -> None:
+    assert options_of(pasted) == options
 
 
 def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
