@@ -200,9 +200,10 @@ def _watch(process: subprocess.Popen[str], show: Callable[[], None]) -> str:
 
 def _size_of(folder: Path) -> int:
     sizes = 0
-    for file in folder.rglob("*"):
-        with suppress(OSError):  # pip moves files meanwhile
-            sizes += file.stat().st_size if file.is_file() else 0
+    for inside, _, names in os.walk(folder):  # passes over folders that pip removes meanwhile, which `rglob` does not
+        for name in names:
+            with suppress(OSError):
+                sizes += (Path(inside) / name).stat().st_size
     return sizes
 
 

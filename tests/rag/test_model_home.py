@@ -13,6 +13,7 @@ from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import build_adapter, build_model, write_gguf
@@ -214,6 +215,23 @@ def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, mo
     get_model("tiny", tmp_path)
     assert weights.read_bytes() == content
     assert [model.name for model in look_around(tmp_path, ports={}).models] == ["tiny"], "its .gguf file is no second"
+
+
+def test_a_folder_that_goes_while_its_files_are_counted_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip removes the folders in which it unpacks."""
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "kept").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert homes._size_of(tmp_path) == 5
 
 
 def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
