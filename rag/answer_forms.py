@@ -52,7 +52,7 @@ _IS = re.compile(
     r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
 )
 _ACTED_ON = re.compile(
-    r"(?:not|why|how|where)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
+    r"(?:not|why|how|where|to)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
 )
 """After 'is': what happens to it, instead of what it is."""
 _BESIDE_NAME = re.compile(
@@ -74,6 +74,14 @@ _DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
 _COUNTED = re.compile(
     r"\b(?:how many|(?:number|count) of) (?P<counted>(?:[\w-]+ ){0,2}?[\w-]+)(?= |\W*$)", re.IGNORECASE
 )
+_THING = r"(?:[\w-]+ ){0,2}?[\w-]+"
+_WHOLE = re.compile(
+    r"\bhow many (?:[\w-]+ ){1,3}?(?:(?:(?:are|is)(?: there)? )?(?:in|per|inside)|make(?: up)?|form|does|do|has|have) "
+    rf"(?:an? |the |one |each |every |single )*({_THING})(?: (?:have|contain|hold|consist of|comprise))?\W*$"
+    rf"|^(?:each |every |one )?({_THING}) (?:include |contain |have |has |size )?how many(?: [\w-]+){{0,2}}\W*$",
+    re.IGNORECASE,
+)
+"""What the parts counted are of; the second form is how a Chinese question reads in English words."""
 _MEASURES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (re.compile(asked, re.IGNORECASE), re.compile(rf"\d[\d.,{{}}]*\s?\$?[\s-]?(?:{units})(?![A-Za-z])", re.IGNORECASE))
     for asked, units in (
@@ -104,9 +112,8 @@ _BOUND = re.compile(
 _HOW = re.compile(r"\bhow (?:big|large|much|small|fast|long|quick\w*|many)\b", re.IGNORECASE)
 _CODE = re.compile(r"`(?!_*[a-z]+_*`)[^`]*`")
 """Code, unless it is one plain word: `__constant__` says 'constant'."""
-_NUMBER = re.compile(
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen|half|twice)\b", re.IGNORECASE
-)
+_SEVERAL = re.compile(r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen)\b", re.IGNORECASE)
+_NUMBER = re.compile(rf"{_SEVERAL.pattern}|\b(?:one|half|twice)\b", re.IGNORECASE)
 
 
 # --- listings
@@ -248,6 +255,13 @@ def gives_number(question: str, sentence: str) -> float:
     return share if not number.bound or _BOUND.search(sentence) else WITHOUT_BOUND * share
 
 
+def says_of_what(question: str, sentence: str) -> bool:
+    """Whether a sentence defines with a number what the question wants the parts of: 'groups of 32, called warps'."""
+    match = _WHOLE.search(question) if len(question) <= LONGEST_READ else None
+    whole = next(filter(None, match.groups()), "") if match is not None else ""
+    return bool(whole) and defines(whole, sentence) and _SEVERAL.search(_CODE.sub(" ", sentence)) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _Number:
     """The number that a question asks for: its form, what it counts, the question's terms, whether it is a bound."""
@@ -269,10 +283,14 @@ def _number_asked(question: str) -> _Number:
     )
 
 
+def _number_form(question: str, sentence: str) -> float:
+    return 1.0 if says_of_what(question, sentence) else gives_number(question, sentence)
+
+
 def rank_by_form(kind: QuestionKind, question: str, texts: Sequence[str]) -> list[float]:
     """For each text how much its best sentence has the form of an answer, 0 to 1; 0 for kinds without a form."""
     if kind == "number":
-        return [max((gives_number(question, one) for one in _sentences(text)), default=0.0) for text in texts]
+        return [max((_number_form(question, one) for one in _sentences(text)), default=0.0) for text in texts]
     subject = subject_of(question) if kind == "define" else ""
     if not subject:
         return [0.0] * len(texts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from indexes.errors import Cancelled
 from indexes.words import count_words, terms_of
-from rag.answer_forms import Listing, definition_share, gives_number, rank_listings
+from rag.answer_forms import Listing, definition_share, gives_number, rank_listings, says_of_what
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -452,7 +452,9 @@ def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) 
     best = max((item.score for item in scored), default=0.0)
     shares = [0.0] * len(scored)
     for number, item in enumerate(scored):
-        if item.unit.kind in _PROSE and kind == "number":
+        if item.unit.kind in _PROSE and says_of_what(question, item.unit.text):
+            shares[number] = NUMBER_SHARE + DEFINITION_SHARE
+        elif item.unit.kind in _PROSE and kind == "number":
             shares[number] = NUMBER_SHARE * gives_number(question, item.unit.text)
         elif item.unit.kind in _PROSE and subject:
             shares[number] = DEFINITION_SHARE * definition_share(subject, item.unit.text)

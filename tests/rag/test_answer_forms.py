@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from indexes.types import StoredNode
-from rag.answer_forms import Listing, definition_share, gives_number, listings_in, rank_by_form, rank_listings
+from rag.answer_forms import (
+    Listing,
+    definition_share,
+    gives_number,
+    listings_in,
+    rank_by_form,
+    rank_listings,
+    says_of_what,
+)
 from rag.question import question_kind, wants_steps
+from rag.retrieval import prepare_query
 
 REDUCTION = "```cuda\n__global__ void reduceTree(const float* in, float* out) {}\n```"
 HISTOGRAM = "```cuda\n__global__ void histogram(const int* data, int* bins) {}\n```"
@@ -105,6 +114,36 @@ def test_a_number_in_code_counts_nothing() -> None:
 def test_what_says_more_defines_more(subject: str, full: str, short: str) -> None:
     assert definition_share(subject, full) == 1 > definition_share(subject, short) > 0
     assert rank_by_form("define", f"What is {subject}?", [short, full, "Warps wait."]) == [0.5, 1.0, 0.0]
+
+
+GROUPS = "The threads of a block are executed in groups of 32 with consecutive linear numbers, called warps."
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many threads are in a warp?",
+        "how many threads does one warp have",
+        "How many threads make up a warp?",
+        "how many threads per warp",
+        "一个线程束包含多少线程？",
+        "线程束有多少个线程？",
+    ],
+)
+def test_parts_are_counted_by_what_defines_the_whole(question: str) -> None:
+    english = prepare_query(question).english
+    assert says_of_what(english, GROUPS)
+    assert not says_of_what(english, "A block of 100 threads has four warps.")
+    assert not says_of_what(
+        english, "This is the reason for warps: one control unit for every lane would be too expensive."
+    )
+    assert not says_of_what(english, "If a warp is to hold its 32 threads, all must be started.")
+    assert rank_by_form("number", english, ["A block of 32 threads has one warp.", GROUPS])[1] == 1.0
+
+
+def test_what_is_not_counted_in_a_whole_is_left_to_its_form() -> None:
+    assert not says_of_what("How many blocks are launched?", "A launch is 12 blocks.")
+    assert not says_of_what("how many threads can a block have", "A block is a group of at most 1024 threads.")
 
 
 def test_other_kinds_have_no_form() -> None:
