@@ -74,11 +74,12 @@ _DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
 _COUNTED = re.compile(
     r"\b(?:how many|(?:number|count) of) (?P<counted>(?:[\w-]+ ){0,2}?[\w-]+)(?= |\W*$)", re.IGNORECASE
 )
+_END = r"\W*(?:\?.*)?$"  # an option may follow
 _THING = r"(?:[\w-]+ ){0,2}?[\w-]+"
 _WHOLE = re.compile(
     r"\bhow many (?:[\w-]+ ){1,3}?(?:(?:(?:are|is)(?: there)? )?(?:in|per|inside)|make(?: up)?|form|does|do|has|have) "
-    rf"(?:an? |the |one |each |every |single )*({_THING})(?: (?:have|contain|hold|consist of|comprise))?\W*$"
-    rf"|^(?:each |every |one )?({_THING}) (?:include |contain |have |has |size )?how many(?: [\w-]+){{0,2}}\W*$",
+    rf"(?:an? |the |one |each |every |single )*({_THING})(?: (?:have|contain|hold|consist of|comprise))?{_END}"
+    rf"|^(?:each |every |one )?({_THING}) (?:include |contain |have |has |size )?how many(?: [\w-]+){{0,2}}{_END}",
     re.IGNORECASE,
 )
 """What the parts counted are of; the second form is how a Chinese question reads in English words."""

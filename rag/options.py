@@ -53,7 +53,7 @@ def clear_option(
     if len(options) < 2 or _ASKS_WHAT_IS_WRONG.search(asked.text) or any(map(_ABOUT_OTHERS.search, options)):
         return None
     english = [(translate_terms(option) or option) if is_chinese(option) else option for option in options]
-    texts = [f"{asked.english} {option}" for option in english]
+    texts = [f"{asked.english.rstrip('?.: ')}? {option}" for option in english]
     fits = [max((item.score for item in reader.read(text, passages)), default=0.0) for text in texts]
     best, second = sorted(range(len(options)), key=lambda each: -fits[each])[:2]
     if fits[best] - fits[second] < CLEAR:

@@ -126,6 +126,7 @@ GROUPS = "The threads of a block are executed in groups of 32 with consecutive l
         "how many threads does one warp have",
         "How many threads make up a warp?",
         "how many threads per warp",
+        "How many threads are in a warp? 32",
         "一个线程束包含多少线程？",
         "线程束有多少个线程？",
     ],
