@@ -21,7 +21,15 @@ from indexes.types import Filters
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, not_found, where_to_read
+from rag.evidence import (
+    JUDGED_BUDGET,
+    JUDGED_PASSAGES,
+    EvidenceJudge,
+    Judgement,
+    clear_option,
+    not_found,
+    where_to_read,
+)
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -32,7 +40,6 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
-from rag.options import clear_option
 from rag.question import (
     MOST_PASSAGES,
     asks_in_chinese,

@@ -18,10 +18,10 @@ from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
 from rag.question import asks_in_chinese, subject_of
-from rag.retrieval import PassageBudget, Retrieval
+from rag.retrieval import PassageBudget, Query, Retrieval
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
-from rag.wording import unknown_nouns
+from rag.wording import translate_terms, unknown_nouns
 
 JUDGED_PASSAGES = 5
 JUDGED_BUDGET = PassageBudget()
@@ -35,6 +35,13 @@ WITHOUT_NAMES = {"unnamed": 0.0}
 """A language model sees for itself whether the passages hold the names in a question."""
 LEAST_BESIDE_NAME = 0.5
 """Share of the question's other terms that a passage must hold beside its names."""
+CLEARLY_BEST = 0.01
+"""Distance of the two best readings from which an option is named: 56 % of the bank's 322 choice questions for testing
+are that clear, and of those 80 % are named rightly; with strong evidence, which is asked for too, 82.5 % of 120."""
+_ASKS_WHAT_IS_WRONG = re.compile(
+    r"\b(?:not|except|false|incorrect|wrong|least|never)\b|n't\b|不|错误|除了", re.IGNORECASE
+)
+_ABOUT_OTHERS = re.compile(r"\b(?:all|none|both|neither|any) (?:of |the )*(?:above|these|them)\b|以上", re.IGNORECASE)
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
 _CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z](?:[A-Za-z0-9#]+|\+\+)(?![\w.]*[A-Za-z0-9_])", re.ASCII)
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
@@ -56,6 +63,11 @@ _NOTHING_THERE = "Nothing in the library matches these filters, so there is noth
 _NOTHING_THERE_ZH = "书库中没有符合这些筛选条件的内容，因此无法回答。"
 _EMPTY = "The library is empty, so there is nothing to answer from. Add a book first: coalesce add PATH"
 _EMPTY_ZH = "书库是空的，因此无法回答。请先添加一本书：coalesce add PATH"
+_FITS = (
+    "Of the options, {letter} (“{option}”) fits these passages best. Check it: when one fits this clearly, some 80 of "
+    "100 are right."
+)
+_FITS_ZH = "在各选项中，{letter}（“{option}”）与这些段落最相符。请核对：这样明确时，约有 80% 是对的。"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +252,41 @@ def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
     """The sections of the first passages, at most `NAMED_SECTIONS`, each by its last two headings."""
     named = (" › ".join(passage.section[-2:]) or passage.title for passage in passages)
     return tuple(dict.fromkeys(named))[:NAMED_SECTIONS]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that fits clearly best.
+
+    Attributes:
+        reads_as: stem and option in English, for choosing sentences; note: what a person is told.
+    """
+
+    reads_as: str
+    note: str
+
+
+def clear_option(
+    asked: Query, options: Sequence[str], passages: Sequence[Passage], reader: SentenceReader
+) -> Option | None:
+    """The option with which the question is answered best by a sentence of the passages.
+
+    Args:
+        asked: the question without its options.
+
+    Returns:
+        None where none fits clearly best, or where the wrong one is asked for.
+    """
+    if len(options) < 2 or _ASKS_WHAT_IS_WRONG.search(asked.text) or any(map(_ABOUT_OTHERS.search, options)):
+        return None
+    english = [(translate_terms(option) or option) if is_chinese(option) else option for option in options]
+    texts = [f"{asked.english.rstrip('?.: ')}? {option}" for option in english]
+    fits = [max((item.score for item in reader.read(text, passages)), default=0.0) for text in texts]
+    best, second = sorted(range(len(options)), key=lambda each: -fits[each])[:2]
+    if fits[best] - fits[second] < CLEARLY_BEST:
+        return None
+    note = _FITS_ZH if asks_in_chinese(asked.text) else _FITS
+    return Option(texts[best], note.format(letter="ABCDEFGH"[best], option=options[best]))
 
 
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:

@@ -480,22 +480,28 @@ def looked_up(text: str) -> str:
 
 def stem_of(text: str) -> str:
     """A pasted exam question without its number and its lettered options."""
-    return _OPTIONS.split(_NUMBERED.sub("", text), maxsplit=1)[0].strip()
+    return _stem_and_options(text)[0]
+
+
+def _stem_and_options(text: str) -> tuple[str, str]:
+    whole = _NUMBERED.sub("", text[:MOST_SEARCHED_CHARACTERS])
+    block = _OPTIONS.search(whole)
+    return (whole[: block.start()].strip(), block[0]) if block is not None else (whole.strip(), "")
 
 
 def options_of(text: str) -> tuple[str, ...]:
     """The lettered options of a pasted exam question, without their letters."""
-    block = _OPTIONS.search(_NUMBERED.sub("", text))
-    if block is None:
+    block = _stem_and_options(text)[1]
+    if not block:
         return ()
     starts: list[re.Match[str]] = []
     for letter in "ABCDEFGH":
         mark = re.compile(rf"(?:^|(?<=[\s;；,，])){_LETTER.format(letter)}", re.IGNORECASE)
-        if (found := mark.search(block[0], starts[-1].end() if starts else 0)) is None:
+        if (found := mark.search(block, starts[-1].end() if starts else 0)) is None:
             break
         starts.append(found)
-    ends = [each.start() for each in starts[1:]] + [len(block[0])]
-    return tuple(block[0][start.end() : end].strip(" \t\n;；,，") for start, end in zip(starts, ends, strict=True))
+    ends = [each.start() for each in starts[1:]] + [len(block)]
+    return tuple(block[start.end() : end].strip(" \t\n;；,，") for start, end in zip(starts, ends, strict=True))
 
 
 def without_options(text: str) -> str:

@@ -311,6 +311,13 @@ def test_options_of_an_exam_question_are_told_apart(pasted: str, options: tuple[
     assert options_of(pasted) == options
 
 
+@pytest.mark.parametrize("nonsense", ["A." * 10_000, "?A. x " * 3_300, "\nA) " * 5_000])
+def test_letters_without_end_are_read_in_no_time(nonsense: str) -> None:
+    began = time.perf_counter()
+    options_of(nonsense)
+    assert time.perf_counter() - began < 0.5
+
+
 def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
     code = "\n".join(f"float value{number} = cudaMalloc(&pointer, bytes_of_{number});" for number in range(9))
     query = prepare_query(f"解释一下这段代码\n{code}", library=SPELLING)

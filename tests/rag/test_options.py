@@ -12,9 +12,8 @@ from fakes import FakeLibrary, ScriptedGenerator, make_node, make_passage
 from indexes.words import terms_of
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
-from rag.evidence import EvidenceJudge
+from rag.evidence import CLEARLY_BEST, EvidenceJudge, clear_option
 from rag.generators.extractive import ExtractiveGenerator
-from rag.options import CLEAR, clear_option
 from rag.question import options_of, stem_of
 from rag.retrieval import HybridRetriever, prepare_query
 from rag.sentence_reader import LearnedReader, Pair
@@ -76,4 +75,4 @@ def test_it_is_said_beside_an_answer_with_strong_evidence(tmp_path: Path, writes
     )
     answer = engine.ask(Question("How many threads has a warp?\nA. 16\nB. 32\nC. 64"))
     assert ("Of the options, B" in (answer.note or "")) is (strong and not writes)
-    assert CLEAR < 1 / 20
+    assert CLEARLY_BEST < 1 / 20
