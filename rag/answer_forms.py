@@ -258,9 +258,14 @@ def gives_number(question: str, sentence: str) -> float:
 
 def says_of_what(question: str, sentence: str) -> bool:
     """Whether a sentence defines with a number what the question wants the parts of: 'groups of 32, called warps'."""
-    match = _WHOLE.search(question) if len(question) <= LONGEST_READ else None
-    whole = next(filter(None, match.groups()), "") if match is not None else ""
+    whole = _whole_of(question)
     return bool(whole) and defines(whole, sentence) and _SEVERAL.search(_CODE.sub(" ", sentence)) is not None
+
+
+@lru_cache(maxsize=64)
+def _whole_of(question: str) -> str:
+    match = _WHOLE.search(question) if len(question) <= LONGEST_READ else None
+    return next(filter(None, match.groups()), "") if match is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

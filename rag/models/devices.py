@@ -61,6 +61,14 @@ def free_memory_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def free_cached_memory(device: str) -> None:
+    """Gives memory that torch holds for later back to a CUDA device."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def reset_peak_memory(device: str) -> None:
     """Resets `peak_memory_bytes` on a CUDA device; the peak of a process cannot be reset."""
     if device.startswith("cuda"):

@@ -299,7 +299,20 @@ def test_what_cannot_be_recorded_is_computed_step_by_step(loaded: Any, caplog: p
             (logits,) = batch.step([row])
         return tokens
 
+    class Full(Recorded):
+        tried = 0
+
+        def _record(self, ids: Any, lengths: Any, keys: Any, values: Any) -> Replay:
+            self.tried += 1
+            if self.tried == 1:
+                raise RuntimeError("CUDA out of memory")
+            return super()._record(ids, lengths, keys, values)
+
     expected = list(decode(loaded.model, prompt_of(30), SlabCache(3, 60), max_new_tokens=8))
+    full = Full(loaded.model, GraphMemory())
+    assert write(full) == expected
+    assert full.tried == 2
+    assert not caplog.text
     failing = Failing(loaded.model, GraphMemory())
     assert write(failing) == expected
     assert failing.tried == 1

@@ -44,7 +44,7 @@ from rag.generators.protocol import (
 )
 from rag.generators.stream_text import AnswerText, ReasoningBlock, RepetitionGuard, TextStream
 from rag.models.adapters import AdapterSet, load_adapters
-from rag.models.devices import free_memory_bytes, peak_memory_bytes, reset_peak_memory
+from rag.models.devices import free_cached_memory, free_memory_bytes, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
 from rag.sentence_reader import SentenceReader
@@ -423,10 +423,7 @@ class LocalGenerator:
 
     def _free_memory(self) -> None:
         self._prefixes.clear()
-        if self._loaded.device.startswith("cuda"):
-            import torch
-
-            torch.cuda.empty_cache()
+        free_cached_memory(self._loaded.device)
 
 
 class _Writing:
