@@ -2,8 +2,7 @@
 
 A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
 sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
-stands beside it. Wrong options are other terms, names or numbers of the same class from other sections of the book;
-how many of them are longer or shorter than the right one is balanced over the questions, and its place is drawn.
+stands beside it. Wrong options are other terms or numbers of the book, near in meaning or size to the right one.
 
 Where a language model answers, it writes up to half of the questions: those that `rag/tuning/synthesis.py` verifies and
 that find their passage first.
@@ -15,13 +14,14 @@ import hashlib
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import combinations
 from typing import Any
 
 from evals.question_drafts import Draft, Drafts, Option, draft_questions, is_foreign_name, other_capital
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
+from indexes.embedder import Matrix
 from indexes.errors import Cancelled
 from indexes.types import Filters, StoredNode
 from indexes.words import count_words, is_chinese, terms_of
@@ -34,25 +34,32 @@ from rag.types import Passage
 
 MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
 """The types that can be made without a language model."""
-MOST_ALIKE = 0.72
+MOST_ALIKE = 0.66
 """A wrong option nearer to the right one than this (cosine) may mean the same."""
+LEAST_ALIKE = 0.2
+"""A wrong option farther from it than this is of another world: `square root` beside `grid size`."""
 MOST_PER_ANSWER = 2
 MOST_AHEAD = 1
-"""Questions by which one rank of the right option, by length, may be ahead of another."""
+"""Questions by which one rank of the right option by length may be ahead of the rarest."""
 CHOICE_SHARE = 0.6
-"""Share of the questions that could be open and are asked as a choice."""
+"""Share of the numbers that are asked as a choice."""
 BESIDE_SHARE = 0.5
 """A sentence read as well as this share of the best one must not hold a wrong option."""
 _ORDER = ("definition", "name", "number", "term")
 _SCREENED_PASSAGES = 5
 WRITTEN_SHARE = 0.5
 """Share of the questions that a language model may write."""
-_ENOUGH_ASKED = 4
-"""From so many other answers of the class on, wrong options are drawn from them alone."""
+_MOST_NODES = 0.15
+"""An answer in more of a book's nodes than this is known to whoever has opened it."""
+_FEW_NODES = 3
+_PLAUSIBLE = 6
+"""So many wrong options, the nearest in meaning or size, are drawn from."""
 _FEW_OF_CLASS = 8
 """A class of fewer terms is joined with that of the other capital."""
+TERM_SHARE = 0.45
+"""Most terms left out among a book's questions: 8 of 10 are good, of the other kinds 9 (docs/decisions.md)."""
 _NOT_THIN = 8
-"""With so many questions a book needs none for foreign names."""
+"""A book that gives fewer questions is asked for more terms, and for what is off topic."""
 _PASSAGE_WORDS = 60
 _PATIENCE = 12
 """Passages in a row without a question, after which a model is asked no more."""
@@ -91,7 +98,7 @@ def make_questions(
     nodes = engine.library.nodes_of(document_id)
     wanted = count if count is not None else MOST_BY_DEFAULT
     drafts = draft_questions(nodes)
-    maker = _Maker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
+    maker = _Maker(engine, document_id, nodes, drafts, frozenset(types or MADE_TYPES))
     kept: list[tuple[StoredNode, BankQuestion]] = []
     if "base" in engine.generator.arms and "short" in (types or MADE_TYPES):
         for written in maker.written(nodes, cancelled):
@@ -99,10 +106,18 @@ def make_questions(
             progress(MakingProgress(len(kept), wanted, 0))
             if len(kept) >= wanted * WRITTEN_SHARE:
                 break
-    for tried, draft in enumerate(_in_order(drafts.drafts), 1):
+    good, terms, off_topic = _by_worth(drafts.drafts)
+    for tried in range(1, len(drafts.drafts) + 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
-        if len(kept) == wanted or (draft.asks_for_foreign_name and len(kept) >= _NOT_THIN):
+        if len(kept) == wanted:
+            break
+        num_terms = sum(question.kind == "term" for _, question in kept)
+        draft = next(terms, None) if num_terms < TERM_SHARE * len(kept) else None
+        draft = draft or next(good, None)
+        if draft is None and len(kept) < _NOT_THIN:
+            draft = next(terms, None) or next(off_topic, None)
+        if draft is None:
             break
         question = maker.question(draft)
         if question is not None:
@@ -119,10 +134,13 @@ def _passages_to_ask(nodes: Sequence[StoredNode]) -> list[StoredNode]:
     return long
 
 
-def _in_order(drafts: Sequence[Draft]) -> Iterator[Draft]:
-    """Those that leave out a foreign name last: they are good less often."""
-    for foreign in (False, True):
-        yield from _spread([draft for draft in drafts if draft.asks_for_foreign_name is foreign])
+def _by_worth(drafts: Sequence[Draft]) -> tuple[Iterator[Draft], Iterator[Draft], Iterator[Draft]]:
+    """Drafts that mostly make good questions, those with a term left out, and those that are off topic."""
+    groups: tuple[list[Draft], list[Draft], list[Draft]] = ([], [], [])
+    for draft in drafts:
+        groups[2 if draft.is_off_topic else draft.kind == "term"].append(draft)
+    good, terms, off_topic = map(_spread, groups)
+    return good, terms, off_topic
 
 
 def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
@@ -156,7 +174,14 @@ def _in_turns(kinds: dict[str, list[Draft]]) -> Iterator[Draft]:
 class _Maker:
     """Checks drafts of one book, and gives them options."""
 
-    def __init__(self, engine: AnswerEngine, document_id: str, drafts: Drafts, types: frozenset[str]) -> None:
+    def __init__(
+        self,
+        engine: AnswerEngine,
+        document_id: str,
+        nodes: Sequence[StoredNode],
+        drafts: Drafts,
+        types: frozenset[str],
+    ) -> None:
         self._engine = engine
         self._encoder = EncoderAnswerer(engine.library.embed, "")
         self._document_id = document_id
@@ -164,24 +189,27 @@ class _Maker:
         self._pool: dict[str, list[Option]] = defaultdict(list)
         for option in drafts.pool:
             self._pool[option.options].append(option)
-        self._asked = {draft.answer.lower() for draft in drafts.drafts}
-        self._places: Counter[int] = Counter()
-        self._used: Counter[str] = Counter()
+        self._texts = [node.text.lower() for node in nodes]
+        self._options = OptionDrawer(engine.library.embed)
         self._seen = QuestionsSeen()
         self._quotes: set[str] = set()
         self._answers: Counter[str] = Counter()
 
     def question(self, draft: Draft) -> BankQuestion | None:
         """The draft as a question, None if it does not hold."""
-        answer = draft.answer.lower()
-        if draft.statement.quote in self._quotes or self._answers[answer] >= MOST_PER_ANSWER:
+        answer = draft.answer.lower().removesuffix("s")
+        most = 1 if draft.kind == "definition" else MOST_PER_ANSWER
+        if draft.statement.quote in self._quotes or self._answers[answer] >= most:
+            return None
+        holding = sum(answer in text for text in self._texts)
+        if draft.kind == "term" and holding > max(_FEW_NODES, _MOST_NODES * len(self._texts)):
             return None
         lots = random.Random(f"{self._document_id}:{draft.question}")
-        open_too = not draft.only_choice and "short" in self._types
-        chosen = "choice" in self._types and (not open_too or lots.random() < CHOICE_SHARE)
-        choices, place = (
-            draw_options(draft.answer, self._wrong(draft), lots, self._places, self._used) if chosen else ((), 0)
-        )
+        open_too = draft.kind != "term" and "short" in self._types
+        either = draft.kind == "number" and lots.random() < CHOICE_SHARE
+        chosen = "choice" in self._types and (either or not open_too)
+        drawn = self._options.draw(draft.answer, self._wrong(draft), lots) if chosen else None
+        choices = drawn.texts if drawn is not None else ()
         if not choices and not open_too:
             return None
         passages = self._passages(draft)
@@ -191,9 +219,8 @@ class _Maker:
             return None
         if not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
-        if choices:
-            self._places[place] += 1
-            self._used.update(choices)
+        if drawn is not None:
+            self._options.keep(drawn)
         self._quotes.add(draft.statement.quote)
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id)
@@ -244,75 +271,92 @@ class _Maker:
         return choices[scores.index(max(scores))] == draft.answer
 
     def _wrong(self, draft: Draft) -> list[str]:
-        """Answers of the draft's class that are wrong: from other sections, with other words and another meaning."""
+        """Answers of the draft's class that are wrong."""
         if not draft.options:
             return []
-        section = draft.statement.node.heading_path
-        taken = terms_of(f"{draft.question} {draft.answer}").pieces
-        answer = draft.answer.lower()
-        number = draft.kind == "number"
-        if draft.only_choice and draft.kind in ("definition", "name"):  # descriptions may share words with one another
-            taken = terms_of(draft.question).pieces
-        found = []
         pool = self._pool[draft.options]
-        if draft.kind == "term":
-            if len(pool) < _FEW_OF_CLASS:
-                pool = pool + self._pool[other_capital(draft.options)]
-            if not draft.asks_for_foreign_name:
-                pool = [option for option in pool if not is_foreign_name(option.text)]  # they are right elsewhere only
-        for option in pool:
-            if section in option.sections or option.text.lower() == answer:
-                continue
-            if number or not (terms_of(option.text).pieces & taken):
-                found.append(option.text)
-        asked = [text for text in found if text.lower() in self._asked]
-        if len(asked) >= _ENOUGH_ASKED:  # what is asked elsewhere reads like what is asked here
-            found = asked
-        if number:  # '32-bit' and '32 bits' are one option, written as the answer is
+        if draft.kind == "number":
+            section = draft.statement.node.heading_path
+            found = [option.text for option in pool if section not in option.sections]
+            # '32-bit' and '32 bits' are one option, written as the answer is
             unit = draft.answer[len(_first_number(draft.answer)) :]
             spelled = dict.fromkeys(f"{_first_number(text)}{unit}" for text in found)
             return [text for text in spelled if _size(text) != _size(draft.answer)]
-        if len(found) < NUM_CHOICES - 1:
-            return found
-        vectors = self._engine.library.embed([draft.answer, *found])
-        near = vectors[1:] @ vectors[0]
-        return [text for text, cosine in zip(found, near.tolist(), strict=True) if cosine < MOST_ALIKE]
+        if len(pool) < _FEW_OF_CLASS:
+            pool = pool + self._pool[other_capital(draft.options)]
+        if not is_foreign_name(draft.answer):
+            pool = [option for option in pool if not is_foreign_name(option.text)]  # they are right elsewhere only
+        said, own = terms_of(draft.question).pieces, terms_of(draft.answer).pieces
+        wrong = [option.text for option in pool if not _holds(draft.statement.quote, option.text)]
+        return [text for text in wrong if _tells_apart(pieces := terms_of(text).pieces, own) and not pieces & said]
 
 
-def draw_options(
-    answer: str,
-    wrong: Sequence[str],
-    lots: random.Random,
-    places: Mapping[int, int] = MappingProxyType({}),
-    used: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[tuple[str, ...], int]:
-    """The answer among three wrong ones, in a drawn order, empty where they are too few; and its rank by size.
+def _tells_apart(left: Set[str], right: Set[str]) -> bool:
+    """Whether each has a word of its own: `shared memory` beside `global memory`, not beside `memory`."""
+    return bool(left - right) and bool(right - left)
 
-    How many are shorter (numbers: smaller) than the answer is balanced, so that its size says nothing.
 
-    Args:
-        places: how many questions so far have so many shorter options; the rarest is taken, and none that is ahead.
-        used: how often a text was an option so far; those used before come last, every fourth time those used more
-            than once: so neither rare nor frequent options are right more often.
+@dataclass(frozen=True, slots=True)
+class DrawnOptions:
+    """Four options in a drawn order.
+
+    Attributes:
+        shorter: how many wrong ones are shorter, or smaller numbers, than the right one.
+        nearer: how many are nearer to the middle of all four by meaning; -1 for numbers.
     """
-    shuffled = list({text.lower(): text for text in wrong}.values())
-    lots.shuffle(shuffled)
-    size = _size(answer)
-    free = lots.randrange(4) == 0
-    shuffled.sort(key=lambda text: (max(used.get(text, 0) - free, 0), abs(_size(text) - size)))
-    below = {text for text in shuffled if _size(text) == size and lots.random() < 0.5}  # one of the same size is either
-    fewer = [text for text in shuffled if _size(text) < size or text in below]
-    more = [text for text in shuffled if _size(text) >= size and text not in below]
-    drawn = lots.sample(range(NUM_CHOICES), NUM_CHOICES)
-    least = min(places.get(place, 0) for place in drawn)
-    for place in sorted(drawn, key=lambda place: places.get(place, 0)):
-        if places.get(place, 0) > least + MOST_AHEAD:
-            break
-        if len(fewer) >= place and len(more) >= NUM_CHOICES - 1 - place:
-            options = [answer, *fewer[:place], *more[: NUM_CHOICES - 1 - place]]
-            lots.shuffle(options)
-            return tuple(options), place
-    return (), 0
+
+    texts: tuple[str, ...]
+    shorter: int
+    nearer: int
+
+
+class OptionDrawer:
+    """Draws three plausible wrong options for each answer of a book.
+
+    Over the questions, the right option is as often the shortest as the longest, as often in the middle of the
+    options' meanings as at their edge, and no text comes much more often than others: so the options tell nothing.
+    """
+
+    def __init__(self, embed: Callable[[Sequence[str]], Matrix]) -> None:
+        self._embed = embed
+        self._shorter: Counter[int] = Counter()
+        self._nearer: Counter[int] = Counter()
+        self._used: Counter[str] = Counter()
+
+    def draw(self, answer: str, wrong: Sequence[str], lots: random.Random) -> DrawnOptions | None:
+        """Of all threes of plausible wrong options the one that levels best; None where none keeps the level."""
+        wrong = list({text.lower(): text for text in wrong}.values())
+        if len(wrong) < NUM_CHOICES - 1:
+            return None
+        numbers = bool(_first_number(answer))
+        vectors = self._embed([answer, *wrong])
+        near = vectors[1:] @ vectors[0]
+        if numbers:
+            plausible = sorted(range(len(wrong)), key=lambda place: abs(_size(wrong[place]) - _size(answer)))
+        else:
+            plausible = [place for place in (-near).argsort().tolist() if LEAST_ALIKE < near[place] < MOST_ALIKE]
+        most = min(self._shorter[rank] for rank in range(NUM_CHOICES)) + MOST_AHEAD
+        ties: dict[tuple[int, int], float] = defaultdict(lots.random)
+        found: list[tuple[tuple[float, ...], DrawnOptions]] = []
+        for three in combinations(plausible[:_PLAUSIBLE], NUM_CHOICES - 1):
+            texts = [wrong[place] for place in three]
+            sizes = [_size(text) - _size(answer) or lots.random() - 0.5 for text in texts]  # one as long is either
+            rows = vectors[[0, *(place + 1 for place in three)]]
+            middle = rows @ rows.sum(axis=0)
+            shorter = sum(size < 0 for size in sizes)
+            nearer = -1 if numbers else int((middle[1:] > middle[0]).sum())
+            if self._shorter[shorter] <= most:
+                level = self._shorter[shorter] + self._nearer[nearer]
+                used = sum(self._used[text] for text in texts)
+                drawn = DrawnOptions(tuple(lots.sample([answer, *texts], NUM_CHOICES)), shorter, nearer)
+                found.append(((level, ties[shorter, nearer], used, lots.random()), drawn))
+        return min(found, key=lambda item: item[0])[1] if found else None
+
+    def keep(self, drawn: DrawnOptions) -> None:
+        """Counts options that are asked."""
+        self._shorter[drawn.shorter] += 1
+        self._nearer[drawn.nearer] += 1
+        self._used.update(drawn.texts)
 
 
 def _size(text: str) -> float:

@@ -45,13 +45,14 @@ _BEGINS_BADLY = re.compile(
     r"|otherwise|instead|moreover|furthermore|additionally|besides|likewise|conversely|consequently|accordingly"
     r"|nevertheless|nonetheless|meanwhile|again|still|yet|both|either|neither|another|others?|one|same|none|what|which"
     r"|who|how|why|where|because|see|let|suppose|assume|consider|try|remember|recall|imagine|say|we|our|i|my|you|your"
-    r"|although|though|whereas|several|some|many|various|numerous|as such|in any case"
+    r"|although|though|whereas|for (?:example|instance)|afterwards|up to|an? similar"
+    r"|several|some|many|various|numerous|as such|in any case"
     r"|for ease|more|less|like|no|not|only|just|even|add|change|run|compile|make|open|copy|download|go|click"
     r"|check|edit|modify|look|start|begin|create|replace|implement|install|figure|table|listing|example|exercise"
     r"|solution|answer|question|hint|warning|tip|todo|step|part|in (?:fact|practice|general|principle|addition|that"
     r"|other words|particular|turn|contrast)|by contrast|on the (?:contrary|other)|for now|of course|after that"
-    r"|as (?:an?|with|in|noted|of)|at (?:first|last)|if (?:not|so)|likely|probably|maybe|perhaps|unfortunately|luckily"
-    r"|interestingly|clearly|obviously|basically|essentially|generally|familiari[sz]e|verify|observe|determine)\b",
+    r"|as (?:an?|the|with|in|noted|of)|at (?:first|last)|if (?:not|so)|likely|probably|maybe|perhaps|unfortunately"
+    r"|luckily|interestingly|inconveniently|clearly|obviously|basically|essentially|generally|familiari[sz]e|verify|observe|determine)\b",
     re.IGNORECASE,
 )
 _BEGINS_DANGLING = re.compile(
@@ -74,14 +75,19 @@ _POINTS_ELSEWHERE = re.compile(
     r"as seen|if one were|aforementioned|mentioned|described|discussed|shown|shows|introduced|etc|"
     r"(?<!for )example|that's|the one|overall|"
     r"your change|suppose|assume|"
-    r"says?|todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
-    r"at present|presently|soon|also|recent(?:ly)?|another|such (?!as)|none|nothing|page|pages|"
+    r"says?|titled|still|(?:two|three|four|several) (?:\w*advantages|benefits|reasons|ways|problems|things)|"
+    r"todo|likewise|green|red|blue|yellow|orange|colou?rs?|left-hand|right-hand|later|next|now|currently|today|"
+    r"at present|presently|soon|also|instead(?! of)|both(?!.* and)|recent(?:ly)?|another|"
+    r"such (?!as)|none|nothing|page|pages|"
     r"documentation|guide|link|links|website|click)\b"
+    r"|\b(?:at|in|to|of|by|for|from|on|before|after) that\b|\bthe same (?:idea|as)\b|\balternative\b"
     r"|\bin the (?:other|second|third|latter|former|opposite|same) \w+|\bthe possible\b|\bis listed\b"
     r"|\bas follows\b|https?:|www\.|\b(?:too|it|them)\.?$"
     r"|\b(?:slightly|much|far|even) (?:more|less|[a-z]+er)\b(?!.*\bthan\b)",
     re.IGNORECASE,
 )
+_OF_AN_EXAMPLE = re.compile(r"`\w`|\b[A-Z]\w+ \d+ (?:is|must|should|can|may)\b")
+"""A variable of one letter, or a numbered thing: `Requirement 1 should …`."""
 _PRONOUN = re.compile(r"\b(?:it|they|them|their|that one|its|itself|themselves|he|his)\b", re.IGNORECASE)
 _FIRST_CLAUSE_WORDS = 4
 """A pronoun after this many words most likely refers to the sentence's own subject."""
@@ -112,7 +118,7 @@ _BEFORE_NOUN = frozenset("the a an each every of per".split())
 _BEFORE_VERB = frozenset("to can will not may must should we you they".split())
 _NAMED = 3
 """What makes a noun phrase a term: that it is emphasised, defined, spelt out, a heading, or used so many times."""
-_TIMES_EVERYDAY = 10
+_TIMES_EVERYDAY = 40
 """How often a book must use a single word, as a multiple of everyday English, for it to be a term: `daemon` 40 times in
 a book on system administration, `possibility` 5 times."""
 _MOST_NODES = 0.25
@@ -127,7 +133,10 @@ _FINITE = re.compile(
 _THE_SUBJECT = re.compile(rf"The (?P<phrase>[a-z][\w\-]*(?: [a-z][\w\-]*){{0,3}}?) (?={_FINITE.pattern})")
 _RELATIVE_SUBJECT = re.compile(r"(?:[\w`\-]+\s){1,8}(?:which|that|who)\s")
 """A subject with a clause of its own: the sentence needs a second verb."""
-_BAD_CHARACTERS = re.compile(r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|:\s-\s|-{3,}|\?|!|://|\b\w+/\w+/\w+")
+_BAD_CHARACTERS = re.compile(
+    r"[$\\{}|<>=→⇒•…#^~]|\]\(|\s--\s|:\s-\s|-{3,}|\?|!|://|\b\w+/\w+/\w+|\[[A-Z]\w+\]"
+    r"|[a-z] (?:You|The|This|These|It|We|If|An?)\b(?! \d)"  # two lines that a text has run together
+)
 _GENERIC = frozenset(
     """argument arguments parameter parameters value values result results goal goals purpose idea reason problem
     problems difference differences advantage advantages default example examples way ways step steps case cases
@@ -206,7 +215,8 @@ _STREAMING = re.compile(
 )
 _SIGNATURE = re.compile(r"`(?:class |def |void |int )?[A-Za-z_][\w.:]*(?:\([^`]*\))?`")
 _THIRD_PERSON = re.compile(
-    r"(?!This|Its|As|Threads|Bits|Bytes|Values|Arguments|Is\b)[A-Z][a-z]+(?<![su])s\s(?!are\b|can\b|may\b|must\b|have\b).*[^:]$"
+    r"(?!This|Its|As|Threads|Bits|Bytes|Values|Arguments|Requires|Is\b)[A-Z][a-z]+(?<![su])s\s"
+    r"(?!to\b|of\b|are\b|can\b|may\b|must\b|have\b).*[^:]$"
 )
 _OPENER = re.compile(
     r"(?:to|in|on|for|with|when|if|while|since|as|after|before|by|once|given|based|using|at|from|during|unless|until|under|"
@@ -224,6 +234,10 @@ _DEFINED = re.compile(
     r"(?:(?P<article>An?|The)\s+)?(?P<term>[A-Za-z][\w\-+/ ]{1,40}?)(?:\s+\((?P<short>[A-Z][A-Za-z]{1,7})\))?"
     r"\s+(?P<verb>is|are|means|refers to|denotes)\s+(?P<what>(?:an?|the|any|all|one|two)\b\s*(?:(?!: ).)+?)\.?$"
 )
+_INTRODUCED = re.compile(
+    r"(?P<article>(?:An?|Each) )?(?P<marks>\*{1,2})(?P<term>[^*`\n]{3,40})(?P=marks)(?= (?:is|are|can|[a-z]+(?<!s)s) )"
+)
+"""A sentence about a term that it introduces: emphasised, and its subject."""
 _SAYS_LITTLE = re.compile(
     r"(?:(?:it|they)\s+)?(?:one (?:half )?of|an? (?:separate|common|good|bad|important|key|crucial|major|useful|"
     r"powerful|popular|simple|exception|example|great|nice|new|very|bit|lot|way|must|challenge|problem|issue|result)|"
@@ -258,22 +272,24 @@ _USED_FOR = re.compile(
     r"(?P<name>`[^`]{2,50}`)(?P<noun> [a-z]+(?: [a-z]+)?)?(?:\.|:|$)"
 )
 _SUBJECT = re.compile(
-    r"(?:The )?(?P<name>`[^`\n]{2,60}`)(?P<noun>(?: [a-z]+){0,3}?)\s+"
-    r"(?P<rest>(?P<verb>is|can|will|must|may|has|[a-z]+(?<!s)s(?! (?:are|were|can|may|must|have|will)\b))\s.+?)\.?$",
+    r"(?:(?:The\s)?|An?\s(?=[a-z]))(?P<before>(?:[a-z][a-z\-]*\s){0,3})(?P<name>`[^`\n]{2,60}`)"
+    r"(?P<noun>(?: [a-z]+){0,3}?)\s+"
+    r"(?P<rest>(?P<verb>is|can|will|must|may|has|"
+    r"[a-z]+(?<!s)s(?! (?:are|were|can|may|must|have|will|of|that|which|[a-z]+ed)\b))\s.+)$",
     re.DOTALL,
 )
+_MAIN_CLAUSE_ENDS = re.compile(r"; |: |, (?:so|but|because|whereas|while|which means)\b|, and (?=`|the |an? |it )|\.?$")
 _NOUNS = frozenset(
     """function method attribute macro decorator call variable keyword directive clause qualifier flag option command
     tool type class module header library property argument parameter specifier modifier routine construct
     pragma api constant field register instruction intrinsic operator compiler debugger profiler package
     namespace structure struct extension statement object array""".split()
 )
-_VERB_AFTER = re.compile(
-    r"\s+(?P<rest>(?:is|can|cannot|will|must|may|has|does|allows|provides|returns|uses|contains|holds|runs|executes|consists|"
-    r"supports|requires|needs|makes|takes|gives|means|maps|stores|shares|reads|writes|launches|performs|creates|enables|"
-    r"specifies|refers|represents|copies|allocates|synchronizes|waits|becomes|depends|works|handles|sets|helps|prevents|"
-    r"ensures|guarantees|reduces|increases|improves|hides|limits|defines|describes|measures)\s)"
+_NOUNS_BEFORE = frozenset(
+    """function method attribute macro decorator call keyword directive clause qualifier flag option command tool class
+    specifier modifier routine intrinsic operator instruction pragma""".split()
 )
+"""Those that a name of code may follow and be no variable of a listing: `The keyword `__global__``."""
 _SUBJECT_PHRASE = re.compile(
     r"(?:(?P<article>The|An?|Each|Every)\s)?(?P<phrase>[A-Za-z][\w\-]*(?:\s[A-Za-z][\w\-]*){1,4}?)\s(?P<rest>(?P<verb>is|are|can|"
     r"cannot|will|must|may|should|has|have|does|uses|returns|supports|runs|needs|stores|reads|writes|copies|works|handles|"
@@ -334,25 +350,25 @@ class Draft:
     accepted: tuple[str, ...] = ()
 
     @property
-    def promise(self) -> tuple[bool, bool]:
-        """How likely it makes a good question: whether its sentence is about what its heading says, and is long."""
+    def promise(self) -> float:
+        """How much of the heading over it its sentence says, 0 to 1: the more, the better the question."""
         heading = terms_of(" ".join(self.statement.node.heading_path[-1:])).pieces
-        return bool(heading & terms_of(self.statement.text).pieces), count_words(self.statement.text) >= LONG
+        return len(heading & terms_of(self.statement.text).pieces) / max(1, len(heading))
 
     @property
-    def asks_for_foreign_name(self) -> bool:
-        """Whether it leaves out a name that the subject does not know: of a place, a machine, a product."""
-        return self.kind == "term" and is_foreign_name(self.answer)
-
-    @property
-    def only_choice(self) -> bool:
-        """Whether it has too many right answers to be asked without options."""
-        return self.kind == "term" or self.options.startswith(("what ", "does"))
+    def is_off_topic(self) -> bool:
+        """Whether its sentence says nothing of the two headings over it, or what is left out is a foreign name."""
+        if self.kind not in ("term", "number"):
+            return False
+        headings = terms_of(" ".join(self.statement.node.heading_path[-2:])).pieces
+        return not headings & terms_of(self.statement.text).pieces or (
+            self.kind == "term" and is_foreign_name(self.answer)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A possible answer with its class and the sections that contain it."""
+    """A possible answer with its class and, where it is a number, the sections that contain it."""
 
     text: str
     options: str
@@ -371,10 +387,8 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     """All drafts of a book's nodes, in reading order."""
     statements = list(_statements(nodes))
     terms = _key_terms(nodes, statements)
-    names = _names(nodes)
     by_lower = {term.lower(): term for term in terms}
     subjects = [draft for statement in statements if (draft := _subject(statement, by_lower)) is not None]
-    sections = _sections_of(nodes, [*terms, *names, *(draft.answer for draft in subjects)])
     abbreviations = Counter(short for node in nodes for short in set(_ABBREVIATION.findall(node.text)))
     drafts: list[Draft] = list(subjects)
     for statement in statements:
@@ -386,27 +400,26 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
         drafts.extend(_described_names(statement))
         drafts.extend(_numbers(statement))
         drafts.extend(_left_out(statement, by_lower))
-    answers: dict[str, set[str]] = defaultdict(set)
-    for draft in drafts:
-        answers[draft.question.lower()].add(draft.answer.lower())
-    drafts = [
-        _with_headings(draft)
-        for draft in drafts
-        if len(answers[draft.question.lower()]) == 1  # else the book has two answers
-    ]
+    drafts = [_with_headings(draft) for draft in _with_one_answer(drafts)]
     pool: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
     for text in (*terms, *(draft.answer for draft in subjects)):
-        pool[(text, term_class(text))] |= sections[text.lower()]
-    for text in names:
-        pool[(text, name_class(text))] |= sections[text.lower()]
+        pool[(text, term_class(text))] = set()
     for node in nodes:
         for match in _NUMBER.finditer(_bare(node.text)):
             pool[(_number_text(match), f"number {_unit(match)}")].add(node.heading_path)
-    for draft in drafts:
-        if draft.options.startswith(("what ", "does")):
-            pool[(draft.answer, draft.options)].add(draft.statement.node.heading_path)
     options = tuple(Option(text, group, frozenset(where)) for (text, group), where in pool.items())
     return Drafts(tuple(drafts), options)
+
+
+def _with_one_answer(drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """Those whose question, all its words taken together, the book asks for no other answer."""
+    asked: dict[str, list[tuple[frozenset[str], str]]] = defaultdict(list)
+    for draft in drafts:
+        asked[draft.kind].append((terms_of(draft.question).stems, draft.answer.lower()))
+    for draft in drafts:
+        words = terms_of(draft.question).stems
+        if not any(words <= others and answer != draft.answer.lower() for others, answer in asked[draft.kind]):
+            yield draft
 
 
 # --- statements
@@ -438,7 +451,8 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
             elif span.kind == "table":
                 for row in text[span.start : span.end].splitlines():
                     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
-                    if len(cells) in (2, 3) and cells[0].startswith("`") and " " in cells[-1]:
+                    one_name = cells[0].startswith("`") and not any(cell.startswith("`") for cell in cells[1:])
+                    if len(cells) in (2, 3) and one_name and " " in cells[-1]:
                         text_of_row = f"{_plain(cells[0])}: {_plain(cells[-1])}"
                         yield Statement(node, row.strip(), text_of_row, "table")
 
@@ -459,8 +473,12 @@ def _bare(text: str) -> str:
     return _CODE.sub(" ", " ".join(kept))
 
 
-def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
-    """Whether a sentence is whole and refers to nothing outside itself."""
+def _reads_alone(text: str, kind: SpanKind = "sentence", *, has_verb: bool = False) -> bool:
+    """Whether a sentence is whole and refers to nothing outside itself.
+
+    Args:
+        has_verb: it is known to have one.
+    """
     low, high = _WORDS
     if re.match("The [^`]", text):  # short, it mostly speaks of what the sentence before has named
         low = LONG
@@ -478,12 +496,16 @@ def _reads_alone(text: str, kind: SpanKind = "sentence") -> bool:
         return False
     if re.search(r"\b(?:or|and|but|with|of|to|the|an?)\.?$|\((?:left|right|top|bottom)\)", text):
         return False
+    if _OF_AN_EXAMPLE.search(text):
+        return False
     main = text
     if _OPENER.match(text):
         opener, comma, main = text.partition(", ")
         if not comma or _BEGINS_BADLY.match(main) or _BEGINS_DANGLING.match(main) or "(" in opener:
             return False
     clause = _main_clause(main)
+    if has_verb:
+        clause = f"is {clause}"
     relative = _RELATIVE_SUBJECT.match(clause)
     if len(_FINITE.findall(clause)) < 1 + (relative is not None and _FINITE.search(relative[0]) is None):
         return False
@@ -525,20 +547,23 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
         found[_plain(path[-1]) if path else ""] += _NAMED
     for english in _subject_terms():
         found[english] += _NAMED
-    wanted = {term.strip(" .:,;").lower() for term, count in found.items() if count >= _NAMED}
+    named = {_singular(term.strip(" .:,;")) for term, count in found.items() if count >= _NAMED}
+    wanted = named | {f"{term}s" for term in named}
     texts = [_bare(node.text) for node in nodes]
     num_words = sum(map(count_words, texts))
     uses = _uses(texts, {term for term in wanted if _is_term(term)})
-    kept: dict[str, str] = {}
+    kept: list[str] = []
     for term, use in sorted(uses.items()):
         if use.count < 2 or use.nodes > _MOST_NODES * len(nodes) or use.whole < use.count / 2:
             continue
         if " " not in term and use.count < _TIMES_EVERYDAY * _everyday_share(term) * num_words:
             continue
         written = use.written.most_common(1)[0][0]
+        if written[1:].islower() and not proper[term]:  # its capital is that of a sentence or heading
+            written = term
         if use.as_noun > use.as_verb or (written[0].isupper() and proper[term] > 1):
-            kept.setdefault(_singular(term), written)
-    return list(kept.values())
+            kept.append(written)
+    return kept
 
 
 def _everyday_share(word: str) -> float:
@@ -635,18 +660,6 @@ def _singular(term: str) -> str:
     return term.lower().removesuffix("s")
 
 
-def _names(nodes: Sequence[StoredNode]) -> list[str]:
-    """Names of code in code spans, outside listings."""
-    found: dict[str, None] = {}
-    for node in nodes:
-        for span in split_spans(node.text):
-            if span.kind in ("sentence", "item", "table"):
-                for match in _CODE.finditer(node.text[span.start : span.end]):
-                    if _is_name(match[1]):
-                        found.setdefault(match[1])
-    return list(found)
-
-
 def _is_name(text: str) -> bool:
     return bool(_NAME.fullmatch(text)) and len(text) >= 4 and (is_identifier(text) or text[0] in "@-")
 
@@ -662,20 +675,6 @@ def term_class(term: str) -> str:
 def other_capital(group: str) -> str:
     """The class of terms that differs in the capital alone."""
     return group.replace("term C", "term c") if group.startswith("term C") else group.replace("term c", "term C")
-
-
-def name_class(name: str) -> str:
-    """Names of one class look alike: their prefix or module, and what kind of name they are."""
-    bare = name.removesuffix("()").lstrip("@-")
-    module, dot, last = bare.rpartition("::" if "::" in bare else ".")
-    if dot:
-        prefix = module
-    elif (match := re.match(r"_*[a-z]+(?=[A-Z_])|_*[A-Z]+(?=_)", last)) is not None:
-        prefix = match[0]
-    else:
-        prefix = ""
-    style = "CAPS" if last.isupper() else "snake" if "_" in last.strip("_") else "camel"
-    return f"name {name[0] if name[0] in '@-' else ''}{prefix} {style} {name_noun(name)}"
 
 
 def _is_published(name: str) -> bool:
@@ -697,19 +696,6 @@ def name_noun(name: str) -> str:
     if re.search(r"\.(?:hp?p?|cuh?|cpp|py|json|txt|so|dll)$", name):
         return "file"
     return "name"
-
-
-def _sections_of(nodes: Sequence[StoredNode], texts: Sequence[str]) -> dict[str, set[tuple[str, ...]]]:
-    """The sections that contain each text, by its lower case."""
-    whole: dict[tuple[str, ...], str] = defaultdict(str)
-    for node in nodes:
-        whole[node.heading_path] += f" {' '.join(node.heading_path)} {_plain(node.text)}".lower()
-    found: dict[str, set[tuple[str, ...]]] = {text.lower(): set() for text in texts}
-    for path, text in whole.items():
-        for wanted in found:
-            if wanted in text:
-                found[wanted].add(path)
-    return found
 
 
 # --- the kinds
@@ -738,7 +724,7 @@ def _initials(words: Sequence[str]) -> str:
 
 
 def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
-    text = statement.text
+    text = _main_part(statement.text)
     called = _CALLED.match(text) if _reads_alone(text, statement.kind) else None
     if called is not None and _is_term(called["term"]):
         what = _in_sentence(called["what"])
@@ -756,12 +742,21 @@ def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Dra
         what = defined["what"].rstrip(".")
         if article is None and (defined["verb"] == "is") == (term_class(term)[-1] == "s"):
             return
-        named = f"{_uncapital(article)} {term}" if article else _as_used(term, terms)
+        if re.search(r"\bbecause\b|, (?:and|but|so)\b", what) or _is_title(term, statement.node):
+            return
         told = bool(terms_of(what).pieces & terms_of(term).pieces)  # then one option would stand out
-        if defined["verb"] in ("is", "are") and not told:
-            yield Draft("definition", f"What {defined['verb']} {named}?", what, statement, _what_class(what))
         question = f"Which term means “{what}”?"
         yield Draft("definition", question, answer, statement, "" if told else term_class(answer), accepted)
+        return
+    introduced = _INTRODUCED.match(statement.quote)
+    if introduced is not None and _is_term(introduced["term"]) and _reads_alone(text, has_verb=True):
+        term, what = introduced["term"], text[introduced.end() - len(introduced["marks"]) * 2 :].rstrip(".")
+        if _fits(what, term) and len(terms_of(what).stems) >= _LEAST_LEFT:
+            answer = term if introduced["article"] else _as_used(term, terms)
+            article = re.sub(r"^An? ", "A(n) ", introduced["article"] or "")
+            yield Draft(
+                "definition", f"Fill in the term: “{article}{BLANK}{what}.”", answer, statement, term_class(answer)
+            )
         return
     entry = _ENTRY.match(text) if statement.kind == "item" else None
     if entry is not None and not entry["term"].startswith("`"):
@@ -782,8 +777,9 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
         what = _uncapital(text.rstrip("."))
         if _is_name(name) and _fits(what, name, part=True) and not _PRONOUN.match(what):
             noun = "function" if "(" in statement.signature else "identifier"
-            yield Draft("name", f"Which {noun} {what}?", name, statement, _name_options(name, what), _called(name))
-            yield Draft("name", f"What does `{name}` do?", f"It {what}", statement, "does")
+            if re.search(r"\b[A-Z]\w*[a-z]\w*$", name):
+                noun = "class"
+            yield Draft("name", f"Which {noun} {what}?", name, statement, "", _called(name))
         return
     used = _USED_FOR.match(text)
     if used is not None and _is_name(used["name"].strip("`")):
@@ -791,28 +787,49 @@ def _described_names(statement: Statement) -> Iterator[Draft]:
         noun = _noun(used["noun"], name)
         aim = used["aim"]
         if not _POINTS_ELSEWHERE.search(aim) and not _PRONOUN.search(aim):
-            yield Draft("name", f"Which {noun} is used to {aim}?", name, statement, name_class(name), _called(name))
+            yield Draft("name", f"Which {noun} is used to {aim}?", name, statement, "", _called(name))
             return
-    subject = _SUBJECT.match(text) if _reads_alone(text, statement.kind) else None
-    if subject is not None and _is_name(subject["name"].strip("`")):
-        name, verb = subject["name"].strip("`"), subject["verb"]
-        words = subject["noun"].split()
-        if (not words or words[-1] in _NOUNS) and verb not in _NOT_A_VERB:
-            rest = subject["rest"]
-            if _fits(rest, name, part=True):
-                options = _name_options(name, rest)
-                if options and verb not in ("is", "can", "will", "must", "may", "has"):
-                    yield Draft("name", f"What does {subject['name']} do?", f"It {rest}", statement, "does")
-                question = f"Which {_noun(subject['noun'], name)} {rest}?"
-                yield Draft("name", question, name, statement, options, _called(name))
-                return
+    subject = _said_of_name(statement)
+    if subject is not None:
+        yield subject
+        return
     entry = _ENTRY.match(text) if statement.kind in ("item", "table") else None
     if entry is not None and entry["term"].startswith("`"):
         name, what = entry["term"].strip("`"), entry["what"].strip().rstrip(".")
         shown = statement.kind == "table" or _is_published(name)
         if shown and _is_name(name) and _fits(what, name, part=True) and _describes(what):
             question = f"Which {_noun(_kind_of_section(statement.node), name)} is described by “{what}”?"
-            yield Draft("name", question, name, statement, _name_options(name, what), _called(name))
+            yield Draft("name", question, name, statement, "", _called(name))
+
+
+def _main_part(text: str) -> str:
+    """A sentence up to the end of its main clause."""
+    main = _MAIN_CLAUSE_ENDS.split(text, maxsplit=1)[0]
+    return f"{main}." if main != text and text.endswith(".") else text
+
+
+def _said_of_name(statement: Statement) -> Draft | None:
+    """What a sentence says of the code that it begins with: 'Which keyword marks a function that runs on the GPU?'."""
+    match = _SUBJECT.match(statement.text)
+    if match is None or match["verb"] in _NOT_A_VERB or statement.text.endswith(":"):
+        return None
+    name = re.sub(r"\(.+\)$", "", match["name"].strip("`"))
+    before, after = match["before"].removesuffix("to ").split(), match["noun"].split()
+    if (
+        not _is_name(name)
+        or (before and (after or before[-1] not in _NOUNS_BEFORE))
+        or (after and after[-1] not in _NOUNS)
+    ):
+        return None
+    rest = _MAIN_CLAUSE_ENDS.split(match["rest"], maxsplit=1)[0]
+    if (
+        not _reads_alone(f"`{name}` {rest}.", has_verb=True)
+        or not _fits(rest, name, part=True)
+        or len(_CODE.findall(rest)) > 2
+    ):
+        return None
+    question = f"Which {_noun(' '.join(before or after), name)} {rest}?"
+    return Draft("name", question, name, statement, "", _called(name))
 
 
 def _numbers(statement: Statement) -> Iterator[Draft]:
@@ -829,6 +846,8 @@ def _numbers(statement: Statement) -> Iterator[Draft]:
         if _FINITE.fullmatch(match["unit"]) or re.search(r"[A-Z]\w*\s$", text[: match.start()]):
             return
         if ": " in text[match.end() :]:  # what is counted follows
+            return
+        if re.search(r"(?:exceed|at least|more than|over) $", text[: match.start()]):  # than 16 if than 32
             return
         question = f"Fill in the number: “{left}”"
         yield Draft("number", question, answer, statement, f"number {_unit(match)}", (match["number"],))
@@ -851,13 +870,13 @@ def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]
         answer = _uncapital(said) if not start and terms[said.lower()][0].islower() else said
         if _is_part_of_name(text, start, end) or not _leaves_enough(text, start, end):
             continue
-        if _NOUN_ENDS.match(text, end) is None:
+        pair = re.match(r" (?:and|or) (\w+)", text[end:])
+        if pair is not None and (pair[1][0].isupper() or pair[1] in terms):  # its pair would tell
             continue
-        verb = _VERB_AFTER.match(text, end)
-        if start == 0 and verb is not None and text.endswith("."):
-            yield Draft("term", f"What {text[verb.start('rest') : -1]}?", answer, statement, term_class(answer))
-        else:
-            yield _cloze(statement, start, end, answer)
+        spelled = " " in answer and _initials(answer.split()) in text  # `called SMs` would tell
+        if _NOUN_ENDS.match(text, end) is None or spelled:
+            continue
+        yield _cloze(statement, start, end, answer)
         return
 
 
@@ -887,8 +906,6 @@ def _subject(statement: Statement, terms: Mapping[str, str]) -> Draft | None:
     plural, singular = term_class(answer).endswith("s"), verb in ("is", "has", "does") or verb.endswith("s")
     if plural == singular and verb not in _MODALS:
         return None  # the options' number would tell
-    if not plural or verb in _MODALS:
-        return Draft("term", f"What {rest}?", answer, statement, term_class(answer))
     return _cloze(statement, *match.span("phrase"), answer)
 
 
@@ -908,7 +925,7 @@ def _is_part_of_name(text: str, start: int, end: int) -> bool:
     """Whether a capital word before or after makes the term part of a longer name."""
     after = re.match(r"\s+(?:[A-Z]|`|\()", text[end:])
     before = re.search(r"(?:[A-Z][\w\-]*|`)\s$", text[:start])
-    return after is not None or (before is not None and text[start].isupper())
+    return after is not None or (before is not None and (text[start].isupper() or before[0] == "` "))
 
 
 # --- helpers
@@ -918,12 +935,6 @@ def _as_used(term: str, terms: Mapping[str, str]) -> str:
     """A term from the beginning of a sentence, with a capital only where the book writes it so elsewhere."""
     used = terms.get(term.lower(), term)
     return _uncapital(term) if used[0].islower() else term
-
-
-def _what_class(what: str) -> str:
-    """Definitions of one class begin alike."""
-    first = what.split()[0].lower()
-    return f"what {'a' if first in ('a', 'an', 'one') else first}"
 
 
 def _with_headings(draft: Draft) -> Draft:
@@ -951,11 +962,17 @@ def _fits(what: str, term: str, *, part: bool = False) -> bool:
         return False
     if _SAYS_LITTLE.match(what):
         return False
-    said, wanted = terms_of(what), terms_of(term)
+    said, wanted = terms_of(what), terms_of(re.split(r"::|\.", term)[-1])
     shared = said.pieces & wanted.pieces
     if (shared == wanted.pieces if part else shared) or len(said.stems) < 3:
         return False
     return not _POINTS_ELSEWHERE.search(what)
+
+
+def _is_title(term: str, node: StoredNode) -> bool:
+    """Whether a term of several words holds a heading over it: then it is what the text calls itself."""
+    headings = (heading for heading in node.heading_path if " " in heading.strip())
+    return term.count(" ") > 1 and any(terms_of(heading).pieces <= terms_of(term).pieces for heading in headings)
 
 
 def _describes(what: str) -> bool:
@@ -971,15 +988,12 @@ def _kind_of_section(node: StoredNode) -> str:
 
 def _noun(said: str | None, name: str) -> str:
     words = (said or "").split()
+    if words and words[-1] == "call":
+        return "function"
     if words and words[-1] in _NOUNS:
         return " ".join(words)
     by_form = name_noun(name)
     return "identifier" if by_form == "name" else by_form
-
-
-def _name_options(name: str, what: str) -> str:
-    """The class of wrong options; none where the description shares a word with the name, which would stand out."""
-    return "" if terms_of(what).pieces & terms_of(name).pieces else name_class(name)
 
 
 def _called(name: str) -> tuple[str, ...]:

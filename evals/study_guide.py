@@ -89,7 +89,7 @@ def study_guide(
     quotes = {gold.evidence for question in made for gold in question.gold}
     found: dict[int, dict[str, _Found]] = defaultdict(lambda: defaultdict(_Found))
     for draft in draft_questions(nodes).drafts:
-        if draft.kind == "term" or draft.only_choice:
+        if draft.kind == "term":
             continue  # such a sentence holds a term without saying what it is
         statement = draft.statement
         found[statement.node.chapter][draft.kind].add(draft, asked=statement.quote in quotes)

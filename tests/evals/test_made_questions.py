@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
+import numpy as np
 import pytest
 from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
+from numpy.typing import NDArray
 
 from evals.exam import ExamPlan, draw_exam
-from evals.made_questions import MakingProgress, draw_options, make_questions
+from evals.made_questions import MakingProgress, OptionDrawer, make_questions
 from evals.made_store import MadeQuestions
-from evals.question_drafts import Draft, draft_questions
+from evals.question_drafts import Draft, draft_questions, is_foreign_name
 from evals.questions import BankQuestion
 from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
@@ -137,7 +139,7 @@ def test_a_figure_of_speech_defines_nothing() -> None:
         "Parchment is one half of letters, and the fast porter is the other half.",
     )
     what = "a patient porter that carries letters of `post::Office` between careful clients"
-    assert drafted(f"A daemon is {what}.")[what] == ["What is a daemon?"]
+    assert drafted(f"A daemon is {what}.") == {"daemon": [f"Which term means “{what}”?"]}
 
 
 def test_a_gap_is_not_in_code() -> None:
@@ -208,7 +210,8 @@ def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
 def test_what_a_sentence_is_about_is_asked_for_without_its_link_to_the_one_before() -> None:
     text = "However, each private stack holds the local variables and return addresses of one running thread. "
     drafts = {draft.answer: draft for draft in draft_questions([make_node(text)]).drafts}
-    asked = "What holds the local variables and return addresses of one running thread? (Chapter, Section)"
+    said = "Each ____ holds the local variables and return addresses of one running thread."
+    asked = f"Fill in the term: “{said}” (Chapter, Section)"
     assert drafts["private stack"].question == asked
 
 
@@ -228,7 +231,8 @@ def test_a_question_is_followed_by_the_headings_that_say_something_but_not_the_a
 ) -> None:
     text = "Each private stack holds the local variables and return addresses of one running thread."
     (draft,) = draft_questions([make_node(text, heading_path=path)]).drafts
-    assert draft.question == f"What holds the local variables and return addresses of one running thread?{shown}"
+    said = "Each ____ holds the local variables and return addresses of one running thread."
+    assert draft.question == f"Fill in the term: “{said}”{shown}"
 
 
 def test_a_short_sentence_that_begins_with_the_is_not_asked_about() -> None:
@@ -245,13 +249,30 @@ def test_what_stands_beside_a_figure_is_not_left_out_and_a_foreign_name_only_in_
         assert ("daemon" in drafted(text.format(what, f"the {where}"), terms=("daemon",))) is asks, what
     for term, foreign in (("Tensor Core", False), ("Central Park", True), ("daemon", False)):
         (draft,) = [d for d in drafts_of(text.format("fresh", f"the {term}"), terms=(term,)) if d.answer == term]
-        assert draft.asks_for_foreign_name is foreign
+        assert is_foreign_name(draft.answer) is foreign
 
 
-def test_foreign_names_are_asked_for_only_where_a_book_gives_few_questions(
+@pytest.mark.parametrize(
+    ("path", "off_topic"),
+    [
+        (("Porters", "Letters"), False),
+        (("Letters and clients", "Other things"), False),
+        (("Letters", "Porters", "Other things"), True),
+    ],
+)
+def test_a_sentence_that_says_nothing_of_the_two_headings_over_it_is_off_topic(
+    path: tuple[str, ...], off_topic: bool
+) -> None:
+    text = "Every careful client needs 32 letters of equal weight on every morning."
+    (draft,) = [each for each in draft_questions([make_node(text, heading_path=path)]).drafts if each.kind == "number"]
+    assert draft.is_off_topic is off_topic
+
+
+def test_what_is_off_topic_is_asked_only_where_a_book_gives_few_questions(
     engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Draft, "asks_for_foreign_name", property(lambda draft: draft.kind == "definition"))
+    monkeypatch.setattr(Draft, "is_off_topic", property(lambda draft: draft.kind == "definition"))
+    monkeypatch.setattr("evals.made_questions._NOT_THIN", 30)
     assert "definition" in {question.kind for question in made(engine)}
     monkeypatch.setattr("evals.made_questions._NOT_THIN", 3)
     assert len(made(engine)) >= 3
@@ -296,49 +317,74 @@ def test_numbers_are_offered_once_each_and_written_as_the_right_one_is(engine: A
         assert len({choice.lstrip("0123456789") for choice in question.choices}) == 1
 
 
-def test_neither_place_nor_length_tells_the_right_option() -> None:
+def scattered(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Unit vectors of which two have a cosine of about a half."""
+    rows = np.array([np.random.default_rng(crc32(text.encode())).normal(1.0, 1.0, 16) for text in texts], np.float32)
+    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def test_neither_place_nor_size_nor_meaning_tells_the_right_option() -> None:
     names = [f"cuda{'x' * (number % 9)}{number:03}" for number in range(600)]
-    places: Counter[int] = Counter()
-    used: Counter[str] = Counter()
+    drawer = OptionDrawer(scattered)
     drawn: list[tuple[str, tuple[str, ...]]] = []
-    for number, name in enumerate(names):
-        options, place = draw_options(name, names[:number] + names[number + 1 :], Random(name), places, used)
-        if options:
-            assert len(set(options)) == 4
-            used.update(options)
-            places[place] += 1
-            drawn.append((name, options))
+    for name in names:
+        lots = Random(name)
+        options = drawer.draw(name, lots.sample([other for other in names if other != name], 14), lots)
+        if options is not None:
+            drawer.keep(options)
+            assert len(set(options.texts)) == 4
+            drawn.append((name, options.texts))
     assert len(drawn) > 450
+
+    def nearness(options: tuple[str, ...]) -> dict[str, float]:
+        vectors = scattered(options)
+        return dict(zip(options, (vectors @ vectors.sum(axis=0)).tolist(), strict=True))
+
     for rule in (
         lambda options: options[0],
         lambda options: max(options, key=len),
         lambda options: min(options, key=len),
         lambda options: sorted(options, key=len)[1],
-        lambda options: sorted(options, key=len)[2],
         lambda options: max(options, key=lambda option: [len(other) for other in options].count(len(option)) == 1),
-        lambda options: max(options, key=used.__getitem__),
-        lambda options: min(options, key=used.__getitem__),
+        lambda options: max(options, key=nearness(options).__getitem__),
+        lambda options: min(options, key=nearness(options).__getitem__),
     ):
         share = sum(rule(options) == name for name, options in drawn) / len(drawn)
-        assert abs(share - 0.25) < 2.73 * (0.25 * 0.75 / len(drawn)) ** 0.5  # 95 % for the eight rules together
+        assert abs(share - 0.25) < 2.69 * (0.25 * 0.75 / len(drawn)) ** 0.5  # 95 % for the seven rules together
 
 
-def test_an_option_that_came_often_comes_again_only_where_there_is_no_other() -> None:
-    fresh = ["tiny", "wee", "one", "far-away-one", "far-away-two", "far-away-three"]
-    often = Counter({"nearby": 3, "wholly": 3, "answered": 3})  # the nearest in length, shorter and longer
-    for seed in range(20):
-        assert not often.keys() & set(draw_options("answers", [*often, *fresh], Random(seed), {}, often)[0])
-    assert often.keys() & set(draw_options("answers", [*often], Random(0), {0: 9, 1: 9, 3: 9}, often)[0])
+def test_wrong_options_are_neither_of_another_world_nor_the_same_by_another_name() -> None:
+    near = {"answer": 0.0, "same": 0.1, "far": 1.5, "near-1": 0.9, "near-2": 1.0, "near-3": 1.1}
+    drawer = OptionDrawer(lambda texts: np.array([[np.cos(near[t]), np.sin(near[t])] for t in texts], np.float32))
+    wrong = [text for text in near if text != "answer"]
+    drawn = drawer.draw("answer", wrong, Random(0))
+    assert drawn is not None and set(drawn.texts) == {"answer", "near-1", "near-2", "near-3"}
+    assert drawer.draw("answer", [text for text in wrong if text != "near-3"], Random(0)) is None
 
 
-def test_wrong_options_come_from_other_sections_and_share_no_word(engine: AnswerEngine) -> None:
-    text_of = {node.heading_path[-1]: node.text.lower() for node in nodes_of_book()}
-    questions = made(engine, types=["choice"])
+SCALES = ("spring", "platform", "kitchen", "letter", "pocket", "laboratory")
+
+
+def test_wrong_options_are_of_the_answers_kind_and_none_stands_in_its_sentence(
+    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evals.made_questions.MOST_ALIKE", 0.9)  # the fakes see nothing but words
+    monkeypatch.setattr("evals.made_questions.BESIDE_SHARE", 2.0)
+    says = "A *{} scale* weighs {} for the porters of the {} office before noon."
+    what = ("coins", "stamps", "flowers", "parcels", "needles", "crystals")
+    where = ("northern", "southern", "eastern", "western", "upper", "lower")
+    texts = [says.format(*each) for each in zip(SCALES, what, where, strict=True)]
+    texts += [f"Whoever has lost the {scale} scale must pay for a new {scale} scale at once." for scale in SCALES]
+    engine.library.nodes[:] = [  # type: ignore[attr-defined]
+        make_node(text, number, heading_path=("Book", f"Weighing {number}")) for number, text in enumerate(texts)
+    ]
+    questions = [one for one in made(engine, types=["choice"]) if one.kind == "definition"]
     assert questions
     for question in questions:
-        assert len(question.choices) == 4
-        for index, choice in enumerate(question.choices):
-            assert (choice.lower() in text_of[question.gold[0].heading]) == (index == question.answer_index)
+        assert question.answer_index is not None and question.choices[question.answer_index] == question.answer
+        assert set(question.choices) <= {f"{scale} scale" for scale in SCALES}
+        assert sum(choice in question.gold[0].evidence.replace("*", "") for choice in question.choices) == 1
 
 
 def test_made_questions_go_with_their_book_and_with_its_content(tmp_path: Path, engine: AnswerEngine) -> None:
