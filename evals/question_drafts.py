@@ -38,6 +38,10 @@ _LEAST_LEFT = 5
 _MARKS = re.compile(r"(?<![\w*`])(\*{1,3})(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*{1,3})(?=\S)([^*`\n]{2,40}?)(?<=\S)\1(?![\w*])")
 _CODE = re.compile(r"(?<!`)`([^`\n]{2,60})`(?!`)")
+_UNMARKED_NAME = re.compile(
+    r"(?<![\w/.@\-])(?:__\w+__|__[a-z]\w*\(\)|[a-z]+[A-Z]\w*(?:\.\w+)?(?:\(\))?|\w+(?:::\w+)+|[A-Za-z]\w*_\w+(?:\(\))?"
+    r"|[a-z]\w+\(\))(?![\w/(])"
+)
 _NAME = re.compile(r"(?:@|--?)?[A-Za-z_][\w.:\-]*(?:\(\))?")
 _BEGINS_BADLY = re.compile(
     r"(?:this|that|these|those|it|its|they|their|them|he|she|such|here|there|hence|thus|therefore|however|so|and|but|or"
@@ -388,7 +392,7 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     statements = list(_statements(nodes))
     terms = _key_terms(nodes, statements)
     by_lower = {term.lower(): term for term in terms}
-    subjects = [draft for statement in statements if (draft := _subject(statement, by_lower)) is not None]
+    subjects = [_in_lower_case(draft, nodes) for statement in statements if (draft := _subject(statement, by_lower))]
     abbreviations = Counter(short for node in nodes for short in set(_ABBREVIATION.findall(node.text)))
     drafts: list[Draft] = list(subjects)
     for statement in statements:
@@ -409,6 +413,12 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
             pool[(_number_text(match), f"number {_unit(match)}")].add(node.heading_path)
     options = tuple(Option(text, group, frozenset(where)) for (text, group), where in pool.items())
     return Drafts(tuple(drafts), options)
+
+
+def _in_lower_case(draft: Draft, nodes: Sequence[StoredNode]) -> Draft:
+    """The draft, its answer without the capital of its sentence where the book also writes it so."""
+    lower = _uncapital(draft.answer)
+    return replace(draft, answer=lower) if any(f" {lower} " in node.text for node in nodes) else draft
 
 
 def _with_one_answer(drafts: Sequence[Draft]) -> Iterator[Draft]:
@@ -458,7 +468,9 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_MARKS.sub(r"\2", text).split())
+    """A text in one line without emphasis, and with names of code in backticks where it marks none, as in a PDF."""
+    line = " ".join(_MARKS.sub(r"\2", text).split())
+    return line if "`" in line else _UNMARKED_NAME.sub(r"`\g<0>`", line)
 
 
 def _unlinked(text: str) -> str:
@@ -494,7 +506,7 @@ def _reads_alone(text: str, kind: SpanKind = "sentence", *, has_verb: bool = Fal
         return False
     if _BEGINS_WITH_VERB.match(text) and not _STREAMING.match(text):
         return False
-    if re.search(r"\b(?:or|and|but|with|of|to|the|an?)\.?$|\((?:left|right|top|bottom)\)", text):
+    if re.search(r"\b(?:or|and|but|with|of|to|the|an?|is|are|includes?)\.?$|\((?:left|right|top|bottom)\)", text):
         return False
     if _OF_AN_EXAMPLE.search(text):
         return False
@@ -559,7 +571,7 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement]) -> 
         if " " not in term and use.count < _TIMES_EVERYDAY * _everyday_share(term) * num_words:
             continue
         written = use.written.most_common(1)[0][0]
-        if written[1:].islower() and not proper[term]:  # its capital is that of a sentence or heading
+        if written[1:].islower() and proper[term] < use.count / 2:  # its capital is that of a sentence or heading
             written = term
         if use.as_noun > use.as_verb or (written[0].isupper() and proper[term] > 1):
             kept.append(written)

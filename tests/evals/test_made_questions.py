@@ -166,6 +166,54 @@ def test_what_is_written_once_or_counts_its_own_list_is_not_asked_for() -> None:
         assert any(question.startswith("Fill in the number") for each in asked.values() for question in each) is asks
 
 
+@pytest.mark.parametrize(
+    ("text", "question", "answer"),
+    [
+        (
+            "The keyword `__lamp__` marks a door that opens from the hall; such a door is called a gate.",
+            "Which keyword marks a door that opens from the hall?",
+            "__lamp__",
+        ),
+        (
+            "The call to `waitForPorter()` makes the client stand there until the porter has come; nobody likes that.",
+            "Which function makes the client stand there until the porter has come?",
+            "waitForPorter()",
+        ),
+        (
+            "`ringBell(door, times)` wakes the porter of the night, so nobody waits at the gate.",
+            "Which identifier wakes the porter of the night?",
+            "ringBell",
+        ),
+        (
+            "The function ringBell() wakes the porter of the night and opens the gate.",  # as in a PDF
+            "Which function wakes the porter of the night and opens the gate?",
+            "ringBell()",
+        ),
+        (
+            "An *iron bell* wakes the oldest porter of the whole street, so nobody waits at night.",
+            "Fill in the term: “A(n) ____ wakes the oldest porter of the whole street.”",
+            "iron bell",
+        ),
+    ],
+)
+def test_what_a_sentence_says_of_a_name_or_a_term_is_asked_up_to_the_end_of_its_main_clause(
+    text: str, question: str, answer: str
+) -> None:
+    assert drafted(text).get(answer) == [question]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The variable `ringBell` holds the porter of the night and nothing of the gate.",  # of a listing
+        "`ringBell` fills a paper whose many columns include: the hour, the porter and the gate.",
+        "A `ringBell` porter wakes the whole house of the street and opens the gate.",
+    ],
+)
+def test_what_is_no_fact_about_a_name_is_not_asked(text: str) -> None:
+    assert not [draft for draft in drafts_of(text) if draft.kind == "name"]
+
+
 def test_a_header_is_asked_for_as_a_file() -> None:
     asked = drafted("`hip_runtime.h` contains the declarations that every careful kernel needs at night.")
     assert any(question.startswith("Which file contains") for question in asked["hip_runtime.h"])
