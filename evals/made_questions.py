@@ -301,11 +301,13 @@ class DrawnOptions:
     """Four options in a drawn order.
 
     Attributes:
+        place: of the right one, from 0.
         shorter: how many wrong ones are shorter, or smaller numbers, than the right one.
         nearer: how many are nearer to the middle of all four by meaning; -1 for numbers.
     """
 
     texts: tuple[str, ...]
+    place: int
     shorter: int
     nearer: int
 
@@ -313,12 +315,13 @@ class DrawnOptions:
 class OptionDrawer:
     """Draws three plausible wrong options for each answer of a book.
 
-    Over the questions, the right option is as often the shortest as the longest, as often in the middle of the
-    options' meanings as at their edge, and no text comes much more often than others: so the options tell nothing.
+    Over the questions, the right option is as often in each place, as often the shortest as the longest, as often in
+    the middle of the options' meanings as at their edge, and no text comes much more often than others.
     """
 
     def __init__(self, embed: Callable[[Sequence[str]], Matrix]) -> None:
         self._embed = embed
+        self._places: Counter[int] = Counter()
         self._shorter: Counter[int] = Counter()
         self._nearer: Counter[int] = Counter()
         self._used: Counter[str] = Counter()
@@ -332,28 +335,32 @@ class OptionDrawer:
         vectors = self._embed([answer, *wrong])
         near = vectors[1:] @ vectors[0]
         if numbers:
-            plausible = sorted(range(len(wrong)), key=lambda place: abs(_size(wrong[place]) - _size(answer)))
+            plausible = sorted(range(len(wrong)), key=lambda row: abs(_size(wrong[row]) - _size(answer)))
         else:
-            plausible = [place for place in (-near).argsort().tolist() if LEAST_ALIKE < near[place] < MOST_ALIKE]
+            plausible = [row for row in (-near).argsort().tolist() if LEAST_ALIKE < near[row] < MOST_ALIKE]
+        place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], lots.random()))
         most = min(self._shorter[rank] for rank in range(NUM_CHOICES)) + MOST_AHEAD
         ties: dict[tuple[int, int], float] = defaultdict(lots.random)
         found: list[tuple[tuple[float, ...], DrawnOptions]] = []
         for three in combinations(plausible[:_PLAUSIBLE], NUM_CHOICES - 1):
-            texts = [wrong[place] for place in three]
+            texts = [wrong[row] for row in three]
             sizes = [_size(text) - _size(answer) or lots.random() - 0.5 for text in texts]  # one as long is either
-            rows = vectors[[0, *(place + 1 for place in three)]]
-            middle = rows @ rows.sum(axis=0)
+            four = vectors[[0, *(row + 1 for row in three)]]
+            middle = four @ four.sum(axis=0)
             shorter = sum(size < 0 for size in sizes)
             nearer = -1 if numbers else int((middle[1:] > middle[0]).sum())
             if self._shorter[shorter] <= most:
                 level = self._shorter[shorter] + self._nearer[nearer]
                 used = sum(self._used[text] for text in texts)
-                drawn = DrawnOptions(tuple(lots.sample([answer, *texts], NUM_CHOICES)), shorter, nearer)
+                options = lots.sample(texts, len(texts))
+                options.insert(place, answer)
+                drawn = DrawnOptions(tuple(options), place, shorter, nearer)
                 found.append(((level, ties[shorter, nearer], used, lots.random()), drawn))
         return min(found, key=lambda item: item[0])[1] if found else None
 
     def keep(self, drawn: DrawnOptions) -> None:
         """Counts options that are asked."""
+        self._places[drawn.place] += 1
         self._shorter[drawn.shorter] += 1
         self._nearer[drawn.nearer] += 1
         self._used.update(drawn.texts)
