@@ -107,13 +107,14 @@ def make_questions(
             if len(kept) >= wanted * WRITTEN_SHARE:
                 break
     good, terms, off_topic = _by_worth(drafts.drafts)
+    term_share = TERM_SHARE if "short" in (types or MADE_TYPES) else 1.0  # names are asked openly alone
     for tried in range(1, len(drafts.drafts) + 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
         if len(kept) == wanted:
             break
         num_terms = sum(question.kind == "term" for _, question in kept)
-        draft = next(terms, None) if num_terms < TERM_SHARE * len(kept) else None
+        draft = next(terms, None) if num_terms <= term_share * len(kept) else None
         draft = draft or next(good, None)
         if draft is None and len(kept) < _NOT_THIN:
             draft = next(terms, None) or next(off_topic, None)
