@@ -975,8 +975,8 @@ def _fits(what: str, term: str, *, part: bool = False) -> bool:
     if _SAYS_LITTLE.match(what):
         return False
     said, wanted = terms_of(what), terms_of(re.split(r"::|\.", term)[-1])
-    shared = said.pieces & wanted.pieces
-    if (shared == wanted.pieces if part else shared) or len(said.stems) < 3:
+    told = wanted.stems <= said.stems if part else said.pieces & wanted.pieces
+    if told or len(said.stems) < 3:
         return False
     return not _POINTS_ELSEWHERE.search(what)
 

@@ -207,6 +207,7 @@ def test_what_a_sentence_says_of_a_name_or_a_term_is_asked_up_to_the_end_of_its_
     [
         "The variable `ringBell` holds the porter of the night and nothing of the gate.",  # of a listing
         "`ringBell` fills a paper whose many columns include: the hour, the porter and the gate.",
+        "`mail::open_the_gate` is the function that opens the last gate of the whole street.",
         "A `ringBell` porter wakes the whole house of the street and opens the gate.",
     ],
 )
