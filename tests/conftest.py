@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import subprocess
@@ -74,6 +75,33 @@ def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("COALESCE_"):
             monkeypatch.delenv(name)
+
+
+class _Errors(logging.Handler):
+    """Raises the errors that records of `coalesce.readers` carry, or keeps them in a list."""
+
+    kept: list[Exception] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.kept is None:
+            raise record.error  # type: ignore[attr-defined]
+        self.kept.append(record.error)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def readers_raise() -> Iterator[_Errors]:
+    """A reader's unforeseen error costs a user one page or one book, but a test fails with it."""
+    handler, logger = _Errors(), logging.getLogger("coalesce.readers")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def unforeseen_errors(readers_raise: _Errors) -> list[Exception]:
+    """What readers did not foresee, for tests of how that is reported."""
+    readers_raise.kept = []
+    return readers_raise.kept
 
 
 @pytest.fixture(scope="session", autouse=True)

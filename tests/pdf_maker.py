@@ -248,7 +248,9 @@ def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes], unicode: Mapping[i
         Resources=dictionary(),
     )
     if unicode:
-        pairs = "".join(f"<{code:02x}> <{ord(letter):04x}>\n" for code, letter in unicode.items())
+        pairs = "".join(
+            f"<{code:02x}> <{letter.encode('utf-16-be', 'surrogatepass').hex()}>\n" for code, letter in unicode.items()
+        )
         font[NameObject("/ToUnicode")] = writer._add_object(
             stream(f"begincmap\n{len(unicode)} beginbfchar\n{pairs}endbfchar\nendcmap".encode())
         )
@@ -257,6 +259,23 @@ def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes], unicode: Mapping[i
     for line in lines:
         content += b" <" + line.hex().encode() + b"> Tj T*"
     page[NameObject("/Contents")] = writer._add_object(stream(content + b" ET"))
+    writer.write(str(path))
+
+
+def write_raw_pdf(path: Path, content: bytes) -> None:
+    """A page in Times with this content stream, for what no program that lays out text would print."""
+    from pypdf import PdfWriter
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+    writer = PdfWriter()
+    page = writer.add_blank_page(WIDTH, HEIGHT)
+    font = {"Type": "/Font", "Subtype": "/Type1", "BaseFont": "/Times-Roman"}
+    named = DictionaryObject({NameObject(f"/{key}"): NameObject(value) for key, value in font.items()})
+    fonts = DictionaryObject({NameObject("/F1"): named})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    stream = DecodedStreamObject()
+    stream.set_data(content)
+    page[NameObject("/Contents")] = writer._add_object(stream)
     writer.write(str(path))
 
 

@@ -87,7 +87,7 @@ def main() -> None:
     """Runs the command line and exits with its status."""
     # Hides the warnings of model libraries; their errors still show.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("coalesce").setLevel(logging.WARNING)
+    logging.getLogger("coalesce").setLevel(logging.DEBUG if "--debug" in sys.argv else logging.WARNING)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     status = run(sys.argv[1:])

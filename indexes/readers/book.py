@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from itertools import islice
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from indexes.disk import file_sha256
-from indexes.errors import Cancelled, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.errors import Cancelled, CoalesceError, TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, shown_name, title_of
+from indexes.readers.source import unforeseen
 from indexes.types import Book, BookHealth, Section
 
 CancelCheck = Callable[[], bool]
@@ -77,14 +79,18 @@ def find_books(path: Path, also: Collection[str] = ()) -> list[Path]:
         also: endings of whole books that readers outside this folder read.
 
     Raises:
-        UnreadableBook: the path does not exist.
+        UnreadableBook: the path does not exist, or may not be looked at.
         UnsupportedFormat: no reader reads the file, or the folder holds no book.
     """
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise _not_permitted(path, error) from error
+    if is_file:
         if path.suffix.casefold() not in also:
             _format_of(path.name)
         return [path]
-    if not path.is_dir():
+    if not is_folder:
         raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
     books = [path] if files_below(path, TEXT_FORMATS) else []
     whole = files_below(path, {*WHOLE_BOOKS, *also} - TEXT_FORMATS.keys())
@@ -129,9 +135,13 @@ def content_digest(path: Path, cancelled: CancelCheck | None = None) -> str:
             whole.update(f"{name}\0{file_sha256(file)}\n".encode("utf-8", errors="surrogateescape"))
         return whole.hexdigest()
     except OSError as error:
-        raise UnreadableBook(
-            f"'{error.filename or path}' cannot be read: {error.strerror}.", hint="check the path and its permissions"
-        ) from error
+        raise _not_permitted(path, error) from error
+
+
+def _not_permitted(path: Path, error: OSError) -> UnreadableBook:
+    return UnreadableBook(
+        f"'{error.filename or path}' cannot be read: {error.strerror}.", hint="check the path and its permissions"
+    )
 
 
 def read_book(
@@ -163,12 +173,28 @@ def read_book(
     if not path.exists():
         raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
     name = name or path.name
-    form, parsed = _read_file(path, name, root=path.parent, cancelled=cancelled, progress=progress, ocr=ocr)
-    title, elements = title_of(parsed)
-    title = title or name_as_title(Path(name).stem)
-    sections = chapters_in_file(elements, title)
+    with _readable(name):
+        form, parsed = _read_file(path, name, root=path.parent, cancelled=cancelled, progress=progress, ocr=ocr)
+        title, elements = title_of(parsed)
+        title = title or name_as_title(Path(name).stem)
+        sections = chapters_in_file(elements, title)
     _require_text(sections, name)
     return Book(title, form.name, sections, parsed.pages, parsed.page_labels, parsed.health)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Refuse a file by its name for whatever its reader raises: a file is a stranger's, and nobody foresees all."""
+    try:
+        yield
+    except CoalesceError:
+        raise
+    except RecursionError as error:
+        raise UnreadableBook(f"'{name}' is nested too deeply to be read.") from error
+    except MemoryError as error:
+        raise TooLarge(f"'{name}' does not fit in memory.") from error
+    except Exception as error:
+        raise UnreadableBook(unforeseen(f"'{name}'", error), hint="Please report it.") from error
 
 
 def _read_folder(root: Path, cancelled: CancelCheck | None, progress: ReadListener | None) -> Book:
@@ -206,7 +232,8 @@ def _read_chapters(
             raise Cancelled(f"Reading '{root.name}' was cancelled.")
         relative = shown_name(path.relative_to(root).as_posix())
         try:
-            _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
+            with _readable(relative):
+                _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
         except (UnreadableBook, UnsupportedFormat, TooLarge) as error:
             parsed = Parsed((), health=BookHealth(skipped_files=(relative,), notes=(error.message,)))
         yield path, parsed
@@ -219,12 +246,7 @@ def _read_file(path: Path, name: str, **options: Any) -> tuple[_Format, Parsed]:
     _check_content(path, name, form)
     module, function = form.reader.split(":")
     reader = getattr(import_module(f"indexes.readers.{module}"), function)
-    try:
-        parsed: Parsed = reader(path, **{option: options.get(option) for option in form.options})
-    except RecursionError as error:
-        raise UnreadableBook(f"'{path.name}' is nested too deeply to be read.") from error
-    except MemoryError as error:
-        raise TooLarge(f"'{path.name}' does not fit in memory.") from error
+    parsed: Parsed = reader(path, **{option: options.get(option) for option in form.options})
     return form, parsed
 
 

@@ -38,6 +38,7 @@ _CODE_ROLES = re.compile(
     r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
     r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
 )
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _ADDRESS = re.compile(r"https?://|^\.{0,2}/|\.(?:png|jpe?g|gif|svg|webp|bmp)\b", re.IGNORECASE)
 
 
@@ -75,6 +76,26 @@ class Parsed:
     pages: int | None = None
     page_labels: tuple[str | None, ...] = ()
     health: BookHealth = field(default_factory=BookHealth)
+
+    def __post_init__(self) -> None:
+        """No half of a surrogate pair goes on: neither the database nor the embedder takes it."""
+        object.__setattr__(self, "elements", tuple(map(_whole, self.elements)))
+        object.__setattr__(self, "title", self.title and whole_letters(self.title))
+        labels = tuple(label and whole_letters(label) for label in self.page_labels)
+        object.__setattr__(self, "page_labels", labels)
+
+
+def _whole(element: Element) -> Element:
+    text = element.title if isinstance(element, Heading) else element.text
+    whole = whole_letters(text)
+    if whole is text:
+        return element
+    return replace(element, title=whole) if isinstance(element, Heading) else replace(element, text=whole)
+
+
+def whole_letters(text: str) -> str:
+    """Replace halves of surrogate pairs, which UTF-8 cannot carry, by U+FFFD."""
+    return text if text.isascii() or not _HALF_PAIR.search(text) else _HALF_PAIR.sub("\ufffd", text)
 
 
 def is_monospace(font_name: str) -> bool:

@@ -25,6 +25,7 @@ from indexes.readers.elements import (
     one_line,
     pipe_table,
     stands_alone,
+    whole_letters,
 )
 from indexes.readers.source import clean_text, read_text
 from indexes.types import BookHealth
@@ -90,7 +91,7 @@ def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
     with warnings.catch_warnings():
         # bs4 guesses that short markup is a path or URL, or that XHTML is XML; neither matters here.
         warnings.simplefilter("ignore")
-        return BeautifulSoup(markup, parser)
+        return BeautifulSoup(whole_letters(markup) if isinstance(markup, str) else markup, parser)
 
 
 def html_to_elements(markup: str) -> list[Element]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import zipfile
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from indexes.errors import TooLarge, UnreadableBook
 from indexes.readers.elements import shown_name
+
+logger = logging.getLogger("coalesce.readers")
 
 MAX_TEXT_BYTES = 256 * 1024 * 1024
 """Largest text file that is read, and most text of an archive; books are a thousand times smaller."""
@@ -54,6 +57,17 @@ def clean_text(text: str) -> str:
     """Make newlines Unix and unbroken spaces plain; drop control and zero-width characters and lone surrogates."""
     text = _NEWLINES.sub("\n", text)
     return _CONTROL.sub("", _INVISIBLE.sub("", text)).replace("\xa0", " ")
+
+
+def unforeseen(what: str, error: Exception) -> str:
+    """Log an error that no reader foresaw, and return it in words, for the health or the refusal of a book.
+
+    The log's record carries it as `error`; its traceback is shown where the level is DEBUG.
+    """
+    words = shown_name(f"{what} cannot be read, an error inside Coalesce: {type(error).__name__}: {error}"[:300])
+    details = error if logger.isEnabledFor(logging.DEBUG) else None
+    logger.error(words, exc_info=details, extra={"error": error})
+    return words
 
 
 def check_archive(file: zipfile.ZipFile, name: str, *, max_bytes: int | None = None) -> None:

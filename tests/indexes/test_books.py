@@ -1,5 +1,6 @@
 """What is a book, which files are its chapters, and what is refused."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers import content_digest, find_books, read_book, source
 from indexes.readers.book import natural_key
+from indexes.readers.elements import Block, Heading, Parsed
 
 
 def folder(root: Path, files: dict[str, str]) -> Path:
@@ -209,3 +211,57 @@ def test_a_text_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: py
 def test_a_long_book_without_headings_is_several_sections(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join("word " * 200 for _ in range(200)))
     assert all(len(section.text) <= 61_000 for section in read_book(tmp_path / "a.txt").sections)
+
+
+def test_a_file_on_which_its_reader_fails_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen_errors: list[Exception]
+) -> None:
+    def fail(path: Path, **_: object) -> None:
+        raise ValueError("a fault of the program")
+
+    folder(tmp_path, {"a.txt": "x", "b.md": "# B\nx"})
+    monkeypatch.setattr("indexes.readers.text.read_text_file", fail)
+    with pytest.raises(UnreadableBook, match=r"'a\.txt'.*ValueError"):
+        read_book(tmp_path / "a.txt")
+    book = read_book(tmp_path)
+    assert [section.heading_path[0] for section in book.sections] == ["B"]
+    assert book.health.skipped_files == ("a.txt",)
+    assert len(unforeseen_errors) == 2
+
+
+def test_an_unforeseen_error_of_a_reader_fails_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path, {"a.txt": "x"})
+    monkeypatch.setattr("indexes.readers.text.read_text_file", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        read_book(tmp_path / "a.txt")
+
+
+HALF = json.dumps({"cells": [{"cell_type": "markdown", "source": "# T\ud835\nWarp \ud835 x"}], "nbformat": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.ipynb", HALF),
+        ("a.html", "<h1>T&#xD835;</h1><p>Warp &#xD835; x</p>"),
+        ("a.md", "# T&#xD835;\nWarp &#xD835; x"),
+        ("a.rst", "T\n=\nWarp |p| x\n\n.. |p| unicode:: 0xD835"),
+    ],
+)
+def test_no_reader_hands_on_half_a_surrogate_pair(name: str, content: str, tmp_path: Path) -> None:
+    folder(tmp_path, {name: content})
+    book = read_book(tmp_path / name)
+    assert repr(book).encode()
+    for section in book.sections:
+        assert (section.text + "".join(section.heading_path)).encode()
+    assert "Warp" in book.sections[0].text
+
+
+def test_half_a_surrogate_pair_becomes_one_letter() -> None:
+    parsed = Parsed((Heading(1, "\ud835"), Block("a\udc5db", ((0, 1), (2, 2)))), "t\ud835", 2, ("\udfff", None))
+    assert parsed == Parsed((Heading(1, "\ufffd"), Block("a\ufffdb", ((0, 1), (2, 2)))), "t\ufffd", 2, ("\ufffd", None))
+
+
+def test_a_name_that_no_file_can_have_is_a_book_that_cannot_be_read() -> None:
+    with pytest.raises(UnreadableBook, match="too long"):
+        find_books(Path("x" * 300))

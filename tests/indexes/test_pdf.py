@@ -1,13 +1,16 @@
 """Born-digital PDFs: every sentence on its page, every listing as typed, no headers or footers in the text."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fpdf import FPDF
-from pdf_maker import PdfMaker, make_book, write_bitmap_font_pdf
+from pdf_maker import PdfMaker, make_book, write_bitmap_font_pdf, write_raw_pdf
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import read_book
+from indexes.readers.pdf import document
+from indexes.readers.pdf.layout import TextPage
 from indexes.types import Book, page_at
 
 
@@ -266,6 +269,58 @@ def test_a_truncated_book_is_refused_or_read_with_a_report(keep: float, tmp_path
     except UnreadableBook:
         return
     assert book.sections
+
+
+def test_letters_beyond_the_first_plane_come_out_whole_and_half_of_one_is_a_lost_letter(tmp_path: Path) -> None:
+    letters = {ord("p"): "𝑝", ord("h"): "\ud835", ord("l"): "\udc5d"}
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"p", b"Aphp", b"Alp"], {ord("A"): "A", **letters})
+    book = read_book(tmp_path / "a.pdf")
+    assert "".join(book.sections[0].text.split()) == "𝑝A𝑝𝑝A𝑝"
+    assert book.health.notes[0].startswith("2 letters")
+
+
+def test_what_a_file_calls_itself_may_end_in_half_a_letter(tmp_path: Path) -> None:
+    from pypdf import PdfWriter
+    from pypdf.generic import ByteStringObject, NameObject
+
+    make_book(tmp_path / "a.pdf", chapters=2)
+    writer = PdfWriter(clone_from=str(tmp_path / "a.pdf"))
+    half = ByteStringObject("\ufeffGPUs \ud835".encode("utf-16-be", "surrogatepass"))
+    writer._info[NameObject("/Title")] = half
+    writer._root_object["/Outlines"]["/First"].get_object()[NameObject("/Title")] = half
+    writer.write(str(tmp_path / "b.pdf"))
+    book = read_book(tmp_path / "b.pdf")
+    assert book.title == "GPUs \ufffd"
+    assert ("GPUs \ufffd",) in [section.heading_path[:1] for section in book.sections]
+
+
+def test_letters_larger_than_any_sheet_are_left_out(tmp_path: Path) -> None:
+    huge = b"BT /F1 30 Tf 900000000 0 0 900000000 40 300 Tm (Huge) Tj ET 60 200 5 0.4 re f 72 200 5 0.4 re f"
+    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 10 Tf 40 560 Td (Words of a page.) Tj ET " + huge)
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "Words of a page."
+
+
+@pytest.mark.parametrize("step", ["read_page", "paragraphs_of"])
+def test_a_page_on_which_the_reader_fails_is_named_and_the_others_are_read(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen_errors: list[Exception]
+) -> None:
+    make_book(tmp_path / "a.pdf", chapters=1)
+    right = getattr(document, step)
+
+    def wrong(*arguments: Any) -> Any:
+        page = arguments[0]
+        if arguments[-1] == 4 or (isinstance(page, TextPage) and page.page == 4 and page.lines):
+            raise KeyError("a fault of the program")
+        return right(*arguments)
+
+    whole = read_book(tmp_path / "a.pdf")
+    monkeypatch.setattr(document, step, wrong)
+    book = read_book(tmp_path / "a.pdf")
+    assert book.health.pages_without_text == (4,)
+    assert any("page 4" in note and "KeyError" in note for note in book.health.notes)
+    pages = {page for section in book.sections for _, page in section.page_marks}
+    assert pages == {page for section in whole.sections for _, page in section.page_marks} - {4}
+    assert [type(error) for error in unforeseen_errors] == [KeyError]
 
 
 def test_reading_can_be_cancelled(tmp_path: Path) -> None:

@@ -77,3 +77,11 @@ def test_other_rules_are_not_underscores(tmp_path: Path) -> None:
     page.text(60, 170, "left right")
     page.rule(60 + pdf.get_string_width("left") + 30, 170, 5)
     assert "_" not in page.read(tmp_path / "a.pdf")
+
+
+def test_rules_with_no_letters_near_are_no_underscores(tmp_path: Path) -> None:
+    page = TexPage(filled=True)
+    page.text(60, 80, "ticks of a plot are below")
+    for x in (60, 75, 90):
+        page.rule(x, 300, 5)
+    assert page.read(tmp_path / "a.pdf") == "ticks of a plot are below"

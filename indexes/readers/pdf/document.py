@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +32,9 @@ from indexes.readers.pdf.layout import (
     page_labels,
     read_outline,
 )
-from indexes.readers.pdf.page import Line, PageLines, Word, make_line, read_page
+from indexes.readers.pdf.page import Line, PageLines, Word, decoded, make_line, read_page
 from indexes.readers.pdf.paragraphs import Paragraph, block_of, joined, paragraphs_of, vocabulary_of
+from indexes.readers.source import unforeseen
 from indexes.types import BookHealth
 
 # PDFium is not thread-safe: one call at a time in the whole process.
@@ -87,11 +89,31 @@ def read_pdf(
             if ocr
             else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
         )
+    try:
+        return _parsed(found)
+    except Exception:
+        bad = {page.page: note for page in found.pages if (note := _cannot_be_laid_out(path, found, page))}
+        if not bad:
+            raise  # no page by itself is at fault
+        pages = [replace(page, lines=()) if page.page in bad else page for page in found.pages]
+        return _parsed(replace(found, pages=pages, notes=[*found.notes, *bad.values()]))
+
+
+def _parsed(found: _Extracted) -> Parsed:
     layout = find_layout(found.pages)
     headings = find_headings(found.outline, layout.pages, layout.body_size)
     elements = _elements(layout, headings)
     labels = page_labels(layout.page_numbers, found.declared, len(found.pages))
     return Parsed(elements, found.title, len(found.pages), labels, _health(found, layout.pages, elements))
+
+
+def _cannot_be_laid_out(path: Path, found: _Extracted, page: PageLines) -> str:
+    """Why a page by itself cannot be laid out; empty when it can."""
+    try:
+        _parsed(replace(found, pages=[page], outline=[], declared=[], recognised=[], notes=[]))
+    except Exception as error:  # noqa: BLE001  reported as every error that no reader foresaw
+        return unforeseen(f"page {page.page} of '{path.name}'", error)
+    return ""
 
 
 def _extract(
@@ -107,8 +129,8 @@ def _extract(
         for number in range(1, count + 1):
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Reading '{path.name}' was cancelled at page {number} of {count}.")
-            page, error = _page(document, number)
-            damaged.extend([f"page {number} is damaged: {error}"] if error else [])
+            page, note = _page(document, number, path.name)
+            damaged.extend([note] if note else [])
             if recogniser is not None and page.has_content and page.width and not page.lines:
                 page = _recognised(document, page, recogniser)
                 recognised.extend([number] if page.lines else [])
@@ -120,9 +142,9 @@ def _extract(
                 f"'{path.name}' is damaged: none of its pages can be read.", hint="copy or download the file again"
             )
         with _pdfium_lock:
-            declared = [document.get_page_label(index) for index in range(count)]
+            declared = [decoded(partial(document.get_page_label, index)) for index in range(count)]
             outline = read_outline(document, count)
-            title = real_title(document.get_metadata_value("Title"))
+            title = real_title(decoded(partial(document.get_metadata_value, "Title")))
     roots = [entry.title for entry in outline if entry.level == 1]
     if title is None and len(roots) == 1 and len(outline) > 1:
         title = roots[0]
@@ -148,15 +170,20 @@ def _opened(path: Path) -> Iterator[tuple[Any, int]]:
             document.close()
 
 
-def _page(document: Any, number: int) -> tuple[PageLines, str]:
-    """A page's lines, and why it cannot be read, if it cannot."""
+def _page(document: Any, number: int, name: str) -> tuple[PageLines, str]:
+    """A page's lines, and why it cannot be read, if it cannot: one page never costs the whole book."""
     import pypdfium2
 
+    nothing = PageLines(number, 0.0, 0.0, (), True)
     with _pdfium_lock:
         try:
             return read_page(document, number), ""
         except pypdfium2.PdfiumError as error:
-            return PageLines(number, 0.0, 0.0, (), True), str(error)
+            return nothing, f"page {number} is damaged: {error}"
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  reported as every error that no reader foresaw
+            return nothing, unforeseen(f"page {number} of '{name}'", error)
 
 
 def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageLines:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from indexes.readers.elements import title_letters
-from indexes.readers.pdf.page import CELL_GAP, NARROW_GAP, Line, PageLines, has_gaps, make_line, same_row
+from indexes.readers.pdf.page import CELL_GAP, NARROW_GAP, Line, PageLines, decoded, has_gaps, make_line, same_row
 
 EDGE_SHARE = 0.16
 """Share of the printed height, above and below, that holds headers and footers; the paper may be larger."""
@@ -526,7 +526,7 @@ def _entry(document: Any, mark: Any, level: int, num_pages: int) -> OutlineEntry
     from pypdfium2 import PdfBookmark
 
     bookmark = PdfBookmark(mark, document, level)
-    title = " ".join(bookmark.get_title().split())
+    title = " ".join(decoded(bookmark.get_title).split())
     destination = bookmark.get_dest()
     index = destination.get_index() if destination is not None else None
     if not title or index is None or not 0 <= index < num_pages:

@@ -9,7 +9,7 @@ import cmath
 import ctypes
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +30,8 @@ LETTER_GAP = 0.28
 """Gap, in type sizes, between two words printed without a space character."""
 MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 """In points; larger rules cannot be underscores."""
+LARGEST = 32_767.0
+"""Largest coordinate of a page in points: the largest whole number that PDF allowed at first; a sheet is smaller."""
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _PLAIN = str.maketrans({"\xa0": " ", "\x88": "•"})
@@ -134,7 +136,8 @@ def read_page(document: Any, number: int) -> PageLines:
         objects = int(pdfium.FPDFPage_CountObjects(page))
         text_page = page.get_textpage()
         try:
-            words = _mended(list(_words(text_page.raw)), _thin_rules(page, objects))
+            printed = [word for word in _words(text_page.raw) if _is_on_paper(word)]
+            words = _mended(printed, _thin_rules(page, objects))
         finally:
             text_page.close()
     finally:
@@ -142,6 +145,14 @@ def read_page(document: Any, number: int) -> PageLines:
     lost = sum(len(_UNREADABLE.findall(word.text)) for word in words)
     lines = tuple(_condensed(line) for line in _lines(_readable(words), number))
     return PageLines(number, width, height, lines, objects > 0, lost)
+
+
+def decoded(get: Callable[[], str]) -> str:
+    """What a call to pypdfium2 gives as text; bytes of it that are no UTF-16 become U+FFFD."""
+    try:
+        return get()
+    except UnicodeDecodeError as error:
+        return error.object.decode(error.encoding, errors="replace")
 
 
 def has_gaps(line: Line, gap: float) -> bool:
@@ -202,7 +213,9 @@ def _words(text_page: Any) -> Iterator[Word]:
     fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
     for index in range(pdfium.FPDFText_CountChars(text_page)):
         code = unicode_of(text_page, index)
-        letter = chr(code) if code <= 0x10FFFF else "\ufffd"
+        letter = chr(code) if code < 0xD800 else _beyond(text_page, index, code)
+        if not letter:
+            continue
         if code in _TEX_CODES and _is_unmapped(text_page, index):
             letter = _TEX_CODES[code]
         if letter.isspace() or letter == "\x00":
@@ -231,6 +244,27 @@ def _words(text_page: Any) -> Iterator[Word]:
         letters.append(letter)
     if letters and upright:
         yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+
+
+def _is_on_paper(word: Word) -> bool:
+    """False for letters that no sheet is large enough for, and for numbers that are none: no reader sees them."""
+    return all(-LARGEST < edge < LARGEST for edge in (word.x0, word.x1, word.bottom, word.top))
+
+
+def _beyond(text_page: Any, index: int, code: int) -> str:
+    """The letter at a place whose code may be half of a surrogate pair: PDFium counts the halves as two letters.
+
+    The first half gives the letter, the second nothing; a half alone is U+FFFD.
+    """
+    import pypdfium2.raw as pdfium
+
+    if not 0xD800 <= code < 0xE000:
+        return chr(code) if code <= 0x10FFFF else "\ufffd"
+    neighbour = index + 1 if code < 0xDC00 else index - 1
+    other = pdfium.FPDFText_GetUnicode(text_page, neighbour) if neighbour >= 0 else 0
+    if not 0xD800 <= other < 0xE000 or (other < 0xDC00) == (code < 0xDC00):
+        return "\ufffd"
+    return chr(0x10000 + ((code - 0xD800) << 10) + other - 0xDC00) if code < 0xDC00 else ""
 
 
 def _is_unmapped(text_page: Any, index: int) -> bool:
@@ -555,6 +589,8 @@ BELOW, ABOVE = 0.12, 0.42
 """How far below and above the lower edge of the letters' boxes, in type sizes, their baseline may be."""
 TOUCHING = 0.13
 """Greatest gap, in type sizes, between an underscore and its neighbour; narrow spaces are wider."""
+STEP = 4
+"""Height, in points, of the strips in which letters beside a rule are looked up."""
 OVERLAP = 0.15
 """How far an underscore may reach into the box of its neighbour, in type sizes."""
 
@@ -566,14 +602,19 @@ def _with_underscores(words: Sequence[Word], rules: Sequence[Rule]) -> Sequence[
     """The words in their order; those that underscores join are one word, in the place of its first part."""
     if not rules:
         return words
-    at_height: dict[int, list[int]] = defaultdict(list)
+    lines = list(_by_height(rules))
+    steps = sorted({_middle(line[0]) // STEP for line in lines})
+    at_height: dict[float, list[int]] = defaultdict(list)
     for index, word in enumerate(words):
-        for step in range(_step(word.bottom - BELOW * word.size), _step(word.bottom + ABOVE * word.size) + 1):
+        low, high = ((word.bottom + share * word.size) // STEP for share in (-BELOW, ABOVE))
+        for step in steps[bisect_left(steps, low) : bisect_right(steps, high)]:
             at_height[step].append(index)
     order = {id(word): index for index, word in enumerate(words)}
     replaced: dict[int, Word | None] = {}
-    for line in _by_height(rules):
-        near = [words[index] for index in at_height[_step(_middle(line[0]))]]
+    for line in lines:
+        near = [words[index] for index in at_height[_middle(line[0]) // STEP]]
+        if not near:
+            continue
         for chain in _chains([rule for rule in line if _is_free(rule, near)], near):
             parts = sorted(order[id(part)] for part in chain if isinstance(part, Word))
             if any(part in replaced for part in parts):
@@ -582,10 +623,6 @@ def _with_underscores(words: Sequence[Word], rules: Sequence[Rule]) -> Sequence[
             replaced[parts[0]] = _joined(chain)
     kept = (replaced.get(index, word) for index, word in enumerate(words))
     return [word for word in kept if word is not None]
-
-
-def _step(height: float) -> int:
-    return int(height // 4)
 
 
 def _middle(box: _Box) -> float:
