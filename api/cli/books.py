@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +64,8 @@ def add(
         adding.report()
     finally:
         library.close()
+    if adding.unforeseen:
+        raise adding.unforeseen[0]  # every book is named by now; this keeps the details for a report
     if adding.failures:
         raise typer.Exit(1)
 
@@ -126,30 +129,29 @@ class _Adding:
         self._quiet = False
         self.results: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
+        self.unforeseen: list[Exception] = []
 
     def add_all(self, paths: Iterable[Path], *, quiet: bool = False) -> None:
-        """Adds every book below the paths; one that cannot be read does not keep the others out.
+        """Adds every book below the paths; one that fails, however it does, does not keep the others out.
 
         Args:
             quiet: say nothing of books that have not changed.
+
+        Raises:
+            CoalesceError: what would fail for every book, such as a full disk.
         """
         self._quiet = quiet
-        from indexes.errors import CoalesceError, UnreadableBook, UnsupportedFormat
-
         for path in paths:
             try:
                 books = self._library.find_books(path)
-            except (UnreadableBook, UnsupportedFormat) as error:
+            except Exception as error:  # noqa: BLE001  see `_fail`
                 self._fail(path, error)
                 continue
             for book in books:
                 try:
                     self._add(book)
-                except (UnreadableBook, UnsupportedFormat) as error:
+                except Exception as error:  # noqa: BLE001
                     self._fail(book, error)
-                except CoalesceError:
-                    self.report()
-                    raise
 
     def report(self) -> None:
         """Prints the results that were not printed as they came; as JSON all of them at once."""
@@ -179,9 +181,17 @@ class _Adding:
             self._console.result(None, [_line(result)])
 
     def _fail(self, path: Path, error: Exception) -> None:
-        from api.errors import describe
+        """Names a book that was not added. Raises what is not about this book alone."""
+        from api.errors import describe, known_error
+        from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
 
-        reply = describe(error)
+        known, reply = known_error(error), describe(error)
+        if known is None:
+            self.unforeseen.append(error)
+            reply = replace(reply, message=f"'{path.name}': {reply.message}", hint="")
+        elif not isinstance(known, (UnreadableBook, UnsupportedFormat, TooLarge)):
+            self.report()
+            raise error
         self.failures.append({"path": str(path), "type": reply.type, "message": reply.message, "hint": reply.hint})
         hint = f" ({reply.hint})" if reply.hint else ""
         self._console.say(f"not added: {reply.message}{hint}")

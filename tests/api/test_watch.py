@@ -3,98 +3,176 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from api_fakes import ShelfLibrary
+from fakes import HashEncoder
 
 from api.cli import books, run
+from indexes.errors import StorageFull
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ShelfLibrary:
-    library = ShelfLibrary()
-    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: library)
-    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
-    return library
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setattr("indexes.library.open_library", partial(open_library, embedder=HashEncoder()))
+    monkeypatch.setenv("COALESCE_HOME", str(home))
+    return home
 
 
-def test_every_book_is_reported_and_one_that_cannot_be_read_keeps_no_other_out(shelf, tmp_path, capsys):
-    (tmp_path / "good.txt").write_text("Warps.")
-    (tmp_path / "bad.txt").write_bytes(b"\0\0")
-    (tmp_path / "song.mp3").write_bytes(b"ID3")
-    paths = [str(tmp_path / name) for name in ("bad.txt", "missing.pdf", "song.mp3", "good.txt")]
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """Good books beside bad ones, on top and one folder down."""
+    shelf = tmp_path / "shelf"
+    (shelf / "deep").mkdir(parents=True)
+    for name in ("bad.epub", "deep/bad.pdf", "deep/song.mp3"):
+        (shelf / name).write_bytes(b"\0\0")
+    (shelf / "notes.txt").write_text("Warps.")
+    for name in ("a.docx", "deep/z.docx"):
+        write_document(shelf / name)
+    return shelf
+
+
+def write_document(path: Path) -> None:
+    import docx
+
+    file = docx.Document()
+    file.add_paragraph("A warp has 32 threads.")
+    file.save(str(path))
+
+
+def added(home: Path) -> list[str]:
+    library = open_library(IndexSettings(home), embedder=HashEncoder())
+    names = sorted(Path(document.source).name for document in library.documents())
+    library.close()
+    return names
+
+
+def test_a_book_that_cannot_be_read_is_named_and_the_others_are_added(home, shelf, capsys):
+    paths = [str(shelf), str(shelf.parent / "missing.pdf"), str(shelf / "deep" / "song.mp3"), "x" * 300]
     assert run(["add", "--json", *paths]) == 1
     streams = capsys.readouterr()
     result = json.loads(streams.out)
-    assert [document["status"] for document in result["documents"]] == ["added"]
+    assert {document["status"] for document in result["documents"]} == {"added"}
     assert {"id", "nodes", "seconds", "pages", "sections"} <= set(result["documents"][0])
     types = {Path(failure["path"]).name: failure["type"] for failure in result["failed"]}
-    assert types == {"bad.txt": "unreadable_book", "missing.pdf": "unreadable_book", "song.mp3": "unsupported_format"}
+    assert types == {
+        "bad.epub": "unreadable_book", "bad.pdf": "unreadable_book", "missing.pdf": "unreadable_book",
+        "song.mp3": "unsupported_format", "x" * 300: "unreadable_book",
+    }  # fmt: skip
     assert "embedding" in streams.err
-    assert shelf.closed
+    assert added(home) == ["a.docx", "shelf", "z.docx"]
 
 
-def test_people_read_a_line_a_book(shelf, tmp_path, capsys):
+def fail_on(name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Library.add
+
+    def wrong(self: Library, path: Path, **options: object) -> object:
+        if path.name == name:
+            raise error
+        return add(self, path, **options)
+
+    monkeypatch.setattr(Library, "add", wrong)
+
+
+def test_a_book_on_which_the_program_fails_keeps_no_other_out(home, shelf, monkeypatch, capsys):
+    fail_on("a.docx", TypeError("a fault of the program"), monkeypatch)
+    assert run(["add", "--json", str(shelf)]) == 1
+    streams = capsys.readouterr()
+    failed = {Path(failure["path"]).name: failure["type"] for failure in json.loads(streams.out)["failed"]}
+    assert failed == {"a.docx": "internal_error", "bad.epub": "unreadable_book", "bad.pdf": "unreadable_book"}
+    assert added(home) == ["shelf", "z.docx"]
+    assert "Traceback" not in streams.err
+    assert "a fault of the program" in (home / "errors.log").read_text()
+
+
+def test_what_would_fail_for_every_book_ends_the_run(home, shelf, monkeypatch, capsys):
+    fail_on("a.docx", StorageFull("The disk is full."), monkeypatch)
+    assert run(["add", "--json", str(shelf)]) == 1
+    streams = capsys.readouterr()
+    assert [document["title"] for document in json.loads(streams.out)["documents"]] == ["Shelf"]
+    assert "disk is full" in streams.err
+
+
+def test_people_read_a_line_a_book(home, tmp_path, capsys):
     (tmp_path / "good.txt").write_text("Warps.")
     assert run(["add", str(tmp_path / "good.txt")]) == 0
     line = capsys.readouterr().out.strip()
     assert line.startswith("added: ")
-    assert "1 nodes" in line
     assert " s)" in line
 
 
-def test_a_watched_book_is_added_again_when_it_has_changed_and_settled(shelf, tmp_path, monkeypatch, capsys):
+def looks(monkeypatch: pytest.MonkeyPatch, *changes: Callable[[], object]) -> None:
+    """Each time the watch sleeps, the next change happens; after the last comes Ctrl-C."""
+
+    def sleeps() -> Iterator[None]:
+        for change in changes:
+            change()
+            yield
+        raise KeyboardInterrupt
+
+    steps = sleeps()
+    monkeypatch.setattr(books.time, "sleep", lambda _: next(steps))
+
+
+def nothing() -> None:
+    return
+
+
+def test_a_watched_book_is_added_again_when_it_has_changed_and_settled(home, tmp_path, monkeypatch, capsys):
     book = tmp_path / "notes.txt"
     book.write_text("one")
-    looks = iter([lambda: None, lambda: book.write_text("two"), lambda: None, lambda: None, _interrupt])
-    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
+    looks(monkeypatch, nothing, lambda: book.write_text("two"), nothing, nothing)
     assert run(["add", "--watch", "--json", str(book)]) == 0
     documents = json.loads(capsys.readouterr().out)["documents"]
-    assert [document["status"] for document in documents] == ["added", "added"]
-    assert shelf.nodes[-1].text == "two"
+    assert [document["status"] for document in documents] == ["added", "updated"]
 
 
-def test_what_changes_while_a_book_is_being_added_is_added_again(shelf, tmp_path, monkeypatch, capsys):
+def test_what_changes_while_a_book_is_being_added_is_added_again(home, tmp_path, monkeypatch, capsys):
     book = tmp_path / "notes.txt"
     book.write_text("one")
-    add = shelf.add
+    add = Library.add
 
-    def slow_add(path, **options):
-        result = add(path, **options)
+    def slow_add(self: Library, path: Path, **options: object) -> object:
+        result = add(self, path, **options)
         if path.read_text() == "one":
             path.write_text("two, written meanwhile")
         return result
 
-    monkeypatch.setattr(shelf, "add", slow_add)
-    looks = iter([lambda: None, lambda: None, _interrupt])
-    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
-    assert run(["add", "--watch", str(book)]) == 0
-    assert shelf.nodes[-1].text == "two, written meanwhile"
+    monkeypatch.setattr(Library, "add", slow_add)
+    looks(monkeypatch, nothing, nothing)
+    assert run(["add", "--watch", "--json", str(book)]) == 0
+    documents = json.loads(capsys.readouterr().out)["documents"]
+    assert [document["status"] for document in documents] == ["added", "updated"]
 
 
-def test_watching_says_so_and_is_silent_about_what_has_not_changed(shelf, tmp_path, monkeypatch, capsys):
+def test_a_book_that_fails_ends_no_watch(home, tmp_path, monkeypatch, capsys):
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    (shelf / "bad.pdf").write_bytes(b"\0\0")
+    write_document(shelf / "a.docx")
+    fail_on("worse.docx", TypeError("a fault of the program"), monkeypatch)
+
+    def arrive() -> None:
+        for name in ("b.docx", "worse.docx", "z.docx"):
+            write_document(shelf / name)
+
+    looks(monkeypatch, arrive, nothing)
+    assert run(["add", "--watch", str(shelf)]) == 1
+    assert added(home) == ["a.docx", "b.docx", "z.docx"]
+    errors = capsys.readouterr().err
+    assert "bad.pdf" in errors and "worse.docx" in errors
+
+
+def test_watching_says_so_and_is_silent_about_what_has_not_changed(home, tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(name)
-    add = shelf.add
-    known: set[str] = set()
-
-    def add_once(path, **options):
-        result = add(path, **options)
-        first = path.read_text() not in known
-        known.add(path.read_text())
-        return result if first else replace(result, status="unchanged")
-
-    monkeypatch.setattr(shelf, "add", add_once)
-    change = (tmp_path / "two.txt").write_text
-    looks = iter([lambda: change("three"), lambda: None, _interrupt])
-    monkeypatch.setattr(books.time, "sleep", lambda _: next(looks)())
+    looks(monkeypatch, lambda: (tmp_path / "two.txt").write_text("three"), nothing)
     assert run(["add", "--watch", str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]) == 0
     streams = capsys.readouterr()
-    assert [line.split(":")[0] for line in streams.out.splitlines()] == ["added"] * 3
+    assert [line.split(":")[0] for line in streams.out.splitlines()] == ["added", "added", "updated"]
     assert "watching" in streams.err
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
