@@ -194,7 +194,8 @@ class Guard:
         if name in self._hosts or _is_address(name):
             return
         raise ForeignOrigin(
-            f"the Host header names {name!r}, which is not this machine", hint=f"Add it: COALESCE_ALLOWED_HOSTS={name}"
+            f"the Host header names {name!r:.260}, which is not this machine",
+            hint=f"Add it: COALESCE_ALLOWED_HOSTS={name:.255}",
         )
 
     def _check_origin(self, headers: Headers, host: str) -> None:
@@ -209,7 +210,7 @@ class Guard:
         if netloc == host.lower() or _host_name(netloc) in self._allowed:
             return
         raise ForeignOrigin(
-            f"the request comes from a page of {origin!r}", hint="Call from this server's own page or a program."
+            f"the request comes from a page of {origin!r:.100}", hint="Call from this server's own page or a program."
         )
 
     def _caller(self, headers: Headers) -> Caller:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from api.errors import ERROR_TABLE
+from api.errors import ERROR_TABLE, MAX_TRANSLATED_CHARACTERS
 from api.job_store import Job, JobStore
 from api.jobs import JobQueue
 from api.pages.answer_card import AnswerCard
@@ -100,6 +101,32 @@ def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
         gaps = {int(number) for number in re.findall(r"\{(\d)\}", own)}
         assert gaps <= set(range(message.count("{}"))), message
         assert chinese.said(message.replace("{}", "7")) != message, message
+
+
+def test_no_text_takes_longer_to_translate_than_its_length_allows() -> None:
+    chinese = texts_of("zh")
+    said = json.loads((FOLDER / "said-zh.json").read_text(encoding="utf-8"))
+    begun = time.perf_counter()
+    for message in said:
+        pieces = message.split("{}")
+        most = MAX_TRANSLATED_CHARACTERS - len(pieces[-1])
+        nearly = ("a".join(pieces[:-1]) + "a") * most
+        chinese.said(nearly[:most] + pieces[-1])
+        chinese.said(nearly[:most] + "a")
+    assert time.perf_counter() - begun < 0.05 * len(said)
+
+
+def test_a_text_too_long_to_translate_stays_as_it_is() -> None:
+    title = "a" * MAX_TRANSLATED_CHARACTERS
+    assert texts_of("zh").said(f"the {title} is empty") == f"the {title} is empty"
+    nested = "the question is empty"
+    for _ in range(100):
+        nested = f"'{nested}' is empty"
+    assert texts_of("zh").said(nested).startswith("“")
+
+
+def test_every_character_of_a_value_stays_in_its_place() -> None:
+    assert texts_of("zh").said("There is no adapter İİ-Ab.") == "没有适配器 İİ-Ab"
 
 
 HEARD_ON_THE_PAGE = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from urllib.parse import quote
+
 import pytest
 from api_fakes import Live, running
 
@@ -76,6 +79,20 @@ def test_a_browser_logs_in_and_its_cookie_does_not_hold_the_key(locked: Live):
     locked.client.cookies.set(COOKIE, "0" * 64)
     locked.client.cookies.delete(COOKIE, domain="127.0.0.1")
     assert locked.client.get("/docs").status_code == 401
+
+
+@pytest.mark.parametrize("key", ["", "Bearer right-key"])
+def test_no_header_of_a_stranger_keeps_the_server_busy(key, locked: Live):
+    repeated = " needs a in a once it is converted; a" * 640
+    headers = {"origin": f"http://x{repeated}", "X-Coalesce-Language": "zh", "authorization": key}
+    begun = time.perf_counter()
+    reply = locked.client.post("/v1/ask", headers=headers, json={})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (403, "foreign_origin")
+    assert len(reply.text) < 1000
+    path = f"/v1/{quote(repeated[:10_000])}"
+    shown = locked.client.get(path, headers={"authorization": key, "X-Coalesce-Language": "zh"})
+    assert shown.status_code == (404 if key else 401)
+    assert time.perf_counter() - begun < 5
 
 
 @pytest.mark.parametrize("host", REBOUND)
