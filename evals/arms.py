@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from evals.encoder_tuning import ChoiceExample, EncoderTuning, data_hash, tune_encoder
 from evals.questions import BankQuestion
 from evals.text_match import normalize
 from indexes.embedder import bundled_model_folder
@@ -25,9 +26,9 @@ from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import Hit, StoredNode
 from rag.errors import ArmUnavailable
+from rag.generators.encoder import read_record
 from rag.retrieval import PassageBudget, select_passages
 from rag.settings import GeneratorSettings
-from rag.tuning.encoder import ChoiceExample, EncoderTuning, data_hash, read_record, tune_encoder
 from rag.types import ARMS, TUNED_ARMS, Arm, Passage, SearchableLibrary
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from evals.arms import ArmAdapters, GoldPassages, check_encoder_arms, configured_adapters, trained_encoder_adapters
 from evals.comparison import compare, compare_runs
+from evals.encoder_tuning import EncoderTuning
 from evals.export import export_run
 from evals.judge import LABEL_SHEET, read_labels, run_judge, write_label_sheet
 from evals.made_store import is_for_tuning
@@ -31,9 +32,9 @@ from indexes.settings import IndexSettings
 from rag.assemble import build_engine, resolve_kind
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
+from rag.generators.encoder import KEPT_FOLDER
 from rag.generators.protocol import GenerationRequest
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
-from rag.tuning.encoder import KEPT_FOLDER, EncoderTuning
 
 CACHE_FOLDER = "cache"
 JUDGED = "judged"

@@ -48,7 +48,7 @@ _WEIGHTS = {
     "length": 0.489,
 }
 _CONSTANT = -17.303
-"""Fitted on the development half of `evals/question_sets/marks` by `python -m evals.bench.marks --fit`."""
+"""Fitted on the development half of `evals/question_sets/marks` by `python -m tools.marks --fit`."""
 _OPPOSITES = """
 before/after more/few larger/smaller large/small higher/lower high/low highest/lowest least/largest least/most
 most/few first/last newer/older new/old faster/slower fast/slow increase/decrease increase/reduce rise/fall rise/drop

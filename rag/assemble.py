@@ -18,7 +18,7 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
-from rag.generators.encoder import Embed, EncoderAnswerer
+from rag.generators.encoder import Embed, EncoderAnswerer, last_kept, open_encoder_adapter
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
 from rag.generators.kept_answers import keeping_answers
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
@@ -26,7 +26,6 @@ from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
 from rag.sentence_reader import CrossEncoder, LearnedReader, SentenceReader
 from rag.settings import GENERATORS, LANGUAGE_MODELS, GeneratorSettings, RagSettings
-from rag.tuning.encoder import last_kept, open_encoder_adapter
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Question, SearchableLibrary
 
 

@@ -407,7 +407,7 @@ class AnswerEngine:
         return explain(retrieval, self.library, document_id, page=page, node_ids=node_ids)
 
     def evidence_signals(self, question: str, turns: Sequence[Turn] = ()) -> dict[str, float]:
-        """The evidence signals of a question, for fitting the calibration (`evals.bench.evidence`)."""
+        """The evidence signals of a question, for fitting the calibration (`tools.evidence_calibration`)."""
         retrieval = self._retriever.search(clean_text(question), Filters(), turns)
         return self._judge.signals(retrieval, self._judged_passages(retrieval))
 

@@ -93,7 +93,7 @@ class Calibration:
 
 @cache
 def load_calibration() -> Calibration:
-    """The calibration that ships; `python -m evals.bench.evidence` fits it."""
+    """The calibration that ships; `python -m tools.evidence_calibration` fits it."""
     text = files("rag").joinpath("evidence_calibration.json").read_text(encoding="utf-8")
     return Calibration(**json.loads(text))
 

@@ -203,7 +203,7 @@ def _adjacent(units: Sequence[Unit], one: int, other: int) -> bool:
 # --- the model: a cross-encoder reads a question with a sentence and its context, and scores how well that answers
 #
 # It is the bundled encoder with a LoRA adapter and a small head (`rag/reader_adapter/`), trained by
-# `rag/tuning/reader.py`. Questions and sentences are English; the glossary first puts a Chinese question into English.
+# `tools/reader_training.py`. Questions and sentences are English: a Chinese question is put into English first.
 
 QUESTION_TOKENS = 32
 SENTENCE_TOKENS = 56
@@ -213,7 +213,7 @@ BATCH = 4
 """Pairs of similar length that one core reads at once."""
 _CLS, _SEP = 101, 102
 _WEIGHTS, _RECORD = "adapter.safetensors", "adapter.json"
-_REINSTALL = "install Coalesce again, or train it: python -m evals.reader_training --help"
+_REINSTALL = "install Coalesce again, or train it: python -m tools.reader_training --help"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,15 +43,14 @@ DOCUMENTS = (
     ROOT / "evals" / "question_bank" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
-SOURCES = tuple(
-    path for floor in ("indexes", "rag", "evals", "api", "tests") for path in sorted((ROOT / floor).rglob("*.py"))
-)
+FOLDERS = ("indexes", "rag", "evals", "api", "tests", "tools")
+SOURCES = tuple(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?:^|\s)#.*")
 INLINE = re.compile(r"`(coalesce|make) ([^`\n]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
-PATH = re.compile(r"`((?:api|evals|rag|indexes|tests|docs)/[\w./-]+)`")
+PATH = re.compile(r"`((?:api|evals|rag|indexes|tests|tools|docs)/[\w./-]+)`")
 VARIABLE = re.compile(r"COALESCE_[A-Z]\w+")
 DOCUMENT_NAME = re.compile(r"docs/[\w-]+\.md")
 

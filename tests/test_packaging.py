@@ -45,13 +45,14 @@ def test_the_wheel_holds_every_file_of_the_floors(built: Path):
         packed = set(archive.namelist())
     wanted = {name for name in _tracked_files() if name.startswith(tuple(f"{floor}/" for floor in FLOORS))}
     assert wanted - packed == set()
+    assert not any(name.startswith("tools/") for name in packed)
 
 
 def test_the_sdist_holds_docs_and_tests(built: Path):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         packed = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    wanted = {name for name in _tracked_files() if name.startswith(("docs/", "tests/"))}
+    wanted = {name for name in _tracked_files() if name.startswith(("docs/", "tests/", "tools/"))}
     assert wanted - packed == set()
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 bench = typer.Typer(
-    help="Measure this machine; ratios are taken side by side in one run. Example: coalesce bench search",
+    help="Measure this machine; ratios are taken side by side in one run. Example: coalesce bench readers",
     no_args_is_help=True,
 )
 commands.add_typer(bench, name="bench")
@@ -198,54 +198,6 @@ def _share(interval: dict[str, Any] | None) -> str:
 
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Rounds; medians are printed.")]
 JsonLine = Annotated[bool, typer.Option("--json", help="Print the JSON line only.")]
-
-
-@bench.command()
-def indexing(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
-    """Adding a book beside llama-index's default and bare encoding. Example: coalesce bench indexing"""
-    from evals.bench.libraries import bench_indexing
-
-    _print(bench_indexing(rounds=rounds), json_output)
-
-
-@bench.command()
-def search(
-    nodes: Annotated[int, typer.Option(min=100, max=5_000_000, help="Nodes of the library.")] = 50_000,
-    rounds: Rounds = 40,
-    json_output: JsonLine = False,
-) -> None:
-    """Dense and hybrid search beside the bare cost. Example: coalesce bench search --nodes 50000"""
-    from evals.bench.libraries import bench_search
-
-    _print(bench_search(nodes, rounds), json_output)
-
-
-@bench.command()
-def scale(
-    nodes: Annotated[int, typer.Option(min=1_000, max=5_000_000, help="Nodes of the library.")] = 250_000,
-    rounds: Rounds = 200,
-    json_output: JsonLine = False,
-) -> None:
-    """A very large library: filled, opened, searched, added to. Example: coalesce bench scale --nodes 1000000"""
-    from evals.bench.libraries import bench_scale
-
-    _print(bench_scale(nodes, rounds), json_output)
-
-
-@bench.command()
-def answers(rounds: Rounds = 40, json_output: JsonLine = False) -> None:
-    """Extractive answers, one client and sixteen at once. Example: coalesce bench answers"""
-    from evals.bench.serving import bench_answers
-
-    _print(bench_answers(rounds=rounds), json_output)
-
-
-@bench.command()
-def startup(rounds: Rounds = 3, json_output: JsonLine = False) -> None:
-    """Starting the server on a home with a library. Example: coalesce bench startup"""
-    from evals.bench.serving import bench_startup
-
-    _print(bench_startup(rounds), json_output)
 
 
 @bench.command()

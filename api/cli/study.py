@@ -8,7 +8,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ from api.console import Console
 
 if TYPE_CHECKING:
     from evals.exam import Result
-    from evals.question_checks import CheckReport
     from evals.questions import BankQuestion
     from evals.study import Study
     from evals.study_store import StoredExam
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
 
 
 commands = typer.Typer()
-bank = typer.Typer(help="The question bank. Example: coalesce questions check", no_args_is_help=True)
+bank = typer.Typer(
+    help="The question bank. Example: coalesce questions export --out questions.csv", no_args_is_help=True
+)
 commands.add_typer(bank, name="questions")
 LETTERS = "ABCDEFGH"
 _VERDICTS = {"r": 1.0, "p": 0.5, "w": 0.0}
@@ -250,28 +251,6 @@ def _proof(passage: Passage, question: BankQuestion) -> list[str]:
     return [filled, f"   {' > '.join(passage.section)}{page}"]
 
 
-@bank.command(epilog="Example: coalesce questions check --chapters 5,6")
-def check(
-    chapters: Annotated[
-        str | None, typer.Option(help="Chapter numbers, separated by commas; by default the whole bank and its totals.")
-    ] = None,
-    embed: Annotated[bool, typer.Option(help="Also the checks that need the embedder (about a minute).")] = True,
-    json_output: Json = False,
-) -> None:
-    """Check evidence, key facts, answer keys, splits, duplicates and shortcuts; status 1 when something is found."""
-    from evals.question_checks import bundled_encoder, check_questions
-    from evals.questions import load_bank
-
-    chosen = load_bank()
-    if chapters is not None:
-        numbers = _chapter_numbers(chapters, {question.chapter for question in chosen})
-        chosen = tuple(question for question in chosen if question.chapter in numbers)
-    report = check_questions(chosen, embed=bundled_encoder() if embed else None, whole_bank=chapters is None)
-    Console(json_output=json_output).result(_document(report), _lines(report))
-    if report.findings:
-        raise typer.Exit(1)
-
-
 @bank.command(epilog="Example: coalesce questions export --book ID --out questions.csv")
 def export(
     context: typer.Context,
@@ -291,35 +270,3 @@ def export(
     with disk_errors(out):
         out.write_text(questions_file(questions, out.suffix), encoding="utf-8")
     console.result({"file": str(out), "questions": len(questions)}, [f"{len(questions)} questions in {out}"])
-
-
-def _chapter_numbers(text: str, known: set[int]) -> set[int]:
-    from indexes.errors import InvalidInput
-
-    numbers = {int(part) for part in text.split(",") if part.strip().isdecimal()}
-    if not numbers or len(numbers) != len(text.split(",")) or numbers - known:
-        raise InvalidInput(
-            f"--chapters {text!r} does not name chapters of the bank",
-            hint=f"Give numbers from {min(known)} to {max(known)}, separated by commas.",
-        )
-    return numbers
-
-
-def _document(report: CheckReport) -> dict[str, Any]:
-    return {
-        "findings": [
-            {"check": finding.check, "question_id": finding.question_id, "detail": finding.detail}
-            for finding in report.findings
-        ],
-        "floors": report.floors,
-        "counts": report.counts,
-    }
-
-
-def _lines(report: CheckReport) -> list[str]:
-    from evals.question_checks import FLOOR_BOUNDS
-
-    found = [f"{finding.question_id}: {finding.check}: {finding.detail}" for finding in report.findings]
-    floors = [f"floor {name}: {value:.3f} (bound {FLOOR_BOUNDS[name]:.2f})" for name, value in report.floors.items()]
-    counts = ", ".join(f"{count} {split}" for split, count in report.counts.items())
-    return [*found, *floors, f"{sum(report.counts.values())} questions ({counts}), {len(report.findings)} findings"]

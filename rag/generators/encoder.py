@@ -1,24 +1,34 @@
 """Answers choice questions with the embedded encoder, without a language model; deterministic.
 
 Closed book, the option nearest to the question wins; with passages, the option that the passages mention where they are
-about the question. A LoRA adapter of the encoder (`rag/tuning/encoder.py`) gives the tuned arms.
+about the question. A LoRA adapter of the encoder (`evals/encoder_tuning.py`) gives the tuned arms.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from indexes.disk import file_sha256
+from indexes.embedder import load_embedder
+from indexes.settings import IndexSettings
 from indexes.words import TermWeights, is_chinese, terms_of
+from rag.errors import AdapterMismatch
 from rag.generators.protocol import ChoiceScores, GenerationRequest, adapter_of, arms_with
 from rag.sentence_reader import Unit, units_of
 from rag.types import RETRIEVING_ARMS, Arm, Usage
 from rag.wording import translate_terms
 
+RECORD_FILE = "encoder_adapter.json"
+KEPT_FOLDER = Path("cache") / "encoder-adapters"
+"""Where a home keeps what a comparison has tuned."""
 CLOSED_BOOK_WEIGHT = 0.05
 """Weight of the similarity of option and question when there are passages; fitted, as the two below, on the choice
 questions of the bank that are not for testing."""
@@ -176,3 +186,46 @@ class VectorMemory:
             batch = by_length[first : first + BATCH]
             fresh.update(zip(batch, self._embed(batch), strict=True))
         return fresh
+
+
+def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
+    """The tuned encoder as a function from texts to unit vectors, float32 `(num_texts, dim)`.
+
+    Raises:
+        AdapterMismatch: the folder holds no adapter, or one of another encoder.
+    """
+    record = read_record(adapter)
+    if record["base"] != file_sha256(base / "model.safetensors"):
+        raise AdapterMismatch(
+            f"The encoder adapter in {adapter} was trained on another encoder.",
+            hint="Train it again with `coalesce eval`.",
+        )
+
+    def adapt(model: Any) -> None:
+        from peft import PeftModel
+
+        model[0].model = PeftModel.from_pretrained(model[0].model, str(adapter)).merge_and_unload()
+
+    # loaded as the bare encoder is, so that arms differ by the adapter alone
+    return load_embedder(IndexSettings(home=adapter.parent, embedder=str(base)), adapt=adapt).encode_queries
+
+
+def last_kept(home: Path) -> Path | None:
+    """The adapter that a comparison in this home tuned last."""
+    records = (home / KEPT_FOLDER).glob(f"*/{RECORD_FILE}")
+    return max((record.parent for record in records), key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def read_record(adapter: Path) -> dict[str, Any]:
+    """The record of a complete adapter folder.
+
+    Raises:
+        AdapterMismatch: the folder holds none.
+    """
+    try:
+        return dict(json.loads((adapter / RECORD_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        raise AdapterMismatch(
+            f"{adapter} holds no adapter of the encoder: {RECORD_FILE} is missing or broken.",
+            hint="`coalesce eval` trains one.",
+        ) from None

@@ -1,4 +1,4 @@
-"""`coalesce questions check` and `coalesce dataset`: statuses, one JSON document, and what may not leave."""
+"""`coalesce questions export` and `coalesce dataset`: statuses, one JSON document, and what may not leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,33 +26,12 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("command", [["questions", "check"], ["dataset"]])
+@pytest.mark.parametrize("command", [["questions", "export"], ["dataset"]])
 def test_the_commands_explain_themselves_with_an_example(command, capsys) -> None:
     assert run([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"Example: coalesce {' '.join(command)}" in text
     assert "--json" in text
-
-
-def test_a_clean_bank_is_status_0_and_one_json_document(capsys) -> None:
-    assert run(["questions", "check", "--chapters", "5,6", "--no-embed", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["findings"] == []
-    assert document["counts"] == {"tune": 34, "dev": 6, "test": 52}
-    assert 0 < document["floors"]["longest_option"] <= 0.32
-
-
-def test_a_finding_is_status_1_and_names_the_question(monkeypatch, capsys) -> None:
-    broken = tuple(replace(question, question_zh="") for question in question_bank.load_bank(chapter=3))
-    monkeypatch.setattr(question_bank, "load_bank", lambda: broken)
-    assert run(["questions", "check", "--chapters", "3", "--no-embed"]) == 1
-    assert "03-001: wording: has no Chinese wording" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("chapters", ["99", "5,", "five", "", "-1"])
-def test_chapters_that_are_not_there_are_named(chapters, capsys) -> None:
-    assert run(["questions", "check", "--chapters", chapters, "--no-embed"]) == 1
-    assert "--chapters" in capsys.readouterr().err
 
 
 def test_the_bank_is_written_for_trainers(tmp_path: Path, capsys) -> None:

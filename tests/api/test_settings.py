@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from api.configuration import AREAS, configuration_page
 from api.settings import CoalesceSettings, load_settings, parse_pair
 from indexes.errors import InvalidInput
 from rag.assemble import resolve_kind
+from tools.configuration_page import AREAS, configuration_page
 
 
 def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
@@ -141,7 +141,9 @@ def test_an_unknown_vector_store_is_refused(value, tmp_path, monkeypatch):
 
 def test_the_page_of_settings_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert page.read_text("utf-8") == configuration_page(), "run: python -m api.configuration > docs/configuration.md"
+    assert page.read_text("utf-8") == configuration_page(), (
+        "run: python -m tools.configuration_page > docs/configuration.md"
+    )
 
 
 def test_every_setting_is_explained_in_an_area():

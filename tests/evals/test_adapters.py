@@ -15,13 +15,13 @@ from evals.arms import (
     trained_encoder_adapters,
 )
 from evals.comparison import declared_pairs
+from evals.encoder_tuning import EncoderTuning
 from evals.questions import load_bank
 from evals.run import RunSpec, plan_jobs
 from indexes.errors import InvalidInput
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
 from rag.settings import GeneratorSettings
-from rag.tuning.encoder import EncoderTuning
 
 
 def settings_of(*names: str) -> GeneratorSettings:

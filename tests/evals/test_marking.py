@@ -6,10 +6,10 @@ import pytest
 from fakes import hash_embed
 
 from evals.answer_terms import same_number, terms
-from evals.bench.marks import FLOORS, grade_all, load_answers, measure
 from evals.marking import Grade, Reading, _compared, grade_answers
 from evals.question_checks import bundled_encoder
 from evals.questions import BankQuestion, parse_question
+from tools.marks import FLOORS, grade_all, load_answers, measure
 
 
 def ask(question: str, answer: str, *facts: str) -> BankQuestion:

@@ -13,6 +13,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from evals.statistics import (
+    area_under_curve,
     bootstrap_mean,
     holm,
     mcnemar,
@@ -125,3 +126,7 @@ def test_power_agrees_with_simulation_and_with_certainty() -> None:
 
 def test_more_questions_settle_smaller_differences() -> None:
     assert smallest_detectable(300) < smallest_detectable(120) < smallest_detectable(30)
+
+
+def test_the_area_under_the_curve_counts_ties_a_half() -> None:
+    assert area_under_curve(np.array([0.9, 0.5, 0.5]), np.array([True, True, False])) == pytest.approx(0.75)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from fakes import make_passage, signals_only
 from numpy.typing import NDArray
 
-from indexes.errors import InvalidInput
 from rag.errors import ModelCannotLoad
 from rag.sentence_reader import (
     HEADING_TOKENS,
@@ -25,7 +23,6 @@ from rag.sentence_reader import (
     PairTokenizer,
     candidates,
 )
-from rag.tuning.reader import Candidate, ReaderTuning, ReadingExample, average_readers, tune_reader
 
 SHIPPED = Path(str(files("rag"))) / "reader_adapter"
 QUESTION = "What is a warp?"
@@ -131,51 +128,4 @@ def test_a_damaged_or_missing_adapter_is_named(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(ModelCannotLoad, match="damaged") as caught:
         CrossEncoder(tmp_path / "cut").load()
-    assert "evals.reader_training" in caught.value.hint
-
-
-@pytest.mark.integration
-def test_training_lowers_the_loss_and_what_it_writes_scores_as_it_learned(tmp_path: Path) -> None:
-    right = Candidate(pair("A warp is a group of 32 threads."), True, False)
-    wrong = [Candidate(pair(f"The weather on day {day} is fine."), False, True) for day in range(3)]
-    examples = [ReadingExample(QUESTION, (*wrong, right), True)] * 4
-    examples += [ReadingExample("Who wrote the opera?", tuple(wrong), False)] * 4
-    seen: list[float] = []
-    settings = ReaderTuning(rank=2, epochs=4)
-    tune_reader(examples, tmp_path, settings, progress=lambda step, steps, loss: seen.append(loss))
-    assert np.mean(seen[-3:]) < np.mean(seen[:3])
-    model = CrossEncoder(tmp_path, device="cpu")
-    scores = model.score(QUESTION, [one.pair for one in (*wrong, right)])
-    assert int(np.argmax(scores)) == len(wrong)
-    record = json.loads((tmp_path / "adapter.json").read_text(encoding="utf-8"))
-    assert record["settings"]["rank"] == 2
-    assert record["examples"] == 8
-
-
-@pytest.mark.integration
-def test_the_mean_of_runs_is_their_mean_change_and_names_their_number(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    examples = [ReadingExample(QUESTION, (Candidate(pair("A warp has 32 threads."), True, False),), True)] * 4
-    runs = [tmp_path / str(seed) for seed in range(2)]
-    for seed, run in enumerate(runs):
-        tune_reader(examples, run, ReaderTuning(rank=2, epochs=2, seed=seed))
-    average_readers(runs, tmp_path / "mean", {"command": "ours"})
-    first, second, mean = (load_file(folder / "adapter.safetensors") for folder in (*runs, tmp_path / "mean"))
-    assert np.allclose(mean["mix"], (first["mix"] + second["mix"]) / 2)
-    for name in (name.removesuffix(".lora_A") for name in first if name.endswith(".lora_A")):
-        wanted = sum(run[f"{name}.lora_B"].float() @ run[f"{name}.lora_A"].float() for run in (first, second)) / 2
-        given = mean[f"{name}.lora_B"].float() @ mean[f"{name}.lora_A"].float()
-        assert given.shape == wanted.shape
-        lost = (given - wanted).norm() / wanted.norm().clamp_min(1e-9)
-        assert lost < 0.8, "the two strongest of at most four directions"
-    assert CrossEncoder(tmp_path / "mean", device="cpu").score(QUESTION, [pair("A warp has 32 threads.")]).shape == (1,)
-    record = json.loads((tmp_path / "mean" / "adapter.json").read_text(encoding="utf-8"))
-    assert (record["runs"], record["command"], len(record["train_loss"])) == (2, "ours", 2)
-
-
-@pytest.mark.integration
-def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
-    lost = ReadingExample(QUESTION, (Candidate(pair("Rain falls."), False, True),), True)
-    with pytest.raises(InvalidInput, match="too few"):
-        tune_reader([lost], tmp_path)
+    assert "tools.reader_training" in caught.value.hint

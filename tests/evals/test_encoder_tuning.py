@@ -11,19 +11,13 @@ import numpy as np
 import pytest
 from fakes import FakeLibrary
 
+from evals.encoder_tuning import ChoiceExample, EncoderTuning, tune_encoder
 from indexes.embedder import bundled_model_folder
 from indexes.errors import Cancelled, InvalidInput
 from rag.assemble import _encoder
 from rag.errors import AdapterMismatch
+from rag.generators.encoder import KEPT_FOLDER, RECORD_FILE, open_encoder_adapter
 from rag.settings import GeneratorSettings
-from rag.tuning.encoder import (
-    KEPT_FOLDER,
-    RECORD_FILE,
-    ChoiceExample,
-    EncoderTuning,
-    open_encoder_adapter,
-    tune_encoder,
-)
 
 pytestmark = pytest.mark.integration
 EXAMPLES = [

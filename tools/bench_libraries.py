@@ -1,13 +1,18 @@
 """Benchmarks of the library: adding a book, searching, and a very large library.
 
+    python -m tools.bench_libraries indexing|search|scale [--rounds N] [--nodes N]
+
 Large libraries hold real texts and real vectors with a little noise: no approximate
 index works on random vectors, and no real corpus of a million nodes is at hand.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -371,3 +376,22 @@ class NoisyEncoder:
         noise = self._generator.standard_normal(rows.shape, dtype=np.float32)
         noisy = rows + NOISE * noise
         return np.asarray(noisy / np.linalg.norm(noisy, axis=1, keepdims=True), dtype=np.float32)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the result as JSON."""
+    benches: dict[str, Callable[..., dict[str, Any]]] = {
+        "indexing": bench_indexing, "search": bench_search, "scale": bench_scale,
+    }  # fmt: skip
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_libraries", description="Measure the library.")
+    parser.add_argument("bench", choices=benches)
+    parser.add_argument("--rounds", type=int, help="rounds or queries")
+    parser.add_argument("--nodes", type=int, help="nodes of the library (search and scale)")
+    given = vars(parser.parse_args(arguments))
+    bench = benches[given.pop("bench")]
+    result = bench(**{name: value for name, value in given.items() if value is not None})
+    sys.stdout.write(json.dumps(result, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""How fairly open answers are marked: `python -m evals.bench.marks` over the judged student answers.
+"""How fairly open answers are marked: `python -m tools.marks` over the judged student answers.
 
     right answers that get half of the points or more         target: at least 80 %
     right answers at 0 without a request to check             at most 10 %
@@ -119,12 +119,12 @@ def describe(answers: Sequence[JudgedAnswer], grades: Sequence[Grade]) -> list[s
     return lines
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the figures of the report half, or fits on the development half."""
     parser = argparse.ArgumentParser(description="How fairly open answers are marked.")
     parser.add_argument("--half", choices=("dev", "hard", "report"), default="report")
     parser.add_argument("--fit", action="store_true", help="fit the weights on the development half and print them")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     embed = bundled_encoder()
     if given.fit:
         weights, constant = fit(load_answers("dev"), embed)

@@ -1,4 +1,4 @@
-"""How much of a prompt an earlier one began with: `python -m evals.bench.prefixes HOME QUESTIONS.jsonl`.
+"""How much of a prompt an earlier one began with: `python -m tools.prefixes HOME QUESTIONS.jsonl`.
 
 Prompts are those of serving, over the library of HOME, in words; every earlier prompt is kept. So it is the most that
 reused prefixes, here or in an engine, can save. Questions are asked once each, and follow-ups (`after`) behind their
@@ -7,6 +7,7 @@ first question.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -60,9 +61,13 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
-def main(home: Path, file: Path) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints both shares."""
-    asked = load_questions(file)
+    parser = argparse.ArgumentParser(prog="python -m tools.prefixes", description="How much of a prompt repeats.")
+    parser.add_argument("home", type=Path, help="folder of the home")
+    parser.add_argument("questions", type=Path, help="question file")
+    given = parser.parse_args(arguments)
+    home, asked = given.home, load_questions(given.questions)
     first = [question for question in asked if not question.after and question.type != "choice"][:MOST_QUESTIONS]
     follow_ups = [question for question in asked if question.after]
     with closing(open_library(IndexSettings(home=home), create=False)) as library:
@@ -86,4 +91,4 @@ def main(home: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

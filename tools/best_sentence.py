@@ -1,6 +1,6 @@
 """How often the reader puts a sentence first that answers by itself, for questions as newcomers type them.
 
-    python -m evals.bench.best_sentence --texts FOLDER [--books NAME,…] [--reader FOLDER]
+    python -m tools.best_sentence --texts FOLDER [--books NAME,…] [--reader FOLDER]
 
 `FOLDER` holds the texts that `evals/question_sets/README.md` lists. Each question of `evals/question_sets/newcomers/`
 is asked of its own book, in English and in Chinese; those without an answer are left out. What only the Chinese wording
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from evals.questions import JUDGED_FOLDER
-from evals.reader_training import QUESTION_SETS, SAMPLE_SET, book_search
 from evals.statistics import wilson_interval
 from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
 from rag.sentence_reader import CrossEncoder, LearnedReader
+from tools.reader_training import QUESTION_SETS, SAMPLE_SET, book_search
 
 NEWCOMERS = QUESTION_SETS / "newcomers"
 

@@ -1,7 +1,12 @@
-"""Benchmarks of serving: extractive answers from a library of 1,000 nodes, and starting the server."""
+"""Benchmarks of serving: extractive answers from a library of 1,000 nodes, and starting the server.
+
+python -m tools.bench_serving answers|startup [--rounds N]
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import socket
 import statistics
@@ -163,3 +168,18 @@ def _wait(address: str, started: float) -> float:
             pass
         time.sleep(0.02)
     raise TimeoutError(f"{address} did not answer 200 within {TIMEOUT_S} s")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the result as JSON."""
+    benches = {"answers": bench_answers, "startup": bench_startup}
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_serving", description="Measure serving.")
+    parser.add_argument("bench", choices=benches)
+    parser.add_argument("--rounds", type=int, help="rounds; medians are printed")
+    given = parser.parse_args(arguments)
+    result = benches[given.bench]() if given.rounds is None else benches[given.bench](given.rounds)
+    sys.stdout.write(json.dumps(result, ensure_ascii=False, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,15 +19,8 @@ from typing import Any
 import numpy as np
 
 from indexes.disk import disk_errors, file_sha256, make_folder
-from indexes.embedder import load_embedder
 from indexes.errors import Cancelled, InvalidInput
-from indexes.settings import IndexSettings
-from rag.errors import AdapterMismatch
-from rag.generators.encoder import Embed
-
-RECORD_FILE = "encoder_adapter.json"
-KEPT_FOLDER = Path("cache") / "encoder-adapters"
-"""Where a home keeps what a comparison has tuned."""
+from rag.generators.encoder import RECORD_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,49 +154,6 @@ def tune_encoder(
     # written last: a folder with a record is complete
     (out / RECORD_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
     return result
-
-
-def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
-    """The tuned encoder as a function from texts to unit vectors, float32 `(num_texts, dim)`.
-
-    Raises:
-        AdapterMismatch: the folder holds no adapter, or one of another encoder.
-    """
-    record = read_record(adapter)
-    if record["base"] != file_sha256(base / "model.safetensors"):
-        raise AdapterMismatch(
-            f"The encoder adapter in {adapter} was trained on another encoder.",
-            hint="Train it again with `coalesce eval`.",
-        )
-
-    def adapt(model: Any) -> None:
-        from peft import PeftModel
-
-        model[0].model = PeftModel.from_pretrained(model[0].model, str(adapter)).merge_and_unload()
-
-    # loaded as the bare encoder is, so that arms differ by the adapter alone
-    return load_embedder(IndexSettings(home=adapter.parent, embedder=str(base)), adapt=adapt).encode_queries
-
-
-def last_kept(home: Path) -> Path | None:
-    """The adapter that a comparison in this home tuned last."""
-    records = (home / KEPT_FOLDER).glob(f"*/{RECORD_FILE}")
-    return max((record.parent for record in records), key=lambda folder: folder.stat().st_mtime, default=None)
-
-
-def read_record(adapter: Path) -> dict[str, Any]:
-    """The record of a complete adapter folder.
-
-    Raises:
-        AdapterMismatch: the folder holds none.
-    """
-    try:
-        return dict(json.loads((adapter / RECORD_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        raise AdapterMismatch(
-            f"{adapter} holds no adapter of the encoder: {RECORD_FILE} is missing or broken.",
-            hint="`coalesce eval` trains one.",
-        ) from None
 
 
 def _load(base: Path) -> Any:

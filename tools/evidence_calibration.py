@@ -1,6 +1,6 @@
 """Fits the weights and thresholds of `rag/evidence_calibration.json` on the question sets in `evals/question_sets/fit`.
 
-    python -m evals.bench.evidence --texts FOLDER [--work FOLDER] [--limit N] [--language en,zh]
+    python -m tools.evidence_calibration --texts FOLDER [--work FOLDER] [--limit N] [--language en,zh]
         [--books NAME,…] [--signals NAME,…]
 
 `FOLDER` holds the texts under the names of their sets; the bundled book needs none. Each text becomes a library of its
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evals.reader_training import DEVELOPMENT, SAMPLE_SET
 from evals.statistics import area_under_curve, wilson_interval
 from indexes.jsonl import JsonlLog
 from indexes.library import open_library
@@ -36,8 +35,9 @@ from rag.assemble import build_engine
 from rag.evidence import WITHOUT_NAMES
 from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Turn
+from tools.reader_training import DEVELOPMENT, QUESTION_SETS, SAMPLE_SET
 
-SETS = Path(__file__).parents[1] / "question_sets" / "fit"
+SETS = QUESTION_SETS / "fit"
 FALSE_REFUSALS = 0.04
 """Share of answerable questions refused; the target on books that took no part is 0.05."""
 NEVER_ASKED = 0.004
@@ -202,10 +202,10 @@ def _read_signals(text: Path, home: Path, language: str, questions: Sequence[Any
         library.close()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the arguments, fits, and prints the calibration with its table."""
     parser = argparse.ArgumentParser(
-        prog="python -m evals.bench.evidence", description="Fits the evidence calibration."
+        prog="python -m tools.evidence_calibration", description="Fits the evidence calibration."
     )
     parser.add_argument("--texts", type=Path, required=True, metavar="FOLDER", help="the sets' texts")
     parser.add_argument(
@@ -217,7 +217,7 @@ def main() -> None:
         "--books", default=DEVELOPMENT, help="names of the sets; by default the one that the reader was not trained on"
     )
     parser.add_argument("--signals", help="names of the signals to use; all by default")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     given.work.mkdir(parents=True, exist_ok=True)
     languages = given.language.split(",")
     cases = [

@@ -1,8 +1,10 @@
-"""Writes `docs/configuration.md` from the settings: `python -m api.configuration > docs/configuration.md`."""
+"""Writes `docs/configuration.md` from the settings: `python -m tools.configuration_page > docs/configuration.md`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Literal, get_args, get_origin
@@ -91,5 +93,12 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the page."""
+    parser = argparse.ArgumentParser(prog="python -m tools.configuration_page", description="Print the settings' page.")
+    parser.parse_args(arguments)
     sys.stdout.write(configuration_page())
+
+
+if __name__ == "__main__":
+    main()
