@@ -16,7 +16,7 @@ from evals.run import RunSpec
 from indexes.errors import Cancelled, Conflict
 from indexes.settings import IndexSettings
 from rag.assemble import resolve_kind
-from rag.settings import RagSettings
+from rag.settings import LANGUAGE_MODELS, RagSettings
 from rag.types import Arm
 
 QUESTIONS = "bank:test"
@@ -70,8 +70,7 @@ class Comparisons:
         )
 
     def _compare(self, source: str, of_book: Callable[[str], Sequence[BankQuestion]], handle: JobHandle) -> str:
-        from evals.arms import DEFAULT_ARMS, parse_arms
-        from evals.experiment import choose_questions, has_language_model, run_experiment
+        from evals.experiment import plan_run, run_experiment
 
         def tell(step: str, done: int, total: int) -> None:
             if handle.cancelled():
@@ -79,18 +78,11 @@ class Comparisons:
             handle.progress(done, total, step)
 
         rag = self._rag()
-        with_model = has_language_model(rag.generator)
-        arms = parse_arms(self._arms() if with_model else DEFAULT_ARMS)
-        held_out = with_model and any(arm.tuned for arm in arms)
-        questions = choose_questions(source, quick=True, of_book=of_book, held_out=held_out)
-        if not with_model and not any(question.choices for question in questions):
-            arms = parse_arms(["rag"])  # without a language model or options, passages are all there is to answer from
-        spec = RunSpec(
-            questions=questions,
-            arms=arms,
-            own_library=source != QUESTIONS,
-            with_model=with_model,
-            remote=with_model and resolve_kind(rag.generator) != "local",
+        spec = plan_run(
+            source,
+            rag.generator,
+            arms=self._arms() if resolve_kind(rag.generator) in LANGUAGE_MODELS else None,
+            of_book=of_book,
             quick=True,
             command=f"coalesce eval --quick --questions {source}",
         )

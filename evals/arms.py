@@ -64,7 +64,7 @@ EVALUATED_ARMS: Mapping[str, ArmSpec] = {
 }
 _REACH = 4
 """Nodes on each side of the one found that a passage may extend into."""
-DEFAULT_ARMS = ("base", "tuned", "rag", "rag+tuned", "oracle", "random")
+DEFAULT_ARMS = (*ARMS, "oracle", "random")
 PASSAGES_ADAPTER = "passages"
 """`rag+tuned@passages`: the encoder's adapter that was also tuned on passages."""
 ArmAdapters = Mapping[str, tuple[str, ...]]

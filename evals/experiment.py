@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from evals.arms import ArmAdapters, GoldPassages, check_encoder_arms, configured_adapters, trained_encoder_adapters
+from evals.arms import (
+    DEFAULT_ARMS,
+    ArmAdapters,
+    GoldPassages,
+    check_encoder_arms,
+    configured_adapters,
+    parse_arms,
+    trained_encoder_adapters,
+)
 from evals.comparison import compare, compare_runs
 from evals.encoder_tuning import EncoderTuning
 from evals.export import export_run
@@ -23,7 +31,7 @@ from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
 from evals.records import RECORDS, Record, RecordFile, read_records
 from evals.report import RunFacts, against_data, file_hash, power_note, question_hash, report_data, write_report
-from evals.run import Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
+from evals.run import ASKED_TOGETHER, Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
 from evals.scoring import score_records
 from indexes.errors import IndexMissing, InvalidInput
 from indexes.library import Library, open_library
@@ -65,11 +73,6 @@ class _Setup:
     def open_arms(self) -> frozenset[str]:
         """Engine arms that the generator can answer openly in."""
         return frozenset(self.engine.generator.arms)
-
-
-def has_language_model(generator: GeneratorSettings) -> bool:
-    """Whether these settings answer with a language model; if not, the embedded encoder takes the choice questions."""
-    return resolve_kind(generator) in LANGUAGE_MODELS
 
 
 def choose_questions(
@@ -131,6 +134,65 @@ def _spread(questions: Sequence[BankQuestion], limit: int, seed: int) -> tuple[B
             if listed and len(picked) < limit:
                 picked.add(listed.pop().id)
     return tuple(question for question in questions if question.id in picked)
+
+
+def plan_run(
+    source: str,
+    generator: GeneratorSettings,
+    *,
+    arms: Sequence[str] | None = None,
+    texts: Path | None = None,
+    limit: int | None = None,
+    types: Sequence[str] = (),
+    of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: (),
+    **fields: Any,
+) -> RunSpec:
+    """What to compare and how, with the fallbacks that every interface shares.
+
+    Without a language model or options, passages are all there is to answer from: then `rag` alone is run, where no
+    arms are named.
+
+    Args:
+        source, limit, types, of_book: as in `choose_questions`.
+        arms: names of arms; `DEFAULT_ARMS` where none are named.
+        texts: folder of the texts of question sets.
+        fields: the other fields of the `RunSpec`.
+
+    Raises:
+        MalformedQuestions, InvalidInput: the questions cannot be read, an arm or a text is not there, or the texts and
+            the questions do not go together.
+    """
+    if source == JUDGED and texts is None:
+        raise InvalidInput(
+            "the judged question sets are about texts that do not come with Coalesce",
+            hint="Fetch them as evals/question_sets/README.md says, and add --texts FOLDER.",
+        )
+    if source.startswith("bank:") and texts is not None:
+        raise InvalidInput(f"{source} is about the bundled book", hint="Leave --texts out.")
+    kind = resolve_kind(generator)
+    with_model = kind in LANGUAGE_MODELS
+    chosen = parse_arms(DEFAULT_ARMS if arms is None else arms)
+    questions = choose_questions(
+        source,
+        limit,
+        quick=fields.get("quick", False),
+        seed=fields.get("seed", 0),
+        types=types,
+        of_book=of_book,
+        held_out=with_model and any(arm.tuned for arm in chosen),
+    )
+    if arms is None and not with_model and not any(question.choices for question in questions):
+        chosen = parse_arms(["rag"])
+    return RunSpec(
+        questions=questions,
+        arms=chosen,
+        own_library=not source.startswith("bank:") and texts is None,
+        texts={} if texts is None else find_texts(questions, texts),
+        with_model=with_model,
+        remote=with_model and kind != "local",
+        together=ASKED_TOGETHER if kind == "local" and generator.answers == "free" else 1,
+        **fields,
+    )
 
 
 def find_texts(questions: Sequence[BankQuestion], folder: Path) -> dict[str, Path]:

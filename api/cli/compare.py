@@ -123,12 +123,9 @@ def evaluate(
         judge_url=judge_url,
         judge_model=judge_model,
     )
-    from evals.arms import DEFAULT_ARMS, parse_arms
-    from evals.experiment import JUDGED, choose_questions, find_texts, has_language_model, run_experiment
+    from evals.experiment import plan_run, run_experiment
     from evals.judge import JudgeSettings
-    from evals.run import ASKED_TOGETHER, RunSpec
     from indexes.errors import InvalidInput
-    from rag.assemble import resolve_kind
 
     if judge_labels is not None and settings.judge is None:
         raise InvalidInput(
@@ -136,34 +133,14 @@ def evaluate(
         )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
-    if questions == JUDGED and texts is None:
-        raise InvalidInput(
-            "the judged question sets are about texts that do not come with Coalesce",
-            hint="Fetch them as evals/question_sets/README.md says, and add --texts FOLDER.",
-        )
-    if questions.startswith("bank:") and texts is not None:
-        raise InvalidInput(f"{questions} is about the bundled book", hint="Leave --texts out.")
-    with_model, kind = has_language_model(settings.rag.generator), resolve_kind(settings.rag.generator)
-    names = list(DEFAULT_ARMS) if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
-    asked = choose_questions(
+    spec = plan_run(
         questions,
-        limit,
-        quick=quick,
-        seed=seed,
+        settings.rag.generator,
+        arms=None if arms is None else [name.strip() for name in arms.split(",") if name.strip()],
+        texts=texts,
+        limit=limit,
         types=types.split(",") if types else (),
         of_book=partial(_questions_on, settings),
-        held_out=with_model and any(arm.tuned for arm in parse_arms(names)),
-    )
-    if arms is None:  # without a language model or options, passages are all there is to answer from
-        names = list(DEFAULT_ARMS) if with_model or any(question.choices for question in asked) else ["rag"]
-    spec = RunSpec(
-        questions=asked,
-        arms=parse_arms(names),
-        own_library=not questions.startswith("bank:") and texts is None,
-        texts={} if texts is None else find_texts(asked, texts),
-        with_model=with_model,
-        remote=with_model and kind != "local",
-        together=ASKED_TOGETHER if kind == "local" and settings.rag.generator.answers == "free" else 1,
         seed=seed,
         seeds=seeds,
         quick=quick,

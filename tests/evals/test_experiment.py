@@ -14,7 +14,7 @@ from fakes import HashEncoder
 
 from evals.arms import parse_arms
 from evals.errors import MalformedQuestions
-from evals.experiment import choose_questions, find_texts, run_experiment
+from evals.experiment import choose_questions, find_texts, plan_run, run_experiment
 from evals.judge import JudgeSettings
 from evals.questions import BankQuestion, load_bank
 from evals.records import read_records
@@ -239,3 +239,19 @@ def test_questions_of_some_types_are_asked_openly_unless_choice_is_among_them() 
     assert not any(question.choices for question in open_ones)
     with pytest.raises(InvalidInput, match="no question of type whi"):
         choose_questions("bank:test", types=("whi",))
+
+
+def test_what_is_compared_depends_on_what_can_answer() -> None:
+    def planned(generator: GeneratorSettings, **more: Any) -> RunSpec:
+        return plan_run("bank:test", generator, limit=3, **more)
+
+    open_ones = {"types": ("why",)}
+    plain, model = GeneratorSettings(kind="extractive"), GeneratorSettings(kind="local", model="m", answers="free")
+    assert [arm.name for arm in planned(plain).arms] == ["base", "tuned", "rag", "rag+tuned", "oracle", "random"]
+    assert [arm.name for arm in planned(plain, **open_ones).arms] == ["rag"]
+    assert [arm.name for arm in planned(plain, arms=["base"], **open_ones).arms] == ["base"]
+    assert len(planned(model, **open_ones).arms) == 6
+    found = [(spec.with_model, spec.remote, spec.together > 1) for spec in map(planned, (plain, model, REMOTE))]
+    assert found == [(False, False, False), (True, False, True), (True, True, False)]
+    with pytest.raises(InvalidInput, match="bundled book"):
+        planned(plain, texts=Path("texts"))
