@@ -128,7 +128,7 @@ def tune(
     settings = TuneSettings(
         quantization=quantization,
         rank=rank,
-        alpha=alpha or 2 * rank,
+        alpha=alpha,
         dropout=dropout,
         target_modules=target_modules,
         rslora=rslora,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from indexes.errors import InvalidInput
 from rag.models.devices import choose_device, choose_dtype
@@ -16,73 +16,73 @@ from rag.models.memory import estimate_memory
 _SMALL_BASE_PARAMETERS = 5e9
 
 
+def option(
+    default: Any, meaning: str, *, least: float | None = None, most: float | None = None, name: str | None = ""
+) -> Any:
+    """A dataclass field that is an option of the command line, too.
+
+    Its metadata: `help`, `min` and `max` (both allowed values; None: no bound), and `option`, the option's name where
+    it is not the field's own ("" where it is, None where the command line does not have it).
+    """
+    return field(default=default, metadata={"help": meaning, "min": least, "max": most, "option": name})
+
+
 @dataclass(frozen=True, slots=True)
 class TuneSettings:
-    """Settings of one training run.
+    """Settings of one training run. Each field says what it means and which values it takes in its metadata."""
 
-    Attributes:
-        quantization: of the frozen base: `nf4` is QLoRA, `none` plain LoRA; `auto` is nf4 on a GPU and none elsewhere.
-        rank, alpha, dropout: of LoRA.
-        target_modules: layers to adapt: names with commas (`q_proj,v_proj`) or one regular expression over whole
-            names; None takes every linear layer but the output embedding and a mixture's experts.
-        rslora: scale by alpha / √rank instead of alpha / rank (Kalajdzievski 2023).
-        dora: also learn the size of each weight column (Liu et al. 2024).
-        neftune: noise on the embeddings of training rows, 5 in the paper (Jain et al. 2023); 0 adds none.
-        learning_rate: None takes 2e-4 for bases up to 5 billion parameters, 1e-4 above; cosine, 5 % warm-up.
-        batch_size × accumulation: rows per update; max_tokens: longest row.
-        epochs: passes over the rows; max_steps: stop after as many, 0 for no limit.
-        validation_share: of the rows, split off by section (0: none). With validation, the adapter of the lowest
-            validation loss is kept.
-        patience: stop after as many validations without a lower loss; 0 never does.
-        passages: show the rows' passages in the prompt (False trains closed book from the same rows).
-        train_on_prompt: learn the prompt too.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
-        checkpoint_steps: steps between validations and checkpoints, log_steps between losses; None takes an eighth
-            and a fiftieth of the run.
-    """
-
-    quantization: str = "auto"
-    rank: int = 16
-    alpha: int = 32
-    dropout: float = 0.05
-    target_modules: str | None = None
-    rslora: bool = False
-    dora: bool = False
-    neftune: float = 0.0
-    learning_rate: float | None = None
-    batch_size: int = 2
-    accumulation: int = 4
-    max_tokens: int = 2048
-    epochs: float = 3.0
-    max_steps: int = 0
-    validation_share: float = 0.1
-    patience: int = 3
-    passages: bool = True
-    train_on_prompt: bool = False
-    activation_checkpointing: bool = True
-    checkpoint_steps: int | None = None
-    log_steps: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    quantization: Literal["auto", "none", "nf4"] = option(
+        "auto", "nf4 is QLoRA: a 4-bit base. none is LoRA over 16 or 32 bits. auto: nf4 on a GPU, else none."
+    )
+    rank: int = option(16, "LoRA rank.", least=1, most=512)
+    alpha: int | None = option(None, "LoRA alpha; by default twice the rank.", least=1)
+    dropout: float = option(0.05, "LoRA dropout.", least=0, most=0.9)
+    target_modules: str | None = option(
+        None,
+        "Layers to adapt: names with commas (q_proj,v_proj) or a regular expression over whole names. If not given, "
+        "all linear ones but the output embedding and a mixture's experts.",
+    )
+    rslora: bool = option(False, "Scale by alpha / √rank: steadier at high ranks (Kalajdzievski 2023).")
+    dora: bool = option(False, "Learn the weights' magnitudes too: slower, often better (Liu et al. 2024).")
+    neftune: float = option(
+        0.0, "Noise on the embeddings while training; 5 is usual, 0 adds none (Jain et al. 2023).", least=0
+    )
+    epochs: float = option(3.0, "Passes over all rows.", least=0.01)
+    max_steps: int = option(0, "Stop after this many steps; 0 sets no limit.", least=0)
+    learning_rate: float | None = option(
+        None,
+        "Highest rate of the schedule. By default 2e-4 up to 5B parameters, else 1e-4; 5e-5 for preferences.",
+        least=1e-9,
+    )
+    batch_size: int = option(2, "Rows per pass and device.", least=1)
+    accumulation: int = option(4, "Passes per update.", least=1)
+    max_tokens: int = option(2048, "Longest row in tokens.", least=8, name="--max-length")
+    validation_share: float = option(
+        0.1,
+        "Rows kept for validation, by section; the adapter of the lowest validation loss is kept. 0 keeps none.",
+        least=0,
+        most=0.9,
+    )
+    patience: int = option(3, "Stop after this many validations without a lower loss; 0 does not.", least=0)
+    passages: bool = option(True, "Show the rows' passages in the prompt, or train closed book.")
+    train_on_prompt: bool = option(False, "Learn the questions too.")
+    activation_checkpointing: bool = option(
+        True, "Compute activations twice instead of keeping them: slower, far less memory."
+    )
+    checkpoint_steps: int | None = option(
+        None, "Steps between validations, each with a checkpoint; an eighth of the run if not given.", least=1
+    )
+    log_steps: int | None = option(None, "Steps between losses; a fiftieth of the run.", least=1, name=None)
+    seed: int = option(0, "Seed of initialisation, order and dropout.", least=0)
+    device: str = option("auto", "auto, cpu or cuda.")
+    dtype: str = option("auto", "Format of the weights that are not quantized.", name=None)
 
     def check(self) -> None:
         """Raises `InvalidInput` for values that no run can have."""
-        wrong = {
-            "rank": self.rank < 1,
-            "batch_size": self.batch_size < 1,
-            "accumulation": self.accumulation < 1,
-            "epochs": self.epochs <= 0,
-            "max_steps": self.max_steps < 0,
-            "max_tokens": self.max_tokens < 8,
-            "dropout": not 0 <= self.dropout < 1,
-            "validation_share": not 0 <= self.validation_share < 1,
-            "patience": self.patience < 0,
-            "neftune": self.neftune < 0,
-        }
-        for name, bad in wrong.items():
-            if bad:
-                raise InvalidInput(f"{name} cannot be {getattr(self, name)}.", hint="See `coalesce tune --help`.")
+        for each in fields(self):
+            value, least, most = getattr(self, each.name), each.metadata["min"], each.metadata["max"]
+            if value is not None and ((least is not None and value < least) or (most is not None and value > most)):
+                raise InvalidInput(f"{each.name} cannot be {value}.", hint="See `coalesce tune --help`.")
         if self.quantization not in ("auto", "nf4", "none"):
             raise InvalidInput(
                 f"Adapters are trained over nf4 or none, not {self.quantization}.", hint="Use --quantization nf4."
@@ -110,13 +110,16 @@ class TuneSettings:
         return wanted
 
     def over(self, device: str) -> TuneSettings:
-        """The settings with `auto` quantization decided for a device.
+        """The settings with what is left open (`auto` quantization, alpha) decided for a device.
 
         4-bit weights save memory where it is scarce; a CPU unpacks them slowly (docs/decisions.md has the speeds).
         """
-        if self.quantization != "auto":
-            return self
-        return replace(self, quantization="nf4" if device == "cuda" else "none")
+        usual: Literal["nf4", "none"] = "nf4" if device == "cuda" else "none"
+        return replace(
+            self,
+            quantization=usual if self.quantization == "auto" else self.quantization,
+            alpha=2 * self.rank if self.alpha is None else self.alpha,
+        )
 
     def as_record(self) -> dict[str, Any]:
         """For the adapter's record."""

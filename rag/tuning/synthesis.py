@@ -24,6 +24,7 @@ from rag.citations import support_of
 from rag.errors import ArmUnavailable, DoesNotFitInMemory, PromptTooLong
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.tuning.data import Format, RowPassage, TrainingRow, write_dataset
+from rag.tuning.settings import option
 from rag.types import Arm
 
 LOG_FILE = "synthesis.jsonl"
@@ -55,21 +56,20 @@ _POINTS_AT_SOURCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SynthesisSettings:
-    """Settings of a synthesis.
+    """Settings of a synthesis; each field says what it means in its metadata, as those of `TuneSettings`."""
 
-    Attributes:
-        pairs: questions wanted per passage.
-        shown_passages: passages in each row's prompt: its own among others of the same books (0: none, closed book).
-        verify: ask the model to answer each question from its passage and reject the pair if its answer differs.
-        limit: most passages to read, spread over the books; None reads all.
-    """
-
-    pairs: int = 3
-    shown_passages: int = 0
-    verify: bool = True
-    limit: int | None = None
-    temperature: float = 0.3
-    seed: int = 0
+    pairs: int = option(3, "Questions to ask for each passage.", least=1, most=10)
+    shown_passages: int = option(
+        0,
+        "Passages shown in each row's prompt: its own among others of the books; 0 trains closed book.",
+        least=0,
+        most=10,
+        name="--passages",
+    )
+    verify: bool = option(True, "Have the model answer each question from its passage.")
+    limit: int | None = option(None, "At most this many passages, spread over the books; None reads all.", least=1)
+    temperature: float = option(0.3, "Of sampling.", least=0, name=None)
+    seed: int = option(0, "Seed of sampling.", least=0)
 
 
 @dataclass(frozen=True, slots=True)
