@@ -31,12 +31,12 @@ from indexes.settings import IndexSettings
 from indexes.types import StoredNode
 from rag.assemble import build_engine
 from rag.citations import support_of
+from rag.generators.prompts import REFUSAL
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings
 from rag.tuning.data import INFO_FILE, Format, RowPassage, TrainingRow, write_dataset
 from rag.types import Passage, SearchableLibrary
 
-REFUSAL = "The passages do not answer this question."
 JUDGED = Path(__file__).parent / "question_sets" / "judged"
 REFUSALS = 0.05
 """Share of the rows with passages whose answer is a refusal."""

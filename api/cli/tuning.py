@@ -204,8 +204,8 @@ def _sampled(
     """Pairs of answers that the model samples to those rows that ask a tune question of the bank and are answered."""
     from evals.questions import load_bank
     from evals.scoring import key_fact_recall
-    from evals.training_rows import REFUSAL
     from rag.assemble import build_language_model
+    from rag.generators.prompts import REFUSAL
     from rag.sentence_reader import CrossEncoder, LearnedReader
     from rag.settings import GeneratorSettings
     from rag.tuning.preferences import sampled_preferences

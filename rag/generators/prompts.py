@@ -1,16 +1,14 @@
 """Prompts of language models: system text, passages, conversation and question, in this order; and a model's refusal.
 
-What repeats comes first, so that keys and values of a prefix can be kept: the system text is the same for every
+What repeats comes first, so that the KV cache of a prefix can be reused: the system text is the same for every
 question, the passages for every turn that finds the same ones, the conversation grows at its end, the question is last.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
-from indexes.sentences import split_spans
 from rag.citations import MARKER
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.question import asks_in_chinese
@@ -24,11 +22,14 @@ class Message(TypedDict):
     content: str
 
 
+REFUSAL = "The passages do not answer this question."
+REFUSAL_IN_CHINESE = "这些段落没有回答这个问题。"
+"""What a model is told to write, and nothing else, where the passages do not answer."""
 SYSTEM_WITH_PASSAGES = (
     "You answer questions about GPU programming from the numbered passages of the user's books. "
     "Use only what the passages say. After every sentence that rests on a passage, put its number in square brackets, "
     "for example [2]. Give no number that is not among the passages. Copy identifiers, numbers and code exactly. "
-    "If the passages do not answer the question, say so in one sentence and cite nothing. Be brief and precise."
+    f"If the passages do not answer the question, write only: {REFUSAL} Be brief and precise."
 )
 SYSTEM_WITHOUT_PASSAGES = (
     "You answer questions about GPU programming briefly and precisely. If you do not know, say so in one sentence."
@@ -37,36 +38,14 @@ BRIEF_WITH_PASSAGES = (
     "Answer the question from the passages.\n"
     "Write one or two sentences.\n"
     "End each sentence with the number of its passage, for example [1].\n"
-    "If they do not answer it, write: The passages do not answer this question."
+    f"If they do not answer it, write: {REFUSAL}"
 )
 BRIEF_WITHOUT_PASSAGES = "Answer the question about GPU programming in one or two sentences."
 """For models below `SMALL_PARAMETERS`, which lose their way in long rules."""
 ANSWER_IN_CHINESE = "Answer in Chinese; leave identifiers and code as they are."
+REFUSE_IN_CHINESE = f"If the passages do not answer, write only: {REFUSAL_IN_CHINESE}"
 ANSWER_IN_ENGLISH = "Answer in English."
 CHOICE_LETTERS = "ABCDEFGHIJ"
-
-_MOST_CHARACTERS = 400
-_WHO = r"(?:passages?|texts?|books?|contexts?|documents?|excerpts?|sources?|information|material|library|I|we)"
-_NOT = r"(?:(?:do(?:es)?|did|is|are|was|were|can|could)(?: not|n['’]t)|cannot)"
-_DENIES = re.compile(
-    rf"\b{_WHO}\b[^.]{{0,40}}\b{_NOT}\b[^.]{{0,60}}"
-    r"\b(?:answer|contain|mention|say|state|provide|specify|cover|discuss|describe|address|include|give|find|know|explain"
-    r"|define|indicate|determine|sure|enough|sufficient)"
-    rf"|\b{_NOT} be (?:answered|found|determined)\b"
-    rf"|\b{_NOT} (?:given|in|part of)\b[^.]{{0,30}}\b(?:passages?|texts?|books?|context|documents?)\b"
-    r"|\bno (?:information|mention|answer|passage)\b|\bnothing (?:in|about)\b"
-    r"|\bnot (?:answered|mentioned|covered|stated)\b"
-    r"|\bdon['’]t know\b|\bunable to (?:answer|find|determine)\b"
-    r"|没有(?:提到|提及|说明|回答|包含|给出|涉及|相关)|未(?:提到|提及|说明|涉及|给出)|无法(?:回答|确定|从)|不知道",
-    re.IGNORECASE,
-)
-_ONLY_DENIES = re.compile(
-    r"(?:(?:the|these|this|given|provided)\s+)*(?:passages?|question)\b"
-    r"(?!.*(?:\b(?:but|however|although|though|while|instead|only)\b|[:;]))"
-    r"|[这该些给定的]*段落(?!.*(?:但|不过|只|：|；))",
-    re.IGNORECASE | re.DOTALL,
-)
-"""A sentence that begins with the passages (or the question) and has no second half that could answer."""
 
 
 def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[Message]:
@@ -79,7 +58,7 @@ def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[
     for turn in request.turns:
         messages.append({"role": "user", "content": turn.question})
         messages.append({"role": "assistant", "content": turn.answer})
-    messages.append({"role": "user", "content": _question(request.question, brief)})
+    messages.append({"role": "user", "content": _question(request, brief)})
     return messages
 
 
@@ -96,15 +75,15 @@ def render_choices(question: str, choices: Sequence[str]) -> str:
 
 
 def says_unknown(answer: str) -> bool:
-    """True when a short answer says that the passages (or the model) do not know; a cited one must say only that."""
-    text = answer.strip()
-    if not 0 < len(text) <= _MOST_CHARACTERS:
-        return False
-    if not MARKER.search(text):
-        return bool(_DENIES.search(text))
-    uncited = re.sub(rf"\s*{MARKER.pattern}", "", text)
-    sentences = [uncited[span.start : span.end] for span in split_spans(uncited)]
-    return bool(sentences) and all(_ONLY_DENIES.match(each) and _DENIES.search(each) for each in sentences)
+    """Whether an answer begins with the sentence that a model is told to refuse with; case and punctuation are free."""
+    return _letters(MARKER.sub("", answer)).startswith(_REFUSALS)
+
+
+def _letters(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
+_REFUSALS = (_letters(REFUSAL), _letters(REFUSAL_IN_CHINESE))
 
 
 def render_excerpts(excerpts: Sequence[Excerpt]) -> str:
@@ -125,7 +104,8 @@ def _source(passage: Passage) -> str:
     return f"{where}, p. {passage.page_label or passage.page_start}" if passage.page_start else where
 
 
-def _question(question: str, brief: bool) -> str:
-    if asks_in_chinese(question):
-        return f"{question}\n\n{ANSWER_IN_CHINESE}"
-    return question if brief else f"{question}\n\n{ANSWER_IN_ENGLISH}"
+def _question(request: GenerationRequest, brief: bool) -> str:
+    if asks_in_chinese(request.question):
+        rules = f"{ANSWER_IN_CHINESE} {REFUSE_IN_CHINESE}" if request.passages and not brief else ANSWER_IN_CHINESE
+        return f"{request.question}\n\n{rules}"
+    return request.question if brief else f"{request.question}\n\n{ANSWER_IN_ENGLISH}"

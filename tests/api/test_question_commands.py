@@ -14,10 +14,11 @@ import pytest
 from api.cli import run
 from evals import questions as question_bank
 from evals.text_match import normalize
-from evals.training_rows import REFUSAL, library_home
+from evals.training_rows import library_home
 from indexes.library import open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
+from rag.generators.prompts import REFUSAL
 from rag.tuning.data import read_dataset
 
 

@@ -14,7 +14,7 @@ from tiny_models import edit_json
 from api.cli import run, tuning
 from api.console import Console
 from evals.questions import load_bank
-from evals.training_rows import REFUSAL
+from rag.generators.prompts import REFUSAL
 from rag.tuning.data import TrainingRow, write_dataset
 from rag.tuning.preferences import SAMPLES
 from rag.tuning.settings import TuneProgress

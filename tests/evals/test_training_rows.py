@@ -13,7 +13,6 @@ from evals.errors import LeakageFound, MalformedQuestions
 from evals.questions import BankQuestion, Gold, Split, load_bank
 from evals.training_rows import (
     JUDGED,
-    REFUSAL,
     ReadingRows,
     bank_source,
     cited,
@@ -24,7 +23,7 @@ from evals.training_rows import (
     write_closed_book,
 )
 from indexes.jsonl import to_jsonl
-from rag.generators.prompts import says_unknown
+from rag.generators.prompts import REFUSAL, says_unknown
 from rag.retrieval import PassageBudget
 from rag.tuning.data import FORMATS, Format, TrainingRow, read_dataset
 from rag.types import Passage

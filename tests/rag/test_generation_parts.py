@@ -21,7 +21,7 @@ from rag.generators.local.admission import Admission
 from rag.generators.local.cache import CacheKey, PrefixCache, Segment
 from rag.generators.local.decode import PromptLookup
 from rag.generators.local.thread import ModelThread, Requeue, Step
-from rag.generators.prompts import says_unknown
+from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, render_messages, says_unknown
 from rag.generators.protocol import GenerationRequest
 from rag.generators.stream_text import (
     REASONING_BLOCKS,
@@ -479,36 +479,27 @@ def test_text_without_reasoning_passes_unchanged(text: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "unknown"),
     [
-        ("The passages do not answer the question.", True),
-        ("The provided passages don't mention a price.", True),
-        ("There is no information about this in the passages.", True),
-        ("这些段落没有提到这个问题。", True),
-        ("I'm sorry, but I cannot answer this from the passages.", True),
-        ("The provided text does not explain how clusters are launched.", True),
-        ("This question cannot be answered from the given passages.", True),
-        ("The answer is not in the passages.", True),
-        ("I do not have enough information.", True),
-        ("I don't know.", True),
-        ("There is nothing about prices in the books.", True),
-        ("Shared memory does not include the L1 cache.", False),
-        ("A kernel cannot find a symbol that was not compiled for its architecture.", False),
-        ("Registers are not given back until the block ends.", False),
-        ("A warp is 32 threads [1].", False),
-        ("Threads of a warp do not diverge when all take the same branch.", False),
+        (REFUSAL, True),
+        ("the passages do not answer this question [1][2]", True),
+        (f"{REFUSAL} [1]\n\nThey are about warps.", True),
+        (f"“{REFUSAL_IN_CHINESE}”", True),
         ("The passages do not mention it, but [2] says 32.", False),
-        ("The passage does not answer this question. [1]", True),
-        ("The passages do not answer this question [1][2].", True),
-        ("The given passage does not answer the question. [1]\n\nThe passages do not say it. [3]", True),
-        ("这些段落没有回答这个问题。[1]", True),
-        ("The passages do not answer this question. [1] A warp has 32 threads. [2]", False),
-        ("The passages do not say how many, but a warp has 32 threads. [1]", False),
-        ("The passages do not name a limit: a block has 1,024 threads. [1]", False),
-        ("这些段落没有说明，但一个线程束有 32 个线程。[1]", False),
-        ("The library does not include a sort for strings. [1]", False),
-        ("Shared memory does not contain the L1 cache. [1]", False),
+        ("A warp is 32 threads [1]. " + REFUSAL, False),
+        ("A kernel cannot find a symbol that was not compiled for its architecture.", False),
         ("[1]", False),
         ("", False),
     ],
 )
-def test_an_answer_that_denies_knowing_is_recognised(answer: str, unknown: bool) -> None:
+def test_a_refusal_begins_with_the_sentence_that_the_model_was_told_to_write(answer: str, unknown: bool) -> None:
     assert says_unknown(answer) is unknown
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"), [("What is a warp?", REFUSAL), ("什么是线程束？", REFUSAL_IN_CHINESE)]
+)
+def test_the_sentence_to_refuse_with_is_in_the_prompt_where_there_are_passages(question: str, sentence: str) -> None:
+    def prompt(request: GenerationRequest) -> str:
+        return "".join(message["content"] for message in render_messages(request))
+
+    assert sentence in prompt(GenerationRequest(question, "rag", (make_passage("Warps."),)))
+    assert sentence not in prompt(GenerationRequest(question, "base"))

@@ -649,10 +649,10 @@ def think(*pieces: str, field: str = "reasoning_content", finish: str = "stop") 
 @pytest.mark.parametrize(
     "answer",
     [
-        say("<thi", "nk>Hm.</think>\n", "The passages do not answer ", "the question.", usage=False),
-        say("[THINK]", "Hm.", "[/THINK]", "The passages do not answer ", "the question.", usage=False),
-        think("The passages do not answer ", "the question."),
-        think("The passages do not answer ", "the question.", field="reasoning"),
+        say("<thi", "nk>Hm.</think>\n", "The passages do not answer ", "this question.", usage=False),
+        say("[THINK]", "Hm.", "[/THINK]", "The passages do not answer ", "this question.", usage=False),
+        think("The passages do not answer ", "this question."),
+        think("The passages do not answer ", "this question.", field="reasoning"),
     ],
 )
 def test_reasoning_is_left_out_and_denial_is_a_refusal(
@@ -663,7 +663,7 @@ def test_reasoning_is_left_out_and_denial_is_a_refusal(
     assert pieces[0] == Thinking()
     assert pieces.count(Thinking()) == 1
     assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)) == (
-        "The passages do not answer the question."
+        "The passages do not answer this question."
     )
     done = pieces[-1]
     assert isinstance(done, GenerationDone)
