@@ -9,6 +9,7 @@ from fastapi import Depends, Query, Request
 from api.schemas.study import Learner
 from api.security import Caller, caller_of
 from api.services import Services
+from evals.study import Study
 from rag.conversations import ConversationStore
 
 
@@ -36,6 +37,10 @@ def _owner(
     return caller_of(request.scope).owner_for(learner)
 
 
+def _study(request: Request) -> Study:
+    return _services(request).study.seen_by(caller_of(request.scope).learner)
+
+
 def _conversations(request: Request) -> ConversationStore:
     return _services(request).conversations(caller_of(request.scope).learner)
 
@@ -46,5 +51,7 @@ LearnerDep = Annotated[str, Depends(_learner)]
 """Whose exams, cards and progress the request is about; NotAllowed for another's than the key's."""
 OwnerDep = Annotated[str | None, Depends(_owner)]
 """Whose the exam or card of an id must be, None for anybody's; NotAllowed for another's than the key's."""
+StudyDep = Annotated[Study, Depends(_study)]
+"""Studying as the caller may see it."""
 ConversationsDep = Annotated[ConversationStore, Depends(_conversations)]
 """The conversations that the caller may see."""

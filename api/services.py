@@ -28,7 +28,7 @@ from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.made_store import MadeQuestions, is_for_tuning
 from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank
-from evals.study import Progress, Study, justify
+from evals.study import Asked, Progress, Study, justify
 from evals.study_guide import GuideChapter, study_guide
 from evals.study_store import StudyStore
 from indexes.errors import CoalesceError, Conflict, HomeNotWritable, IndexMissing, InvalidInput, NotFound
@@ -263,12 +263,17 @@ class Services:
             picks.append(Pick(arm, max(range(len(scores)), key=scores.__getitem__), scores))
         return tuple(picks)
 
-    def draw_choice_question(self) -> BankQuestion | None:
-        """A choice question about one of the books, at random; None where there is none. It has its answer in it."""
+    def draw_choice_question(self, asked: Asked) -> BankQuestion | None:
+        """A choice question about one of the books, at random; None where there is none. It has its answer in it.
+
+        Args:
+            asked: questions that are left out.
+        """
         books = self.library.documents()
         found = [question for book in books for question in self.made.of(book) if question.choices]
         if any(book.sample for book in books):
             found += [question for question in load_bank(split="test") if question.choices]
+        found = [question for question in found if question not in asked]
         return random.choice(found) if found else None
 
     def answer(self, answer_id: str, owner: str | None) -> Answer:
@@ -375,17 +380,22 @@ class Services:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self.library.document(document_id) for document_id in document_ids])
 
-    def progress(self, learner: str, document_id: str | None = None) -> tuple[Progress, dict[tuple[str, int], str]]:
+    def progress(
+        self, study: Study, learner: str, document_id: str | None = None
+    ) -> tuple[Progress, dict[tuple[str, int], str]]:
         """A learner's progress with the titles of its chapters: in one book, or in all that was ever asked.
+
+        Args:
+            study: as the reader may see it.
 
         Raises:
             NotFound, Conflict: as `questions_on`.
         """
         if document_id is not None:
-            found = self.study.progress(learner, self.questions_on([document_id]))
+            found = study.progress(learner, self.questions_on([document_id]))
             return found, {("", chapter.ordinal): chapter.title for chapter in self.library.chapters(document_id)}
         made = [question for book in self.library.documents() for question in self.made.of(book)]
-        found = self.study.progress(learner, made=made)
+        found = study.progress(learner, made=made)
         titles = {("", number): title for number, title in chapter_titles().items()}
         for book in {chapter.book for chapter in found.chapters} - {""}:
             titles |= {(book, chapter.ordinal): chapter.title for chapter in self.library.chapters(book)}

@@ -1,21 +1,25 @@
 """Studying: exams set and marked, misses turned into cards, cards reviewed, progress by chapter.
 
 An exam past its deadline is closed with its draft when it, or anything that follows from it, is next read.
+
+What a learner's own key sees (`Study.seen_by`) answers no question of an exam that this learner has not handed in:
+cards of any open exam stay hidden; questions of a class's open exam are not drawn, marked or counted elsewhere either.
 """
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +90,29 @@ class Progress:
     weak_sections: tuple[tuple[str, int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions of open exams, known again by id or by text: another file may ask the same."""
+
+    ids: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, exams: Iterable[StoredExam]) -> Self:
+        """All questions of some exams."""
+        questions = [question for exam in exams for question in exam.questions]
+        return cls(
+            frozenset(question.id for question in questions),
+            frozenset(normalize(question.question) for question in questions),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.ids)
+
+    def __contains__(self, question: BankQuestion) -> bool:
+        return bool(self) and (question.id in self.ids or normalize(question.question) in self.texts)
+
+
 class Study:
     """Exams, cards and progress of every learner.
 
@@ -112,6 +139,15 @@ class Study:
         self._clock = clock
         self._embed = embed or _embed
         self._judge = judge
+        self._reader: str | None = None
+
+    def seen_by(self, learner: str | None) -> Study:
+        """As the key of a learner sees it, who reads no answer of an open exam; None sees all."""
+        if learner == self._reader:
+            return self
+        seen = copy.copy(self)
+        seen._reader = learner
+        return seen
 
     def close(self) -> None:
         """Closes the store."""
@@ -124,9 +160,15 @@ class Study:
 
         Raises:
             InvalidInput: a plan that cannot be met, or an invalid learner name.
+            Conflict: the learner's class is asked every one of the questions.
         """
         learner = checked_learner(learner)
-        drawn = draw_exam(self._questions() if questions is None else questions, plan)
+        pool = self._questions() if questions is None else questions
+        hidden = self._asked_of_class()
+        others = [question for question in pool if question not in hidden]
+        if pool and not others:
+            raise Conflict("all of these are questions of your class's open exam", hint="hand it in first")
+        drawn = draw_exam(others, plan)
         now = self._clock()
         exam = StoredExam(
             id=f"exam-{secrets.token_hex(8)}",
@@ -171,7 +213,7 @@ class Study:
         exams = self._store.class_exams(class_id)
         if not exams:
             raise NotFound(f"no class has the id {class_id!r:.80}", hint="list them with GET /v1/class-exams")
-        return tuple(self.exam(exam.id) for exam in exams)
+        return tuple(self._current(exam.id) for exam in exams)
 
     def class_ids(self, limit: int = 100) -> tuple[str, ...]:
         """The classes that were given an exam, newest first."""
@@ -187,6 +229,10 @@ class Study:
 
     def exam(self, exam_id: str, learner: str | None = None) -> StoredExam:
         """An exam, with its result once handed in: one learner's, or whoever's when None is named. Raises NotFound."""
+        return self._shown([self._current(exam_id, learner)])[0]
+
+    def _current(self, exam_id: str, learner: str | None = None) -> StoredExam:
+        """As `exam`, whoever reads it."""
         exam = self._store.exam(exam_id, learner if learner is None else checked_learner(learner))
         if exam.handed_in_at is None and exam.deadline is not None and self._clock() > exam.deadline:
             self._close_at_deadline(exam)
@@ -196,13 +242,23 @@ class Study:
     def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, newest first."""
         learner = self._up_to_date(learner)
-        return self._store.exams(learner, limit)
+        return self._shown(self._store.exams(learner, limit))
 
-    def asked_now(self, learner: str) -> frozenset[str]:
-        """Ids of the questions in exams that a learner has not handed in yet: their answers stay hidden."""
-        return frozenset(
-            question.id for exam in self._store.open_exams(self._up_to_date(learner)) for question in exam.questions
-        )
+    def asked_now(self) -> Asked:
+        """The questions of exams that the reader has not handed in yet: their answers stay hidden."""
+        return Asked.of(self._open_exams())
+
+    def _asked_of_class(self) -> Asked:
+        """Those of them that a class is asked: they are not practised meanwhile."""
+        return Asked.of(exam for exam in self._open_exams() if exam.class_id is not None)
+
+    def _open_exams(self) -> tuple[StoredExam, ...]:
+        return self._store.open_exams(self._up_to_date(self._reader)) if self._reader is not None else ()
+
+    def _shown(self, exams: Sequence[StoredExam]) -> tuple[StoredExam, ...]:
+        """Exams without the marks of questions that the reader's class is asked now."""
+        hidden = self._asked_of_class()
+        return tuple(replace(exam, result=_without(exam, hidden)) if hidden else exam for exam in exams)
 
     def time_left_s(self, exam: StoredExam) -> float:
         """Seconds until the deadline, below 0 after it; infinity without a time limit."""
@@ -237,10 +293,13 @@ class Study:
             InvalidInput: an answer to a question that is not in the exam, or an option that does not exist.
         """
         exam = self._open_exam(exam_id, learner)
-        return self._mark(exam, _readable_answers(exam, answers), self._clock())
+        result = self._mark(exam, _readable_answers(exam, answers), self._clock())
+        return _without(replace(exam, result=result), self._asked_of_class()) or result
 
     def decide(self, exam_id: str, question_id: str, share: float, learner: str | None = None) -> Mark:
         """Keeps the learner's own verdict on a mark; the cards are then as if the exam had marked it so.
+
+        The marks of a class's exam stand.
 
         Args:
             share: of the points, from 0.0 to 1.0.
@@ -248,7 +307,7 @@ class Study:
         Raises:
             NotFound: no such exam of this learner.
             InvalidInput: a question that is not in the exam, or a share outside 0 to 1.
-            Conflict: the exam is not marked yet.
+            Conflict: the exam is not marked yet, or a class's.
         """
         exam = self.exam(exam_id, learner)
         question = next((question for question in exam.questions if question.id == question_id), None)
@@ -262,6 +321,10 @@ class Study:
             )
         if exam.result is None:
             raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
+        if exam.class_id is not None:
+            raise Conflict(f"exam {exam.id} was given to a class, and its marks stand", hint="ask who gave the exam")
+        if question in self._asked_of_class():
+            raise Conflict(f"question {question_id!r} is in your class's open exam", hint="hand it in first")
         now = self._clock()
         attempt = Attempt(question.id, question.chapter, question.section, share, now)
         return self._store.keep_verdict(exam, question, attempt)
@@ -311,15 +374,29 @@ class Study:
 
     def due_cards(self, learner: str = DEFAULT_LEARNER, limit: int = 100) -> tuple[StoredCard, ...]:
         """Cards due now, the longest overdue first."""
-        return self._store.due_cards(self._up_to_date(learner), self._clock(), limit)
+        learner, hidden = self._up_to_date(learner), self.asked_now()
+        due = self._store.due_cards(learner, self._clock(), None if hidden else limit)
+        return tuple(card for card in due if card.question not in hidden)[:limit]
 
     def count_due(self, learner: str = DEFAULT_LEARNER) -> int:
         """How many cards are due now."""
-        return self._store.count_due(self._up_to_date(learner), self._clock())
+        learner, hidden = self._up_to_date(learner), self.asked_now()
+        if not hidden:
+            return self._store.count_due(learner, self._clock())
+        due = self._store.due_cards(learner, self._clock(), None)
+        return sum(card.question not in hidden for card in due)
 
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
-        return self._store.cards(self._up_to_date(learner))
+        learner, hidden = self._up_to_date(learner), self.asked_now()
+        return tuple(card for card in self._store.cards(learner) if card.question not in hidden)
+
+    def _card(self, card_id: str, learner: str | None) -> StoredCard:
+        """A card of a learner, or of any when None is named. Raises NotFound, and Conflict while an exam asks it."""
+        card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
+        if card.question in self.asked_now():
+            raise Conflict(f"card {card_id!r} asks what your open exam asks", hint="hand in the exam first")
+        return card
 
     def review_card(
         self, card_id: str, rating: int, learner: str | None = None, at: datetime | None = None
@@ -333,7 +410,7 @@ class Study:
         Raises:
             NotFound, InvalidInput, Conflict: as `evals.schedule.review`; also InvalidInput for a time ahead of now.
         """
-        card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
+        card = self._card(card_id, learner)
         now = self._clock()
         try:
             at = at.astimezone(UTC) if at is not None else None
@@ -349,9 +426,7 @@ class Study:
 
     def undo_review(self, card_id: str, learner: str | None = None) -> StoredCard:
         """The card as it was before its newest review. Raises NotFound, and Conflict where there is none."""
-        return self._store.undo_review(
-            self._store.card(card_id, learner if learner is None else checked_learner(learner))
-        )
+        return self._store.undo_review(self._card(card_id, learner))
 
     def change_card(
         self,
@@ -363,7 +438,7 @@ class Study:
         suspended: bool | None = None,
     ) -> StoredCard:
         """Rewords a card, or keeps it from coming due; None leaves a part as it is. Raises NotFound, InvalidInput."""
-        card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
+        card = self._card(card_id, learner)
         changed = card.question
         if question is not None:
             changed = replace(changed, question=_card_text(question, "question"), question_zh="")
@@ -375,7 +450,7 @@ class Study:
 
     def delete_card(self, card_id: str, learner: str | None = None) -> None:
         """Removes a card. Raises NotFound."""
-        self._store.delete_card(self._store.card(card_id, learner if learner is None else checked_learner(learner)))
+        self._store.delete_card(self._card(card_id, learner))
 
     def save_card(self, question: BankQuestion, learner: str = DEFAULT_LEARNER) -> StoredCard:
         """A card for a question of the learner's own, due now; the same question again makes no second card."""
@@ -401,10 +476,11 @@ class Study:
         asked = self._questions() if about is None else about
         questions = {question.id: question for question in (*asked, *made) if question.answerable}
         book_of = {question.id: question.book for question in made}
+        hidden = self._asked_of_class().ids
         attempts = [
             attempt
             for attempt in self._store.latest_attempts(learner)
-            if about is None or attempt.question_id in questions
+            if attempt.question_id not in hidden and (about is None or attempt.question_id in questions)
         ]
         chapter_of = {
             attempt.question_id: (book_of.get(attempt.question_id, ""), attempt.chapter) for attempt in attempts
@@ -423,7 +499,7 @@ class Study:
         due: Counter[_Chapter] = Counter()
         forecast: dict[_Chapter, list[int]] = defaultdict(lambda: [0] * FORECAST_DAYS)
         for question_id, when in self._store.due_times(learner):
-            if about is not None and question_id not in questions:
+            if question_id in hidden or (about is not None and question_id not in questions):
                 continue
             chapter = chapter_of.get(question_id, ("", 0))
             day = int((when - now).total_seconds() // 86_400)
@@ -459,6 +535,14 @@ def class_marks_csv(exams: Sequence[StoredExam]) -> str:
         points = [mark.score for mark in result.marks]
         writer.writerow([name, handed_in, result.score, result.max_score, f"{100 * share:.1f}", unsure, *points])
     return out.getvalue()
+
+
+def _without(exam: StoredExam, hidden: Asked) -> Result | None:
+    """The result of an exam without the marks of some questions."""
+    if exam.result is None or not hidden:
+        return exam.result
+    pairs = zip(exam.questions, exam.result.marks, strict=True)
+    return Result(tuple(mark for question, mark in pairs if question not in hidden))
 
 
 @cache

@@ -311,8 +311,8 @@ class StudyStore:
 
     # --- cards
 
-    def due_cards(self, learner: str, now: datetime, limit: int) -> tuple[StoredCard, ...]:
-        """Cards due at `now`, the longest overdue first."""
+    def due_cards(self, learner: str, now: datetime, limit: int | None) -> tuple[StoredCard, ...]:
+        """Cards due at `now`, the longest overdue first; all of them without a limit."""
         wanted = select(_cards).where(*_due(learner, now)).order_by(_cards.c.due, _cards.c.number).limit(limit)
         with self._database.reading() as connection:
             return tuple(_card(row) for row in connection.execute(wanted))

@@ -252,7 +252,7 @@ class AnswerCard:
         """Makes the question a card, with the answer and its first quote."""
         first = answer.citations[0]
         said = re.sub(rf"\s*{_MARKER}", "", answer.answer).strip()[:MAX_ANSWER_CHARACTERS]
-        study, section = self._visit.services.study, first.section[-1] if first.section else ""
+        study, section = self._visit.study, first.section[-1] if first.section else ""
         try:
             question = own_question(
                 answer.question, said, first.quote, title=first.title, document_id=first.document_id, section=section

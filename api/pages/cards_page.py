@@ -55,7 +55,7 @@ class _Review:
             link("CSV", f"/v1/cards/export.csv?learner={learner}", download=True)
 
     def _next(self) -> None:
-        study = self._visit.services.study
+        study = self._visit.study
         due = study.due_cards(self._visit.learner, 1)
         self._desk.clear()
         with self._desk:
@@ -171,7 +171,7 @@ class _Review:
     async def _do(self, change: Callable[[Study, str], object]) -> None:
         """Changes a card and shows the one that is due now."""
         try:
-            await asyncio.to_thread(change, self._visit.services.study, self._visit.learner)
+            await asyncio.to_thread(change, self._visit.study, self._visit.learner)
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
         self._next()
@@ -180,7 +180,7 @@ class _Review:
         if self._card is not card:
             return
         self._card = None
-        study = self._visit.services.study
+        study = self._visit.study
         try:
             await asyncio.to_thread(study.review_card, card.id, rating, self._visit.learner)
             self._done += 1
@@ -190,7 +190,7 @@ class _Review:
         self._next()
 
     def _nothing_due(self) -> None:
-        cards = [card for card in self._visit.services.study.cards(self._visit.learner) if card.state != SUSPENDED]
+        cards = [card for card in self._visit.study.cards(self._visit.learner) if card.state != SUSPENDED]
         if not cards:
             with empty_state(self._t("cards.none"), self._t("cards.none_text")):
                 link(self._t("exam.new"), "/study", "button primary")

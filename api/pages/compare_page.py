@@ -168,7 +168,7 @@ class _CompareView:
 
     def _draw_choice(self) -> None:
         """A choice question of the books, and a button for another one."""
-        self._question = self._visit.services.draw_choice_question()
+        self._question = self._visit.services.draw_choice_question(self._visit.study.asked_now())
         tag("p", self._t("compare.about.choice"), "soft")
         if self._question is None:
             tag("p", self._t("compare.no_choice"), "soft")

@@ -38,7 +38,7 @@ def exam(request: Request, exam_id: str, learner: str = "") -> None:
         if learner and visit.owner is None and learner != visit.learner:
             visit = _as_learner(visit, exam_id, learner)
         count_cards = study_head(visit, "exam")
-        kept = visit.services.study.exam(exam_id, visit.learner)
+        kept = visit.study.exam(exam_id, visit.learner)
         if kept.waits:
             _invite(visit, kept)
         elif kept.result is not None:
@@ -54,7 +54,7 @@ def _invite(visit: Visit, exam: StoredExam) -> None:
     t = visit.t
 
     def begin() -> None:
-        visit.services.study.open_exam(exam.id, visit.learner)
+        visit.study.open_exam(exam.id, visit.learner)
         ui.navigate.to(f"/study/exam/{exam.id}")
 
     minutes = f"{(exam.time_limit_s or 0) / 60:g}"
@@ -65,7 +65,7 @@ def _invite(visit: Visit, exam: StoredExam) -> None:
 
 def _as_learner(visit: Visit, exam_id: str, learner: str) -> Visit:
     """The visit of the learner whose link this is: the browser goes on under that name. Raises NotFound."""
-    visit.services.study.exam(exam_id, learner)
+    visit.study.exam(exam_id, learner)
     name = json.dumps(quote(learner))
     ui.run_javascript(f"document.cookie = 'coalesce_learner=' + {name} + ';path=/;max-age=31536000;samesite=lax'")
     return replace(visit, learner=learner)
@@ -77,7 +77,7 @@ class _Sitting:
     def __init__(self, visit: Visit, exam: StoredExam) -> None:
         self._visit = visit
         self._t = visit.t
-        self._study = visit.services.study
+        self._study = visit.study
         self._exam = exam
         self._answers = self._study.draft(exam.id)
         self._saving = asyncio.Lock()  # answers are kept in the order in which they were given
@@ -237,12 +237,15 @@ def _show_marks(visit: Visit, exam: StoredExam, count_cards: Callable[[], None])
         """Draws the total again."""
         head.clear()
         with head:
-            _show_total(visit, visit.services.study.exam(exam.id, visit.learner))
+            _show_total(visit, visit.study.exam(exam.id, visit.learner))
         count_cards()
 
     decided()
-    for number, (question, mark) in enumerate(zip(exam.questions, exam.result.marks, strict=True), 1):
-        _MarkCard(visit, exam.id, number, question, decided).draw(mark)
+    marks = {mark.question_id: mark for mark in exam.result.marks}
+    for number, question in enumerate(exam.questions, 1):
+        if question.id in marks:  # those that the learner's class is asked now have none
+            card = _MarkCard(visit, exam.id, number, question, decided, own=exam.class_id is None)
+            card.draw(marks[question.id])
 
 
 def _show_total(visit: Visit, exam: StoredExam) -> None:
@@ -258,7 +261,7 @@ def _show_total(visit: Visit, exam: StoredExam) -> None:
         tag("progress", "", "bar", max=1, value=round(share, 3), aria_label=t("exam.result"))
         if exam.closed_by_deadline:
             tag("p", t("exam.handed_in_late"), "note")
-        if unsure:
+        if unsure and exam.class_id is None:
             tag("p", t.count("exam.to_check", unsure), "note")
         tag("p", t.count("exam.became_cards", missed) if missed else t("exam.all_right"), "soft")
         with tag("div", "", "row"):
@@ -272,7 +275,14 @@ class _MarkCard:
     """The mark of one question, and the learner's own verdict on it."""
 
     def __init__(
-        self, visit: Visit, exam_id: str, number: int, question: BankQuestion, decided: Callable[[], None]
+        self,
+        visit: Visit,
+        exam_id: str,
+        number: int,
+        question: BankQuestion,
+        decided: Callable[[], None],
+        *,
+        own: bool,
     ) -> None:
         self._visit = visit
         self._t = visit.t
@@ -280,6 +290,7 @@ class _MarkCard:
         self._number = number
         self._question = question
         self._decided = decided
+        self._own = own
         self._holder = tag("div")
 
     def draw(self, mark: Mark) -> None:
@@ -309,7 +320,7 @@ class _MarkCard:
             if mark.by == "key_facts":
                 _show_facts(self._visit, "met", mark.facts_met)
                 _show_facts(self._visit, "missed", mark.facts_missed)
-            if question.type != "choice" and mark.answer is not None:
+            if self._own and question.type != "choice" and mark.answer is not None:
                 self._ask(mark)
             if mark.passage is not None:
                 _show_passage(self._visit, mark.passage, question, opened=state != "right")
@@ -324,7 +335,7 @@ class _MarkCard:
                 button(self._t(f"mark.was_{name}"), partial(self._decide, share), kind="quiet", **more)
 
     async def _decide(self, share: float) -> None:
-        study = self._visit.services.study
+        study = self._visit.study
         try:
             mark = await asyncio.to_thread(study.decide, self._exam_id, self._question.id, share, self._visit.learner)
         except CoalesceError as error:
@@ -385,7 +396,7 @@ def class_exam(request: Request, class_id: str) -> None:
     def build(visit: Visit) -> None:
         Caller(visit.owner).need_open_key("see the exams of a class")
         study_head(visit, "exam")
-        exams = visit.services.study.class_exam(class_id)
+        exams = visit.study.class_exam(class_id)
         links = {exam.id: f"{server}{exam_link(exam)}" for exam in exams}
         with tag("section", "", "card class-exam"):
             tag("h2", visit.t.count("class.title", len(exams[0].questions)))

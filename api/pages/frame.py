@@ -21,6 +21,7 @@ from api.pages.texts import HTML_LANGUAGES, LANGUAGES, Texts, cookie_text, langu
 from api.security import LOGOUT_PATH, caller_of, client_of
 from api.services import Services
 from evals.learners import DEFAULT_LEARNER, MAX_LEARNER_CHARACTERS
+from evals.study import Study
 from indexes.errors import CoalesceError, NotFound
 from rag.conversations import ConversationStore
 
@@ -57,6 +58,11 @@ class Visit:
     def conversations(self) -> ConversationStore:
         """The conversations that the reader may see."""
         return self.services.conversations(self.owner)
+
+    @property
+    def study(self) -> Study:
+        """Studying as the reader may see it."""
+        return self.services.study.seen_by(self.owner)
 
 
 Build = Callable[[Visit], None]

@@ -59,12 +59,14 @@ class _ProgressView:
         _show(self._visit, found, self._titles, self._source if self._source in self._books else "")
 
     def _progress(self) -> Progress:
-        services, learner = self._visit.services, self._visit.learner
+        services, study, learner = self._visit.services, self._visit.study, self._visit.learner
         if self._source:
-            found, self._titles = services.progress(learner, None if self._source == EVERYTHING else self._source)
+            found, self._titles = services.progress(
+                study, learner, None if self._source == EVERYTHING else self._source
+            )
             return found
         self._titles = {("", number): title for number, title in chapter_titles().items()}
-        return services.study.progress(learner, load_bank())
+        return study.progress(learner, load_bank())
 
     def _go(self, source: str) -> None:
         ui.navigate.to(f"/study/progress?book={quote(source, safe='')}")

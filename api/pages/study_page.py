@@ -70,7 +70,7 @@ def study_head(visit: Visit, current: str) -> Callable[[], None]:
     parts = tag("nav", "", "subnav", aria_label=t("nav.study"))
 
     def count() -> None:
-        due = visit.services.study.count_due(visit.learner)
+        due = visit.study.count_due(visit.learner)
         parts.clear()
         with parts:
             for name, path in (("exam", "/study"), ("cards", "/study/cards"), ("progress", "/study/progress")):
@@ -328,7 +328,7 @@ class _ExamView:
         return questions
 
     async def _start(self) -> None:
-        study = self._visit.services.study
+        study = self._visit.study
         try:
             questions = self._drawn_from()
             exam = await asyncio.to_thread(study.start_exam, self._plan(questions), self._visit.learner, questions)
@@ -338,7 +338,7 @@ class _ExamView:
         ui.navigate.to(f"/study/exam/{exam.id}")
 
     async def _give(self) -> None:
-        study = self._visit.services.study
+        study = self._visit.study
         names = [name for name in self._names.splitlines() if name.strip()]
         try:
             questions = self._drawn_from()
@@ -350,7 +350,7 @@ class _ExamView:
 
     def _given(self) -> None:
         """The exams given to classes."""
-        study = self._visit.services.study
+        study = self._visit.study
         given = [study.class_exam(class_id) for class_id in study.class_ids(EARLIER_SHOWN)]
         if not given:
             return
@@ -365,7 +365,7 @@ class _ExamView:
                         tag("span", self._t("class.handed_in", n=done, most=len(exams)), "exam-state")
 
     def _earlier(self) -> None:
-        exams = self._visit.services.study.exams(self._visit.learner, EARLIER_SHOWN)
+        exams = self._visit.study.exams(self._visit.learner, EARLIER_SHOWN)
         if not exams:
             return
         with tag("section", "", "card"):

@@ -11,7 +11,7 @@ from urllib.parse import quote as url_quote
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 from fastapi.responses import HTMLResponse
 
-from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep
+from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
 from api.pages.texts import language_of, texts_of
 from api.schemas.base import Id, error_responses, listed
 from api.schemas.study import (
@@ -44,15 +44,13 @@ from api.schemas.study import (
     VerdictIn,
     card_out,
 )
-from api.security import Caller
 from api.services import Services
 from api.uploads import file_name
 from evals.anki import anki_deck, cards_csv
 from evals.exam import ExamPlan
 from evals.questions import BankQuestion, questions_file
-from evals.study import class_marks_csv
+from evals.study import Asked, class_marks_csv
 from evals.study_guide import guide_markdown
-from evals.study_store import StoredCard
 from indexes.errors import InvalidInput
 from indexes.types import Document
 from rag.question import whole_number
@@ -64,7 +62,7 @@ MAX_LIMIT = 5000
 @router.get("/questions", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
 def list_questions(
     services: ServicesDep,
-    caller: CallerDep,
+    study: StudyDep,
     document_id: Annotated[Id | None, Query()] = None,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
@@ -85,9 +83,9 @@ def list_questions(
         )
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
-    asked = services.study.asked_now(caller.learner) if with_answers and caller.learner else frozenset[str]()
+    asked = study.asked_now() if with_answers else Asked()
     found = [
-        QuestionOut.of(question, with_answer=with_answers and question.id not in asked) for question in chosen[:limit]
+        QuestionOut.of(question, with_answer=with_answers and question not in asked) for question in chosen[:limit]
     ]
     return listed(QuestionsOut(questions=found))
 
@@ -159,11 +157,11 @@ def export_guide(document_id: str, request: Request, services: ServicesDep) -> R
 
 
 @router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
-def start_exam(body: ExamIn, services: ServicesDep, caller: CallerDep) -> ExamOut:
+def start_exam(body: ExamIn, services: ServicesDep, study: StudyDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
     plan, questions = _drawn_from(body, services)
     learner = caller.learner_for(body.learner)
-    return ExamOut.model_validate(services.study.start_exam(plan, learner, questions))
+    return ExamOut.model_validate(study.start_exam(plan, learner, questions))
 
 
 def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
@@ -181,7 +179,7 @@ def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQ
 
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
 def list_exams(
-    services: ServicesDep,
+    study: StudyDep,
     caller: CallerDep,
     learner: LearnerDep,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
@@ -189,16 +187,16 @@ def list_exams(
     """The newest exams of a learner, newest first, each with its marks once it was handed in."""
     shown = [
         replace(exam, questions=()) if exam.waits and caller.learner else exam  # its time runs once it is opened
-        for exam in services.study.exams(learner, limit)
+        for exam in study.exams(learner, limit)
     ]
     return ExamsOut(exams=[ExamOut.model_validate(exam) for exam in shown])
 
 
 @router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
-def get_exam(exam_id: str, services: ServicesDep, caller: CallerDep, owner: OwnerDep) -> ExamOut:
+def get_exam(exam_id: str, study: StudyDep, caller: CallerDep, owner: OwnerDep) -> ExamOut:
     """An exam as it was set, with its marks once it was handed in. A class's exam begins when its learner's key opens
     it."""
-    open_it = services.study.open_exam if caller.learner else services.study.exam
+    open_it = study.open_exam if caller.learner else study.exam
     return ExamOut.model_validate(open_it(exam_id, owner))
 
 
@@ -248,65 +246,51 @@ def keep_draft(exam_id: str, body: AnswersIn, services: ServicesDep, caller: Cal
 
 
 @router.post("/exams/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))
-def hand_in(exam_id: str, body: AnswersIn, services: ServicesDep, caller: CallerDep) -> ResultOut:
+def hand_in(exam_id: str, body: AnswersIn, study: StudyDep, caller: CallerDep) -> ResultOut:
     """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
-    return ResultOut.model_validate(services.study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))
+    return ResultOut.model_validate(study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))
 
 
 @router.post("/exams/{exam_id}/marks", responses=error_responses(400, 403, 404, 409, 422, 503))
-def decide(exam_id: str, body: VerdictIn, services: ServicesDep, caller: CallerDep) -> MarkOut:
-    """Keeps the learner's own verdict in place of a mark; the cards are then as if the exam had marked it so."""
+def decide(exam_id: str, body: VerdictIn, study: StudyDep, caller: CallerDep) -> MarkOut:
+    """Keeps the learner's own verdict in place of a mark; the cards are then as if the exam had marked it so. The marks
+    of a class's exam stand: 409."""
     owner = caller.owner_for(body.learner)
-    return MarkOut.model_validate(services.study.decide(exam_id, body.question_id, body.share, owner))
+    return MarkOut.model_validate(study.decide(exam_id, body.question_id, body.share, owner))
 
 
 @router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
-def due_cards(
-    services: ServicesDep,
-    caller: CallerDep,
-    learner: LearnerDep,
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
-) -> Response:
-    """Cards that are due, the longest overdue first."""
-    return listed(CardsOut(cards=[card_out(card) for card in _readable(services, caller, "due", learner, limit)]))
-
-
-def _readable(
-    services: Services, caller: Caller, which: Literal["due", "all"], learner: str, limit: int = MAX_LIMIT
-) -> list[StoredCard]:
-    """A learner's cards; a learner's key does not see those of an exam that is not handed in yet."""
-    study = services.study
-    asked = study.asked_now(learner) if caller.learner else frozenset[str]()
-    cards = study.due_cards(learner, limit) if which == "due" else study.cards(learner)
-    return [card for card in cards if card.question_id not in asked]
+def due_cards(study: StudyDep, learner: LearnerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100) -> Response:
+    """Cards that are due, the longest overdue first; a learner's key does not see those of an open exam."""
+    return listed(CardsOut(cards=[card_out(card) for card in study.due_cards(learner, limit)]))
 
 
 @router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))
-def review_card(card_id: str, body: ReviewIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+def review_card(card_id: str, body: ReviewIn, study: StudyDep, caller: CallerDep) -> CardOut:
     """Rates a card: 1 again, 2 hard, 3 good, 4 easy; gives it with its next due time."""
     at = body.reviewed_at
     if at is not None and at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return card_out(services.study.review_card(card_id, body.rating, caller.owner_for(body.learner), at))
+    return card_out(study.review_card(card_id, body.rating, caller.owner_for(body.learner), at))
 
 
 @router.post("/cards/{card_id}/undo", responses=error_responses(400, 403, 404, 409, 422, 503))
-def undo_review(card_id: str, services: ServicesDep, owner: OwnerDep) -> CardOut:
+def undo_review(card_id: str, study: StudyDep, owner: OwnerDep) -> CardOut:
     """Takes the newest review of a card back; a card that was not reviewed is a 409."""
-    return card_out(services.study.undo_review(card_id, owner))
+    return card_out(study.undo_review(card_id, owner))
 
 
 @router.post("/cards", status_code=201, responses=error_responses(400, 403, 422, 503))
-def save_card(body: NewCardIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+def save_card(body: NewCardIn, study: StudyDep, caller: CallerDep) -> CardOut:
     """Makes a card of one's own, due now; the same question again makes no second one."""
-    return card_out(services.study.save_card(body.bank_question(), caller.learner_for(body.learner)))
+    return card_out(study.save_card(body.bank_question(), caller.learner_for(body.learner)))
 
 
 @router.patch("/cards/{card_id}", responses=error_responses(400, 403, 404, 422, 503))
-def change_card(card_id: str, body: CardChangeIn, services: ServicesDep, caller: CallerDep) -> CardOut:
+def change_card(card_id: str, body: CardChangeIn, study: StudyDep, caller: CallerDep) -> CardOut:
     """Rewords a card, or keeps it from coming due (`suspended`)."""
     return card_out(
-        services.study.change_card(
+        study.change_card(
             card_id,
             caller.owner_for(body.learner),
             question=body.question,
@@ -317,30 +301,30 @@ def change_card(card_id: str, body: CardChangeIn, services: ServicesDep, caller:
 
 
 @router.delete("/cards/{card_id}", status_code=204, responses=error_responses(400, 403, 404, 422, 503))
-def delete_card(card_id: str, services: ServicesDep, owner: OwnerDep) -> None:
+def delete_card(card_id: str, study: StudyDep, owner: OwnerDep) -> None:
     """Removes a card with its reviews."""
-    services.study.delete_card(card_id, owner)
+    study.delete_card(card_id, owner)
 
 
 @router.get("/progress", responses=error_responses(400, 403, 404, 409, 422, 503))
 def progress(
-    services: ServicesDep, learner: LearnerDep, document_id: Annotated[Id | None, Query()] = None
+    services: ServicesDep, study: StudyDep, learner: LearnerDep, document_id: Annotated[Id | None, Query()] = None
 ) -> ProgressOut:
     """What was seen and right, what is due and what is coming, by book and chapter; of one book where it is named."""
-    return ProgressOut.of(*services.progress(learner, document_id))
+    return ProgressOut.of(*services.progress(study, learner, document_id))
 
 
 @router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))
-def export_anki(services: ServicesDep, caller: CallerDep, learner: LearnerDep) -> Response:
+def export_anki(study: StudyDep, learner: LearnerDep) -> Response:
     """The learner's cards as an Anki deck; importing a newer one keeps Anki's own history."""
-    questions = [card.question for card in _readable(services, caller, "all", learner)]
+    questions = [card.question for card in study.cards(learner)]
     return _file(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
 
 
 @router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 403, 422, 503))
-def export_csv(services: ServicesDep, caller: CallerDep, learner: LearnerDep) -> Response:
+def export_csv(study: StudyDep, learner: LearnerDep) -> Response:
     """The learner's cards as CSV."""
-    questions = [card.question for card in _readable(services, caller, "all", learner)]
+    questions = [card.question for card in study.cards(learner)]
     return _file(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")
 
 
@@ -357,20 +341,35 @@ def get_reports(services: ServicesDep) -> ReportsOut:
 
 
 @router.get("/reports/{report_id}", responses=error_responses(404, 503))
-def get_report(report_id: str, services: ServicesDep) -> dict[str, Any]:
+def get_report(report_id: str, services: ServicesDep, study: StudyDep) -> dict[str, Any]:
     """One report, all its numbers."""
     from evals.report import read_report
 
-    return read_report(services.settings.reports_folder, report_id)
+    return _without(read_report(services.settings.reports_folder, report_id), study.asked_now())
 
 
 @router.get("/reports/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
 def get_report_page(
-    report_id: str, services: ServicesDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
+    report_id: str, services: ServicesDep, study: StudyDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
 ) -> HTMLResponse:
     """One report as a page."""
-    from evals.report import report_page
+    from evals.report import read_report, render, report_page
     from evals.report_chinese import in_chinese
 
-    page = report_page(services.settings.reports_folder, report_id)
+    folder = services.settings.reports_folder
+    report = read_report(folder, report_id)
+    shown = _without(report, study.asked_now())
+    page = report_page(folder, report_id) if shown == report else render(shown, "report.html.j2")
     return HTMLResponse(in_chinese(page) if language == "zh" else page)
+
+
+def _without(report: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """The report without its examples, which name the right option, of questions that are asked now."""
+    if not asked:
+        return report
+    flips = [
+        {name: [each for each in side if each["id"] not in asked.ids] if isinstance(side, list) else side
+         for name, side in table.items()}
+        for table in report.get("flips", ())
+    ]  # fmt: skip
+    return report | {"flips": flips}

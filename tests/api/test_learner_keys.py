@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +16,14 @@ from api_fakes import PATIENCE_S, SAMPLE_ID, Live, running
 from api.errors import NotAllowed, UnsafeBind
 from api.security import COOKIE, Caller, KeyRing, caller_of, check_bind
 from api.settings import load_settings
+from evals import report
+from evals.arms import parse_arms
+from evals.comparison import compare
+from evals.questions import parse_question
+from evals.records import Record
+from evals.report import RunFacts
+from evals.run import RunSpec
+from evals.scoring import score_records
 from indexes.errors import InvalidInput
 
 KEYS = {"api_keys": "teacher-key", "learner_keys": "alice=alices-key, 张三=key=with=signs="}
@@ -124,6 +136,105 @@ def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_i
         assert refused(alice.get(call))
     assert refused(alice.post("/v1/class-exams", json=body))
     assert teacher.get("/v1/class-exams/none").status_code == 404
+
+
+QUESTIONS = [
+    {"id": "q1", "question": "What is asked first?", "answer": "secret-1", "key_facts": ["secret-1"]},
+    {"id": "q2", "question": "What is asked second?", "answer": "secret-2", "key_facts": ["secret-2"]},
+    {"id": "q3", "type": "choice", "question": "What is asked last?", "answer": "secret-3",
+     "choices": ["this", "a", "b", "c"], "answer_index": 0},
+]  # fmt: skip
+FREE = {"id": "free", "question": "What is asked of nobody?", "answer": "known", "key_facts": ["known"]}
+REPORT = "/v1/reports/one"
+
+
+def write_report(folder: Path) -> None:
+    """A report whose example names the right option of the last question."""
+    question = parse_question(QUESTIONS[2], where="test")
+    picked = {"base": 1, "rag": 0}
+    records = [Record("q3", arm, 0, "choice", picked=at, scores=(0.4, 0.3, 0.2, 0.1)) for arm, at in picked.items()]
+    rows = score_records(records, {"q3": question})
+    spec = RunSpec((question,), parse_arms(["base", "rag"]))
+    facts = RunFacts("2026-01-02T03:04:05+00:00", "encoder", "m", "e", 1, {}, {})
+    report.write_report(folder, report.report_data(spec, facts, compare(rows), rows, None))
+
+
+@pytest.fixture
+def classroom(tmp_path: Path) -> Iterator[Live]:
+    """A class in which one learner has practised with the questions of the open exam, and has more practice open."""
+    settings = load_settings({"home": tmp_path, **KEYS})
+    with running(settings) as server, as_(server, "teacher-key") as teacher, as_(server, "alices-key") as alice:
+        copied = [{**each, "id": f"copy-{each['id']}"} for each in QUESTIONS] + [FREE]
+        for name, questions in (("class.jsonl", QUESTIONS), ("copy.jsonl", copied)):
+            lines = "\n".join(map(json.dumps, questions)).encode()
+            assert teacher.post("/v1/questions/files", files={"file": (name, lines)}).status_code == 201
+            practised = exam_of(alice, count=len(questions), question_file=name)
+            alice.post(f"/v1/exams/{practised['id']}/answers", json={"answers": {}})
+        exam_of(alice, count=3, question_file="class.jsonl")
+        body = {"count": 3, "question_file": "class.jsonl", "learners": ["alice", "张三"]}
+        assert teacher.post("/v1/class-exams", json=body).status_code == 201
+        write_report(settings.reports_folder / "one")
+        yield server
+
+
+def test_no_door_answers_a_learner_what_the_open_exam_of_a_class_asks(classroom: Live) -> None:
+    with as_(classroom, "alices-key") as alice, as_(classroom, "teacher-key") as teacher:
+        of_class = teacher.get("/v1/class-exams").json()["classes"][0]["exams"][0]["id"]
+        exams = {exam["id"]: exam for exam in teacher.get("/v1/exams", params={"learner": "alice"}).json()["exams"]}
+        practised = [exam for exam in exams.values() if exam["result"]]
+        [drawn] = [exam_id for exam_id, exam in exams.items() if not exam["result"] and exam_id != of_class]
+        cards = teacher.get("/v1/cards/due", params={"learner": "alice"}).json()["cards"]
+        cards = [card for card in cards if card["answer"] != "known"]
+        files = [{"with_answers": True, "question_file": name} for name in ("class.jsonl", "copy.jsonl")]
+        refusals = [
+            alice.post("/v1/exams", json={"count": 1, "question_file": "class.jsonl"}),
+            alice.post("/v1/exams", json={"count": 2, "question_file": "copy.jsonl"}),
+        ]
+        for card in cards:
+            address = f"/v1/cards/{card['id']}"
+            refusals.append(alice.post(f"{address}/review", json={"rating": 3}))
+            refusals.append(alice.post(f"{address}/undo"))
+            refusals.append(alice.patch(address, json={"question": "What else?"}))
+        for exam in practised:
+            for mark in exam["result"]["marks"]:
+                if mark["reference_answer"] != "known":
+                    verdict = {"question_id": mark["question_id"], "share": 1}
+                    refusals.append(alice.post(f"/v1/exams/{exam['id']}/marks", json=verdict))
+        assert len(refusals) > 12
+        assert {reply.status_code for reply in refusals} == {400, 409}
+        practice = exam_of(alice, count=1, question_file="copy.jsonl")
+        assert [question["id"] for question in practice["questions"]] == ["free"]
+        shown = [
+            *(alice.get("/v1/questions", params=params) for params in files),
+            alice.post(f"/v1/exams/{drawn}/answers", json={"answers": {}}),
+            *(alice.get(f"/v1/exams/{exam_id}") for exam_id in exams),
+            *map(alice.get, ("/v1/exams", "/v1/cards/due", "/v1/cards/export.csv", REPORT, f"{REPORT}/page")),
+        ]
+        assert {reply.status_code for reply in shown} == {200}
+        assert [reply.url for reply in (*refusals, *shown) if "secret" in reply.text] == []
+        assert not any(QUESTIONS[2]["question"] in reply.text for reply in shown[-2:])
+        deck = zipfile.ZipFile(io.BytesIO(alice.get("/v1/cards/export.apkg").content))
+        assert b"secret" not in deck.read("collection.anki2")
+        assert sum(chapter["seen"] for chapter in alice.get("/v1/progress").json()["chapters"]) == 4
+
+        assert all("secret" in teacher.get("/v1/questions", params=params).text for params in files)
+        assert QUESTIONS[2]["question"] in teacher.get(f"{REPORT}/page").text
+        assert "secret" in alice.post(f"/v1/exams/{of_class}/answers", json={"answers": {}}).text
+        alice.post(f"/v1/exams/{practice['id']}/answers", json={"answers": {}})
+        assert "secret" in alice.get("/v1/cards/export.csv").text
+
+
+def test_no_verdict_changes_the_marks_of_a_class_exam(classroom: Live) -> None:
+    with as_(classroom, "alices-key") as alice, as_(classroom, "teacher-key") as teacher:
+        given = teacher.get("/v1/class-exams").json()["classes"][0]
+        address = f"/v1/exams/{given['exams'][0]['id']}"
+        alice.post(f"{address}/answers", json={"answers": {"q3": 1}})
+        marks = teacher.get(f"/v1/class-exams/{given['id']}/marks.csv").text
+        for question_id in ("q1", "q2", "q3"):
+            verdict = alice.post(f"{address}/marks", json={"question_id": question_id, "share": 1})
+            assert (verdict.status_code, verdict.json()["error"]["type"]) == (409, "conflict")
+        assert teacher.get(f"/v1/class-exams/{given['id']}/marks.csv").text == marks
+        assert alice.get(address).json()["result"]["score"] == 0
 
 
 def test_signing_in_goes_on_to_what_was_opened_and_never_to_another_server(school: Live) -> None:
