@@ -7,16 +7,14 @@ formulas become Anki's forms of them, everything else is escaped.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import html
-import io
 import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.questions import BankQuestion
+from evals.questions import BankQuestion, csv_table
 from indexes.sample import SAMPLE_PATH, SAMPLE_TITLE
 from rag.generators.prompts import CHOICE_LETTERS
 
@@ -124,23 +122,20 @@ def rich_html(text: str) -> str:
 
 def cards_csv(questions: Sequence[BankQuestion]) -> str:
     """The questions as CSV with a header row."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["id", "chapter", "question", "choices", "answer", "section", "quote", "book"])
-    for question in questions:
-        writer.writerow(
-            [
-                question.id,
-                question.chapter,
-                question.question,
-                " | ".join(question.choices),
-                question.answer,
-                (question.section or "").replace("#", " · "),
-                " ".join(gold.evidence for gold in question.gold),
-                book_of(question),
-            ]
+    rows = [
+        (
+            question.id,
+            question.chapter,
+            question.question,
+            " | ".join(question.choices),
+            question.answer,
+            (question.section or "").replace("#", " · "),
+            " ".join(gold.evidence for gold in question.gold),
+            book_of(question),
         )
-    return out.getvalue()
+        for question in questions
+    ]
+    return csv_table([("id", "chapter", "question", "choices", "answer", "section", "quote", "book"), *rows])
 
 
 def _front(question: BankQuestion) -> str:

@@ -17,7 +17,7 @@ import hashlib
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +50,8 @@ _COLUMNS = (
     "key_facts", "difficulty", "answerable", "source", "section", "quote",
 )  # fmt: skip
 _DELIMITERS = ",;\t"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
+"""How a cell begins that a spreadsheet runs."""
 _CSV_TEXTS = ("id", "type", "question", "question_zh", "answer")
 _CSV_NUMBERS = ("chapter", "difficulty")
 _REASONS = {
@@ -361,7 +363,7 @@ def _read_csv(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise MalformedQuestions(
                     f"{where}: more cells than the header has", hint="Put text with commas in quotes."
                 )
-            cells = {column: cell.strip() for column, cell in row.items() if cell and cell.strip()}
+            cells = {column: _read_cell(cell.strip()) for column, cell in row.items() if cell and cell.strip()}
             if cells:
                 yield where, _record_of_cells(cells)
     except csv.Error as error:
@@ -370,13 +372,11 @@ def _read_csv(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _write_csv(records: Iterable[Mapping[str, Any]]) -> str:
     """The records as a table with a header; of several places where a book answers, the first."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, restval="")
-    writer.writeheader()
+    rows: list[Sequence[object]] = [_COLUMNS]
     for record in records:
         choices, index = record.get("choices") or (), record.get("answer_index")
         gold: Mapping[str, str] = next(iter(record.get("gold") or ()), {})
-        writer.writerow(
+        cells = (
             {name: record[name] for name in (*_CSV_TEXTS, *_CSV_NUMBERS) if name in record}
             | {f"option_{letter}": choice for letter, choice in zip(_LETTERS, choices, strict=False)}
             | ({"right": _LETTERS[index].upper()} if choices and index is not None else {})
@@ -384,7 +384,22 @@ def _write_csv(records: Iterable[Mapping[str, Any]]) -> str:
             | {"key_facts": "\n".join(record.get("key_facts") or ())}
             | {"source": gold.get("file", ""), "section": gold.get("heading", ""), "quote": gold.get("evidence", "")}
         )
+        rows.append([cells.get(column, "") for column in _COLUMNS])
+    return csv_table(rows)
+
+
+def csv_table(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as CSV; a text that a spreadsheet would run as a formula has an apostrophe before it."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row])
     return out.getvalue()
+
+
+def _read_cell(cell: str) -> str:
+    """The text of a cell without the apostrophe that `csv_table` gives a formula."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
 
 
 def _record_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:

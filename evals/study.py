@@ -9,8 +9,6 @@ cards of any open exam stay hidden; questions of a class's open exam are not dra
 from __future__ import annotations
 
 import copy
-import csv
-import io
 import math
 import secrets
 from collections import Counter, defaultdict
@@ -38,7 +36,7 @@ from evals.exam import (
 )
 from evals.learners import DEFAULT_LEARNER, checked_learner
 from evals.marking import AskJudge
-from evals.questions import BankQuestion, load_bank, sections_of
+from evals.questions import BankQuestion, csv_table, load_bank, sections_of
 from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
 from evals.text_match import Embed, normalize
@@ -519,22 +517,19 @@ class Study:
 
 def class_marks_csv(exams: Sequence[StoredExam]) -> str:
     """The marks of a class: a row for each learner, and after the total a column of points for each question."""
-    out = io.StringIO()
-    writer = csv.writer(out)
     asked = [f"{number}. {question.question}" for number, question in enumerate(exams[0].questions, 1)]
-    writer.writerow(["learner", "handed_in_at", "score", "max_score", "percent", "needs_check", *asked])
+    rows: list[Sequence[object]] = [["learner", "handed_in_at", "score", "max_score", "percent", "needs_check", *asked]]
     for exam in exams:
-        name = f"'{exam.learner}" if exam.learner[0] in "=+-@" else exam.learner  # a spreadsheet would run it
         if exam.result is None or exam.handed_in_at is None:
-            writer.writerow([name, "", "", len(exam.questions), "", "", *[""] * len(exam.questions)])
+            rows.append([exam.learner, "", "", len(exam.questions), "", "", *[""] * len(exam.questions)])
             continue
         result = exam.result
         share = result.score / result.max_score
         unsure = sum(mark.needs_check for mark in result.marks)
         handed_in = exam.handed_in_at.isoformat(timespec="seconds")
         points = [mark.score for mark in result.marks]
-        writer.writerow([name, handed_in, result.score, result.max_score, f"{100 * share:.1f}", unsure, *points])
-    return out.getvalue()
+        rows.append([exam.learner, handed_in, result.score, result.max_score, f"{100 * share:.1f}", unsure, *points])
+    return csv_table(rows)
 
 
 def _without(exam: StoredExam, hidden: Asked) -> Result | None:

@@ -20,7 +20,7 @@ from fakes import FakeLibrary, hash_embed, make_node
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
-from evals.questions import BankQuestion, Gold, own_question, parse_question
+from evals.questions import BankQuestion, Gold, own_question, parse_question, parse_questions, questions_file
 from evals.study import Study, class_marks_csv, justify
 from evals.study_store import StoredExam, StudyStore
 from indexes.errors import Conflict, InvalidInput, NotFound
@@ -511,6 +511,14 @@ def test_a_class_gets_one_exam_each_whose_time_begins_when_it_is_opened(study: S
         study.class_exam("none")
 
 
-def test_a_name_that_a_spreadsheet_would_run_is_written_as_text(study: Study) -> None:
-    exams = study.start_class_exam(ExamPlan(count=1), ["=1+1"])
-    assert "'=1+1" in class_marks_csv(exams)
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-1", "@SUM(A1)", "＝1+1"])
+def test_no_export_holds_a_cell_that_a_spreadsheet_would_run(study: Study, formula: str) -> None:
+    question = replace(BANK[1], question=formula, answer=formula)
+    exams = study.start_class_exam(ExamPlan(count=1), [formula], [question])
+    table = questions_file([question], ".csv")
+    for text in (class_marks_csv(exams), cards_csv([question]), table):
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert f"'{formula}" in cells
+        assert formula not in cells
+    (again,) = parse_questions(table, "again.csv")
+    assert (again.question, again.answer) == (formula, formula)
