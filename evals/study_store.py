@@ -345,11 +345,17 @@ class StudyStore:
         return _card(row)
 
     def keep_review(self, card: StoredCard, schedule: Scheduled, rating: int, attempt: Attempt) -> StoredCard:
-        """Keep a review: the card's new schedule, the review itself, and the attempt that it is."""
+        """Keep a review: the card's new schedule, the review itself, and the attempt that it is.
+
+        Raises:
+            Conflict: the card was reviewed since it was read.
+        """
+        as_read = (_cards.c.id == card.id, _cards.c.fsrs == card.fsrs_json)
         new = {"fsrs": schedule.fsrs_json, "due": schedule.due, "state": schedule.state}
         row = {"card_id": card.id, "rating": rating, "at": attempt.at, "fsrs": schedule.fsrs_json}
         with self._database.writing() as connection:
-            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
+            if connection.execute(update(_cards).where(*as_read).values(new)).rowcount == 0:
+                raise Conflict(f"card {card.id!r} was just reviewed", hint="read it again, then rate it")
             connection.execute(insert(_reviews), row)
             _keep_attempts(connection, card.learner, [attempt])
         return self.card(card.id, card.learner)

@@ -21,8 +21,9 @@ from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
 from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
 from evals.questions import BankQuestion, Gold, own_question, parse_question, parse_questions, questions_file
+from evals.schedule import review
 from evals.study import Study, class_marks_csv, justify
-from evals.study_store import StoredExam, StudyStore
+from evals.study_store import Attempt, StoredExam, StudyStore
 from indexes.errors import Conflict, InvalidInput, NotFound
 from rag.types import Passage
 
@@ -439,6 +440,18 @@ def test_a_verdict_on_an_old_exam_leaves_the_card_of_a_later_miss(study: Study, 
     assert study.count_due() == 1
     study.decide(newer.id, BANK[0].id, 1.0)
     assert study.count_due() == 0
+
+
+def test_a_card_that_was_rated_meanwhile_is_not_rated_twice(study: Study, clock: Clock) -> None:
+    card = study.save_card(own_question("Why?", "So."))
+    study.review_card(card.id, 3)
+    with pytest.raises(Conflict):
+        study._store.keep_review(
+            card, review(card.fsrs_json, 3, clock.now), 3, Attempt(card.question_id, 0, None, 1.0, clock.now)
+        )
+    study.undo_review(card.id)
+    with pytest.raises(Conflict):
+        study.undo_review(card.id)
 
 
 def test_a_review_is_undone_with_its_attempt(study: Study, clock: Clock) -> None:
