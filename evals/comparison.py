@@ -7,8 +7,10 @@ exact McNemar, everything else by flipping the signs of sections; Holm adjusts o
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,27 +27,27 @@ from evals.statistics import (
     treatment_minus_control,
     wilson_interval,
 )
+from rag.types import ARMS
 
-FOUR_ARMS = ("base", "tuned", "rag", "rag+tuned")
+STEPS = {
+    ("base", "rag"): "retrieving over the bare model",
+    ("base", "tuned"): "tuning over the bare model",
+    ("tuned", "rag"): "retrieving rather than tuning",
+    ("rag", "rag+tuned"): "tuning on top of retrieving",
+}
+"""What each step between two arms is, control first."""
+_CONTROLS = {
+    ("rag", "oracle"): "perfect passages over retrieved ones",
+    ("random", "rag"): "retrieved passages over random ones",
+}
 DECLARED_PAIRS = (
     ("base", "tuned"),
     ("base", "rag"),
     ("tuned", "rag"),
     ("rag", "rag+tuned"),
     ("tuned", "rag+tuned"),
-    ("rag", "oracle"),
-    ("random", "rag"),
+    *_CONTROLS,
 )
-_STEPS = {
-    ("base", "rag"): "retrieving over the bare model",
-    ("base", "tuned"): "tuning over the bare model",
-    ("tuned", "rag"): "retrieving rather than tuning",
-    ("rag", "rag+tuned"): "tuning on top of retrieving",
-}
-_CONTROLS = {
-    ("rag", "oracle"): "perfect passages over retrieved ones",
-    ("random", "rag"): "retrieved passages over random ones",
-}
 DECLARED_METRICS = ("accuracy", "key_facts_first_two", "key_fact_recall")
 ANSWER_METRICS = (
     "key_facts_first_two",
@@ -64,37 +66,38 @@ ALPHA = 0.05
 _FEWEST_PAIRS = 60
 """Fewest pairs that can be called the same. When n pairs show no difference, up to 3 / n of all pairs may still differ
 (rule of three, 95 %), which a bootstrap cannot see; 3 / n is at most `SMALLEST_EFFECT` from 60 pairs on."""
-SLICES: Mapping[str, Callable[[BankQuestion], str]] = {
-    "type": lambda question: question.type,
-    "chapter": lambda question: f"{question.chapter:02}",
-    "section": lambda question: "seen in tuning" if question.seen else "unseen",
-    "passages": lambda question: "two" if question.needs_two_passages else "one",
-    "identifier": lambda question: "identifier" if question.identifier else "no identifier",
-    "difficulty": lambda question: str(question.difficulty),
-}
+_Properties: TypeAlias = Mapping[str, Callable[[BankQuestion], list[str]]]
+"""Properties of a question by name; it may have several values of one."""
+_FEWER_DRAWS = 2000
+"""Bootstrap draws for the many intervals of slices and groups."""
+_STYLES = {"typo": "typo", "chatty": "chatty", "terse": "terse", "own_words": "own words"}
+_KINDS = (
+    *("define", "number", "fact", "yes_no", "why", "how", "compare", "list", "code", "short", "choice"),
+    *(*_STYLES.values(), "follow-up", "unanswerable", "off_topic"),
+)
+"""In the order of the report."""
 
 
-STYLES = {"typo": "typo", "chatty": "chatty", "terse": "terse", "own_words": "own words"}
-
-
-def kinds_of(question: BankQuestion) -> list[str]:
+def _kinds_of(question: BankQuestion) -> list[str]:
     """The kinds of question that one counts towards: what it asks, and how it is put; without a `kind`, its type."""
-    kinds = [question.kind or question.type if question.answerable else question.kind or "unanswerable"]
-    if question.answerable and question.style in STYLES:
-        kinds.append(STYLES[question.style])
-    if question.answerable and question.after:
-        kinds.append("follow-up")
-    return kinds
+    if not question.answerable:
+        return [question.kind or "unanswerable"]
+    style = [_STYLES[question.style]] if question.style in _STYLES else []
+    return [question.kind or question.type, *style, *(["follow-up"] if question.after else [])]
 
 
-GROUPS: Mapping[str, Callable[[BankQuestion], list[str]]] = {
-    "kind": kinds_of,
+_SLICES: _Properties = {
+    "type": lambda question: [question.type],
+    "chapter": lambda question: [f"{question.chapter:02}"],
+    "section": lambda question: ["seen in tuning" if question.seen else "unseen"],
+    "passages": lambda question: ["two" if question.needs_two_passages else "one"],
+    "identifier": lambda question: ["identifier" if question.identifier else "no identifier"],
+    "difficulty": lambda question: [str(question.difficulty)],
+}
+_GROUPS: _Properties = {
+    "kind": _kinds_of,
     "book": lambda question: [question.book] if question.book else [],
 }
-_KIND_ORDER = (
-    *("define", "number", "fact", "yes_no", "why", "how", "compare", "list", "code", "short", "choice"),
-    *(*STYLES.values(), "follow-up", "unanswerable", "off_topic"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +192,9 @@ def compare(rows: Sequence[Row], *, seed: int = 0) -> Result:
     comparisons = [comparison for metric in DECLARED_METRICS for comparison in _compare_metric(table, metric, seed)]
     interaction: dict[str, Interval] = {}
     for metric in DECLARED_METRICS:
-        if all(arm in table.arms and not np.isnan(table.scores(arm, metric)).all() for arm in FOUR_ARMS):
-            base, tuned, rag, both = (table.scores(arm, metric) for arm in FOUR_ARMS)
+        four = [table.scores(arm, metric) for arm in ARMS]
+        if not any(np.isnan(scores).all() for scores in four):
+            base, tuned, rag, both = four
             gain = treatment_minus_control(treatment_minus_control(base, tuned), treatment_minus_control(rag, both))
             interaction[metric] = bootstrap_mean(gain, table.clusters, seed)
     seeds = max(table.seeds.values(), default=1)
@@ -198,24 +202,31 @@ def compare(rows: Sequence[Row], *, seed: int = 0) -> Result:
 
 
 def _arm_scores(table: ScoreTable, arm: str, seed: int) -> ArmScores:
-    metrics: dict[str, Interval] = {}
-    scored: dict[str, int] = {}
-    for name in table.metric_names(arm):
-        scores = table.scores(arm, name)
-        scored[name] = int((~np.isnan(scores)).any(axis=0).sum())
-        metrics[name] = _mean(name, scores, table.clusters, seed)
     rows = [row for row in table.rows if row.record.arm == arm]
     asked = {row.question.id for row in rows}
     headline = (*DECLARED_METRICS, "abstention_recall")
     answered = {row.question.id for row in rows if any(row.metrics.get(name) is not None for name in headline)}
+    metrics, scored = _means(table, arm, table.metric_names(arm), seed)
     return ArmScores(len(answered), len(asked - answered), metrics, scored)
 
 
-def _mean(metric: str, scores: Scores, clusters: Sequence[str], seed: int, draws: int = BOOTSTRAP_DRAWS) -> Interval:
-    if metric not in _SHARES:
-        return bootstrap_mean(scores, clusters, seed, draws)
-    known = scores[~np.isnan(scores)]
-    return wilson_interval(int(known.sum()), len(known))
+def _means(
+    table: ScoreTable, arm: str, names: Sequence[str], seed: int, draws: int = BOOTSTRAP_DRAWS
+) -> tuple[dict[str, Interval], dict[str, int]]:
+    """Of the named metrics that the arm was scored on: the mean, and how many questions it is over."""
+    metrics: dict[str, Interval] = {}
+    scored: dict[str, int] = {}
+    for name in names:
+        scores = table.scores(arm, name)
+        known = scores[~np.isnan(scores)]
+        if not len(known):
+            continue
+        scored[name] = int((~np.isnan(scores)).any(axis=0).sum())
+        if name in _SHARES:
+            metrics[name] = wilson_interval(int(known.sum()), len(known))
+        else:
+            metrics[name] = bootstrap_mean(scores, table.clusters, seed, draws)
+    return metrics, scored
 
 
 def declared_pairs(arms: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -242,8 +253,8 @@ def _compare_pair(table: ScoreTable, metric: str, control: str, treatment: str, 
     interval = bootstrap_mean(differences, table.clusters, seed)
     found = (control, treatment, metric, n, interval.value, interval.low, interval.high)
     if metric == "accuracy" and len(left) == len(right) == 1:
-        counts = mcnemar(left[0], right[0])
-        return Comparison(*found, counts.p, "exact McNemar", counts.b, counts.c)
+        b, c, p = mcnemar(left[0], right[0])
+        return Comparison(*found, p, "exact McNemar", b, c)
     return Comparison(*found, sign_flip_p(differences, table.clusters, seed), "sign flips by section")
 
 
@@ -257,57 +268,56 @@ def _verdict(comparison: Comparison, p_holm: float) -> str:
     return "cannot tell"
 
 
+def _parts(rows: Sequence[Row], values_of: Callable[[BankQuestion], list[str]]) -> dict[str, ScoreTable]:
+    """The rows by a property of their question."""
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        for value in values_of(row.question):
+            parts[value].append(row)
+    return {value: ScoreTable(part) for value, part in parts.items()}
+
+
 def _slices(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, Interval]]]:
     """`{slice: {value: {arm: interval}}}` of the first declared metric that was scored."""
     metric = next((name for name in DECLARED_METRICS if any(row.metrics.get(name) is not None for row in rows)), None)
     if metric is None:
         return {}
-    slices: dict[str, dict[str, dict[str, Interval]]] = {}
-    for name, value_of in SLICES.items():
-        values = sorted({value_of(row.question) for row in rows})
-        slices[name] = {}
-        for value in values:
-            part = ScoreTable([row for row in rows if value_of(row.question) == value])
-            slices[name][value] = {
-                arm: bootstrap_mean(part.scores(arm, metric), part.clusters, seed, draws=2000)
+    return {
+        name: {
+            value: {
+                arm: bootstrap_mean(part.scores(arm, metric), part.clusters, seed, _FEWER_DRAWS)
                 for arm in part.arms
                 if not np.isnan(part.scores(arm, metric)).all()
             }
-    return slices
+            for value, part in sorted(_parts(rows, values_of).items())
+        }
+        for name, values_of in _SLICES.items()
+    }
 
 
 def _groups(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, ArmScores]]]:
     """Open answers by kind of question and by book; a group of one value says nothing and is left out."""
     opened = [row for row in rows if row.record.mode == "open" and not row.record.error]
-    groups: dict[str, dict[str, dict[str, ArmScores]]] = {}
-    for name, values_of in GROUPS.items():
-        by_value: dict[str, list[Row]] = {}
-        for row in opened:
-            for value in values_of(row.question):
-                by_value.setdefault(value, []).append(row)
-        if len(by_value) > 1:
-            groups[name] = {value: _answer_scores(by_value[value], seed) for value in sorted(by_value, key=_kind_order)}
-    return groups
+    groups = {name: _parts(opened, values_of) for name, values_of in _GROUPS.items()}
+    return {
+        name: {
+            value: {
+                arm: ArmScores(
+                    len({row.question.id for row in part.rows if row.record.arm == arm}),
+                    0,
+                    *_means(part, arm, ANSWER_METRICS, seed, _FEWER_DRAWS),
+                )
+                for arm in part.arms
+            }
+            for value, part in sorted(parts.items(), key=lambda part: _kind_order(part[0]))
+        }
+        for name, parts in groups.items()
+        if len(parts) > 1
+    }
 
 
 def _kind_order(kind: str) -> tuple[int, str]:
-    return (_KIND_ORDER.index(kind) if kind in _KIND_ORDER else len(_KIND_ORDER), kind)
-
-
-def _answer_scores(rows: Sequence[Row], seed: int) -> dict[str, ArmScores]:
-    table = ScoreTable(rows)
-    scores: dict[str, ArmScores] = {}
-    for arm in table.arms:
-        found = {name: table.scores(arm, name) for name in ANSWER_METRICS}
-        scored = {name: int((~np.isnan(values)).any(axis=0).sum()) for name, values in found.items()}
-        metrics = {
-            name: _mean(name, values, table.clusters, seed, draws=2000)
-            for name, values in found.items()
-            if scored[name]
-        }
-        asked = {row.question.id for row in rows if row.record.arm == arm}
-        scores[arm] = ArmScores(len(asked), 0, metrics, {name: scored[name] for name in metrics})
-    return scores
+    return (_KINDS.index(kind) if kind in _KINDS else len(_KINDS), kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,14 +358,17 @@ def verdict_sentence(result: Result) -> str:
     metric = "accuracy" if any(c.metric == "accuracy" for c in result.comparisons) else "key_facts_first_two"
     by_pair = {(c.control, c.treatment): c for c in result.comparisons if c.metric == metric}
     own = {pair: f"{pair[1]} over retrieving" for pair in by_pair if pair[0] == "rag" and "@" in pair[1]}
-    for labels in ({**_STEPS, **own}, _CONTROLS):
-        phrases = [f"{label}: {_points(by_pair[pair])}" for pair, label in labels.items() if pair in by_pair]
-        if phrases:
+    for labels in ({**STEPS, **own}, _CONTROLS):
+        if shown := {label: by_pair[pair] for pair, label in labels.items() if pair in by_pair}:
             break
     else:
         return _answers_sentence(result)
+    phrases = [
+        f"{label}: {100 * c.difference:+.1f} points{in_brackets(100 * c.low, 100 * c.high)}, {c.verdict}"
+        for label, c in shown.items()
+    ]
     name = "accuracy" if metric == "accuracy" else "key facts in the first two sentences"
-    tuned = any("tun" in phrase for phrase in phrases)
+    tuned = any("tun" in label for label in shown)
     caution = " One tuning seed: another tuning run may differ." if tuned and result.seeds == 1 else ""
     return f"In {name}, {'; '.join(phrases)}.{caution}"
 
@@ -364,19 +377,18 @@ def _answers_sentence(result: Result) -> str:
     """How a single arm answers, where no two were compared."""
     for arm, scores in result.arms.items():
         if "key_fact_recall" in scores.metrics:
-            first, whole = (scores.metrics[name] for name in ("key_facts_first_two", "key_fact_recall"))
+            shares = [scores.metrics[name] for name in ("key_facts_first_two", "key_fact_recall")]
+            first, whole = (f"{100 * x.value:.1f} %{in_brackets(100 * x.low, 100 * x.high)}" for x in shares)
             words = f", in {scores.metrics['answer_words'].value:.0f} words" if "answer_words" in scores.metrics else ""
             return (
-                f"{arm}: key facts in the first two sentences {_share(first)}, in the whole answer {_share(whole)}"
+                f"{arm}: key facts in the first two sentences {first}, in the whole answer {whole}"
                 f"{words}, over {scores.scored['key_fact_recall']} questions."
             )
     return "No declared pair of arms was run, so there is nothing to compare."
 
 
-def _share(interval: Interval) -> str:
-    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-
-
-def _points(comparison: Comparison) -> str:
-    low, high = 100 * comparison.low, 100 * comparison.high
-    return f"{100 * comparison.difference:+.1f} points [{low:.1f}, {high:.1f}], {comparison.verdict}"
+def in_brackets(low: float | None, high: float | None, form: str = ".1f") -> str:
+    """The bounds of an interval behind a value; empty where there is none."""
+    if low is None or high is None or math.isnan(low):
+        return ""
+    return f" [{low:{form}}, {high:{form}}]"

@@ -76,7 +76,7 @@ def run_judge(
         "graded": sum(grade is not None for grade in grades.values()),
         "unscored": sum(grade is None for grade in grades.values()),
         "error": error,
-        "agreement": agreement(grades, labels).to_json(),
+        "agreement": agreement(grades, labels),
     }
 
 
@@ -240,52 +240,32 @@ def read_labels(path: Path) -> dict[AnswerKey, str]:
     return labels
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How often a judge's grades equal hand labels.
+def agreement(grades: Mapping[AnswerKey, str | None], labels: Mapping[AnswerKey, str]) -> dict[str, Any]:
+    """How often a judge's grades equal hand labels of the same answers.
 
-    Attributes:
-        n: answers with both; unscored: labelled answers without a grade.
-        agreed: share of equal grades, with its Wilson interval `low`, `high`; NaN without labels.
-        kappa: Cohen's kappa over the three grades (1960, unweighted); NaN where both used one grade only.
-        confusion: counts by (hand label, judge's grade).
+    Returns:
+        `n`, answers with both; `unscored`, labelled answers without a grade; `agreed`, the share of equal grades with
+        its Wilson interval `low`, `high`; `kappa`, Cohen's over the three grades (1960, unweighted), None where both
+        used one grade only; `confusion`, counts by hand label and grade. The shares are None without labels.
     """
-
-    n: int
-    unscored: int
-    agreed: float
-    low: float
-    high: float
-    kappa: float
-    confusion: Mapping[tuple[str, str], int]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; NaN becomes None."""
-        shares = {name: getattr(self, name) for name in ("agreed", "low", "high", "kappa")}
-        return {
-            "n": self.n,
-            "unscored": self.unscored,
-            **{name: None if math.isnan(value) else round(value, 4) for name, value in shares.items()},
-            "confusion": [
-                {"label": label, "grade": grade, "count": count}
-                for (label, grade), count in sorted(self.confusion.items())
-            ],
-        }
-
-
-def agreement(grades: Mapping[AnswerKey, str | None], labels: Mapping[AnswerKey, str]) -> Agreement:
-    """Compares a judge's grades with hand labels of the same answers."""
     pairs = [(label, grades[key]) for key, label in labels.items() if key in grades]
     confusion = Counter((label, grade) for label, grade in pairs if grade is not None)
     n = confusion.total()
-    unscored = len(pairs) - n
-    if not n:
-        return Agreement(0, unscored, math.nan, math.nan, math.nan, math.nan, {})
-    interval = wilson_interval(sum(confusion[name, name] for name in GRADES), n)
-    by_label, by_grade = Counter[str](), Counter[str]()
-    for (label, grade), count in confusion.items():
-        by_label[label] += count
-        by_grade[grade] += count
-    chance = sum(by_label[name] * by_grade[name] for name in GRADES) / n**2
-    kappa = (interval.value - chance) / (1 - chance) if chance < 1 else math.nan
-    return Agreement(n, unscored, interval.value, interval.low, interval.high, kappa, confusion)
+    shares = dict.fromkeys(("agreed", "low", "high", "kappa"), math.nan)
+    if n:
+        found = wilson_interval(sum(confusion[name, name] for name in GRADES), n)
+        by_label, by_grade = Counter[str](), Counter[str]()
+        for (label, grade), count in confusion.items():
+            by_label[label] += count
+            by_grade[grade] += count
+        chance = sum(by_label[name] * by_grade[name] for name in GRADES) / n**2
+        kappa = (found.value - chance) / (1 - chance) if chance < 1 else math.nan
+        shares = {"agreed": found.value, "low": found.low, "high": found.high, "kappa": kappa}
+    return {
+        "n": n,
+        "unscored": len(pairs) - n,
+        **{name: None if math.isnan(value) else round(value, 4) for name, value in shares.items()},
+        "confusion": [
+            {"label": label, "grade": grade, "count": count} for (label, grade), count in sorted(confusion.items())
+        ],
+    }

@@ -1,4 +1,4 @@
-"""Plots as SVG text without scripts: differences with intervals, accuracy against speed, and a score's calibration.
+"""Plots as SVG text without scripts: values with their intervals in rows, or as points over an axis.
 
 Colours come from the page's CSS variables, so plots follow light and dark mode. `python -m evals.plots OUT REPORT…`
 draws the arms of one or more `report.json` as a file of its own; `NAME=REPORT` renames the one arm of a report.
@@ -15,171 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_WIDTH = 760
-_LABEL = 230
-_NUMBERS = 170
+_WIDTH, _LEFT, _RIGHT = 760, 230, 590
 _ROW = 34
 _LABEL_WIDTH = 80
 _LINE = 14
-
-
-@dataclass(frozen=True, slots=True)
-class ForestRow:
-    """A difference with its interval, in points."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    note: str
-
-
-def forest_plot(rows: Sequence[ForestRow], smallest_effect: float) -> str:
-    """Differences as dots with whiskers; the band around zero is the smallest effect that matters, in points."""
-    if not rows:
-        return ""
-    reach = max(10.0, *(abs(bound) for row in rows for bound in (row.low, row.high) if not math.isnan(bound))) * 1.08
-    left, right = _LABEL, _WIDTH - _NUMBERS
-    height = _ROW * len(rows) + 52
-
-    def x(value: float) -> float:
-        return left + (value + reach) / (2 * reach) * (right - left)
-
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
-        'aria-label="Paired differences with 95 % intervals, in points">',
-        f'<rect x="{x(-smallest_effect):.1f}" y="8" width="{x(smallest_effect) - x(-smallest_effect):.1f}" '
-        f'height="{height - 44}" class="band"/>',
-        f'<line x1="{x(0):.1f}" y1="8" x2="{x(0):.1f}" y2="{height - 36}" class="axis"/>',
-    ]
-    step = _tick_step(reach)
-    tick = -math.floor(reach / step) * step
-    while tick <= reach:
-        parts.append(f'<text x="{x(tick):.1f}" y="{height - 18}" class="tick">{tick:+.0f}</text>')
-        tick += step
-    parts.append(f'<text x="{(left + right) / 2:.1f}" y="{height - 2}" class="tick">difference in points</text>')
-    for number, row in enumerate(rows):
-        y = 8 + _ROW * (number + 0.5)
-        parts += [
-            f'<text x="{left - 12}" y="{y + 5:.1f}" class="label">{html.escape(row.label)}</text>',
-            f'<line x1="{x(row.low):.1f}" y1="{y:.1f}" x2="{x(row.high):.1f}" y2="{y:.1f}" class="whisker"/>',
-            f'<circle cx="{x(row.value):.1f}" cy="{y:.1f}" r="5" class="dot"/>',
-            f'<text x="{right + 12}" y="{y + 5:.1f}" class="note">{html.escape(row.note)}</text>',
-        ]
-    return "".join([*parts, "</svg>"])
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterPoint:
-    """An arm: questions per second (x) and accuracy with its interval (y)."""
-
-    label: str
-    x: float
-    y: float
-    low: float
-    high: float
-
-
-def scatter_plot(points: Sequence[ScatterPoint], x_title: str, y_title: str) -> str:
-    """Shares with intervals (y) over a logarithmic axis (x)."""
-    points = [point for point in points if point.x > 0 and not math.isnan(point.y)]
-    if not points:
-        return ""
-    width, height, left, bottom = _WIDTH, 320, 64, 48
-    low_x = math.floor(math.log10(min(point.x for point in points)) - 0.15)
-    high_x = math.ceil(math.log10(max(point.x for point in points)) + 0.15)
-
-    def x(value: float) -> float:
-        return left + (math.log10(value) - low_x) / (high_x - low_x) * (width - left - 120)
-
-    def y(value: float) -> float:
-        return 14 + (1 - value) * (height - bottom - 14)
-
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(y_title)} over {x_title}">']
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts += [
-            f'<line x1="{left}" y1="{y(share):.1f}" x2="{width - 20}" y2="{y(share):.1f}" class="grid"/>',
-            f'<text x="{left - 10}" y="{y(share) + 4:.1f}" class="label">{share:.0%}</text>',
-        ]
-    for power in range(low_x, high_x + 1):
-        parts.append(f'<text x="{x(10**power):.1f}" y="{height - 28}" class="tick">{10.0**power:g}</text>')
-    parts.append(f'<text x="{width / 2:.0f}" y="{height - 8}" class="tick">{html.escape(x_title)}</text>')
-    taken: list[tuple[float, float]] = []
-    for point in points:
-        at = _free_place(x(point.x) + 9, y(point.y), taken)
-        taken.append(at)
-        parts += [
-            f'<line x1="{x(point.x):.1f}" y1="{y(point.low):.1f}" x2="{x(point.x):.1f}" y2="{y(point.high):.1f}" '
-            'class="whisker"/>',
-            f'<circle cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="5" class="dot"/>',
-            f'<text x="{at[0]:.1f}" y="{at[1]:.1f}" class="note">{html.escape(point.label)}</text>',
-        ]
-    return "".join([*parts, "</svg>"])
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationBin:
-    """Questions with similar evidence scores: their mean, how many, and the share answerable with its interval."""
-
-    score: float
-    n: int
-    answerable: float
-    low: float
-    high: float
-
-
-def calibration_plot(bins: Sequence[CalibrationBin], thresholds: Mapping[str, float]) -> str:
-    """Share answerable over evidence score; the diagonal is a score that is a probability; thresholds stand upright."""
-    width, height, left, bottom, top = 460, 340, 60, 52, 26
-
-    def x(score: float) -> float:
-        return left + score * (width - left - 30)
-
-    def y(share: float) -> float:
-        return top + (1 - share) * (height - bottom - top)
-
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="Share answerable over evidence score">']
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts += [
-            f'<line x1="{left}" y1="{y(share):.1f}" x2="{x(1):.1f}" y2="{y(share):.1f}" class="grid"/>',
-            f'<text x="{left - 10}" y="{y(share) + 4:.1f}" class="label">{share:.0%}</text>',
-            f'<text x="{x(share):.1f}" y="{height - 30}" class="tick">{share:g}</text>',
-        ]
-    parts.append(f'<line x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}" class="axis"/>')
-    parts.append(f'<text x="{x(0.5):.0f}" y="{height - 10}" class="tick">evidence score</text>')
-    for name, score in thresholds.items():
-        parts += [
-            f'<line x1="{x(score):.1f}" y1="{top}" x2="{x(score):.1f}" y2="{y(0):.1f}" class="axis" '
-            'stroke-dasharray="5 4"/>',
-            f'<text x="{x(score):.1f}" y="{top - 8}" class="tick">{html.escape(name)}</text>',
-        ]
-    for one in bins:
-        parts += [
-            f'<line x1="{x(one.score):.1f}" y1="{y(one.low):.1f}" x2="{x(one.score):.1f}" y2="{y(one.high):.1f}" '
-            'class="whisker"/>',
-            f'<circle cx="{x(one.score):.1f}" cy="{y(one.answerable):.1f}" r="5" class="dot"/>',
-            f'<text x="{x(one.score) + 8:.1f}" y="{y(one.answerable) - 6:.1f}" class="note">{one.n}</text>',
-        ]
-    return "".join([*parts, "</svg>"])
-
-
-def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """A place for a label beside its dot, below or above, clear of other labels."""
-    places = [(x, y + shift) for shift in (18, -10, 34, -26, 50, -42)]
-    return next(
-        (
-            place
-            for place in places
-            if all(abs(place[0] - other[0]) > _LABEL_WIDTH or abs(place[1] - other[1]) > _LINE for other in taken)
-        ),
-        places[0],
-    )
-
-
-def _tick_step(reach: float) -> float:
-    return next((step for step in (2.0, 5.0, 10.0, 20.0, 25.0) if reach / step <= 4), 50.0)
-
-
+SHARES = {share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)}
+"""The marks of an axis of shares."""
 _SHOWN = {
     "accuracy": "right options, by likelihood",
     "accuracy_pmi": "right options, by PMI",
@@ -192,55 +33,148 @@ _ALONE = (
 )
 
 
-def arms_plot(report: Mapping[str, Any], shown: Mapping[str, str] = _SHOWN) -> str:
-    """The arms of a report (`report.json`): a panel for each metric, a share with its 95 % interval for each arm."""
-    left, right = 110, _WIDTH - 100
-    panels = {
-        name: found
-        for name in shown
-        if (found := {arm: row["metrics"][name] for arm, row in report["arms"].items() if name in row["metrics"]})
-    }
-    height = sum(_ROW * (len(panel) + 1) for panel in panels.values()) + 30
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A value with its interval, NaN where there is none; `x` is its place in a plot of points."""
 
-    def x(share: float) -> float:
-        return left + share * (right - left)
+    label: str
+    value: float
+    low: float
+    high: float
+    note: str = ""
+    x: float = 0.0
+
+
+def rows_plot(
+    panels: Mapping[str, Sequence[Dot]], ticks: Mapping[float, str], about: str, *, axis: str = "", band: float = 0.0
+) -> str:
+    """Values as dots with whiskers, a row each, below the heading of their panel.
+
+    Args:
+        ticks: marks of the axis, which runs from the least to the greatest.
+        about: what is shown, for who cannot see it.
+        axis: what is under the ticks.
+        band: half the width of a grey band around 0.
+    """
+    least, greatest = min(ticks), max(ticks)
+    height = _ROW * sum(len(dots) + bool(head) for head, dots in panels.items()) + 52
+
+    def x(value: float) -> float:
+        return _LEFT + (value - least) / (greatest - least) * (_RIGHT - _LEFT)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
-        'aria-label="Arms with 95 % intervals">',
-        _ALONE,
+        f'<rect x="{x(-band):.1f}" y="8" width="{x(band) - x(-band):.1f}" height="{height - 44}" class="band"/>'
+        if band
+        else ""
     ]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts += [
-            f'<line x1="{x(share):.1f}" y1="{_ROW}" x2="{x(share):.1f}" y2="{height - 24}" class="grid"/>',
-            f'<text x="{x(share):.1f}" y="{height - 8}" class="tick">{share:.0%}</text>',
-        ]
-    y = _ROW / 2
-    for name, panel in panels.items():
-        parts.append(f'<text x="{left}" y="{y + 5:.1f}" class="head">{html.escape(shown[name])}</text>')
-        for arm, value in panel.items():
+    for tick, name in ticks.items():
+        parts += [_line(x(tick), 8, x(tick), height - 36, "grid"), _text(x(tick), height - 18, name, "tick")]
+    parts.append(_text((_LEFT + _RIGHT) / 2, height - 2, axis, "tick"))
+    y = 8 - _ROW / 2
+    for head, dots in panels.items():
+        if head:
             y += _ROW
-            if value["value"] is None:
-                continue
-            parts += [
-                f'<text x="{left - 12}" y="{y + 5:.1f}" class="label">{html.escape(arm)}</text>',
-                f'<line x1="{x(value["low"]):.1f}" y1="{y:.1f}" x2="{x(value["high"]):.1f}" y2="{y:.1f}" '
-                'class="whisker"/>',
-                f'<circle cx="{x(value["value"]):.1f}" cy="{y:.1f}" r="5" class="dot"/>',
-                f'<text x="{right + 14}" y="{y + 5:.1f}">{value["value"]:.1%}</text>',
-            ]
-        y += _ROW
-    return "".join([*parts, "</svg>\n"])
+            parts.append(_text(_LEFT, y + 5, head, "head"))
+        for dot in dots:
+            y += _ROW
+            whisker = (x(dot.low), y, x(dot.high), y)
+            parts += [_text(_LEFT - 12, y + 5, dot.label, "label"), *_dot(x(dot.value), y, whisker)]
+            parts.append(_text(_RIGHT + 12, y + 5, dot.note, "note"))
+    return _svg(_WIDTH, height, about, parts)
 
 
-def together(reports: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The arms of several reports with what was measured of each; a name that is not empty replaces the arm's."""
-    arms: dict[str, Any] = {}
+def points_plot(
+    dots: Sequence[Dot],
+    ticks: Mapping[float, str],
+    about: str,
+    axis: str,
+    *,
+    width: int = _WIDTH,
+    marks: Mapping[str, float] | None = None,
+) -> str:
+    """Shares with whiskers over an axis.
+
+    Args:
+        ticks, about, axis: as in `rows_plot`.
+        marks: upright lines by name; with them the diagonal is drawn, on which a share equals its place.
+    """
+    height, left, right, top, bottom = 330, 60, width - 110, 26, 280
+    least, greatest = min(ticks), max(ticks)
+
+    def x(value: float) -> float:
+        return left + (value - least) / (greatest - least) * (right - left)
+
+    def y(share: float) -> float:
+        return top + (1 - share) * (bottom - top)
+
+    parts = []
+    for share, name in SHARES.items():
+        parts += [
+            _line(left, y(share), right, y(share), "grid"),
+            _text(left - 10, y(share) + 4, name, "label"),
+        ]
+    parts += [_text(x(tick), bottom + 22, name, "tick") for tick, name in ticks.items()]
+    parts.append(_text((left + right) / 2, height - 8, axis, "tick"))
+    for name, place in (marks or {}).items():
+        parts += [_line(x(place), top, x(place), bottom, "axis"), _text(x(place), top - 8, name, "tick")]
+    if marks:
+        parts.append(_line(left, bottom, right, top, "axis"))
+    taken: list[tuple[float, float]] = []
+    for dot in dots:
+        parts += _dot(x(dot.x), y(dot.value), (x(dot.x), y(dot.low), x(dot.x), y(dot.high)))
+        taken.append(_free_place(x(dot.x) + 9, y(dot.value), taken))
+        parts.append(_text(*taken[-1], dot.label, "note"))
+    return _svg(width, height, about, parts)
+
+
+def _dot(x: float, y: float, whisker: tuple[float, float, float, float]) -> list[str]:
+    """Nothing for a value that was not scored."""
+    if math.isnan(x) or math.isnan(y):
+        return []
+    line = [] if any(map(math.isnan, whisker)) else [_line(*whisker, "whisker")]
+    return [*line, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="dot"/>']
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{html.escape(text)}</text>' if text else ""
+
+
+def _svg(width: int, height: float, about: str, parts: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
+    return f'{head} aria-label="{html.escape(about)}">{"".join(parts)}</svg>'
+
+
+def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """A place for a label beside its dot, below or above, clear of other labels."""
+    places = [(x, y + shift) for shift in (18, -10, 34, -26, 50, -42)]
+
+    def is_free(place: tuple[float, float]) -> bool:
+        return all(abs(place[0] - other[0]) > _LABEL_WIDTH or abs(place[1] - other[1]) > _LINE for other in taken)
+
+    return next(filter(is_free, places), places[0])
+
+
+def arms_plot(reports: Sequence[tuple[str, Mapping[str, Any]]], shown: Mapping[str, str] = _SHOWN) -> str:
+    """The arms of some reports (`report.json`) as a file: a panel for each metric that was scored.
+
+    Args:
+        reports: each with a name in place of its arms' names, empty to keep them.
+        shown: the metrics, with the headings of their panels.
+    """
+    panels: dict[str, dict[str, Dot]] = {head: {} for head in shown.values()}
     for name, report in reports:
         for arm, row in report["arms"].items():
-            measured = {metric: value for metric, value in row["metrics"].items() if value["value"] is not None}
-            arms.setdefault(name or arm, {"metrics": {}})["metrics"] |= measured
-    return {"arms": arms}
+            for metric, value in row["metrics"].items():
+                if metric in shown and value["value"] is not None:
+                    low, high = (math.nan if value[end] is None else value[end] for end in ("low", "high"))
+                    dot = Dot(name or arm, value["value"], low, high, f"{value['value']:.1%}")
+                    panels[shown[metric]][dot.label] = dot
+    scored = {head: list(dots.values()) for head, dots in panels.items() if dots}
+    return rows_plot(scored, SHARES, "Arms with 95 % intervals").replace(">", f">{_ALONE}", 1) + "\n"
 
 
 def _named_report(argument: str) -> tuple[str, Mapping[str, Any]]:
@@ -249,5 +183,5 @@ def _named_report(argument: str) -> tuple[str, Mapping[str, Any]]:
 
 
 if __name__ == "__main__":
-    drawn = arms_plot(together([_named_report(argument) for argument in sys.argv[2:]]))
+    drawn = arms_plot([_named_report(argument) for argument in sys.argv[2:]])
     Path(sys.argv[1]).write_text(drawn, "utf-8")

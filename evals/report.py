@@ -8,14 +8,24 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from evals.comparison import ANSWER_METRICS, SMALLEST_EFFECT, ArmScores, Result, RunDifference, verdict_sentence
-from evals.plots import CalibrationBin, ForestRow, ScatterPoint, calibration_plot, forest_plot, scatter_plot
+from evals.comparison import (
+    ANSWER_METRICS,
+    SMALLEST_EFFECT,
+    STEPS,
+    ArmScores,
+    Result,
+    RunDifference,
+    in_brackets,
+    verdict_sentence,
+)
+from evals.plots import SHARES, Dot, points_plot, rows_plot
 from evals.question_checks import LeakageReport
 from evals.questions import BankQuestion
 from evals.run import RunSpec
@@ -23,137 +33,8 @@ from evals.scoring import FACT_FLOWS, Row, calibration_data, fact_flow
 from evals.statistics import smallest_detectable
 from indexes.errors import NotFound
 
+TEMPLATES = Path(__file__).parent / "templates"
 FLIP_EXAMPLES = 12
-FLIP_PAIRS = (("base", "rag"), ("base", "tuned"), ("rag", "rag+tuned"), ("tuned", "rag"))
-
-
-@dataclass(frozen=True, slots=True)
-class MetricNote:
-    """A metric of the report.
-
-    Attributes:
-        name: its key in `report.json`.
-        unit: `share` (printed in percent with its interval), `seconds` (printed in ms), `bytes` (MiB) or `number`.
-    """
-
-    name: str
-    label: str
-    meaning: str
-    unit: str = "share"
-
-
-METRIC_GROUPS: tuple[tuple[str, tuple[MetricNote, ...]], ...] = (
-    (
-        "Choice questions",
-        (
-            MetricNote(
-                "accuracy", "accuracy (choice)", "Right options of all asked; four options, so guessing gets 25 %."
-            ),
-            MetricNote(
-                "accuracy_pmi",
-                "accuracy, by PMI",
-                "The same by how much question and passages raise an option's likelihood.",
-            ),
-            MetricNote(
-                "accuracy_by_letter", "accuracy, by letter", "The same by the likelihood of an option's letter."
-            ),
-            MetricNote(
-                "accuracy_sum_logprob", "accuracy, by sum", "The same without dividing an option's score by its length."
-            ),
-            MetricNote(
-                "generated_accuracy", "accuracy, option named in words", "Right options among answers in words."
-            ),
-            MetricNote("unparsed", "no option named", "Answers in words that name no option."),
-        ),
-    ),
-    (
-        "Open questions",
-        (
-            MetricNote(
-                "key_facts_first_two",
-                "key facts in the first two sentences",
-                "Share of a right answer's facts that its first two sentences state.",
-            ),
-            MetricNote("key_fact_recall", "key facts in the whole answer", "Share that the whole answer states."),
-            MetricNote(
-                "judge_score",
-                "judge's grade (open)",
-                "Another language model's grade: correct 1, partial 0.5, wrong 0.",
-            ),
-            MetricNote(
-                "answer_words",
-                "words per answer",
-                "How long answers are, without listings: long ones state more facts by chance.",
-                unit="number",
-            ),
-            MetricNote(
-                "unsupported_terms", "unsupported numbers and names", "Numbers and identifiers found in no passage."
-            ),
-        ),
-    ),
-    (
-        "Citations",
-        (
-            MetricNote("citation_recall", "citation recall", "Sentences that their citations support."),
-            MetricNote("citation_precision", "citation precision", "Citations that support their sentence."),
-            MetricNote("gold_citation_recall", "citation recall, gold", "Needed evidence that a quote covers."),
-            MetricNote("gold_citation_precision", "citation precision, gold", "Quotes from needed evidence."),
-        ),
-    ),
-    (
-        "Refusals",
-        (
-            MetricNote("abstention_recall", "refusal recall", "Share of the unanswerable questions that were refused."),
-            MetricNote("abstention_precision", "refusal precision", "Share of refusals of unanswerable questions."),
-            MetricNote("false_refusals", "false refusal rate", "Share of the answerable questions that were refused."),
-            MetricNote(
-                "marked_weak", "answerable, marked weak", "Share of the answerable questions answered with a warning."
-            ),
-            MetricNote(
-                "unanswerable_caught",
-                "unanswerable, refused or weak",
-                "Share of the questions that the book does not answer that were refused or answered with a warning.",
-            ),
-            MetricNote(
-                "off_topic_refused",
-                "off-topic, refused",
-                "Share of the questions about other things that were refused.",
-            ),
-        ),
-    ),
-    (
-        "Retrieval",
-        (
-            MetricNote("recall_at_5", "gold section in top 5", "Needed sections among the first five passages."),
-            MetricNote(
-                "evidence_recall_at_5", "gold evidence in top 5", "Needed sentences among the first five passages."
-            ),
-            MetricNote(
-                "all_parts_recall_at_5", "both passages in top 5", "Of questions that need two passages, both found."
-            ),
-            MetricNote("mrr", "MRR", "One over the rank of the first passage that helps: 100 % is always first."),
-            MetricNote("ndcg_at_5", "nDCG@5", "How close the order is to the best one."),
-            MetricNote(
-                "passages_left_out",
-                "passages left out",
-                "Passages per question that were found, but did not fit the model's context.",
-                unit="number",
-            ),
-        ),
-    ),
-    (
-        "Cost",
-        (
-            MetricNote("prompt_tokens", "prompt tokens", "Tokens read before the first is written.", unit="number"),
-            MetricNote("tokens_per_s", "tokens per second", "While an answer is written.", unit="number"),
-            MetricNote("ttft_s", "time to first text, ms", "From the question on.", unit="seconds"),
-            MetricNote("retrieve_s", "retrieval, ms", "Of that, finding the passages.", unit="seconds"),
-            MetricNote("total_s", "time per question, ms", "Over all questions asked of the arm.", unit="seconds"),
-            MetricNote("peak_memory_bytes", "peak memory, MiB", "Most memory used while the arm ran.", unit="bytes"),
-        ),
-    ),
-)
-_NOTES = {note.name: note for _, notes in METRIC_GROUPS for note in notes}
 ARM_NOTES = {
     "base": "the model alone, without the book",
     "tuned": "the model after LoRA tuning on questions about the book, without the book",
@@ -163,8 +44,28 @@ ARM_NOTES = {
     "random": "the model with passages drawn at random: the gain from any text at all",
     "oracle+tuned": "the tuned model with the passages that hold the answer",
 }
-WITHOUT_MEANING = {"extractive": frozenset({"prompt_tokens", "tokens_per_s"})}
+WITHOUT_MEANING = {"extractive": ("prompt_tokens", "tokens_per_s")}
 """Metrics left out for a generator: one that quotes whole sentences reads no prompt and writes no tokens."""
+_SCALES = {"share": 100, "seconds": 1000, "bytes": 2**-20, "number": 1}
+"""What a value is printed times, by its metric's unit: percent, ms, MiB, as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNote:
+    """A metric of the report, as `templates/metrics.tsv` has it; `unit` is `share`, `seconds`, `bytes` or `number`."""
+
+    group: str
+    name: str
+    unit: str
+    label: str
+    meaning: str
+
+
+@cache
+def metric_notes() -> dict[str, MetricNote]:
+    """The metrics in the order of the report, by their key in `report.json`."""
+    lines = (TEMPLATES / "metrics.tsv").read_text(encoding="utf-8").splitlines()
+    return {note.name: note for note in (MetricNote(*line.split("\t")) for line in lines)}
 
 
 def arm_note(arm: str) -> str:
@@ -215,35 +116,41 @@ def report_data(
         judge: what `evals.judge.run_judge` gives for the report; None without a judge.
     """
     trusted = leakage is not None and leakage.clean
-    left_out = WITHOUT_MEANING.get(facts.generator, frozenset())
+    left_out = WITHOUT_MEANING.get(facts.generator, ())
+
+    def arm_data(arms: Mapping[str, ArmScores]) -> dict[str, Any]:
+        return {
+            arm: {
+                "n": scores.n,
+                "unscored": scores.unscored,
+                "metrics": {
+                    name: {**asdict(interval), "n": scores.scored[name]}
+                    for name, interval in scores.metrics.items()
+                    if name not in left_out
+                },
+            }
+            for arm, scores in arms.items()
+        }
+
+    read = {row.record.arm for row in rows if row.record.mode == "open" and row.record.passages}
     data = {
-        "arms": {arm: _arm_data(scores, left_out) for arm, scores in result.arms.items()},
-        "comparisons": [asdict(comparison) for comparison in result.comparisons],
-        "interaction": {name: asdict(interval) for name, interval in result.interaction.items()},
+        "arms": arm_data(result.arms),
+        "comparisons": result.comparisons,
+        "interaction": result.interaction,
         "leakage": leakage.to_json() if leakage is not None else {"checked": False, "clean": False},
         "verdict": verdict_sentence(result) if trusted else None,
         "verdict_withheld": None if trusted else _why_withheld(leakage),
         "power": power_note(list({row.question.id: row.question for row in rows}.values())),
-        "slices": {
-            name: {
-                value: {arm: asdict(interval) for arm, interval in by_arm.items()} for value, by_arm in values.items()
-            }
-            for name, values in result.slices.items()
-        },
+        "slices": result.slices,
         "groups": {
-            name: {
-                value: {arm: _arm_data(scores, left_out) for arm, scores in by_arm.items()}
-                for value, by_arm in values.items()
-            }
+            name: {value: arm_data(by_arm) for value, by_arm in values.items()}
             for name, values in result.groups.items()
         },
         "calibration": calibration_data(rows, facts.thresholds),
         "fact_flow": {
-            arm: fact_flow([row for row in rows if row.record.arm == arm])
-            for arm in result.arms
-            if any(row.record.arm == arm and row.record.mode == "open" and row.record.passages for row in rows)
+            arm: fact_flow([row for row in rows if row.record.arm == arm]) for arm in result.arms if arm in read
         },
-        "flips": [table for pair in FLIP_PAIRS if (table := _flips(rows, *pair))],
+        "flips": [table for pair in STEPS if (table := _flips(rows, *pair))],
         "judge": judge,
         "smallest_effect": SMALLEST_EFFECT,
         "seeds": result.seeds,
@@ -253,38 +160,24 @@ def report_data(
     return dict(_plain(data))
 
 
-def _arm_data(scores: ArmScores, left_out: Set[str]) -> dict[str, Any]:
-    metrics = {
-        name: {**asdict(interval), "n": scores.scored[name]}
-        for name, interval in scores.metrics.items()
-        if name not in left_out
-    }
-    return {"n": scores.n, "unscored": scores.unscored, "metrics": metrics}
-
-
 def against_data(folder: Path, differences: Sequence[RunDifference]) -> dict[str, Any]:
     """The paired differences from an earlier run, as `report.json` holds them."""
-    return {"against": _plain({"run": folder.name, "differences": [asdict(one) for one in differences]})}
+    return {"against": _plain({"run": folder.name, "differences": differences})}
 
 
 def _flips(rows: Sequence[Row], control: str, treatment: str) -> dict[str, Any] | None:
     """How many choice questions changed sides between two arms, with examples; None where they share no question."""
-    picks = {
-        (row.record.arm, row.question.id): row
-        for row in rows
-        if row.record.mode == "choice" and row.record.repetition == 0 and not row.record.error
-    }
-    pairs = [
-        (left, picks[treatment, question])
-        for (arm, question), left in picks.items()
-        if arm == control and (treatment, question) in picks
-    ]
+    picks: dict[str, dict[str, Row]] = {control: {}, treatment: {}}
+    for row in rows:
+        if row.record.arm in picks and row.record.mode == "choice" and not (row.record.repetition or row.record.error):
+            picks[row.record.arm][row.question.id] = row
+    pairs = [(left, picks[treatment][key]) for key, left in picks[control].items() if key in picks[treatment]]
     if not pairs:
         return None
-    sides: dict[str, list[tuple[Row, Row]]] = {"both right": [], "gained": [], "lost": [], "both wrong": []}
+    names = {(1, 1): "both right", (0, 1): "gained", (1, 0): "lost", (0, 0): "both wrong"}
+    sides: dict[str, list[tuple[Row, Row]]] = {name: [] for name in names.values()}
     for left, right in pairs:
-        was, now = bool(left.metrics.get("accuracy")), bool(right.metrics.get("accuracy"))
-        sides[("both right" if now else "lost") if was else ("gained" if now else "both wrong")].append((left, right))
+        sides[names[bool(left.metrics["accuracy"]), bool(right.metrics["accuracy"])]].append((left, right))
     return {
         "control": control,
         "treatment": treatment,
@@ -308,12 +201,8 @@ def _flip(left: Row, right: Row) -> dict[str, Any]:
 def power_note(questions: Sequence[BankQuestion]) -> dict[str, Any]:
     """The smallest difference in accuracy that this many choice questions can detect."""
     n = sum(bool(question.choices) for question in questions)
-    return {
-        "n": n,
-        "smallest_detectable": _plain(smallest_detectable(n)) if n else None,
-        "discordant": 0.3,
-        "power": 0.8,
-    }
+    smallest = _plain(smallest_detectable(n)) if n else None
+    return {"n": n, "smallest_detectable": smallest, "discordant": 0.3, "power": 0.8}
 
 
 def question_hash(questions: Sequence[BankQuestion]) -> str:
@@ -323,10 +212,7 @@ def question_hash(questions: Sequence[BankQuestion]) -> str:
 
 def file_hash(paths: Sequence[Path]) -> str:
     """SHA-256 over the contents of the files, in order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def machine() -> dict[str, Any]:
@@ -351,6 +237,8 @@ def _why_withheld(leakage: LeakageReport | None) -> str:
 
 def _plain(value: Any) -> Any:
     """Values for JSON: floats rounded to six digits, NaN (unscored) as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -369,12 +257,6 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def _asked_from(command: str) -> str:
-    """Where a run's questions came from, as its command line names it."""
-    named = re.search(r"--questions[ =](\S+)", command)
-    return named[1] if named else "bank:test"
-
-
 def list_reports(folder: Path) -> list[dict[str, Any]]:
     """Summaries of the reports under a folder, newest first: arms, verdict, and the differences in accuracy."""
     found = []
@@ -382,6 +264,7 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             run = data["run"]
+            asked = re.search(r"--questions[ =](\S+)", run["command"])
             found.append(
                 {
                     "id": path.parent.name,
@@ -391,7 +274,7 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
                     "model": run["model"],
                     "arms": list(data["arms"]),
                     "choice_questions": data["power"]["n"],
-                    "questions": _asked_from(run["command"]),
+                    "questions": asked[1] if asked else "bank:test",
                     "comparisons": [
                         {name: c[name] for name in ("control", "treatment", "difference", "low", "high", "verdict")}
                         for c in data["comparisons"]
@@ -433,7 +316,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=False,
@@ -442,17 +325,18 @@ def render(data: Mapping[str, Any], template: str) -> str:
     text = environment.get_template(template).render(
         **{"judge": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
-        scatter=scatter_plot(_speeds(data["arms"]), "questions per second", "accuracy"),
+        scatter=_speed_plot(data["arms"]),
+        calibration_plots=_calibration_plots(data.get("calibration")),
         flows=FACT_FLOWS,
         again=_to_repeat(data),
         metric_groups=_groups(data["arms"]),
-        calibration_plots=_calibration_plots(data.get("calibration")),
-        answer_notes=[_NOTES[name] for name in ANSWER_METRICS],
-        notes=_NOTES,
+        answer_notes=[metric_notes()[name] for name in ANSWER_METRICS],
+        notes=metric_notes(),
         difference_cell=_difference_cell,
         arm_note=arm_note,
         cell=_cell,
         points=points,
+        bounds=_bounds,
         p_value=_p_value,
         title="Retrieve or tune?" if len(arms) > 1 else f"How well does {arms[0]} answer?",
     )
@@ -468,40 +352,61 @@ def _with_contents(page: str) -> str:
     return page.replace('<h2 id="s0">', f'<nav class="soft" aria-label="Contents">{links}</nav>\n<h2 id="s0">', 1)
 
 
+def _dot(label: str, interval: Mapping[str, Any], scale: float = 1, **more: Any) -> Dot:
+    """A value of `report.json` to be drawn; its name there is `value` or `difference`."""
+    value = interval.get("value", interval.get("difference"))
+    known = [math.nan if one is None else scale * one for one in (value, interval["low"], interval["high"])]
+    return Dot(label, known[0], known[1], known[2], **more)
+
+
 def _forest(data: Mapping[str, Any]) -> str:
     """The differences in accuracy as a plot; those in other metrics where accuracy was not compared."""
     shown = [c for c in data["comparisons"] if c["metric"] == "accuracy"] or data["comparisons"]
-    rows = [
-        ForestRow(
-            f"{c['control']} → {c['treatment']}",
-            100 * c["difference"],
-            100 * c["low"],
-            100 * c["high"],
-            f"{points(c['difference'])} [{points(c['low'])}, {points(c['high'])}]",
-        )
-        for c in shown
+    if not shown:
+        return ""
+    dots = [
+        _dot(f"{c['control']} → {c['treatment']}", c, 100, note=points(c["difference"]) + _bounds(c)) for c in shown
     ]
-    return forest_plot(rows, 100 * data["smallest_effect"])
+    reach = max(10.0, *(abs(end) for dot in dots for end in (dot.value, dot.low, dot.high) if not math.isnan(end)))
+    step = next((step for step in (2, 5, 10, 20, 25) if reach / step <= 4), 50)
+    last = math.ceil(reach / step) * step
+    ticks = {float(tick): f"{tick:+.0f}" for tick in range(-last, last + 1, step)}
+    about = "Paired differences with 95 % intervals, in points"
+    return rows_plot({"": dots}, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
+
+
+def _speed_plot(arms: Mapping[str, Any]) -> str:
+    """Accuracy over questions per second, on a logarithmic axis."""
+    dots = []
+    for name, arm in arms.items():
+        accuracy, seconds = arm["metrics"].get("accuracy"), arm["metrics"].get("total_s")
+        if accuracy and seconds and seconds["value"]:
+            dots.append(_dot(name, accuracy, x=-math.log10(seconds["value"])))
+    if not dots:
+        return ""
+    places = [dot.x for dot in dots]
+    powers = range(math.floor(min(places) - 0.15), math.ceil(max(places) + 0.15) + 1)
+    ticks = {float(power): f"{10.0**power:g}" for power in powers}
+    return points_plot(dots, ticks, "accuracy over questions per second", "questions per second")
 
 
 def _calibration_plots(calibration: Mapping[str, Any] | None) -> list[tuple[str, Mapping[str, Any], str]]:
-    if calibration is None:
-        return []
-    thresholds = calibration["thresholds"]
-    return [
-        (name, group, calibration_plot([CalibrationBin(**one) for one in group["bins"]], thresholds))
-        for name, group in calibration["groups"].items()
-    ]
+    """Share answerable over evidence score for each group: on the diagonal, the score is a probability."""
+    about, ticks = "Share answerable over evidence score", {share: f"{share:g}" for share in SHARES}
+    plots = []
+    for name, group in (calibration or {"groups": {}})["groups"].items():
+        dots = [_dot(str(one["n"]), one | {"value": one["answerable"]}, x=one["score"]) for one in group["bins"]]
+        marks = (calibration or {})["thresholds"]
+        plots.append((name, group, points_plot(dots, ticks, about, "evidence score", width=520, marks=marks)))
+    return plots
 
 
 def _difference_cell(difference: Mapping[str, Any]) -> str:
     """Before, after and the difference, in the metric's unit."""
-    note = _NOTES.get(difference["metric"])
-    scale = {"share": 100, "seconds": 1000, "bytes": 2**-20}.get(note.unit if note is not None else "", 1)
-    before, after, value, low, high = (
-        scale * difference[name] for name in ("before", "after", "difference", "low", "high")
-    )
-    return f"{before:.1f} → {after:.1f}: {value:+.1f} [{low:+.1f}, {high:+.1f}]"
+    note = metric_notes().get(difference["metric"])
+    scale = _SCALES[note.unit] if note is not None else 1
+    before, after, value = (scale * difference[name] for name in ("before", "after", "difference"))
+    return f"{before:.1f} → {after:.1f}: {value:+.1f}{_bounds(difference, scale)}"
 
 
 def _to_repeat(data: Mapping[str, Any]) -> dict[str, str]:
@@ -521,31 +426,30 @@ def points(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+.1f}"
 
 
+def _bounds(interval: Mapping[str, Any], scale: float = 100) -> str:
+    """The bounds of a difference, signed; empty where it has no interval."""
+    low, high = (None if interval[end] is None else scale * interval[end] for end in ("low", "high"))
+    return in_brackets(low, high, "+.1f")
+
+
 def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
     """The metrics that at least one arm was scored on, by group."""
     names = {name for arm in arms.values() for name, value in arm["metrics"].items() if value["value"] is not None}
-    found = [(group, [note for note in notes if note.name in names]) for group, notes in METRIC_GROUPS]
-    return [(group, notes) for group, notes in found if notes]
-
-
-def _speeds(arms: Mapping[str, Any]) -> list[ScatterPoint]:
-    found = []
-    for name, arm in arms.items():
-        accuracy, seconds = arm["metrics"].get("accuracy"), arm["metrics"].get("total_s")
-        if accuracy and seconds and seconds["value"]:
-            found.append(ScatterPoint(name, 1 / seconds["value"], accuracy["value"], accuracy["low"], accuracy["high"]))
-    return found
+    found: dict[str, list[MetricNote]] = {}
+    for note in metric_notes().values():
+        if note.name in names:
+            found.setdefault(note.group, []).append(note)
+    return list(found.items())
 
 
 def _cell(unit: str, interval: Mapping[str, Any] | None) -> str:
     if interval is None or interval["value"] is None:
         return "–"
-    value = interval["value"]
-    if unit == "share":
-        return f"{100 * value:.1f} % [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
-    if unit == "bytes":
-        return f"{value / 2**20:.0f}"
-    return f"{1000 * value:.1f}" if unit == "seconds" else f"{value:.1f}"
+    value = _SCALES[unit] * interval["value"]
+    if unit != "share":
+        return f"{value:.0f}" if unit == "bytes" else f"{value:.1f}"
+    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
+    return f"{value:.1f} %{in_brackets(low, high)}"
 
 
 def _p_value(value: float | None) -> str:

@@ -31,18 +31,18 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evals.questions import BankQuestion
 from evals.records import AnswerKey, PassageRecord, Record
-from evals.statistics import area_under_curve, wilson_interval
-from evals.text_match import fact_met, ngrams, normalize, tokens
+from evals.statistics import Scores, area_under_curve, wilson_interval
+from evals.text_match import fact_met, ngrams, normalize
 from indexes.sentences import split_spans
 from indexes.words import count_words, terms_of
 from rag.citations import find_markers, support_of, without_markers
@@ -81,15 +81,11 @@ def score_records(
     grades: Mapping[AnswerKey, str | None] | None = None,
 ) -> list[Row]:
     """Scores every record of a known question; `grades` are a judge's, where one was asked."""
-    return [
-        Row(
-            record,
-            questions[record.question_id],
-            _metrics(record, questions[record.question_id]) | _judge_score(record, questions, grades),
-        )
-        for record in records
-        if record.question_id in questions
-    ]
+    rows = []
+    for record in records:
+        if (question := questions.get(record.question_id)) is not None:
+            rows.append(Row(record, question, _metrics(record, question) | _judge_score(record, question, grades)))
+    return rows
 
 
 def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
@@ -117,10 +113,10 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
 
 
 def _judge_score(
-    record: Record, questions: Mapping[str, BankQuestion], grades: Mapping[AnswerKey, str | None] | None
+    record: Record, question: BankQuestion, grades: Mapping[AnswerKey, str | None] | None
 ) -> dict[str, float | None]:
     """1, 0.5 or 0 by grade; 0 for refusing an answerable question; None where the judge gave no grade."""
-    if grades is None or record.mode != "open" or record.error or not questions[record.question_id].answerable:
+    if grades is None or record.mode != "open" or record.error or not question.answerable:
         return {}
     grade = "wrong" if record.refused else grades.get(record.answer_key)
     return {"judge_score": None if grade is None else GRADES[grade]}
@@ -139,17 +135,12 @@ def _open_metrics(record: Record, question: BankQuestion) -> dict[str, float | N
     if record.refused:
         return metrics
     metrics["answer_words"] = float(prose_words(answer))
-    texts = [passage.text for passage in record.passages]
-    metrics["unsupported_terms"] = unsupported_term_rate(answer, "\n".join(texts), question.question) if texts else None
-    if texts:
-        cited = citation_scores(answer, texts)
-        gold = gold_citation_scores(record.quotes, _evidence_by_part(question))
-        metrics |= {
-            "citation_recall": cited.recall,
-            "citation_precision": cited.precision,
-            "gold_citation_recall": gold.recall,
-            "gold_citation_precision": gold.precision,
-        }
+    if texts := [passage.text for passage in record.passages]:
+        metrics["unsupported_terms"] = unsupported_term_rate(answer, "\n".join(texts), question.question)
+        evidence = [[gold.evidence for gold in question.gold if gold.part == part] for part in question.parts]
+        metrics["citation_recall"], metrics["citation_precision"] = citation_scores(answer, texts)
+        gold_recall, gold_precision = gold_citation_scores(record.quotes, evidence)
+        metrics |= {"gold_citation_recall": gold_recall, "gold_citation_precision": gold_precision}
     return metrics
 
 
@@ -165,17 +156,18 @@ def _refusal_metrics(record: Record, question: BankQuestion) -> dict[str, float 
 
 
 def _retrieval_metrics(passages: Sequence[PassageRecord], question: BankQuestion) -> dict[str, float | None]:
-    if not question.gold:
-        return {}
     parts = set(question.parts)
-    by_section = [_parts_by_section(passage, question) for passage in passages]
+    if not parts:
+        return {}
     by_evidence = [_parts_by_evidence(passage, question) for passage in passages]
+    by_section = [
+        _parts_by_section(passage, question) | held for passage, held in zip(passages, by_evidence, strict=True)
+    ]
+    recall = recall_at_k(by_section, parts, RETRIEVAL_K)
     return {
-        f"recall_at_{RETRIEVAL_K}": recall_at_k(by_section, parts, RETRIEVAL_K),
+        f"recall_at_{RETRIEVAL_K}": recall,
         f"evidence_recall_at_{RETRIEVAL_K}": recall_at_k(by_evidence, parts, RETRIEVAL_K),
-        f"all_parts_recall_at_{RETRIEVAL_K}": (
-            all_parts_recall_at_k(by_section, parts, RETRIEVAL_K) if len(parts) > 1 else None
-        ),
+        f"all_parts_recall_at_{RETRIEVAL_K}": float(recall == 1) if len(parts) > 1 else None,
         "mrr": reciprocal_rank(by_section, parts),
         f"ndcg_at_{RETRIEVAL_K}": ndcg_at_k(by_section, parts, RETRIEVAL_K),
     }
@@ -183,17 +175,11 @@ def _retrieval_metrics(passages: Sequence[PassageRecord], question: BankQuestion
 
 def _parts_by_section(passage: PassageRecord, question: BankQuestion) -> set[int]:
     headings = {normalize(heading) for heading in passage.section}
-    return {gold.part for gold in question.gold if normalize(gold.heading) in headings} | _parts_by_evidence(
-        passage, question
-    )
+    return {gold.part for gold in question.gold if normalize(gold.heading) in headings}
 
 
 def _parts_by_evidence(passage: PassageRecord, question: BankQuestion) -> set[int]:
     return {gold.part for gold in question.gold if gold.evidence and holds(passage.text, gold.evidence)}
-
-
-def _evidence_by_part(question: BankQuestion) -> list[list[str]]:
-    return [[gold.evidence for gold in question.gold if gold.part == part] for part in question.parts]
 
 
 def fact_flow(rows: Sequence[Row]) -> dict[str, int]:
@@ -228,82 +214,57 @@ def calibration_data(rows: Sequence[Row], thresholds: Mapping[str, float]) -> di
         for row in rows
         if row.record.mode == "open" and row.record.evidence_score is not None
     }
-    judged = [(book, score, answerable) for book, score, answerable in by_question.values() if score is not None]
-    if not judged:
+    if not by_question:
         return None
-    books = sorted({book for book, _, _ in judged if book})
-    groups = {"all": judged} | (
-        {book: [one for one in judged if one[0] == book] for book in books} if books[1:] else {}
-    )
+    judged = list(by_question.values())
+    groups = {"all": judged}
+    if len(books := sorted({book for book, _, _ in judged if book})) > 1:
+        groups |= {book: [one for one in judged if one[0] == book] for book in books}
     return {
         "thresholds": dict(thresholds),
         "groups": {
-            name: _reliability([score for _, score, _ in group], [answerable for _, _, answerable in group])
+            name: _reliability(np.array([one[1] for one in group]), np.array([one[2] for one in group]))
             for name, group in groups.items()
         },
     }
 
 
-def _reliability(scores: Sequence[float], answerable: Sequence[bool]) -> dict[str, Any]:
-    known, right = np.array(scores), np.array(answerable)
+def _reliability(scores: Scores, answerable: NDArray[np.bool_]) -> dict[str, Any]:
     bins = []
-    numbers = np.minimum((known * SCORE_BINS).astype(int), SCORE_BINS - 1)
+    numbers = np.minimum((scores * SCORE_BINS).astype(int), SCORE_BINS - 1)
     for number in sorted(set(numbers.tolist())):
         held = numbers == number
-        share = wilson_interval(int(right[held].sum()), int(held.sum()))
-        bins.append(
-            {
-                "score": float(known[held].mean()),
-                "n": int(held.sum()),
-                "answerable": share.value,
-                "low": share.low,
-                "high": share.high,
-            }
-        )
-    return {"n": len(known), "answerable": int(right.sum()), "area": area_under_curve(known, right), "bins": bins}
+        n = int(held.sum())
+        share = wilson_interval(int(answerable[held].sum()), n)
+        bounds = {"answerable": share.value, "low": share.low, "high": share.high}
+        bins.append({"score": float(scores[held].mean()), "n": n, **bounds})
+    area = area_under_curve(scores, answerable)
+    return {"n": len(scores), "answerable": int(answerable.sum()), "area": area, "bins": bins}
 
 
-def recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
-    """Share of `parts` found in the first `k` passages; None without parts.
+def recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float:
+    """Share of `parts` found in the first `k` passages.
 
     Args:
         found: the parts that each passage holds, best first.
-        parts: the parts that are needed.
+        parts: the parts that are needed, at least one.
     """
-    if not parts:
-        return None
-    return len(_held_by(found[:k]) & parts) / len(parts)
+    return len(set[int]().union(*found[:k]) & parts) / len(parts)
 
 
-def all_parts_recall_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
-    """1.0 when every part is found in the first `k` passages, else 0.0; None without parts."""
-    if not parts:
-        return None
-    return float(parts <= _held_by(found[:k]))
-
-
-def reciprocal_rank(found: Sequence[Set[int]], parts: Set[int]) -> float | None:
-    """1 / rank of the first passage that holds a needed part, 0.0 when none does; None without parts."""
-    if not parts:
-        return None
+def reciprocal_rank(found: Sequence[Set[int]], parts: Set[int]) -> float:
+    """1 / rank of the first passage that holds a needed part, 0.0 when none does."""
     return next((1 / rank for rank, held in enumerate(found, start=1) if held & parts), 0.0)
 
 
-def ndcg_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float | None:
-    """Discounted gain of the order over the best possible, 0.0 to 1.0; None without parts."""
-    if not parts:
-        return None
+def ndcg_at_k(found: Sequence[Set[int]], parts: Set[int], k: int) -> float:
+    """Discounted gain of the order over the best possible, 0.0 to 1.0."""
     gain, known = 0.0, set[int]()
     for rank, held in enumerate(found[:k], start=1):
         if (held & parts) - known:
             gain += 1 / math.log2(rank + 1)
             known |= held & parts
-    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(parts), k) + 1))
-    return gain / ideal
-
-
-def _held_by(passages: Sequence[Set[int]]) -> set[int]:
-    return set[int]().union(*passages)
+    return gain / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(parts), k) + 1))
 
 
 def key_fact_recall(facts: Sequence[str], answer: str) -> float | None:
@@ -328,16 +289,6 @@ def prose_words(answer: str) -> int:
     return sum(count_words(text[span.start : span.end]) for span in split_spans(text) if span.kind != "code")
 
 
-def token_f1(answer: str, reference: str) -> float | None:
-    """2PR / (P + R) over multisets of tokens (SQuAD), 0.0 to 1.0; None without a token in the reference."""
-    wanted = Counter(tokens(reference))
-    if not wanted:
-        return None
-    given = Counter(tokens(answer))
-    common = sum((given & wanted).values())
-    return 2 * common / (sum(given.values()) + sum(wanted.values()))
-
-
 def unsupported_term_rate(answer: str, passages: str, question: str = "") -> float | None:
     """Share of the answer's numbers and identifiers that nothing supports, 0.0 to 1.0; None without such terms.
 
@@ -352,23 +303,15 @@ def unsupported_term_rate(answer: str, passages: str, question: str = "") -> flo
     return len(terms - known) / len(terms)
 
 
-@dataclass(frozen=True, slots=True)
-class CitationScores:
-    """Recall and precision, 0.0 to 1.0; None where there was nothing to score."""
-
-    recall: float | None
-    precision: float | None
-
-
-def citation_scores(answer: str, passages: Sequence[str]) -> CitationScores:
-    """Scores an answer against its numbered passages (`[1]` is `passages[0]`).
+def citation_scores(answer: str, passages: Sequence[str]) -> tuple[float | None, float | None]:
+    """Recall and precision of an answer's citations of its numbered passages (`[1]` is `passages[0]`).
 
     A sentence without a citation, or with one that names no passage, is not supported. Recall is None without a
     sentence, precision without a citation.
     """
     sentences = cited_sentences(answer)
     if not sentences:
-        return CitationScores(None, None)
+        return None, None
     supported, counting, citations = 0, 0, 0
     for sentence, numbers in sentences:
         citations += len(numbers)
@@ -382,20 +325,22 @@ def citation_scores(answer: str, passages: Sequence[str]) -> CitationScores:
         for number, text in texts.items():
             others = "\n".join(other for key, other in texts.items() if key != number)
             counting += _supports(text, sentence) or not _supports(others, sentence)
-    return CitationScores(supported / len(sentences), counting / citations if citations else None)
+    return supported / len(sentences), counting / citations if citations else None
 
 
-def gold_citation_scores(quotes: Sequence[str], evidence_by_part: Sequence[Sequence[str]]) -> CitationScores:
-    """Scores an answer's quotes against the gold evidence; no support model is needed. None without gold.
+def gold_citation_scores(
+    quotes: Sequence[str], evidence_by_part: Sequence[Sequence[str]]
+) -> tuple[float | None, float | None]:
+    """Recall and precision of an answer's quotes over the gold evidence; no support model is needed. None without gold.
 
     Args:
         evidence_by_part: for each needed part, the evidence texts of which one is enough.
     """
     if not evidence_by_part:
-        return CitationScores(None, None)
+        return None, None
     covered = sum(any(_overlap(quote, text) for quote in quotes for text in part) for part in evidence_by_part)
     right = sum(any(_overlap(quote, text) for part in evidence_by_part for text in part) for quote in quotes)
-    return CitationScores(covered / len(evidence_by_part), right / len(quotes) if quotes else None)
+    return covered / len(evidence_by_part), right / len(quotes) if quotes else None
 
 
 def cited_sentences(answer: str) -> list[tuple[str, tuple[int, ...]]]:

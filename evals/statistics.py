@@ -32,70 +32,66 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class McNemar:
-    """Discordant pairs and the exact two-sided p value.
-
-    Attributes:
-        b: control right, treatment wrong.
-        c: control wrong, treatment right.
-    """
-
-    b: int
-    c: int
-    p: float
-
-
-def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson_interval(successes: int, n: int) -> Interval:
     """Wilson's score interval of `successes` in `n`; NaN for n = 0."""
     if n == 0:
         return Interval(math.nan, math.nan, math.nan)
-    from scipy.stats import norm
-
-    z = float(norm.ppf(0.5 + confidence / 2))
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
-
-
-def mcnemar(control: Scores, treatment: Scores) -> McNemar:
-    """Exact McNemar test of two arrays of 0 and 1. Without discordant pairs p is 1."""
     from scipy.stats import binomtest
 
-    both = _scored(control, treatment)
-    b = int(np.sum((control[both] > 0.5) & (treatment[both] <= 0.5)))
-    c = int(np.sum((control[both] <= 0.5) & (treatment[both] > 0.5)))
-    return McNemar(b, c, float(binomtest(b, b + c, 0.5).pvalue) if b + c else 1.0)
+    bounds = binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(successes / n, float(bounds.low), float(bounds.high))
+
+
+def mcnemar(control: Scores, treatment: Scores) -> tuple[int, int, float]:
+    """Exact McNemar test of two arrays of 0 and 1.
+
+    Returns:
+        Questions that only the control has right, those that only the treatment has, and the two-sided p, 1 where
+        there are none of either.
+    """
+    from scipy.stats import binomtest
+
+    differences = treatment - control  # NaN, as 0, is neither
+    b, c = int((differences < 0).sum()), int((differences > 0).sum())
+    return b, c, float(binomtest(b, b + c).pvalue) if b + c else 1.0
 
 
 def bootstrap_mean(scores: Scores, clusters: Sequence[str], seed: int = 0, draws: int = BOOTSTRAP_DRAWS) -> Interval:
-    """Mean with a percentile interval from resampling whole clusters.
+    """Mean with a percentile interval from resampling whole clusters; of one cluster there is no interval.
 
     Args:
         scores: `(num_questions,)`, or `(num_seeds, num_questions)` to resample seeds as well.
         clusters: the section of each question.
     """
-    table = np.atleast_2d(scores)
-    keep = ~np.isnan(table).all(axis=0)
-    if not keep.any():
+    table, index = _scored(scores, clusters)
+    if not table.size:
         return Interval(math.nan, math.nan, math.nan)
-    table = table[:, keep]
-    _, index = np.unique(np.asarray(clusters, dtype=object)[keep].astype(str), return_inverse=True)
-    num_clusters = int(index.max()) + 1
+    num_seeds, num_clusters = len(table), int(index.max()) + 1
     scored = ~np.isnan(table)
     filled = np.where(scored, table, 0.0)
+    mean = float(filled.sum() / scored.sum())
+    if num_clusters == 1:
+        return Interval(mean, math.nan, math.nan)
     sums = np.stack([np.bincount(index, row, num_clusters) for row in filled])  # (num_seeds, num_clusters)
     counts = np.stack([np.bincount(index, row.astype(float), num_clusters) for row in scored])
     generator = np.random.default_rng(seed)
-    drawn_clusters = generator.multinomial(num_clusters, np.full(num_clusters, 1 / num_clusters), size=draws)
-    drawn_seeds = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), size=draws)
-    totals = np.einsum("ds,sc,dc->d", drawn_seeds.astype(float), sums, drawn_clusters.astype(float), optimize=True)
-    sizes = np.einsum("ds,sc,dc->d", drawn_seeds.astype(float), counts, drawn_clusters.astype(float), optimize=True)
-    means = totals[sizes > 0] / sizes[sizes > 0]
+    drawn_clusters, drawn_seeds = (
+        generator.multinomial(number, np.full(number, 1 / number), size=draws).astype(float)
+        for number in (num_clusters, num_seeds)
+    )
+    totals, sizes = (
+        np.einsum("ds,sc,dc->d", drawn_seeds, held, drawn_clusters, optimize=True) for held in (sums, counts)
+    )
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(filled.sum() / scored.sum()), float(low), float(high))
+    low, high = np.quantile(totals[sizes > 0] / sizes[sizes > 0], [tail, 1 - tail])
+    return Interval(mean, float(low), float(high))
+
+
+def _scored(scores: Scores, clusters: Sequence[str]) -> tuple[Scores, NDArray[np.int_]]:
+    """The scores of questions that any seed was scored on, and the number of each one's cluster, from 0."""
+    table = np.atleast_2d(scores)
+    keep = ~np.isnan(table).all(axis=0)
+    return table[:, keep], np.unique(np.array(clusters, dtype=str)[keep], return_inverse=True)[1]
 
 
 def treatment_minus_control(control: Scores, treatment: Scores) -> Scores:
@@ -104,11 +100,8 @@ def treatment_minus_control(control: Scores, treatment: Scores) -> Scores:
     Either may be `(num_questions,)` or `(num_seeds, num_questions)`; a single seed is compared with every seed of the
     other.
     """
-    control, treatment = np.atleast_2d(control), np.atleast_2d(treatment)
-    num_seeds = max(len(control), len(treatment))
-    return np.broadcast_to(treatment, (num_seeds, treatment.shape[1])) - np.broadcast_to(
-        control, (num_seeds, control.shape[1])
-    )
+    differences: Scores = np.atleast_2d(treatment) - np.atleast_2d(control)
+    return differences
 
 
 def sign_flip_p(differences: Scores, clusters: Sequence[str], seed: int = 0, draws: int = BOOTSTRAP_DRAWS) -> float:
@@ -116,12 +109,10 @@ def sign_flip_p(differences: Scores, clusters: Sequence[str], seed: int = 0, dra
 
     The observed signs count as one of the draws (Phipson & Smyth 2010), so p is never 0.
     """
-    table = np.atleast_2d(differences)
-    keep = ~np.isnan(table).all(axis=0)
-    if not keep.any():
+    table, index = _scored(differences, clusters)
+    if not table.size:
         return math.nan
-    _, index = np.unique(np.asarray(clusters, dtype=object)[keep].astype(str), return_inverse=True)
-    sums = np.bincount(index, np.nanmean(table[:, keep], axis=0))
+    sums = np.bincount(index, np.nanmean(table, axis=0))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, len(sums)))
     flipped = np.abs(signs @ sums)
     return float((np.sum(flipped >= abs(sums.sum()) - 1e-12) + 1) / (draws + 1))
@@ -163,15 +154,9 @@ def smallest_detectable(n: int, discordant: float = 0.3, power: float = 0.8) -> 
     """Smallest difference that the exact McNemar test detects with this power, to 0.5 points; NaN if none."""
     for points in range(1, 201):
         difference = points / 200
-        if difference <= discordant and mcnemar_power(n, difference, discordant) >= power:
-            return difference
-        if difference > discordant and mcnemar_power(n, difference, difference) >= power:
+        if mcnemar_power(n, difference, max(difference, discordant)) >= power:
             return difference
     return math.nan
-
-
-def _scored(control: Scores, treatment: Scores) -> NDArray[np.bool_]:
-    return ~(np.isnan(control) | np.isnan(treatment))
 
 
 def area_under_curve(scores: Scores, positive: NDArray[np.bool_]) -> float:
@@ -182,5 +167,6 @@ def area_under_curve(scores: Scores, positive: NDArray[np.bool_]) -> float:
     above, below = scores[positive], scores[~positive]
     if not len(above) or not len(below):
         return math.nan
-    differences = above[:, None] - below[None, :]
-    return float(((differences > 0) + 0.5 * (differences == 0)).mean())
+    from scipy.stats import mannwhitneyu
+
+    return float(mannwhitneyu(above, below, method="asymptotic").statistic / (len(above) * len(below)))

@@ -19,7 +19,6 @@ import numpy as np
 
 from evals.question_checks import bundled_encoder, shortcut_floors
 from evals.questions import BankQuestion, load_bank, sections_of
-from evals.scoring import token_f1
 from evals.text_match import NEAR_DUPLICATE_COSINE, Embed, fact_met, ngrams, tokens
 from indexes.sample import SAMPLE_PATH
 from indexes.words import CJK
@@ -221,6 +220,16 @@ def _check_totals(questions: Sequence[BankQuestion]) -> Iterator[Finding]:
     for chapter, count in sorted(Counter(question.chapter for question in questions).items()):
         if count < 42:
             yield Finding("totals", "bank", f"chapter {chapter} has {count} questions, needs 42")
+
+
+def token_f1(answer: str, reference: str) -> float | None:
+    """2PR / (P + R) over multisets of tokens (SQuAD), 0.0 to 1.0; None without a token in the reference."""
+    wanted = Counter(tokens(reference))
+    if not wanted:
+        return None
+    given = Counter(tokens(answer))
+    common = sum((given & wanted).values())
+    return 2 * common / (sum(given.values()) + sum(wanted.values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -170,7 +170,10 @@ def _lines(data: dict[str, Any], folder: Path) -> list[str]:
 def _share(interval: dict[str, Any] | None) -> str:
     if not interval or interval["value"] is None:
         return "-"
-    return f"{100 * interval['value']:.1f} % [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+    from evals.comparison import in_brackets
+
+    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
+    return f"{100 * interval['value']:.1f} %{in_brackets(low, high)}"
 
 
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Rounds; medians are printed.")]

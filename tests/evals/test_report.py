@@ -1,25 +1,28 @@
-"""The report: what it leaves out, how it is shown later, and that a stranger can read it."""
+"""The report: what it leaves out and withholds, how it is shown later, and that a stranger can read it."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evals.arms import parse_arms
 from evals.comparison import compare
-from evals.plots import ScatterPoint, arms_plot, scatter_plot, together
+from evals.plots import Dot, arms_plot, points_plot
+from evals.question_checks import Leak, LeakageReport
 from evals.questions import parse_question
 from evals.records import Record
 from evals.report import (
-    METRIC_GROUPS,
     RunFacts,
-    _difference_cell,
     list_reports,
+    metric_notes,
+    read_report,
     render,
     report_data,
     report_page,
@@ -28,12 +31,13 @@ from evals.report import (
 from evals.report_chinese import in_chinese
 from evals.run import RunSpec
 from evals.scoring import Row, calibration_data, score_records
+from indexes.errors import NotFound
 
 QUESTION = parse_question(
     {
         "id": "q1",
         "type": "choice",
-        "question": "How many threads are in a warp?",
+        "question": "How many threads are in a <warp>?",
         "answer": "32",
         "key_facts": ["32"],
         "choices": ["32", "16", "64", "8"],
@@ -42,63 +46,91 @@ QUESTION = parse_question(
     where="test:1",
 )
 RECORD = Record("q1", "rag", 0, "choice", picked=0, scores=(1.0, 0.0, 0.0, 0.0))
+WRONG = replace(RECORD, arm="base", picked=1)
 SPEC = RunSpec((QUESTION,), parse_arms(["base", "rag"]))
 FACTS = RunFacts("2026-01-02T03:04:05+00:00", "encoder", "m", "e", 1, {}, {})
+CLEAN = LeakageReport((), (), 1, 1, 0, 1, "", "")
 
 
-def scored(record: Record) -> list[Row]:
-    return score_records([record], {"q1": QUESTION})
+def data_of(*records: Record, leakage: LeakageReport | None = CLEAN, **facts: Any) -> dict[str, Any]:
+    rows = score_records(records, {"q1": QUESTION})
+    return report_data(SPEC, replace(FACTS, **facts), compare(rows), rows, leakage)
+
+
+def test_the_report_has_its_three_forms_and_shows_text_as_text(tmp_path: Path) -> None:
+    data = data_of(WRONG, RECORD)
+    write_report(tmp_path / "one", data)
+    page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
+    assert "a <warp>" not in page and "a &lt;warp&gt;" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert data["verdict"] in page.replace("&#43;", "+")
+    assert data["verdict"] in (tmp_path / "one" / "report.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "one" / "report.json").read_text(encoding="utf-8")) == data
+    (report,) = list_reports(tmp_path)
+    assert (report["id"], report["choice_questions"], report["questions"]) == ("one", 1, "bank:test")
+    assert [(c["control"], c["treatment"], c["difference"]) for c in report["comparisons"]] == [("base", "rag", 1.0)]
+    with pytest.raises(NotFound):
+        read_report(tmp_path, "../one")
+
+
+def test_the_verdict_is_withheld_unless_the_questions_are_known_to_be_unseen() -> None:
+    leaked = replace(CLEAN, leaks=(Leak("exact", "q1", "", ""),))
+    for leakage in (None, leaked):
+        data = data_of(WRONG, RECORD, leakage=leakage)
+        assert data["verdict"] is None and data["verdict_withheld"]
+    assert data_of(WRONG, RECORD)["verdict"]
+
+
+def test_where_there_is_no_interval_the_report_shows_none() -> None:
+    data = data_of(WRONG, RECORD)
+    accuracy = data["arms"]["rag"]["metrics"]["accuracy"]
+    assert (accuracy["value"], accuracy["low"], accuracy["high"]) == (1.0, None, None)
+    for template in ("report.html.j2", "report.md.j2"):
+        assert not re.search(r"nan|None|\[–", render(data, template))
 
 
 def test_what_says_nothing_of_a_generator_is_left_out() -> None:
-    rows = scored(replace(RECORD, mode="open", answer="32", tokens_per_s=70_000.0))
-    quoted = report_data(SPEC, replace(FACTS, generator="extractive"), compare(rows), rows, None)
-    written = report_data(SPEC, replace(FACTS, generator="local"), compare(rows), rows, None)
-    left_out = {"tokens_per_s", "prompt_tokens"}
-    assert not left_out & set(quoted["arms"]["rag"]["metrics"])
-    assert "tokens_per_s" in written["arms"]["rag"]["metrics"]
+    record = replace(RECORD, mode="open", answer="32", tokens_per_s=70_000.0)
+    quoted, written = (data_of(record, generator=kind)["arms"]["rag"]["metrics"] for kind in ("extractive", "local"))
+    assert "tokens_per_s" in written
+    assert not {"tokens_per_s", "prompt_tokens"} & set(quoted)
 
 
 def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_too(tmp_path: Path) -> None:
-    rows = scored(RECORD)
-    data = report_data(SPEC, FACTS, compare(rows), rows, None)
+    data = data_of(RECORD)
     write_report(tmp_path / "one", data)
     (tmp_path / "one" / "report.html").write_text("as written", encoding="utf-8")
     assert report_page(tmp_path, "one") == "as written"
     (tmp_path / "one" / "report.html").unlink()
     older = {name: value for name, value in data.items() if name != "judge"}
     (tmp_path / "one" / "report.json").write_text(json.dumps(older), encoding="utf-8")
-    page = report_page(tmp_path, "one")
-    assert "How well does rag answer?" in page and "What each step gains" not in page
+    assert "<h1>" in report_page(tmp_path, "one")
 
 
-def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words(tmp_path: Path) -> None:
-    rows = score_records([replace(RECORD, arm="base", picked=1), RECORD], {"q1": QUESTION})
-    rows += scored(replace(RECORD, mode="open", answer="32", refused=True))
-    data = report_data(SPEC, replace(FACTS, not_run={"open questions, arm tuned": "why"}), compare(rows), rows, None)
+def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
+    data = data_of(
+        WRONG,
+        RECORD,
+        replace(RECORD, mode="open", answer="32", refused=True),
+        not_run={"open questions, arm tuned": "why"},
+    )
     verdict = (
-        "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better. "
-        "One tuning seed: another tuning run may differ."
+        "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better; retrieving over the bare model: "
+        "+1.0 points, cannot tell. One tuning seed: another tuning run may differ."
     )
     page = in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
-    assert "正确率：微调，相对于只用模型：+1.0 个百分点 [0.0, 2.0]，更好。只用了一个微调种子" in page
-    assert "How many threads are in a warp?" in page, "a question stays as it was asked"
+    assert "How many threads are in a &lt;warp&gt;?" in page, "a question stays as it was asked"
     told = re.sub(r'(?s)<style>.*?</style>|<code>.*?</code>|<td class="text">.*?</td>', "", page)
     assert re.findall(r">[^<>]*?[a-z]{2,} [a-z]{2,} [a-z]{2,}[^<>]*<", told) == []
-    notes = [note for _, group in METRIC_GROUPS for note in group]
-    shown = in_chinese("".join(f"<p>{text}</p>" for note in notes for text in (note.label, note.meaning)))
+    texts = (text for note in metric_notes().values() for text in (note.group, note.label, note.meaning))
+    shown = in_chinese("".join(f"<p>{text}</p>" for text in texts))
     assert [one for one in re.findall("<p>(.*?)</p>", shown) if one.isascii()] == ["MRR", "nDCG@5"]
 
 
-def test_every_metric_of_the_report_is_explained_once() -> None:
-    notes = [note for _, group in METRIC_GROUPS for note in group]
-    assert len({note.name for note in notes}) == len(notes)
-    assert all(note.label and note.meaning.endswith(".") for note in notes)
-
-
 def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
-    points = [ScatterPoint(name, 20.0 + shift, 0.6, 0.5, 0.7) for shift, name in enumerate("abcd")]
-    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="note">', scatter_plot(points, "x", "y"))
+    dots = [Dot(name, 0.6, 0.5, 0.7, x=1.3 + shift / 50) for shift, name in enumerate("abcd")]
+    drawn = points_plot(dots, {1.0: "10", 2.0: "100"}, "speed", "x")
+    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="note">', drawn)
     heights = sorted(float(y) for _, y in places)
     assert len(heights) == 4
     assert min(later - earlier for earlier, later in pairwise(heights)) > 14
@@ -118,51 +150,29 @@ def test_calibration_counts_answerable_questions_by_score_and_by_book(tmp_path: 
     assert whole["area"] == pytest.approx((3 + 3 + 2) / 9)
     assert {name: group["n"] for name, group in data["groups"].items()} == {"all": 6, "a": 3, "b": 3}
     assert calibration_data([replace(rows[0], record=RECORD)], {}) is None
-    written = report_data(SPEC, FACTS, compare(scored(RECORD)), rows, None)
-    write_report(tmp_path, written)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("evidence score</text>") == 3
-    assert "area under the curve 0.889" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    page = render(data_of(RECORD) | {"calibration": data}, "report.html.j2")
+    assert page.count("evidence score</text>") == 3
 
 
-def test_the_list_names_the_steps_in_accuracy(tmp_path: Path) -> None:
-    rows = score_records([replace(RECORD, arm="base", picked=1), RECORD], {"q1": QUESTION})
-    write_report(tmp_path / "one", report_data(SPEC, FACTS, compare(rows), rows, None))
-    (report,) = list_reports(tmp_path)
-    assert report["choice_questions"] == 1
-    assert report["questions"] == "bank:test"
-    assert [(step["control"], step["treatment"]) for step in report["comparisons"]] == [("base", "rag")]
-    assert report["comparisons"][0]["difference"] == 1.0
-
-
-def test_a_reports_arms_are_drawn_alone_with_their_intervals() -> None:
+def test_the_arms_of_several_reports_are_drawn_with_their_intervals() -> None:
     share = {"value": 0.5, "low": 0.25, "high": 0.75}
-    arms = {"base": {"metrics": {"accuracy": share}}, "rag": {"metrics": {"accuracy": share | {"value": None}}}}
-    drawn = arms_plot({"arms": arms}, {"accuracy": "right <options>", "missing": "not drawn"})
-    assert drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    assert "right &lt;options&gt;" in drawn
-    assert "not drawn" not in drawn
-    assert drawn.count("<circle") == 1  # nothing is drawn where nothing was scored
-    assert '<line x1="247.5" y1="51.0" x2="522.5" y2="51.0" class="whisker"/>' in drawn
-
-
-def test_several_reports_are_drawn_as_one_and_what_one_did_not_score_stays() -> None:
-    share = {"value": 0.5, "low": 0.25, "high": 0.75}
-    unscored = share | {"value": None}
-    choices = {"arms": {"rag": {"metrics": {"accuracy": share}}}}
-    opened = {"arms": {"rag": {"metrics": {"accuracy": unscored, "key_fact_recall": share}}}}
-    assert together([("", choices), ("", opened), ("quoting", opened)])["arms"] == {
-        "rag": {"metrics": {"accuracy": share, "key_fact_recall": share}},
-        "quoting": {"metrics": {"key_fact_recall": share}},
-    }
+    unscored = dict.fromkeys(share, None)
+    choices = {"arms": {"rag": {"metrics": {"accuracy": share}}, "base": {"metrics": {"accuracy": unscored}}}}
+    opened = {"arms": {"rag": {"metrics": {"accuracy": unscored, "key_fact_recall": share | {"low": None}}}}}
+    drawn = arms_plot(
+        [("", choices), ("", opened), ("quoting", opened)], {"accuracy": "right <options>", "key_fact_recall": "facts"}
+    )
+    assert "right &lt;options&gt;" in drawn and "base" not in drawn
+    assert (drawn.count("<circle"), drawn.count('class="whisker"')) == (3, 1)
+    ends = re.search(r'<line x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)" class="whisker"', drawn)
+    grid = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="grid"', drawn)]
+    assert ends is not None
+    assert [float(ends[1]), float(ends[3])] == [grid[1], grid[3]], "from 25 % to 75 %"
+    assert not math.isnan(float(ends[2]))
 
 
 def test_a_difference_from_an_earlier_run_is_in_the_unit_of_its_row() -> None:
-    grown = {
-        "metric": "peak_memory_bytes",
-        "before": 2**20,
-        "after": 3 * 2**20,
-        "difference": 2**21,
-        "low": 0,
-        "high": 0,
-    }
-    assert _difference_cell(grown).startswith("1.0 → 3.0: +2.0")
+    grown = {"before": 2**20, "after": 3 * 2**20, "difference": 2**21, "low": 2**20, "high": 3 * 2**20}
+    row = grown | {"arm": "rag", "n": 2, "metric": "peak_memory_bytes"}
+    page = render(data_of(RECORD) | {"against": {"run": "one", "differences": [row]}}, "report.md.j2")
+    assert "1.0 → 3.0: +2.0 [+1.0, +3.0]" in page

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.proportion import proportion_confint
 
 from evals.statistics import (
     area_under_curve,
@@ -26,11 +25,13 @@ from evals.statistics import (
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 5), (84, 120), (30, 30), (1, 300)])
-def test_wilson_interval_equals_statsmodels(right: int, n: int) -> None:
-    low, high = proportion_confint(right, n, method="wilson")
+def test_wilsons_interval_by_its_formula(right: int, n: int) -> None:
+    z, share = 1.959963984540054, right / n
+    centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     interval = wilson_interval(right, n)
-    assert interval.low == pytest.approx(low, abs=1e-12)
-    assert interval.high == pytest.approx(high, abs=1e-12)
+    assert (interval.low, interval.high) == pytest.approx(
+        ((centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)), abs=1e-12
+    )
 
 
 def test_wilson_interval_of_nothing_is_not_zero() -> None:
@@ -40,14 +41,14 @@ def test_wilson_interval_of_nothing_is_not_zero() -> None:
 def test_mcnemar_counts_by_hand_and_equals_statsmodels() -> None:
     control = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, np.nan])
     treatment = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0, 1.0])
-    result = mcnemar(control, treatment)
-    assert (result.b, result.c) == (1, 5)
-    assert result.p == pytest.approx(2 * (1 + 6) / 2**6)
-    assert result.p == pytest.approx(statsmodels_mcnemar([[2, 1], [5, 1]], exact=True).pvalue)
+    b, c, p = mcnemar(control, treatment)
+    assert (b, c) == (1, 5)
+    assert p == pytest.approx(2 * (1 + 6) / 2**6)
+    assert p == pytest.approx(statsmodels_mcnemar([[2, 1], [5, 1]], exact=True).pvalue)
 
 
 def test_mcnemar_without_discordant_pairs_has_p_1() -> None:
-    assert mcnemar(np.ones(4), np.ones(4)).p == 1.0
+    assert mcnemar(np.ones(4), np.ones(4)) == (0, 0, 1.0)
 
 
 def test_holm_equals_statsmodels_and_passes_over_nan() -> None:
@@ -71,6 +72,12 @@ def test_whole_clusters_are_drawn_so_dependence_widens_the_interval() -> None:
     alone = bootstrap_mean(scores, [str(i) for i in range(200)])
     together = bootstrap_mean(scores, [str(i // 10) for i in range(200)])
     assert together.high - together.low > 2 * (alone.high - alone.low)
+
+
+def test_one_cluster_has_a_mean_and_no_interval() -> None:
+    found = bootstrap_mean(np.array([1.0, 0.0, 1.0, np.nan]), ["a", "a", "a", "b"])
+    assert found.value == pytest.approx(2 / 3)
+    assert math.isnan(found.low) and math.isnan(found.high)
 
 
 def test_unscored_questions_do_not_count() -> None:
