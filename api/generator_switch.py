@@ -12,6 +12,7 @@ from api.job_store import Job
 from api.jobs import JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
+from rag.settings import shown_address
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -82,7 +83,7 @@ class GeneratorSwitch:
         return Answers(
             generator=generator.name,
             model=generator.model_name,
-            base_url=running.base_url if generator.name == "remote" else None,
+            base_url=shown_address(running.base_url or "") if generator.name == "remote" else None,
             adapter=next(iter(generator.adapters), None),
             quantization=loaded.quantization if loaded is not None else None,
             chosen=self._choice is not None,
@@ -152,7 +153,8 @@ class GeneratorSwitch:
         origin = origin_of(address)
         if origin is None:
             raise InvalidInput(
-                f"{address!r:.200} is not the address of an engine", hint="For example: http://127.0.0.1:11434/v1"
+                f"{shown_address(address or '')!r:.200} is not the address of an engine",
+                hint="For example: http://127.0.0.1:11434/v1",
             )
         _, host, port = origin
         if origin == origin_of(self._settings.base_url):

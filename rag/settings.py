@@ -11,6 +11,12 @@ LANGUAGE_MODELS = ("local", "remote", "vllm", "llama_index")
 QUANTIZATIONS = ("none", "int8", "nf4")
 
 
+def shown_address(url: str) -> str:
+    """An engine's address without the name and password that it may hold, for messages and replies."""
+    scheme, slashes, rest = url.rpartition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+
+
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings:
     """How passages are found and fitted.

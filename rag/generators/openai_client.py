@@ -20,6 +20,7 @@ import httpx
 from indexes.errors import Busy, CoalesceError, InvalidInput
 from rag.errors import EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.stream_text import Relay
+from rag.settings import shown_address
 from rag.types import Waiting
 
 _RETRIES = 3
@@ -48,6 +49,9 @@ class OpenAIClient:
         request_timeout_s: longest silence of the engine. One that answers others is not silent: it lets us wait.
         queue_timeout_s: the longest that one request waits for a busy engine.
 
+    Attributes:
+        address: of the engine, without a password.
+
     Raises:
         InvalidInput: no engine can have this address, or no request this key.
     """
@@ -57,13 +61,15 @@ class OpenAIClient:
             parts = urlsplit(base_url)
         except ValueError as error:
             raise InvalidInput(
-                f"{base_url!r:.200} is not the address of an engine", hint="for example: http://127.0.0.1:11434/v1"
+                f"{shown_address(base_url)!r:.200} is not the address of an engine",
+                hint="for example: http://127.0.0.1:11434/v1",
             ) from error
         if api_key and not api_key.isascii():
             raise InvalidInput(
                 "the engine's key holds characters that a header cannot", hint="correct COALESCE_GENERATOR_API_KEY"
             )
-        self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self._base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self.address = shown_address(self._base_url)
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_S, request_timeout_s)),  # `_run` counts silence
@@ -72,37 +78,32 @@ class OpenAIClient:
         self._request_timeout_s = request_timeout_s
         self._queue_timeout_s = queue_timeout_s
         self._heard_at = 0.0
-        self._line: list[Relay[Any]] = []  # answers that have not begun, in the order in which they were asked
+        self._line: list[Relay[Any]] = []  # streams that have not begun, in the order in which they were asked
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
-    def get(self, path: str) -> Any:
-        """The JSON at `path`, or at an absolute path of the engine (`/…`); errors as for `post`, and no second try."""
-        return next(self._run(self._fetch("GET", path, None, retries=0), lambda: False))
+    def get(self, path: str, body: Json | None = None) -> Any:
+        """The JSON at `path`, or at an absolute path of the engine (`/…`); asked once, with POST where there is a body.
 
-    def post(
-        self, path: str, body: Json, cancelled: Callable[[], bool] = lambda: False, *, retries: int = _RETRIES
-    ) -> Json:
-        """The engine's JSON answer; `path` as for `get`.
+        Raises: as `ask`.
+        """
+        return next(self._run(self._items(path, body, retries=0), lambda: False))
+
+    def ask(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
+        """The events of a streamed answer, until `[DONE]` or the engine closes; without `stream`, the one answer.
+
+        Closing this iterator hangs up. An engine does not tell a request's place in its line, so `Waiting` counts our
+        own streams that have not begun.
 
         Raises:
             EngineUnreachable: no connection, no answer in time, or not an answer in the OpenAI format.
             Busy: the engine stays overloaded, or answers others for too long.
             PromptTooLong: the prompt exceeds the engine's context.
             EngineRefuses: the engine does not take the request as it stands.
+            GenerationFailed: it failed in the middle of the answer, or this client was closed.
             Cancelled: `cancelled` became true.
         """
-        content = next(self._run(self._fetch("POST", path, body, retries), cancelled))
-        if not isinstance(content, dict):
-            raise self._broken(ValueError(f"expected an object, found {type(content).__name__}"))
-        return content
-
-    def stream(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Json | Waiting, None, None]:
-        """The events of a streamed answer, until `[DONE]` or the engine closes; closing this iterator hangs up.
-
-        An engine does not tell a request's place in its line, so `Waiting` counts our own answers that have not begun.
-        """
-        return self._run(self._events(path, body), cancelled, in_line=True)
+        return self._run(self._items(path, body, _RETRIES), cancelled, in_line=bool(body.get("stream")))
 
     def close(self) -> None:
         """Ends running requests and closes all connections."""
@@ -143,12 +144,12 @@ class OpenAIClient:
                 relay.put(Waiting(before))
             if now - max(began, self._heard_at) > self._request_timeout_s:
                 raise EngineUnreachable(
-                    f"The engine at {self.base_url} said nothing for {self._request_timeout_s:g} s.",
+                    f"The engine at {self.address} said nothing for {self._request_timeout_s:g} s.",
                     hint="Its log says more; COALESCE_REQUEST_TIMEOUT_S sets the longest silence.",
                 )
             if now - waiting_since > self._queue_timeout_s:
                 raise Busy(
-                    f"This question waited {self._queue_timeout_s:g} s for the busy engine at {self.base_url}.",
+                    f"This question waited {self._queue_timeout_s:g} s for the busy engine at {self.address}.",
                     hint="Try again later, or raise COALESCE_QUEUE_TIMEOUT_S.",
                     retry_after_s=_BUSY_RETRY_S,
                 )
@@ -177,41 +178,39 @@ class OpenAIClient:
             leave_line()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        def run(loop: asyncio.AbstractEventLoop) -> None:
+            loop.run_forever()
+            loop.close()
+
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_loop, args=(self._loop,), name="coalesce-remote", daemon=True).start()
+                threading.Thread(target=run, args=(self._loop,), name="coalesce-remote", daemon=True).start()
             return self._loop
 
-    async def _fetch(self, method: str, path: str, body: Json | None, retries: int = _RETRIES) -> AsyncIterator[Any]:
-        response = await self._open(method, path, body, retries)
+    async def _items(self, path: str, body: Json | None, retries: int) -> AsyncIterator[Any]:
+        response = await self._open(path, body, retries)
         try:
-            content = json.loads(await response.aread())
-        finally:
-            await response.aclose()
-        yield content
-
-    async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
-        response = await self._open("POST", path, body)
-        try:
+            if body is None or not body.get("stream"):
+                yield json.loads(await response.aread())
+                return
             async for line in _lines(response):
                 self._heard()
-                if not line.startswith(b"data:"):
-                    continue  # empty lines, comments that keep the connection open, event names
-                data = line[5:].strip().decode("utf-8", "replace")
-                if data == "[DONE]":
-                    return
-                yield _event(data)
+                if line.startswith(b"data:"):  # not an empty line, a comment or an event's name
+                    data = line[5:].strip().decode("utf-8", "replace")
+                    if data == "[DONE]":
+                        return
+                    yield _event(data)
         finally:
             await response.aclose()
 
-    async def _open(self, method: str, path: str, body: Json | None, retries: int = _RETRIES) -> httpx.Response:
+    async def _open(self, path: str, body: Json | None, retries: int) -> httpx.Response:
         """A response with status 2xx whose body has not been read yet."""
-        url = httpx.URL(self.base_url).join(path) if path.startswith("/") else f"{self.base_url}/{path}"
+        url = httpx.URL(self._base_url).join(path) if path.startswith("/") else f"{self._base_url}/{path}"
         for attempt in range(retries + 1):
             pause = _FIRST_PAUSE_S * 2**attempt
             try:
-                request = self._client.build_request(method, url, json=body)
+                request = self._client.build_request("GET" if body is None else "POST", url, json=body)
                 response = await self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.RemoteProtocolError):
                 if attempt == retries:
@@ -244,29 +243,25 @@ class OpenAIClient:
         message, status = _error_text(text), response.status_code
         if status in (429, 503):
             return Busy(
-                f"The engine at {self.base_url} is busy ({status}): {message}",
+                f"The engine at {self.address} is busy ({status}): {message}",
                 hint="Try again later.",
                 retry_after_s=max(_retry_after_s(response), 1.0),
             )
-        if status in (401, 403):
-            return EngineUnreachable(
-                f"The engine at {self.base_url} refuses the key ({status}): {message}",
-                hint="Set COALESCE_GENERATOR_API_KEY.",
-            )
         if status in (400, 413, 422) and any(sign in message.lower() for sign in _TOO_LONG):
             return PromptTooLong(f"The prompt exceeds the engine's context: {message}", hint="Ask a shorter question.")
-        if status == 404:
-            return EngineUnreachable(
-                f"The engine at {self.base_url} does not know this path or model (404): {message}",
-                hint=f"Check --base-url and --model; `curl {self.base_url}/models` lists what it serves.",
-            )
-        kind = EngineUnreachable if status >= 500 else EngineRefuses
-        return kind(f"The engine at {self.base_url} answered {status}: {message}", hint="Its log says more.")
+        does, hint = f"answered {status}", "Its log says more."
+        if status in (401, 403):
+            does, hint = f"refuses the key ({status})", "Set COALESCE_GENERATOR_API_KEY."
+        elif status == 404:
+            does = "does not know this path or model (404)"
+            hint = f"Check --base-url and --model; `curl {self.address}/models` lists what it serves."
+        kind = EngineUnreachable if status >= 500 or status in (401, 403, 404) else EngineRefuses
+        return kind(f"The engine at {self.address} {does}: {message}", hint=hint)
 
     def _broken(self, error: BaseException) -> EngineUnreachable:
         what = "does not answer in the OpenAI format" if isinstance(error, ValueError) else "does not answer"
         return EngineUnreachable(
-            f"The engine at {self.base_url} {what}: {str(error)[:300] or type(error).__name__}",
+            f"The engine at {self.address} {what}: {str(error)[:300] or type(error).__name__}",
             hint="Start it, correct --base-url (it ends in /v1), or choose another model in Settings.",
         )
 
@@ -294,11 +289,6 @@ def _event(data: str) -> Json:
     return event
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
-
-
 def _retry_after_s(response: httpx.Response) -> float:
     """The seconds that the engine asks for; 0.0 for a date or nonsense: our own pause will do."""
     try:
@@ -311,12 +301,11 @@ def _retry_after_s(response: httpx.Response) -> float:
 def _error_text(text: str) -> str:
     """The message inside an engine's error, whatever shape it has."""
     try:
-        content = json.loads(text)
+        error = json.loads(text)
     except ValueError:
         return text.strip()[:300] or "no message"
-    if isinstance(content, dict):
-        error = content.get("error", content)
-        if isinstance(error, dict):
-            error = error.get("message") or error.get("detail") or error
-        return str(error)[:300]
-    return str(content)[:300]
+    if isinstance(error, dict):
+        error = error.get("error", error)
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error
+    return str(error)[:300]

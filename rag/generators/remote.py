@@ -14,13 +14,13 @@ from collections.abc import Generator as Yields
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from indexes.errors import Busy
 from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.chat_prompt import ever_smaller
 from rag.generators.excerpts import Excerpts
-from rag.generators.openai_client import OpenAIClient
+from rag.generators.openai_client import Json, OpenAIClient
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,
@@ -43,6 +43,8 @@ _LISTED_S = 60.0  # how long an engine's lists are believed
 _TAIL_TOKENS = 8  # of a prompt, that hold the mark of a block of reasoning
 _CHARS_PER_TOKEN = 4  # of English; a Chinese character is about one token
 _LETTER = re.compile(r"^\W*(?:option|answer|the answer is|选项|答案是?)?\W*([A-J])(?![A-Za-z])", re.IGNORECASE)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,10 @@ class RemoteGenerator:
         self._client = OpenAIClient(
             settings.base_url, settings.api_key, settings.request_timeout_s, settings.queue_timeout_s
         )
-        self._template_options = {"chat_template_kwargs": {"enable_thinking": False}}
+        self._template_options: Json = {"chat_template_kwargs": {"enable_thinking": False}}
         self._thinks = False
         self._block: ReasoningBlock | None = None  # that the engine's template opens, out of our sight
         self._template_asked = False
-        self._scores_prompts = True
-        self._scored: tuple[GenerationRequest | None, dict[str, float]] = (None, {})
         self._listed: _Serving | None = None
         self._listed_at = 0.0
 
@@ -130,111 +130,46 @@ class RemoteGenerator:
         Raises:
             ArmUnavailable, PromptTooLong, EngineUnreachable, Busy, GenerationFailed, Cancelled.
         """
-        refusal: PromptTooLong | None = None
-        for smaller in ever_smaller(self._shortened(request)):
-            try:
-                with closing(self._attempt(smaller)) as attempt:
-                    yield from attempt
-            except _ThinksFirst:
-                self._thinks = True
-                with closing(self._attempt(smaller)) as attempt:
-                    yield from attempt
-            except PromptTooLong as error:
-                refusal = error
-                continue
-            return
-        raise refusal or ValueError("a request has at least one form")
+        return self._until_it_fits(request, self._answer)
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by likelihood per byte, where the engine gives the probabilities of a prompt (vLLM).
-
-        Otherwise by the log-probability of their letter; 1 and 0 by the letter written where none are given.
+        """Scores options by the log-probability of their letter; 1 and 0 by the letter written where none are given.
 
         The lowest passages go when the engine finds the prompt too long, as in `stream`.
 
         Raises:
             GenerationFailed: neither can be read from the answer; other errors as for `stream`.
         """
+        question = render_choices(request.question, choices)
+        listed = replace(request, question=question, temperature=0.0, max_tokens=_LETTER_TOKENS)
+        return next(self._until_it_fits(listed, lambda smaller: self._letters(smaller, len(choices))))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def _until_it_fits(
+        self, request: GenerationRequest, attempt: Callable[[GenerationRequest], Yields[Result, None, None]]
+    ) -> Yields[Result, None, None]:
+        """What the first attempt yields whose prompt the engine does not find too long."""
         refusal: PromptTooLong | None = None
-        for smaller in ever_smaller(self._shortened(request)):
+        for smaller in ever_smaller(self._excerpts.of(request) if self._excerpts is not None else request):
             try:
-                return replace(self._score_choices(smaller, choices), passages_used=len(smaller.passages))
+                yield from attempt(smaller)
             except PromptTooLong as error:
                 refusal = error
+                continue
+            return
         raise refusal or ValueError("a request has at least one form")
 
-    def _score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        sums = self._likelihoods(request, choices)
-        if sums is None:
-            return self._score_letters(request, choices)
-        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
-        extra = {"sum_logprob": sums, "per_byte": per_byte}
+    def _letters(self, request: GenerationRequest, count: int) -> Yields[ChoiceScores, None, None]:
+        body, asks = self._body(request), {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
         try:
-            letters = self._score_letters(request, choices)
-        except GenerationFailed:  # a model that names no letter can still be scored
-            return ChoiceScores(per_byte, Usage(), extra)
-        return ChoiceScores(per_byte, letters.usage, extra | letters.extra)
-
-    def _likelihoods(self, request: GenerationRequest, choices: tuple[str, ...]) -> tuple[float, ...] | None:
-        """log P of each option as the answer; None where the engine does not give a prompt's probabilities.
-
-        Those of the last prompt are remembered: a comparison asks for them in several orders.
-        """
-        asked = replace(request, max_tokens=None, cancelled=_never)
-        if self._scored[0] == asked and self._scored[1].keys() >= set(choices):
-            return tuple(self._scored[1][choice] for choice in choices)
-        if not self._scores_prompts:
-            return None
-        body = self._body(replace(request, max_tokens=1, temperature=0.0))
-        lines: list[list[tuple[str, float]]] = []
-        for choice in choices:
-            lines.append(self._prompt_logprobs(body, choice, request.cancelled))
-            if not lines[-1]:
-                self._scores_prompts = False
-                return None
-        prompt_tokens = _usage(self._post(body, request.cancelled).get("usage"), 1).prompt_tokens
-        prompts = {tuple(token for token, _ in line[:prompt_tokens]) for line in lines}
-        if len(prompts) > 1 or not all(len(line) > prompt_tokens > 0 for line in lines):
-            return None  # the template puts an answer elsewhere than where it lets the model begin
-        sums = tuple(sum(value for _, value in line[prompt_tokens:]) for line in lines)
-        self._scored = (asked, dict(zip(choices, sums, strict=True)))
-        return sums
-
-    def _prompt_logprobs(
-        self, body: dict[str, Any], option: str, cancelled: Callable[[], bool]
-    ) -> list[tuple[str, float]]:
-        """Token and log-probability of the prompt and the option behind it; empty where the engine gives none."""
-        messages = [*body["messages"], {"role": "assistant", "content": option}]
-        asks = {"prompt_logprobs": 0, "add_generation_prompt": False, "continue_final_message": True}
-        try:
-            found = self._post(body | {"messages": messages} | asks, cancelled).get("prompt_logprobs")
-        except EngineRefuses:
-            return []
-        line: list[tuple[str, float]] = []
-        for entry in found if isinstance(found, list) else []:
-            if entry is None:  # the first token's, which nothing comes before
-                line.append(("", 0.0))
-                continue
-            token, value = next(iter(_fields(entry).items()), ("", None))
-            value = _fields(value).get("logprob")
-            if not isinstance(value, int | float):
-                return []
-            line.append((token, float(value)))
-        return line
-
-    def _score_letters(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        listed = replace(request, question=render_choices(request.question, choices), temperature=0.0)
-        body = self._body(replace(listed, max_tokens=_LETTER_TOKENS))
-        body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
-        try:
-            answer = self._post(body, request.cancelled)
+            answer = next(self._chat(body | asks, request.cancelled))
         except EngineRefuses:  # engines that know no logprobs
-            plain = {key: value for key, value in body.items() if "logprobs" not in key}
-            answer = self._post(plain, request.cancelled)
-        choice = _first_choice(answer)
-        usage = _usage(answer.get("usage"), _LETTER_TOKENS)
-        letters = CHOICE_LETTERS[: len(choices)]
-        scores = _letter_scores(choice.get("logprobs"), letters)
+            answer = next(self._chat(body, request.cancelled))
+        choice, letters = _first_choice(answer), CHOICE_LETTERS[:count]
+        kind, scores = "letters", _letter_scores(choice.get("logprobs"), letters)
         if scores is None:
             content = _fields(choice.get("message")).get("content")
             written = content if isinstance(content, str) else ""
@@ -243,36 +178,36 @@ class RemoteGenerator:
                 raise GenerationFailed(
                     f"The model named no option: {written[:80]!r}.", hint="Such answers are unscored."
                 )
-            scores = tuple(float(letter == found[1].upper()) for letter in letters)
-            return ChoiceScores(scores, usage, {"written": scores})
-        return ChoiceScores(scores, usage, {"letters": scores})
+            kind, scores = "written", tuple(float(letter == found[1].upper()) for letter in letters)
+        usage = _usage(answer.get("usage"), _LETTER_TOKENS)
+        yield ChoiceScores(scores, usage, {kind: scores}, passages_used=len(request.passages))
 
-    def _shortened(self, request: GenerationRequest) -> GenerationRequest:
-        return self._excerpts.of(request) if self._excerpts is not None else request
+    def _answer(self, request: GenerationRequest) -> Yields[Item, None, None]:
+        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
+        if not self._template_asked:
+            self._ask_template(body)
+        try:
+            yield from self._written(body, request)
+        except _ThinksFirst:
+            self._thinks = True
+            yield from self._written(body, request)
 
-    def close(self) -> None:
-        """Closes the connections."""
-        self._client.close()
-
-    def _attempt(self, request: GenerationRequest) -> Yields[Item, None, None]:
+    def _written(self, body: Json, request: GenerationRequest) -> Yields[Item, None, None]:
         """One answer.
 
         Raises:
             _ThinksFirst: the engine reasons, and had no room for it.
         """
-        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
         most = int(body["max_tokens"])
-        if not self._template_asked:
-            self._ask_template(body)
         if self._thinks:
-            body["max_tokens"] = most + self._settings.reasoning_tokens
+            body = body | {"max_tokens": most + self._settings.reasoning_tokens}
             body.pop("stop", None)  # the engine would look for it in the reasoning, too
         answer, guard = AnswerText(request.stop, self._block), RepetitionGuard()
         usage: Any = None
         pieces = reasoning = 0
         finish: Finish | None = None
         first_at = last_at = 0.0
-        with closing(self._events(body, request.cancelled)) as events:
+        with closing(self._chat(body, request.cancelled)) as events:
             for event in events:
                 if isinstance(event, Waiting):
                     yield event
@@ -325,43 +260,28 @@ class RemoteGenerator:
             passages_used=len(request.passages),
         )
 
-    def _events(
-        self, body: dict[str, Any], cancelled: Callable[[], bool]
-    ) -> Yields[dict[str, Any] | Waiting, None, None]:
-        """The events of an answer; the template's options go, once and for all, where the engine refuses them."""
+    def _chat(self, body: Json, cancelled: Callable[[], bool]) -> Yields[Any, None, None]:
+        """The engine's answer; the template's options go, once and for all, where it takes the rest without them."""
         if self._template_options:
             try:
-                with closing(self._client.stream(_CHAT, body | self._template_options, cancelled)) as events:
-                    yield from events
+                yield from self._client.ask(_CHAT, body | self._template_options, cancelled)
             except EngineRefuses:
                 pass
             else:
                 return
-        with closing(self._client.stream(_CHAT, body, cancelled)) as events:
-            for event in events:
-                if not isinstance(event, Waiting):
-                    self._template_options = {}
-                yield event
+        for event in self._client.ask(_CHAT, body, cancelled):
+            if not isinstance(event, Waiting):
+                self._template_options = {}
+            yield event
 
-    def _post(self, body: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-        """The whole answer, with the template's options as in `_events`."""
-        if self._template_options:
-            try:
-                return self._client.post(_CHAT, body | self._template_options, cancelled)
-            except EngineRefuses:
-                pass
-        answer = self._client.post(_CHAT, body, cancelled)
-        self._template_options = {}
-        return answer
-
-    def _ask_template(self, body: dict[str, Any]) -> None:
+    def _ask_template(self, body: Json) -> None:
         """Finds the block of reasoning that the engine's template opens, where it shows a prompt (llama.cpp, vLLM)."""
         serving = self._serving()
         path = "/apply-template" if serving is not None and serving.loras is not None else "/tokenize"
         asks = {name: body[name] for name in ("model", "messages")} | self._template_options
         asks |= {"add_generation_prompt": True, "return_token_strs": True}
         try:
-            found = self._client.post(path, asks, retries=0)
+            found = _fields(self._client.get(path, asks))
         except (EngineUnreachable, GenerationFailed, PromptTooLong):
             found = {}
         except Busy:
@@ -381,8 +301,8 @@ class RemoteGenerator:
             hint="Ask again: from now on it is left out. An engine started with a reasoning parser marks it.",
         )
 
-    def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        body: dict[str, Any] = self._served(request, asked=True) | {
+    def _body(self, request: GenerationRequest) -> Json:
+        body = self._served(request, asked=True) | {
             "messages": render_messages(request, brief=self._excerpts is not None),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
@@ -395,7 +315,7 @@ class RemoteGenerator:
             body["stop"] = list(request.stop)
         return body
 
-    def _served(self, request: GenerationRequest, *, asked: bool) -> dict[str, Any]:
+    def _served(self, request: GenerationRequest, *, asked: bool) -> Json:
         """The fields of a request that name the model for its arm.
 
         Args:
@@ -428,7 +348,7 @@ class RemoteGenerator:
         if not any(_names(name, one) for one in listed):
             self._listed = None  # so that the next question sees what was started meanwhile
             raise ArmUnavailable(
-                f"The engine at {self._client.base_url} does not list the {what} {name!r}; it lists "
+                f"The engine at {self._client.address} does not list the {what} {name!r}; it lists "
                 f"{', '.join(map(repr, listed)) or 'none'}.",
                 hint="Start the engine with it (docs/serving.md has the lines), or correct --model or --adapter.",
             )
@@ -449,15 +369,13 @@ class RemoteGenerator:
         return self._listed
 
     def _ask_what_is_served(self) -> _Serving:
-        answer = self._client.get("models")
-        found = answer.get("data") if isinstance(answer, dict) else None
+        found = _fields(self._client.get("models")).get("data")
         entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
         models = {str(entry.get("id")): entry for entry in entries}
         context = None
         for name, entry in models.items():
             if _names(self._model, name):
-                meta = entry.get("meta")
-                context = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+                context = entry.get("max_model_len") or _fields(entry.get("meta")).get("n_ctx")
         loras = None
         if any(entry.get("owned_by") == "llamacpp" for entry in entries):
             listed = self._client.get("/lora-adapters")
@@ -481,24 +399,20 @@ def _names(name: str | None, listed: str) -> bool:
     return tagged or name in (listed, file, file.removesuffix(".gguf"))
 
 
-def _never() -> bool:
-    return False
-
-
 def _least_tokens(text: str) -> int:
     """A lower bound of the text's tokens."""
     wide = sum(ord(character) > 0x2E80 for character in text)
     return wide // 2 + (len(text) - wide) // (2 * _CHARS_PER_TOKEN)
 
 
-def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
-    choices = answer.get("choices")
+def _first_choice(answer: Any) -> Json:
+    choices = _fields(answer).get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return cast(dict[str, Any], choices[0])
+        return _fields(choices[0])
     raise _of_another_form(answer)
 
 
-def _said(choice: dict[str, Any]) -> tuple[str, str]:
+def _said(choice: Json) -> tuple[str, str]:
     """What a streamed choice adds to the answer, and to the reasoning where the engine divides them."""
     delta = choice.get("delta") or {}
     if not isinstance(delta, dict) or not isinstance(text := delta.get("content") or "", str):
@@ -506,14 +420,14 @@ def _said(choice: dict[str, Any]) -> tuple[str, str]:
     return text, str(delta.get("reasoning_content") or delta.get("reasoning") or "")
 
 
-def _of_another_form(answer: dict[str, Any]) -> EngineUnreachable:
+def _of_another_form(answer: Any) -> EngineUnreachable:
     return EngineUnreachable(
         f"The engine does not answer in the OpenAI format: {str(answer)[:200]}",
         hint="Check that --base-url is an OpenAI-compatible /v1.",
     )
 
 
-def _fields(found: Any) -> dict[str, Any]:
+def _fields(found: Any) -> Json:
     """A JSON object; an empty one in place of anything else."""
     return found if isinstance(found, dict) else {}
 

@@ -32,7 +32,7 @@ from evals.bench.readers import bench_server
 from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
 from rag.generators import excerpts
 from rag.generators.local.generator import load_local_generator
-from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
@@ -268,15 +268,6 @@ def test_thirty_readers_are_all_answered_each_with_their_own(
         together = list(readers.map(lambda each: ask(remote, each), asked))
     assert [done.usage.completion_tokens for _, done in together] == [5 + number for number in range(READERS)]
     assert [text for text, _ in together] == [text for text, _ in alone]
-
-
-def test_options_are_scored_as_the_local_generator_scores_them(vllm: Engine, local: Generator, model: Model) -> None:
-    assert isinstance(local, ChoiceScorer)
-    options = ("A warp is 32 threads.", "An SM.", "线程束")
-    generator = remote_of(vllm)
-    theirs = generator.score_choices(QUESTION, options).extra["sum_logprob"]
-    generator.close()
-    assert theirs == pytest.approx(local.score_choices(QUESTION, options).extra["sum_logprob"], abs=0.01)
 
 
 def test_an_engine_that_only_thinks_is_an_error_not_a_refusal(llama_python: Path, model: Model, tmp_path: Path) -> None:
