@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from api.chosen_generator import GeneratorChoice, is_loopback, origin_of, read_choice
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
-from indexes.settings import EMBEDDED_MODEL, IndexSettings
+from indexes.settings import EMBEDDED_MODEL, LLAMA_INDEX, IndexSettings
 from rag.models.home import shipped_adapters
 from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
 
@@ -43,6 +43,17 @@ def _absolute(path: Path) -> Path:
 
 def _default_home() -> Path:
     return Path(platformdirs.user_data_dir("coalesce", appauthor=False))
+
+
+def _vector_store(name: str) -> str:
+    if name != "faiss" and not name.startswith(LLAMA_INDEX):
+        raise InvalidInput(
+            f"setting vector_store {name.partition('?')[0]!r:.80} cannot be used: "
+            f"it is neither `faiss` nor a llama-index vector store (`{LLAMA_INDEX}MODULE:NAME?…`)",
+            hint="Leave it out, or name a store as docs/scaling.md shows: it is filled from the library, "
+            "which holds all vectors.",
+        )
+    return name
 
 
 def _learner_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -99,13 +110,11 @@ class CoalesceSettings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the embedder, FAISS and a local model run; `auto` takes a GPU if there is one."
     )
-    vector_store: str = Field(
+    vector_store: Annotated[str, AfterValidator(_vector_store)] = Field(
         "faiss",
-        pattern=r"^(faiss|milvus(:.+)?)$",
-        description="Where vectors are searched: `faiss`, `milvus` (a file in the home) or "
-        "`milvus:ADDRESS[#COLLECTION]`; Milvus needs the extra `milvus`.",
+        repr=False,
+        description="Where vectors are searched: `faiss`, or a llama-index vector store (`llama_index:…`).",
     )
-    vector_store_token: SecretStr | None = Field(None, description="The Milvus server's key, or `USER:PASSWORD`.")
 
     candidates: int = Field(50, ge=1, le=10_000, description="Nodes taken from each of the two searches.")
     passage_budget_tokens: int = Field(
@@ -297,9 +306,7 @@ class CoalesceSettings(BaseSettings):
     @property
     def index(self) -> IndexSettings:
         """The settings of `indexes`."""
-        token = self.vector_store_token
-        secret = {"vector_store_token": token.get_secret_value() if token else None}
-        return IndexSettings(**self._values_of(IndexSettings) | secret)
+        return IndexSettings(**self._values_of(IndexSettings))
 
     @property
     def rag(self) -> RagSettings:

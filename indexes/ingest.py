@@ -1,4 +1,8 @@
-"""How a book gets into the catalog: read, cut, embed what is new, store everything in one transaction."""
+"""How a book gets into the catalog: read, cut, embed what is new, store everything in one transaction.
+
+A llama-index `IngestionPipeline` cuts and embeds. It has no store of its own: the catalog's transaction keeps a book
+whole. llama-index is imported when a book is cut, so an unchanged book and a question do not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,26 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
 from indexes.chunking import Chunk, CutText, chunk_book, chunk_text
 from indexes.disk import disk_errors
-from indexes.embedder import TextEncoder
+from indexes.embedder import EncodeListener, TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of, read_book
 from indexes.readers.elements import real_title, shown_name
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
+
+if TYPE_CHECKING:
+    from llama_index.core.ingestion import IngestionPipeline
+
+    from indexes.llama_index import BookNode
 
 CHUNKER_VERSION = 4
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
@@ -71,16 +81,6 @@ class Ingest:
         status = "added" if known is None else "updated"
         return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
 
-    def add_book(self, book: Book, source: str, document_id: str) -> AddResult:
-        """Add a book that something else has read; see `Library.add_book`."""
-        started = time.monotonic()
-        digest = hashlib.sha256(repr((book.title, book.sections)).encode("utf-8", errors="replace")).hexdigest()
-        with self._book_lock(document_id, None):
-            known = self._catalog.find(document_id)
-            embedded = self._store(BookIdentity(document_id, source, False, digest, self._chunking()), book, None, None)
-        status = "added" if known is None else "updated"
-        return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
-
     def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
         """Books that an earlier version read or cut, each with its file where that is there and unchanged.
 
@@ -126,13 +126,13 @@ class Ingest:
         counts: dict[str, int] = {}
         for document in self._catalog.documents():
             book = self._catalog.book(document.document_id)
-            drafts = self._cut(book)
-            vectors = self._embed(drafts, progress, None)
+            nodes = self._run(book, progress, None)
+            vectors = _vectors_of(nodes)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
             stored = self._catalog.chunking_of(document.document_id) or ""
             chunking = self._chunking(_versions(stored)[1])  # cut again, but not read again
             identity = BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking)
-            entries.append(CatalogEntry(identity, book, drafts))
+            entries.append(CatalogEntry(identity, book, [node.chunk for node in nodes]))
             counts[document.document_id] = len(vectors)
         self._catalog.put(entries, self._encoder.fingerprint, {}, only_embedder=True)
         seconds = time.monotonic() - started
@@ -144,19 +144,41 @@ class Ingest:
         self, identity: BookIdentity, book: Book, progress: ProgressListener | None, cancelled: CancelCheck | None
     ) -> int:
         """Cut, embed and write a book; return the number of texts embedded."""
-        drafts = self._cut(book)
-        vectors: dict[bytes, bytes] = {}
+        nodes = self._run(book, progress, cancelled)
+        entry = CatalogEntry(identity, book, [node.chunk for node in nodes])
         while True:
-            rest = [draft for draft in drafts if draft.text_sha not in vectors]
-            vectors.update(self._embed(rest, progress, cancelled))
+            vectors = _vectors_of(nodes)
             if progress is not None:
-                progress(AddProgress("storing", 0, len(drafts)))
-            with suppress(VectorsGone):  # another book was removed meanwhile
-                self._catalog.put([CatalogEntry(identity, book, drafts)], self._encoder.fingerprint, vectors)
+                progress(AddProgress("storing", 0, len(nodes)))
+            with suppress(VectorsGone):
+                self._catalog.put([entry], self._encoder.fingerprint, vectors)
                 break
+            # Another book was removed meanwhile, and texts that both have lost their vectors.
+            embed = self._pipeline.transformations[-1]
+            embed(nodes, progress=_embedding(progress), cancelled=cancelled)
         if progress is not None:
-            progress(AddProgress("storing", len(drafts), len(drafts)))
+            progress(AddProgress("storing", len(nodes), len(nodes)))
         return len(vectors)
+
+    def _run(self, book: Book, progress: ProgressListener | None, cancelled: CancelCheck | None) -> Sequence[BookNode]:
+        """The nodes of a book; those whose text is new to the library have a vector."""
+        from indexes.llama_index import BookDocument, BookNode
+
+        found = self._pipeline.run(documents=[BookDocument(book)], progress=_embedding(progress), cancelled=cancelled)
+        if cancelled is not None and cancelled():
+            raise Cancelled("Adding was cancelled; nothing of the book was kept.")
+        return [node for node in found if isinstance(node, BookNode)]
+
+    @cached_property
+    def _pipeline(self) -> IngestionPipeline:
+        from llama_index.core.ingestion import IngestionPipeline
+
+        from indexes.llama_index import BookParser, EncoderEmbedding
+
+        missing = partial(self._catalog.missing_vectors, self._encoder.fingerprint)
+        return IngestionPipeline(
+            transformations=[BookParser(self._cut), EncoderEmbedding(self._encoder, missing)], disable_cache=True
+        )
 
     def _chunking(self, reader_version: int | None = None, reader: str | None = None) -> str:
         """Identify how a book was read and cut; stored with it."""
@@ -234,23 +256,16 @@ class Ingest:
         overlap = self._settings.chunk_overlap_tokens
         return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap, self._cut_text))
 
-    def _embed(
-        self, drafts: Sequence[Chunk], progress: ProgressListener | None, cancelled: CancelCheck | None
-    ) -> dict[bytes, bytes]:
-        """Vectors, as little-endian float32, of the embedded texts that have none in the catalog, by their digest."""
-        texts = {draft.text_sha: draft.embedded_text for draft in drafts}
-        missing = self._catalog.missing_vectors(self._encoder.fingerprint, texts)
-        shas = [sha for sha in texts if sha in missing]
 
-        def listen(done: int, total: int) -> None:
-            if progress is not None:
-                progress(AddProgress("embedding", done, total))
+def _embedding(progress: ProgressListener | None) -> EncodeListener | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(AddProgress("embedding", done, total))
 
-        listen(0, len(shas))
-        vectors = self._encoder.encode([texts[sha] for sha in shas], progress=listen, cancelled=cancelled)
-        if cancelled is not None and cancelled():
-            raise Cancelled("Adding was cancelled; nothing of the book was kept.")
-        return {sha: vector.astype("<f4").tobytes() for sha, vector in zip(shas, vectors, strict=True)}
+
+def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:
+    """New vectors, as little-endian float32, by the digest of their text."""
+    return {node.chunk.text_sha: node.embedding.astype("<f4").tobytes() for node in nodes if node.embedding is not None}
 
 
 def _holds(path: Path, sha256: str) -> bool:

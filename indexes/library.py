@@ -16,7 +16,6 @@ from indexes.readers import find_books, readable_endings
 from indexes.settings import LLAMA_INDEX, IndexSettings
 from indexes.types import (
     AddResult,
-    Book,
     CancelCheck,
     Chapter,
     Document,
@@ -86,7 +85,7 @@ class Library:
 
     @property
     def faiss_device(self) -> str:
-        """Where vectors are searched: `cuda`, `cpu` or `milvus`; `none` before `load()`."""
+        """Where vectors are searched: `cuda`, `cpu` or `llama_index`; `none` before `load()`."""
         return self._vectors.device if self._vectors is not None else "none"
 
     def close(self) -> None:
@@ -148,22 +147,6 @@ class Library:
             source_name=source_name,
             document_id=document_id,
         )
-        self._sync()
-        return result
-
-    def add_book(self, book: Book, source: str, document_id: str) -> AddResult:
-        """Add a book that is already read, replacing the one with this id.
-
-        Args:
-            source: where the book came from.
-
-        Raises:
-            EmbedderMismatch: the library belongs to another embedder.
-            StorageFull, HomeNotWritable, Busy: nothing of the book was kept.
-        """
-        self._load_encoder()
-        self._check_embedder()
-        result = Ingest(self._settings, self._catalog, self.encoder).add_book(book, source, document_id)
         self._sync()
         return result
 
@@ -305,9 +288,9 @@ class Library:
             use_gpu = settings.device != "cpu"
             path = settings.vectors_path
             return FaissVectors(self._catalog, path, encoder.fingerprint, encoder.dimension, use_gpu=use_gpu)
-        from indexes.milvus import open_milvus
+        from indexes.vector_store import StoreVectors
 
-        return open_milvus(settings, self._catalog, encoder.fingerprint, encoder.dimension)
+        return StoreVectors(settings, self._catalog, encoder.fingerprint, encoder.dimension)
 
     def _check_embedder(self) -> None:
         stored = self._catalog.embedder()

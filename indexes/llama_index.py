@@ -1,18 +1,18 @@
-"""llama-index, both ways: our library, embedder and cutting as its parts, and its parts in place of ours.
+"""llama-index's side of this floor: the pipeline that takes a book in, and its parts in place of ours.
 
-The product imports this file only where the settings name a part of llama-index: importing that takes a second.
-What each setting does, with examples that the tests run: `docs/llama-index.md`.
+The product imports this file only where a book is added or the settings name a part: importing llama-index takes a
+second. What each setting does, with examples that the tests run: `docs/llama-index.md`.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from inspect import isclass, isroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -20,60 +20,112 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.node_parser.interface import NodeParser
 from llama_index.core.readers.base import BaseReader
 from llama_index.core.schema import BaseNode, Document, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import (
-    BasePydanticVectorStore,
-    FilterCondition,
-    FilterOperator,
-    MetadataFilters,
-    VectorStoreQuery,
-    VectorStoreQueryResult,
-)
 from pydantic import PrivateAttr
 
-from indexes.chunking import CutText, TokenStarts, chunk_book, chunk_text
-from indexes.embedder import EncodeListener, Matrix, bundled_tokenizer
-from indexes.errors import (
-    Cancelled,
-    CoalesceError,
-    Conflict,
-    EmbedderCannotLoad,
-    InvalidInput,
-    NotFound,
-    UnreadableBook,
-)
-from indexes.readers.book import document_id_of
+from indexes.chunking import Chunk, CutText, chunk_text
+from indexes.embedder import EncodeListener, Matrix, TextEncoder, bundled_tokenizer
+from indexes.errors import Cancelled, CoalesceError, EmbedderCannotLoad, InvalidInput, UnreadableBook
 from indexes.readers.elements import chapters_in_file, title_of
 from indexes.readers.markdown import parse_markdown
 from indexes.settings import LLAMA_INDEX
-from indexes.types import Book, CancelCheck, Filters, Section, StoredNode
+from indexes.types import Book, CancelCheck, StoredNode
 
-if TYPE_CHECKING:
-    from indexes.embedder import TextEncoder
-    from indexes.library import Library
-
-FILTER_KEYS = ("document_id", "chapter")
 HEADING_SEPARATOR = " > "
 NOT_FOR_A_MODEL = ("document_id", "chapter", "page_start", "page_end")
 
 Part = TypeVar("Part")
 
 
-# --- our parts for llama-index
+# --- the pipeline that takes a book in
+
+
+class BookDocument(Document):
+    """A book as its reader read it, on its way into the pipeline."""
+
+    _book: Book = PrivateAttr()
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(text=book.title)
+        self._book = book
+
+
+class BookNode(TextNode):
+    """A chunk of a book in the pipeline.
+
+    Attributes:
+        embedding: a row of float32 numbers, an eighth of the memory of llama-index's lists; None where the library
+            has the vector of this text already.
+    """
+
+    embedding: Any = None
+    _chunk: Chunk = PrivateAttr()
+
+    def __init__(self, chunk: Chunk) -> None:
+        super().__init__(text=chunk.text)
+        self._chunk = chunk
+
+    @property
+    def chunk(self) -> Chunk:
+        """The chunk."""
+        return self._chunk
+
+
+class BookParser(NodeParser):
+    """Our chunking as a node parser: `BookDocument` in, `BookNode` out."""
+
+    _cut_book: Callable[[Book], Iterable[Chunk]] = PrivateAttr()
+
+    def __init__(self, cut_book: Callable[[Book], Iterable[Chunk]]) -> None:
+        super().__init__(include_metadata=False, include_prev_next_rel=False)
+        self._cut_book = cut_book
+
+    def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+        return [
+            BookNode(chunk) for node in nodes if isinstance(node, BookDocument) for chunk in self._cut_book(node._book)
+        ]
 
 
 class EncoderEmbedding(BaseEmbedding):
-    """Our embedder (`Library.encoder`, or any `TextEncoder`) as a llama-index embedding."""
+    """Our embedder (`Library.encoder`, or any `TextEncoder`) as a llama-index embedding.
+
+    Args:
+        encoder: makes the vectors.
+        missing: of these digests of texts, those without a vector in the library; in the pipeline only they are
+            embedded.
+    """
 
     _encoder: TextEncoder = PrivateAttr()
+    _missing: Callable[[Iterable[bytes]], set[bytes]] = PrivateAttr()
 
-    def __init__(self, encoder: TextEncoder, **fields: Any) -> None:
-        super().__init__(**{"model_name": encoder.fingerprint} | fields)
+    def __init__(self, encoder: TextEncoder, missing: Callable[[Iterable[bytes]], set[bytes]] = set) -> None:
+        super().__init__(model_name=encoder.fingerprint)
         self._encoder = encoder
+        self._missing = missing
 
     @classmethod
     def class_name(cls) -> str:
         """llama-index's name of the class."""
         return "CoalesceEmbedding"
+
+    def __call__(
+        self,
+        nodes: Sequence[BaseNode],
+        progress: EncodeListener | None = None,
+        cancelled: CancelCheck | None = None,
+        **kwargs: Any,
+    ) -> Sequence[BaseNode]:
+        """Embed the nodes of a book whose text has no vector yet. Raises Cancelled."""
+        new = [(node, node.chunk) for node in nodes if isinstance(node, BookNode) and node.embedding is None]
+        texts = {chunk.text_sha: chunk.embedded_text for _, chunk in new}
+        missing = self._missing(texts)
+        texts = {sha: text for sha, text in texts.items() if sha in missing}
+        if progress is not None:
+            progress(0, len(texts))
+        vectors = self._encoder.encode(list(texts.values()), progress=progress, cancelled=cancelled)
+        rows = dict(zip(texts, vectors, strict=True))
+        for node, chunk in new:
+            node.embedding = rows.get(chunk.text_sha)
+        return nodes
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return [float(value) for value in self._encoder.encode_queries([query])[0]]
@@ -82,174 +134,7 @@ class EncoderEmbedding(BaseEmbedding):
         return self._get_query_embedding(query)
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
-    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return [[float(value) for value in row] for row in self._encoder.encode(texts)]
-
-
-class BookNodeParser(NodeParser):
-    """Our cutting as a node parser: Markdown documents in, nodes along headings, listings and sentences out.
-
-    A node's metadata hold its book's `title`, its `section` (headings joined by ` > `) and `chapter`. What llama-index
-    embeds of a node is what the library embeds: the section's headings and the text.
-
-    Attributes:
-        limit_tokens: most tokens of a node with its headings, counted by the embedder.
-        overlap_tokens: tokens that neighbouring nodes of one section share.
-    """
-
-    limit_tokens: int = 240
-    overlap_tokens: int = 0
-
-    _token_starts: TokenStarts = PrivateAttr()
-
-    def __init__(self, token_starts: TokenStarts, **fields: Any) -> None:
-        """Count tokens by `token_starts`, such as `library.encoder.token_starts`."""
-        super().__init__(**fields)
-        self._token_starts = token_starts
-
-    @classmethod
-    def class_name(cls) -> str:
-        """llama-index's name of the class."""
-        return "CoalesceBookNodeParser"
-
-    def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
-        return [part for node in nodes for part in self._parse(node)]
-
-    def _parse(self, node: BaseNode) -> list[BaseNode]:
-        name = str(node.metadata.get("file_name") or node.node_id)
-        book = _markdown_book(node.get_content(metadata_mode=MetadataMode.NONE), name)
-        source = RelatedNodeInfo(node_id=node.node_id, metadata=node.metadata)
-        return [
-            TextNode(
-                text=draft.text,
-                metadata={
-                    **node.metadata,
-                    "title": node.metadata.get("title") or book.title,
-                    "section": HEADING_SEPARATOR.join(draft.heading_path),
-                    "chapter": draft.chapter,
-                },
-                relationships={NodeRelationship.SOURCE: source},
-                excluded_embed_metadata_keys=[*node.metadata, "title", "chapter"],
-                excluded_llm_metadata_keys=[*node.metadata, "chapter"],
-                metadata_template="{value}",
-                text_template="{metadata_str}\n{content}",
-            )
-            for draft in chunk_book(book, self._token_starts, self.limit_tokens, self.overlap_tokens)
-        ]
-
-
-class LibraryVectorStore(BasePydanticVectorStore):
-    """A library as a vector store: `VectorStoreIndex.from_vector_store(store, embed_model=EncoderEmbedding(…))`.
-
-    The library makes its own vectors, as for every book: those that nodes bring are left aside.
-    """
-
-    stores_text: bool = True
-
-    _library: Library = PrivateAttr()
-
-    def __init__(self, library: Library) -> None:
-        super().__init__(stores_text=True)
-        self._library = library
-
-    @classmethod
-    def class_name(cls) -> str:
-        """llama-index's name of the class."""
-        return "CoalesceLibraryVectorStore"
-
-    @property
-    def client(self) -> Any:
-        """The library."""
-        return self._library
-
-    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes to the books that their `ref_doc_id` names, making new books where needed; returns the nodes' ids.
-
-        A node becomes a section of its book: `section`, `chapter`, `title` and `page_start` are read from its
-        metadata. A node that the book already has is not added again.
-
-        Raises:
-            Conflict: the book was read from a file; adding nodes would take its pages away.
-            EmbedderMismatch: the library belongs to another embedder.
-            StorageFull, HomeNotWritable: nothing of the book was kept.
-        """
-        books: dict[str, list[BaseNode]] = {}
-        for node in nodes:
-            books.setdefault(node.ref_doc_id or node.node_id, []).append(node)
-        for ref_doc_id, members in books.items():
-            document_id = document_id_of(ref_doc_id)
-            if self._document_id(ref_doc_id) != document_id:
-                raise Conflict(
-                    f"Nodes cannot be added to the book '{ref_doc_id}'.",
-                    hint="change the book's file and add the file again",
-                )
-            held = self._sections(document_id)
-            new = [section for section in dict.fromkeys(map(_section, members)) if section not in held]
-            if new:
-                title = str(members[0].metadata.get("title") or members[0].metadata.get("file_name") or ref_doc_id)
-                self._library.add_book(Book(title, "text", (*held, *new)), ref_doc_id, document_id)
-        return [node.node_id for node in nodes]
-
-    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Remove a book, by its own id or the `ref_doc_id` of the nodes added; nothing happens if there is none."""
-        document_id = self._document_id(ref_doc_id)
-        if any(document.document_id == document_id for document in self._library.documents()):
-            self._library.remove(document_id)
-
-    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """Nodes by the library's ids, as `query` gives them. Raises NotFound; InvalidInput for filters."""
-        if node_ids is None or filters is not None:
-            raise InvalidInput("A library gives nodes by their ids only.")
-        return [to_text_node(node) for node in self._library.get_nodes(node_ids)]
-
-    def embedded_nodes(self, document_id: str) -> list[TextNode]:
-        """A book's nodes with their vectors, ready for another store's `add`. Raises NotFound, Busy."""
-        nodes, vectors = self._library.nodes_of(document_id), self._library.vectors_of(document_id).tolist()
-        return [to_text_node(node, vector) for node, vector in zip(nodes, vectors, strict=True)]
-
-    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The nodes nearest in meaning, best first. Filters: `document_id` and `chapter`, by `==` or `in`.
-
-        Raises:
-            InvalidInput: no query vector, or another filter.
-            NotFound: no such book.
-        """
-        if query.query_embedding is None:
-            raise InvalidInput("A query to a vector store needs a vector.", hint="give the index an embedding model")
-        vector = np.array(query.query_embedding, dtype=np.float32)
-        hits = self._library.dense_by_vector(vector, query.similarity_top_k, self._filters(query))
-        return VectorStoreQueryResult(
-            nodes=[to_text_node(hit.node) for hit in hits],
-            similarities=[hit.score for hit in hits],
-            ids=[hit.node.node_id for hit in hits],
-        )
-
-    def _document_id(self, ref_doc_id: str) -> str:
-        """The id of a book in the library; other ids, which may be paths, become one that fits into a web address."""
-        known = any(document.document_id == ref_doc_id for document in self._library.documents())
-        return ref_doc_id if known else document_id_of(ref_doc_id)
-
-    def _sections(self, document_id: str) -> tuple[Section, ...]:
-        try:
-            return self._library.sections_of(document_id)
-        except NotFound:
-            return ()
-
-    def _filters(self, query: VectorStoreQuery) -> Filters:
-        found: dict[str, tuple[Any, ...]] = {"document_id": tuple(query.doc_ids or ()), "chapter": ()}
-        if query.node_ids or (query.filters is not None and query.filters.condition != FilterCondition.AND):
-            raise InvalidInput("A library filters by book and chapter, all conditions together.")
-        for one in query.filters.filters if query.filters is not None else ():
-            key, operator = getattr(one, "key", None), getattr(one, "operator", None)
-            if key not in FILTER_KEYS or operator not in (FilterOperator.EQ, FilterOperator.IN):
-                raise InvalidInput(
-                    f"A library cannot filter by '{key}'.", hint=f"Filter by one of {', '.join(FILTER_KEYS)}"
-                )
-            value = getattr(one, "value", None)
-            found[key] += tuple(value) if isinstance(value, list) else (value,)
-        return Filters(tuple(self._document_id(name) for name in found["document_id"]), found["chapter"])
+        return [float(value) for value in self._encoder.encode([text])[0]]
 
 
 def to_text_node(node: StoredNode, vector: Sequence[float] | None = None) -> TextNode:
@@ -278,21 +163,6 @@ def to_text_node(node: StoredNode, vector: Sequence[float] | None = None) -> Tex
     )
 
 
-def _section(node: BaseNode) -> Section:
-    section, chapter, page = (node.metadata.get(key) for key in ("section", "chapter", "page_start"))
-    heading_path = tuple(str(section).split(HEADING_SEPARATOR)) if section else ()
-    marks = ((0, page),) if isinstance(page, int) else ()
-    text = node.get_content(metadata_mode=MetadataMode.NONE)
-    return Section(heading_path, text, chapter if isinstance(chapter, int) else 1, marks)
-
-
-def _markdown_book(text: str, name: str) -> Book:
-    parsed = parse_markdown(text)
-    title, elements = title_of(parsed)
-    title = title or name
-    return Book(title, "markdown", chapters_in_file(elements, title))
-
-
 # --- llama-index's parts for us
 
 
@@ -317,7 +187,8 @@ def load_part(spec: str, kind: type[Part]) -> Part:
         part = found(**arguments) if isclass(found) or isroutine(found) else found
     except Exception as error:
         raise InvalidInput(
-            f"'{part_name}' cannot be used: {_reason(error)}", hint="install the part's package and check its arguments"
+            f"'{part_name}' cannot be used: {reason_of(error)}",
+            hint="install the part's package and check its arguments",
         ) from error
     if not isinstance(part, kind):
         raise InvalidInput(f"'{part_name}' is a {type(part).__name__}, not a llama-index {kind.__name__}.")
@@ -377,7 +248,7 @@ class LlamaIndexEncoder:
             rows = np.asarray(embed(texts), dtype=np.float32).reshape(len(texts), -1)
         except Exception as error:
             raise EmbedderCannotLoad(
-                f"The embedding '{self._name}' failed: {_reason(error)}",
+                f"The embedding '{self._name}' failed: {reason_of(error)}",
                 hint="check that its server runs and that its key is set",
             ) from error
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -398,11 +269,18 @@ def read_with(spec: str, path: Path, name: str) -> Book:
     try:
         documents = list(reader.load_data(path))
     except Exception as error:
-        raise UnreadableBook(f"'{name}' cannot be read by '{reader_name}': {_reason(error)}") from error
+        raise UnreadableBook(f"'{name}' cannot be read by '{reader_name}': {reason_of(error)}") from error
     book = _markdown_book("\n\n".join(document.get_content() for document in documents), Path(name).stem)
     if not any(character.isalnum() for section in book.sections for character in section.text):
         raise UnreadableBook(f"'{name}' holds no text that '{reader_name}' can read.")
     return book
+
+
+def _markdown_book(text: str, name: str) -> Book:
+    parsed = parse_markdown(text)
+    title, elements = title_of(parsed)
+    title = title or name
+    return Book(title, "markdown", chapters_in_file(elements, title))
 
 
 def load_cutter(spec: str) -> CutText:
@@ -446,7 +324,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What an error of somebody else's code says, in one line."""
     if isinstance(error, CoalesceError):
         return error.message
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -28,9 +28,7 @@ class IndexSettings:
         readers: llama-index readers by file ending, such as `.pdf`, in place of ours.
         ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
-        vector_store: `faiss` (a file in the home), `milvus` (Milvus Lite, a file in the home), or
-            `milvus:ADDRESS[#COLLECTION]`, a Milvus server's address or a file (extra `milvus`).
-        vector_store_token: the engine's key, or `USER:PASSWORD`.
+        vector_store: `faiss` (a file in the home), or a llama-index vector store.
     """
 
     home: Path
@@ -43,8 +41,7 @@ class IndexSettings:
     readers: Mapping[str, str] = field(default_factory=dict)
     ocr: bool = False
     device: str = "auto"
-    vector_store: str = "faiss"
-    vector_store_token: str | None = field(default=None, repr=False)
+    vector_store: str = field(default="faiss", repr=False)  # among its arguments may be a key
 
     @property
     def embedder_name(self) -> str:

@@ -49,7 +49,7 @@ class NodeVectors(Protocol):
 
     @property
     def device(self) -> str:
-        """Where searches run: `cpu` or `cuda` for FAISS, else the engine's name."""
+        """Where searches run: `cpu` or `cuda` for FAISS, else `llama_index`."""
 
     def open(self) -> None:
         """Get ready to search, and take over what changed since the last time."""

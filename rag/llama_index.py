@@ -1,4 +1,4 @@
-"""llama-index, both ways: our retriever and generators as its parts, and its LLMs as our generator.
+"""llama-index, both ways: our retriever for its query engines, and its LLMs as our generator.
 
 The product imports this file only for `generator = llama_index`. Examples that the tests run: `docs/llama-index.md`.
 """
@@ -6,37 +6,24 @@ The product imports this file only for `generator = llama_index`. Examples that 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-    ChatResponse,
-    ChatResponseGen,
-    CompletionResponse,
-    CompletionResponseGen,
-    LLMMetadata,
-    MessageRole,
-)
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
-from llama_index.core.llms import LLM, CustomLLM
-from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse
+from llama_index.core.llms import LLM
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from indexes.errors import Cancelled, InvalidInput
-from indexes.llama_index import load_part, to_text_node
+from indexes.errors import Cancelled
+from indexes.llama_index import load_part, reason_of, to_text_node
 from indexes.types import Filters
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.prompts import render_messages, says_unknown
-from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, Item, TextPiece, only_thought
+from rag.generators.protocol import GenerationDone, GenerationRequest, Item, TextPiece, only_thought
 from rag.generators.stream_text import AnswerText
 from rag.models.devices import peak_memory_bytes
 from rag.retrieval import HybridRetriever
-from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Thinking, Turn, Usage
-
-# --- our parts for llama-index
+from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Thinking, Usage
 
 
 class PassageRetriever(BaseRetriever):
@@ -57,104 +44,6 @@ class PassageRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         found = self._retriever.search(query_bundle.query_str, self._filters)
         return [NodeWithScore(node=to_text_node(hit.node), score=hit.score) for hit in found.hits[: self._top_k]]
-
-
-class GeneratorLLM(CustomLLM):
-    """A `Generator` as a llama-index LLM: prompts go to the bare model (`base`), or through an adapter (`tuned`).
-
-    A chat's last user message is the question and earlier exchanges are its turns. System messages are left out: the
-    generator has its own.
-    """
-
-    context_window: int = Field(default=4096, description="Tokens of prompt and answer together.")
-    max_tokens: int = Field(default=512, description="Longest answer.")
-    temperature: float = Field(default=0.0, description="0 is greedy.")
-    adapter: str | None = Field(default=None, description="Name of the LoRA adapter, None for the bare model.")
-    _generator: Generator = PrivateAttr()
-
-    def __init__(self, generator: Generator, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._generator = generator
-
-    @property
-    def metadata(self) -> LLMMetadata:
-        """What llama-index plans prompts with."""
-        return LLMMetadata(
-            context_window=self.context_window,
-            num_output=self.max_tokens,
-            is_chat_model=True,
-            model_name=self._generator.model_name,
-        )
-
-    @classmethod
-    def class_name(cls) -> str:
-        """llama-index's name of the class."""
-        return "CoalesceGenerator"
-
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The whole answer to a prompt; raises what the generator raises."""
-        return CompletionResponse(text="".join(self._pieces(self._request(prompt, (), kwargs))))
-
-    @llm_completion_callback()
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """The answer as it is written."""
-
-        def responses() -> CompletionResponseGen:
-            text = ""
-            for piece in self._pieces(self._request(prompt, (), kwargs)):
-                text += piece
-                yield CompletionResponse(text=text, delta=piece)
-
-        return responses()
-
-    @llm_chat_callback()
-    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """The whole answer to a chat's last message."""
-        text = "".join(self._pieces(self._chat_request(messages, kwargs)))
-        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text))
-
-    @llm_chat_callback()
-    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        """The answer to a chat's last message as it is written."""
-
-        def responses() -> ChatResponseGen:
-            text = ""
-            for piece in self._pieces(self._chat_request(messages, kwargs)):
-                text += piece
-                yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=piece)
-
-        return responses()
-
-    def _pieces(self, request: GenerationRequest) -> Iterator[str]:
-        return (piece.text for piece in self._generator.stream(request) if isinstance(piece, TextPiece))
-
-    def _chat_request(self, messages: Sequence[ChatMessage], kwargs: dict[str, Any]) -> GenerationRequest:
-        turns: list[Turn] = []
-        question: str | None = None
-        for message in messages:
-            if message.role == MessageRole.USER:
-                question = message.content or ""
-            elif message.role == MessageRole.ASSISTANT and question is not None:
-                turns.append(Turn(question, message.content or ""))
-                question = None
-        if not question:
-            raise InvalidInput("The chat does not end with a question.", hint="Let the last message be the user's.")
-        return self._request(question, tuple(turns), kwargs)
-
-    def _request(self, question: str, turns: tuple[Turn, ...], kwargs: dict[str, Any]) -> GenerationRequest:
-        arm: Arm = "tuned" if self.adapter else "base"
-        return GenerationRequest(
-            question,
-            arm,
-            turns=turns,
-            adapter=self.adapter,
-            max_tokens=kwargs.get("max_tokens", self.max_tokens),
-            temperature=kwargs.get("temperature", self.temperature),
-        )
-
-
-# --- llama-index's parts for us
 
 
 def load_llm(spec: str) -> LlamaIndexGenerator:
@@ -233,9 +122,8 @@ class LlamaIndexGenerator:
         try:
             yield from self._llm.stream_chat(messages)
         except Exception as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise GenerationFailed(
-                f"The LLM {self.model_name} failed: {reason}", hint="See that its engine runs."
+                f"The LLM {self.model_name} failed: {reason_of(error)}", hint="See that its engine runs."
             ) from error
 
 

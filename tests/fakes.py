@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +89,14 @@ class HashEncoder:
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return hash_embed(texts)
+
+
+def qdrant_store(folder: Path) -> Any:
+    """llama-index's store over Qdrant without a server: a collection in the folder, open to one client at a time."""
+    from llama_index.vector_stores.qdrant import QdrantVectorStore
+    from qdrant_client import QdrantClient
+
+    return QdrantVectorStore("books", client=QdrantClient(path=str(folder / "qdrant")), index_doc_id=False)
 
 
 def make_node(

@@ -64,8 +64,6 @@ NOT_RUN = {
     "accelerate launch --num_processes 2": "tests/rag/test_distributed_tuning.py starts the two processes",
     "accelerate launch --config_file rag/tuning/launch/fsdp.yaml": "accelerate shards on GPUs only",
     "accelerate launch --config_file rag/tuning/launch/deepspeed_zero3.yaml": "DeepSpeed needs GPUs",
-    "COALESCE_VECTOR_STORE=milvus coalesce serve": "needs the extra; tests/indexes/test_milvus.py opens such libraries",
-    "COALESCE_VECTOR_STORE=milvus:http": "needs a Milvus server",
 }
 """Commands shown that no test runs, by how their line begins, and why. They are parsed."""
 

@@ -1,7 +1,7 @@
 """The `Generator` Protocol: what the engine asks of anything that writes answers.
 
 llama-index's `LLM` has no typed place for the first token's time, cancellation, adapters or cached prompt tokens,
-so the seam is our own; `rag/llama_index.py` gives it llama-index's face.
+so the seam is our own; `rag/llama_index.py` puts its LLMs behind it.
 """
 
 from __future__ import annotations

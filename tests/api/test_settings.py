@@ -123,20 +123,20 @@ def test_a_judge_needs_its_address_and_its_model(monkeypatch: pytest.MonkeyPatch
         _ = load_settings({"home": tmp_path, "judge_model": "m"}).judge
 
 
-def test_the_vector_store_reaches_the_library_and_its_token_is_not_printed(tmp_path, monkeypatch):
-    monkeypatch.setenv("COALESCE_VECTOR_STORE", "milvus:http://engine:19530#course")
-    monkeypatch.setenv("COALESCE_VECTOR_STORE_TOKEN", "root:hidden")
+def test_the_vector_store_reaches_the_library_and_its_arguments_are_not_printed(tmp_path, monkeypatch):
+    named = "llama_index:llama_index.vector_stores.qdrant:QdrantVectorStore?collection_name=books&api_key=hidden"
+    monkeypatch.setenv("COALESCE_VECTOR_STORE", named)
     settings = load_settings({"home": tmp_path})
-    assert settings.index.vector_store == "milvus:http://engine:19530#course"
-    assert settings.index.vector_store_token == "root:hidden"
+    assert settings.index.vector_store == named
     assert "hidden" not in repr(settings) + repr(settings.index)
 
 
-@pytest.mark.parametrize("value", ["chroma", "milvus:", "faiss:x"])
-def test_an_unknown_vector_store_is_refused(value, tmp_path, monkeypatch):
+@pytest.mark.parametrize("value", ["chroma", "milvus", "milvus:http://engine:19530#course", "faiss:x"])
+def test_an_unknown_vector_store_is_refused_and_says_that_nothing_is_lost(value, tmp_path, monkeypatch):
     monkeypatch.setenv("COALESCE_VECTOR_STORE", value)
-    with pytest.raises(InvalidInput, match="vector_store"):
+    with pytest.raises(InvalidInput, match="vector_store") as caught:
         load_settings({"home": tmp_path})
+    assert "filled from the library" in caught.value.hint
 
 
 def test_the_page_of_settings_is_up_to_date():

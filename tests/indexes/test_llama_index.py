@@ -1,7 +1,10 @@
-"""Our parts in llama-index's programs, and llama-index's parts in ours."""
+"""The pipeline that takes a book in, and llama-index's parts in place of ours."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,146 +14,89 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import DIM, HashEncoder, hash_embed
-from llama_index.core import Document, VectorStoreIndex
+from llama_index.core import Document
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.readers.base import BaseReader
-from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.simple import SimpleVectorStore
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
+from llama_index.core.schema import BaseNode, TextNode
 
+from indexes.chunking import chunk_book
 from indexes.errors import (
     Cancelled,
-    Conflict,
     EmbedderCannotLoad,
     EmbedderMismatch,
     InvalidInput,
-    NotFound,
     UnreadableBook,
     UnsupportedFormat,
 )
-from indexes.library import Library, open_library
+from indexes.library import open_library
 from indexes.llama_index import (
-    BookNodeParser,
+    BookDocument,
+    BookNode,
+    BookParser,
     EncoderEmbedding,
-    LibraryVectorStore,
     LlamaIndexEncoder,
     load_cutter,
     load_embedding,
     load_part,
 )
 from indexes.settings import IndexSettings
+from indexes.types import Book, Section
 
 BOOK = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Memory\n\nShared memory is fast.\n"
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Library:
-    opened = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder())
-    opened.load()
-    return opened
+# --- the pipeline that takes a book in
 
 
-@pytest.fixture
-def book(library: Library, tmp_path: Path) -> str:
+def test_a_book_goes_through_a_pipeline_whose_parts_are_our_chunking_and_our_embedding(tmp_path: Path) -> None:
+    """The pipeline's nodes are what the library stores, and only texts without a vector get one."""
+    encoder = HashEncoder()
+    text = "A warp has 32 threads."
+    book = Book("Warps", "markdown", (Section(("Warps", "Size"), text, 1), Section(("Warps", "Memory"), "Fast.", 1)))
+    known = hashlib.sha256(b"Warps > Memory\nFast.").digest()
+    parser = BookParser(lambda book: chunk_book(book, encoder.token_starts, 40))
+    pipeline = IngestionPipeline(transformations=[parser, EncoderEmbedding(encoder, lambda shas: set(shas) - {known})])
+    first, second = pipeline.run(documents=[BookDocument(book)])
+    assert isinstance(first, BookNode)
+    assert (first.text, first.chunk.heading_path, second.embedding) == (text, ("Warps", "Size"), None)
+    assert np.allclose(first.embedding, hash_embed([f"Warps > Size\n{text}"])[0])
+    assert encoder.encoded == [f"Warps > Size\n{text}"]
+
+
+COLD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from fakes import HashEncoder
+from indexes.library import open_library
+from indexes.settings import IndexSettings
+home, book = map(Path, sys.argv[1:])
+library = open_library(IndexSettings(home), embedder=HashEncoder())
+library.load()
+assert library.dense("warp", 1) and library.lexical("warp", 1)
+assert library.add(book).status == "unchanged"
+before = "llama_index" in sys.modules
+book.write_text("Other words.")
+library.add(book)
+print(before, "llama_index.core.ingestion" in sys.modules)
+"""
+
+
+@pytest.mark.integration
+def test_only_a_book_that_is_cut_imports_llama_index(tmp_path: Path) -> None:
     (tmp_path / "w.md").write_text(BOOK)
-    return library.add(tmp_path / "w.md").document.document_id
-
-
-def only(**values: Any) -> MetadataFilters:
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value) for key, value in values.items()])
-
-
-# --- our parts for llama-index
-
-
-def test_documents_are_cut_by_their_headings_and_embedded_as_the_library_embeds() -> None:
-    parser = BookNodeParser(HashEncoder().token_starts, limit_tokens=40)
-    nodes = parser.get_nodes_from_documents([Document(text=BOOK, id_="book", metadata={"file_name": "w.md"})])
-    assert [(node.metadata["section"], node.get_content()) for node in nodes] == [
-        ("Size", "A warp has 32 threads."), ("Memory", "Shared memory is fast."),
-    ]  # fmt: skip
-    assert nodes[0].get_content(MetadataMode.EMBED) == "Size\nA warp has 32 threads."
-    assert nodes[0].ref_doc_id == "book"
+    open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder()).add(tmp_path / "w.md")
+    arguments = [sys.executable, "-c", COLD, str(tmp_path / "home"), str(tmp_path / "w.md")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_an_embedding_gives_the_encoders_vectors() -> None:
     embedding = EncoderEmbedding(HashEncoder())
     assert np.allclose(embedding.get_text_embedding_batch(["a warp", "a block"]), hash_embed(["a warp", "a block"]))
     assert np.allclose(embedding.get_query_embedding("a warp"), hash_embed(["a warp"])[0])
-
-
-def test_a_library_serves_a_vector_store_index(library: Library, book: str) -> None:
-    store = LibraryVectorStore(library)
-    index = VectorStoreIndex.from_vector_store(store, embed_model=EncoderEmbedding(library.encoder))
-    (best,) = index.as_retriever(similarity_top_k=1).retrieve("threads of a warp")
-    assert (best.node.metadata["section"], best.node.metadata["document_id"]) == ("Size", book)
-    (filtered,) = index.as_retriever(filters=only(chapter=2, document_id=book)).retrieve("threads of a warp")
-    assert filtered.node.metadata["section"] == "Memory"
-    odd = MetadataFilters(filters=[MetadataFilter(key="chapter", value=2, operator=FilterOperator.GT)])
-    with pytest.raises(InvalidInput):
-        index.as_retriever(filters=odd).retrieve("warp")
-    with pytest.raises(NotFound):
-        index.as_retriever(filters=only(document_id="no such book")).retrieve("warp")
-    index.delete_ref_doc(book)
-    assert library.documents() == ()
-
-
-def test_a_pipeline_adds_books_with_the_librarys_own_vectors(library: Library, book: str, tmp_path: Path) -> None:
-    store = LibraryVectorStore(library)
-    parser = BookNodeParser(library.encoder.token_starts)
-    pipeline = IngestionPipeline(transformations=[parser, MockEmbedding(1)], vector_store=store)
-    notes = Document(text=BOOK.replace("32", "64"), id_="/notes/of mine.md", metadata={"title": "Notes"})
-    pipeline.run(documents=[notes])
-    (added,) = [one for one in library.documents() if one.title == "Notes"]
-    assert (added.nodes, added.source) == (2, "/notes/of mine.md")
-    assert library.chapters(added.document_id)[0].title == "Size"
-    vectors = library.vectors_of(added.document_id)
-    assert np.allclose(vectors[0], hash_embed(["Size\nA warp has 64 threads."])[0])
-    store.delete("/notes/of mine.md")
-    store.delete("/notes/of mine.md")
-    assert [one.document_id for one in library.documents()] == [book]
-
-
-def test_nodes_added_later_extend_their_book_and_none_is_added_twice(library: Library) -> None:
-    store = LibraryVectorStore(library)
-    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="talk")}
-    nodes = [TextNode(text=text, relationships=source) for text in ("Warps diverge here.", "Blocks wait there.")]
-    store.add(nodes[:1])
-    store.add(nodes)
-    store.add(nodes[1:])
-    (added,) = library.documents()
-    assert [node.text for node in library.nodes_of(added.document_id)] == [node.get_content() for node in nodes]
-    assert store.get_nodes([library.nodes_of(added.document_id)[0].node_id])[0].get_content() == "Warps diverge here."
-
-
-def test_nodes_cannot_spoil_a_book_that_was_read_from_a_file(library: Library, book: str) -> None:
-    before = library.nodes_of(book)
-    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=book)}
-    with pytest.raises(Conflict):
-        LibraryVectorStore(library).add([TextNode(text="Another word.", relationships=source)])
-    assert library.nodes_of(book) == before
-
-
-def test_a_book_of_loose_nodes_survives_a_change_of_the_embedder(library: Library, tmp_path: Path) -> None:
-    LibraryVectorStore(library).add([TextNode(text="A loose note on warps.", metadata={"section": "Notes > Loose"})])
-    library.close()
-    other = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder("hash/2"))
-    other.reindex()
-    assert other.dense("loose note", 1)[0].node.heading_path == ("Notes", "Loose")
-
-
-def test_a_librarys_books_move_to_another_store_with_their_vectors(library: Library, book: str) -> None:
-    other = SimpleVectorStore()
-    other.add(LibraryVectorStore(library).embedded_nodes(book))
-    query = VectorStoreQuery(query_embedding=hash_embed(["threads of a warp"])[0].tolist(), similarity_top_k=5)
-    here, there = LibraryVectorStore(library).query(query), other.query(query)
-    assert there.ids == here.ids
-    assert there.similarities == pytest.approx(here.similarities, abs=1e-6)
-    with pytest.raises(NotFound):
-        LibraryVectorStore(library).embedded_nodes("no such book")
 
 
 # --- llama-index's parts for us
@@ -294,6 +240,16 @@ def test_a_named_reader_brings_a_new_ending(tmp_path: Path) -> None:
     assert [node.text for node in library.nodes_of(document.document_id)] == ["QUIET WORDS"]
     with pytest.raises(UnsupportedFormat):
         library.find_books(tmp_path / "c.xyz")
+
+
+def test_a_reader_of_llama_index_reads_a_format_that_we_lack(tmp_path: Path) -> None:
+    (tmp_path / "limits.json").write_text(json.dumps({"H100": {"registers": "65536 per SM"}}))
+    with pytest.raises(UnsupportedFormat):
+        open_library(IndexSettings(tmp_path / "bare"), embedder=HashEncoder()).add(tmp_path / "limits.json")
+    readers = {".json": "llama_index:llama_index.core.readers.json:JSONReader?levels_back=0"}
+    library = open_library(IndexSettings(tmp_path / "home", readers=readers), embedder=HashEncoder())
+    document = library.add(tmp_path / "limits.json").document
+    assert "H100 registers 65536 per SM" in library.nodes_of(document.document_id)[0].text
 
 
 @pytest.mark.parametrize(

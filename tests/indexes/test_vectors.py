@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
-from fakes import HashEncoder
+from fakes import HashEncoder, qdrant_store
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
-from indexes import milvus
 from indexes.embedder import Matrix
 from indexes.errors import IndexCorrupt, InvalidInput
 from indexes.library import Library, open_library
@@ -46,30 +46,20 @@ class ScatteredEncoder(HashEncoder):
         )
 
 
-@pytest.fixture(
-    params=[
-        "faiss",
-        "fake milvus",
-        pytest.param(
-            "milvus",
-            marks=[
-                pytest.mark.integration,
-                pytest.mark.filterwarnings("ignore"),
-                pytest.mark.skipif(find_spec("pymilvus") is None, reason="the extra `milvus` is not installed"),
-            ],
-        ),
-    ]
-)
+@pytest.fixture(params=["faiss", "SimpleVectorStore", "Qdrant"])
 def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    """Libraries over each vector store; the fake Milvus is llama-index's own store in its place."""
-    if request.param == "fake milvus":
-        store = SimpleVectorStore()
-        monkeypatch.setattr(milvus, "_connect", lambda *_: store)
-    vector_store = request.param.removeprefix("fake ")
-    opened = open_library(IndexSettings(tmp_path / "home", vector_store=vector_store), embedder=ScatteredEncoder())
+    """Libraries over FAISS, over llama-index's own store and over Qdrant, which keeps a collection in a folder."""
+    module = ModuleType("stores_of_mine")
+    store = qdrant_store(tmp_path) if request.param == "Qdrant" else SimpleVectorStore()
+    module.store = store  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "stores_of_mine", module)
+    name = "faiss" if request.param == "faiss" else "llama_index:stores_of_mine:store"
+    opened = open_library(IndexSettings(tmp_path / "home", vector_store=name), embedder=ScatteredEncoder())
     opened.load()
     yield opened
     opened.close()
+    if request.param == "Qdrant":
+        store.client.close()
 
 
 def write_book(folder: Path, name: str, edition: int = 0) -> Path:

@@ -1,73 +1,44 @@
-"""Our retriever and generators in llama-index's programs, and its LLMs as our generator."""
+"""Our retriever in llama-index's query engines, and its LLMs as our generator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeLibrary, ScriptedGenerator, make_node, make_passage
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata, MessageRole
-from llama_index.core.llms import LLM, CustomLLM
+from fakes import HashEncoder, make_passage
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata
+from llama_index.core.llms import CustomLLM, MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
 
 from indexes.errors import Cancelled, InvalidInput
+from indexes.library import open_library
+from indexes.settings import IndexSettings
 from indexes.types import Filters
 from rag.assemble import build_language_model
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
-from rag.llama_index import GeneratorLLM, LlamaIndexGenerator, PassageRetriever
+from rag.llama_index import LlamaIndexGenerator, PassageRetriever
 from rag.retrieval import HybridRetriever
 from rag.settings import GeneratorSettings, RetrievalSettings
-from rag.types import Turn, Usage
+from rag.types import Usage
 
 
-def test_it_completes_and_streams_as_any_llm() -> None:
-    generator = ScriptedGenerator(("A warp ", "is 32 threads."), arms=("base", "tuned"), adapters=("qa",))
-    llm = GeneratorLLM(generator, adapter="qa", max_tokens=33)
-    assert isinstance(llm, LLM)
-    assert llm.complete("What is a warp?").text == "A warp is 32 threads."
-    assert [(part.delta, part.text) for part in llm.stream_complete("What?")] == [
-        ("A warp ", "A warp "),
-        ("is 32 threads.", "A warp is 32 threads."),
-    ]
-    request = generator.requests[0]
-    assert (request.question, request.arm, request.adapter, request.max_tokens) == (
-        "What is a warp?",
-        "tuned",
-        "qa",
-        33,
-    )
-    assert llm.metadata.model_name == "script"
-
-
-def test_a_chats_exchanges_become_turns() -> None:
-    generator = ScriptedGenerator(("Yes.",))
-    said = [
-        (MessageRole.SYSTEM, "Be brief."),
-        (MessageRole.USER, "First?"),
-        (MessageRole.ASSISTANT, "One."),
-        (MessageRole.USER, "Second?"),
-    ]
-    messages = [ChatMessage(role=role, content=text) for role, text in said]
-    llm = GeneratorLLM(generator)
-    assert llm.chat(messages).message.content == "Yes."
-    assert [part.delta for part in llm.stream_chat(messages)] == ["Yes."]
-    assert generator.requests[0].turns == (Turn("First?", "One."),)
-    assert generator.requests[0].question == "Second?"
-    with pytest.raises(InvalidInput, match="does not end with a question"):
-        llm.chat(messages[:-1])
-
-
-def test_the_retriever_gives_the_order_of_our_search() -> None:
-    library = FakeLibrary(
-        [make_node("A warp has 32 threads.", 0), make_node("Shared memory is fast.", 1), make_node("Streams run.", 2)]
-    )
+def test_the_retriever_gives_the_order_of_our_search_to_a_query_engine(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# Book\n\n## A\n\nA warp has 32 threads.\n\n## B\n\nShared memory is fast.\n")
+    library = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder())
+    library.load()
+    library.add(tmp_path / "b.md")
     ours = HybridRetriever(library, RetrievalSettings())
-    found = PassageRetriever(ours, top_k=2).retrieve("How many threads has a warp?")
+    engine = RetrieverQueryEngine.from_args(PassageRetriever(ours, top_k=2), llm=MockLLM())
+    found = engine.query("How many threads has a warp?").source_nodes
     hits = ours.search("How many threads has a warp?", Filters()).hits[:2]
     assert [(one.node.node_id, one.score) for one in found] == [(hit.node.node_id, hit.score) for hit in hits]
+    assert found[0].node.get_content() == "A warp has 32 threads."
     assert PassageRetriever(ours, filters=Filters(chapters=(7,))).retrieve("warp") == []
+    library.close()
 
 
 class SlowLLM(CustomLLM):
