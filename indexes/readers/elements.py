@@ -38,6 +38,7 @@ _CODE_ROLES = re.compile(
     r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
     r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
 )
+_EXPONENT = re.compile(r"[\w+−-]{1,4}")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _ADDRESS = re.compile(r"https?://|^\.{0,2}/|\.(?:png|jpe?g|gif|svg|webp|bmp)\b", re.IGNORECASE)
 
@@ -111,6 +112,11 @@ def one_line(text: str) -> str:
 def bold(text: str) -> str:
     """Write a label or a heading that opens no section."""
     return f"**{text}**" if text else ""
+
+
+def raised(text: str) -> str:
+    """Write an exponent or the number of a note: `^16`. Longer text that is only printed raised stays as it is."""
+    return f"^{text}" if _EXPONENT.fullmatch(text) else text
 
 
 def fence(code: str, language: str = "") -> str:

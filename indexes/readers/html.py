@@ -24,6 +24,7 @@ from indexes.readers.elements import (
     fence,
     one_line,
     pipe_table,
+    raised,
     stands_alone,
     whole_letters,
 )
@@ -373,8 +374,8 @@ def _inline(node: object, depth: int) -> str:
     if depth > MAX_DEPTH:
         return _SPACES.sub(" ", node.get_text(" "))
     inner = "".join(_inline(child, depth + 1) for child in node.children)
-    if node.name == "sup" and re.fullmatch(r"[\w+-]{1,4}", inner):
-        return f"^{inner}"
+    if node.name == "sup":
+        return raised(inner)
     return f" {inner} " if node.name in _BLOCK_TAGS or node.name in ("li", "tr") else inner
 
 

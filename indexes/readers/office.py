@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from indexes.readers.elements import (
     is_monospace,
     nested_list,
     pipe_table,
+    raised,
     real_title,
 )
 from indexes.readers.source import MAX_ZIP_BYTES, check_archive, clean_text
@@ -39,6 +42,8 @@ _LOST = {
     "formulas": "//*[local-name()='oMath']",
     "footnotes": "//*[local-name()='footnoteReference' or local-name()='endnoteReference']",
 }
+_RAISED = "./w:rPr/w:vertAlign[@w:val='superscript']"
+_LIFTED = "./a:rPr[@baseline > 0]"
 _FURNITURE = re.compile(r"^(toc|table of figures|header|footer)\b", re.IGNORECASE)
 _SECTIONS = "//*[local-name()='sectionLst']/*[local-name()='section']"
 _REPEATED = (13, 14, 15, 16)
@@ -125,7 +130,11 @@ def _inner(element: Any, parent: Any) -> Iterator[Any]:
 
 def _text(element: Any) -> str:
     """Text of a paragraph without what was deleted; python-docx leaves out what was inserted, fields and controls."""
-    return "".join(str(child.text) if _name(child) == "r" else _text(child) for child in element if _is_inline(child))
+    return _joined(
+        (bool(child.xpath(_RAISED)), str(child.text)) if _name(child) == "r" else (False, _text(child))
+        for child in element
+        if _is_inline(child)
+    )
 
 
 def _is_inline(element: Any) -> bool:
@@ -316,7 +325,9 @@ def _texts(slide: Any, title_shape: Any) -> Iterator[str]:
         if title_shape is not None and shape.shape_id == title_shape.shape_id:
             continue
         if getattr(shape, "has_table", False):
-            table = pipe_table([[cell.text for cell in row.cells] for row in shape.table.rows])
+            table = pipe_table(
+                [["\n".join(map(_line, cell.text_frame.paragraphs)) for cell in row.cells] for row in shape.table.rows]
+            )
             if table:
                 yield table
         elif shape.has_text_frame and not _is_repeated(shape):
@@ -356,7 +367,7 @@ def _paragraphs(frame: Any) -> Iterator[str]:
         items.clear()
 
     for paragraph in frame.paragraphs:
-        text = str(paragraph.text)
+        text = _line(paragraph)
         if _is_listing(paragraph):
             if items:
                 yield from flush()
@@ -368,6 +379,10 @@ def _paragraphs(frame: Any) -> Iterator[str]:
                 yield from flush()
             items.append((int(paragraph.level), _plain(text)))
     yield from flush()
+
+
+def _line(paragraph: Any) -> str:
+    return _joined((bool(child.xpath(_LIFTED)), str(child.text)) for child in paragraph._p.content_children)
 
 
 # --- Both
@@ -406,6 +421,12 @@ def _is_listing(paragraph: Any) -> bool:
     """True for a line of code: every run with words is set in a fixed-width font."""
     names = [str(run.font.name or "") for run in paragraph.runs if run.text.strip()]
     return bool(names) and all(map(is_monospace, names))
+
+
+def _joined(runs: Iterable[tuple[bool, str]]) -> str:
+    """Runs as text; those that are raised, the first value, are one exponent where they follow each other."""
+    groups = ((up, "".join(text for _, text in group)) for up, group in groupby(runs, key=itemgetter(0)))
+    return "".join(raised(text) if up else text for up, text in groups)
 
 
 def _plain(text: str) -> str:

@@ -100,6 +100,25 @@ def test_section_slides_open_chapters(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_raised_numbers_are_exponents(tmp_path: Path) -> None:
+    document, deck = docx.Document(), pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[ONLY_TITLE])
+    slide.shapes.title.text = "Sizes"
+    box = slide.shapes.add_textbox(Inches(1), Inches(2), Inches(6), Inches(2)).text_frame
+    for paragraph in (document.add_paragraph(), box.paragraphs[0]):
+        for text in ("A page has 2", "1", "6", " bytes."):
+            run = paragraph.add_run()
+            run.text = text
+            if text.isdigit() and hasattr(run.font, "superscript"):
+                run.font.superscript = True
+            elif text.isdigit():
+                run.font._element.set("baseline", "30000")
+    document.save(str(tmp_path / "a.docx"))
+    deck.save(str(tmp_path / "a.pptx"))
+    for name in ("a.docx", "a.pptx"):
+        assert read_book(tmp_path / name).sections[0].text == "A page has 2^16 bytes."
+
+
 def test_word_headings_become_chapters_and_pages_are_not_made_up(tmp_path: Path) -> None:
     make_document(tmp_path / "a.docx")
     book = read_book(tmp_path / "a.docx")

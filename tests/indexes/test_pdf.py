@@ -300,6 +300,25 @@ def test_letters_larger_than_any_sheet_are_left_out(tmp_path: Path) -> None:
     assert read_book(tmp_path / "a.pdf").sections[0].text == "Words of a page."
 
 
+@pytest.mark.parametrize(
+    ("printed", "read"),
+    [
+        ("of 2^16_ bytes", "of 2^16 bytes"),
+        ("of 10^-3_s each", "of 10^-3 s each"),
+        ("twice.^1_ Then", "twice.^1 Then"),
+        ("the L^A_TEX logo", "the LATEX logo"),
+        ("the 2^nd_ warp", "the 2nd warp"),
+    ],
+)
+def test_numbers_printed_raised_are_exponents_and_other_letters_are_not(
+    printed: str, read: str, tmp_path: Path
+) -> None:
+    moves = {"^": ") Tj /F1 7 Tf 4 Ts (", "_": ") Tj /F1 10 Tf 0 Ts (", "(": r"\(", ")": r"\)"}
+    shown = "".join(moves.get(letter, letter) for letter in printed)
+    write_raw_pdf(tmp_path / "a.pdf", f"BT /F1 10 Tf 40 560 Td ({shown}) Tj ET".encode())
+    assert read_book(tmp_path / "a.pdf").sections[0].text == read
+
+
 @pytest.mark.parametrize("step", ["read_page", "paragraphs_of"])
 def test_a_page_on_which_the_reader_fails_is_named_and_the_others_are_read(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen_errors: list[Exception]

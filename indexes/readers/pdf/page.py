@@ -28,6 +28,11 @@ NARROW_GAP, WIDE_GAP = 1.5, 2.2
 """Gap, in type sizes, between two cells of a row; and gap that makes a line a row of a table."""
 LETTER_GAP = 0.28
 """Gap, in type sizes, between two words printed without a space character."""
+RAISED, SMALL = 0.2, 0.85
+"""Exponents: how far above a word's lower edge they begin at least, and how high they are at most, in its heights."""
+SIGNED = frozenset("0123456789+-−–")
+LIFT = "\x00"
+"""Stands before what is printed raised until the word is whole; PDFium's own end a word."""
 MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 """In points; larger rules cannot be underscores."""
 LARGEST = 32_767.0
@@ -42,6 +47,7 @@ _TEX_CODES = {
     0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl",  # T1
 }  # fmt: skip
 """Characters that TeX's font encodings keep at control codes; its bitmap fonts do not map them to Unicode."""
+_EXPONENT = re.compile(rf"(?<=[\w)\].,;:!?”’\"']){LIFT}(?=[+−–-]?\d)")
 _INVISIBLE = re.compile("[\u200b-\u200f\ufeff]")
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FIXED_PITCH = 1
@@ -207,9 +213,9 @@ def _words(text_page: Any) -> Iterator[Word]:
     )
     rect = pdfium.FS_RECTF()
     letters: list[str] = []
-    x0 = x1 = bottom = top = size = 0.0
+    x0 = x1 = bottom = top = size = foot = 0.0
     style = (False, False)
-    upright = True
+    upright, raised = True, False
     fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
     for index in range(pdfium.FPDFText_CountChars(text_page)):
         code = unicode_of(text_page, index)
@@ -220,7 +226,7 @@ def _words(text_page: Any) -> Iterator[Word]:
             letter = _TEX_CODES[code]
         if letter.isspace() or letter == "\x00":
             if letters and upright:
-                yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
             letters = []
             continue
         box_of(text_page, index, rect)
@@ -228,8 +234,16 @@ def _words(text_page: Any) -> Iterator[Word]:
         left = rect.left
         if letters and (left > x1 + LETTER_GAP * size or left < x0 - size or rect.bottom > top or rect.top < bottom):
             if upright:
-                yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
             letters = []
+        if letters and (rect.bottom > foot) != raised:
+            raised = not raised and letter in SIGNED and rect.top - rect.bottom < SMALL * (top - bottom)
+            if raised:
+                letters.append(LIFT)
+            elif letter.isalnum() and letters[-1].isdigit() and LIFT in letters:  # back on the line
+                if upright:
+                    yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+                letters = []
         if not letters:
             x0, bottom, top = left, rect.bottom, rect.top
             size = float(size_of(text_page, index))
@@ -239,11 +253,18 @@ def _words(text_page: Any) -> Iterator[Word]:
             angle = pdfium.FPDFText_GetCharAngle(text_page, index)
             upright = angle < 0 or abs(math.remainder(angle, 2 * math.pi)) < 0.1
             x1 = x0
+            foot, raised = bottom + RAISED * height, False
         right = rect.right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
         letters.append(letter)
     if letters and upright:
-        yield Word("".join(letters), x0, x1, bottom, top, size, *style)
+        yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+
+
+def _spelled(letters: Sequence[str]) -> str:
+    """Letters as a word, with `^` before an exponent or the number of a note, as in HTML's `sup`."""
+    text = "".join(letters)
+    return _EXPONENT.sub("^", text).replace(LIFT, "") if LIFT in letters else text
 
 
 def _is_on_paper(word: Word) -> bool:
