@@ -26,10 +26,10 @@ from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import Hit, StoredNode
 from rag.errors import ArmUnavailable
-from rag.generators.encoder import read_record
+from rag.generators.encoder import RECORD_FILE, read_record
 from rag.retrieval import PassageBudget, select_passages
 from rag.settings import GeneratorSettings
-from rag.types import ARMS, TUNED_ARMS, Arm, Passage, SearchableLibrary
+from rag.types import ARMS, RETRIEVING_ARMS, TUNED_ARMS, Arm, Passage, SearchableLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,11 @@ class ArmSpec:
         return self.engine_arm in TUNED_ARMS
 
 
-_EXTRA = {
+EVALUATED_ARMS: Mapping[str, ArmSpec] = {
+    **{arm: ArmSpec(arm, arm, "retrieved" if arm in RETRIEVING_ARMS else "none") for arm in ARMS},
     "oracle": ArmSpec("oracle", "rag", "gold"),
     "random": ArmSpec("random", "rag", "random"),
     "oracle+tuned": ArmSpec("oracle+tuned", "rag+tuned", "gold"),
-}
-EVALUATED_ARMS: Mapping[str, ArmSpec] = {
-    **{arm: ArmSpec(arm, arm, "retrieved" if "rag" in arm else "none") for arm in ARMS},
-    **_EXTRA,
 }
 _REACH = 4
 """Nodes on each side of the one found that a passage may extend into."""
@@ -253,7 +250,7 @@ def _trained(
     """The folder of one adapter; trained now unless it was trained on the same data with the same settings before."""
     key = hashlib.sha256(json.dumps([data_hash(examples), asdict(tuning)]).encode()).hexdigest()[:16]
     path = folder / f"encoder-{key}"
-    if not (path / "encoder_adapter.json").is_file():
+    if not (path / RECORD_FILE).is_file():
         kind = " on passages" if any(example.evidence for example in examples) else ""
 
         def step_done(step: int, steps: int, loss: float) -> None:

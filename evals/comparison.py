@@ -106,13 +106,12 @@ class ArmScores:
 
     Attributes:
         n: questions scored; unscored: questions asked without a score.
-        metrics: each metric's mean with its interval; scored: questions that each was scored on.
+        metrics: each metric's mean with its interval.
     """
 
     n: int
     unscored: int
     metrics: Mapping[str, Interval]
-    scored: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,27 +205,24 @@ def _arm_scores(table: ScoreTable, arm: str, seed: int) -> ArmScores:
     asked = {row.question.id for row in rows}
     headline = (*DECLARED_METRICS, "abstention_recall")
     answered = {row.question.id for row in rows if any(row.metrics.get(name) is not None for name in headline)}
-    metrics, scored = _means(table, arm, table.metric_names(arm), seed)
-    return ArmScores(len(answered), len(asked - answered), metrics, scored)
+    metrics = _means(table, arm, table.metric_names(arm), seed)
+    return ArmScores(len(answered), len(asked - answered), metrics)
 
 
 def _means(
     table: ScoreTable, arm: str, names: Sequence[str], seed: int, draws: int = BOOTSTRAP_DRAWS
-) -> tuple[dict[str, Interval], dict[str, int]]:
-    """Of the named metrics that the arm was scored on: the mean, and how many questions it is over."""
+) -> dict[str, Interval]:
+    """Of the named metrics that the arm was scored on: the mean."""
     metrics: dict[str, Interval] = {}
-    scored: dict[str, int] = {}
     for name in names:
         scores = table.scores(arm, name)
         known = scores[~np.isnan(scores)]
-        if not len(known):
-            continue
-        scored[name] = int((~np.isnan(scores)).any(axis=0).sum())
-        if name in _SHARES:
-            metrics[name] = wilson_interval(int(known.sum()), len(known))
-        else:
+        if len(known) and name in _SHARES:
+            n = int((~np.isnan(scores)).any(axis=0).sum())
+            metrics[name] = replace(wilson_interval(int(known.sum()), len(known)), n=n)
+        elif len(known):
             metrics[name] = bootstrap_mean(scores, table.clusters, seed, draws)
-    return metrics, scored
+    return metrics
 
 
 def declared_pairs(arms: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -247,11 +243,10 @@ def _compare_pair(table: ScoreTable, metric: str, control: str, treatment: str, 
     """One pair of arms, not yet adjusted; None where no question was scored in both."""
     left, right = table.scores(control, metric), table.scores(treatment, metric)
     differences = treatment_minus_control(left, right)
-    n = int((~np.isnan(differences)).any(axis=0).sum())
-    if not n:
-        return None
     interval = bootstrap_mean(differences, table.clusters, seed)
-    found = (control, treatment, metric, n, interval.value, interval.low, interval.high)
+    if not interval.n:
+        return None
+    found = (control, treatment, metric, interval.n, interval.value, interval.low, interval.high)
     if metric == "accuracy" and len(left) == len(right) == 1:
         b, c, p = mcnemar(left[0], right[0])
         return Comparison(*found, p, "exact McNemar", b, c)
@@ -305,7 +300,7 @@ def _groups(rows: Sequence[Row], seed: int) -> dict[str, dict[str, dict[str, Arm
                 arm: ArmScores(
                     len({row.question.id for row in part.rows if row.record.arm == arm}),
                     0,
-                    *_means(part, arm, ANSWER_METRICS, seed, _FEWER_DRAWS),
+                    _means(part, arm, ANSWER_METRICS, seed, _FEWER_DRAWS),
                 )
                 for arm in part.arms
             }
@@ -338,19 +333,17 @@ def compare_runs(before: Sequence[Row], after: Sequence[Row], *, seed: int = 0) 
     """Paired differences of every metric that both runs scored, with bootstrap intervals over sections."""
     earlier = [replace(row, record=replace(row.record, arm=f"{row.record.arm} before")) for row in before]
     table = ScoreTable([*earlier, *after])
-    found = []
+    listed = []
     for arm in dict.fromkeys(row.record.arm for row in after):
         for metric in table.metric_names(arm):
             left, right = table.scores(f"{arm} before", metric), table.scores(arm, metric)
             differences = treatment_minus_control(left, right)
             both = ~np.isnan(differences)
-            if not both.any():
-                continue
-            interval = bootstrap_mean(differences, table.clusters, seed)
-            was, now = (float(np.broadcast_to(scores, both.shape)[both].mean()) for scores in (left, right))
-            n = int(both.any(axis=0).sum())
-            found.append(RunDifference(arm, metric, n, was, now, interval.value, interval.low, interval.high))
-    return found
+            if both.any():
+                found = bootstrap_mean(differences, table.clusters, seed)
+                was, now = (float(np.broadcast_to(scores, both.shape)[both].mean()) for scores in (left, right))
+                listed.append(RunDifference(arm, metric, found.n, was, now, found.value, found.low, found.high))
+    return listed
 
 
 def verdict_sentence(result: Result) -> str:
@@ -377,12 +370,15 @@ def _answers_sentence(result: Result) -> str:
     """How a single arm answers, where no two were compared."""
     for arm, scores in result.arms.items():
         if "key_fact_recall" in scores.metrics:
-            shares = [scores.metrics[name] for name in ("key_facts_first_two", "key_fact_recall")]
-            first, whole = (f"{100 * x.value:.1f} %{in_brackets(100 * x.low, 100 * x.high)}" for x in shares)
+            whole = scores.metrics["key_fact_recall"]
+            shares = [
+                f"{100 * x.value:.1f} %{in_brackets(100 * x.low, 100 * x.high)}"
+                for x in (scores.metrics["key_facts_first_two"], whole)
+            ]
             words = f", in {scores.metrics['answer_words'].value:.0f} words" if "answer_words" in scores.metrics else ""
             return (
-                f"{arm}: key facts in the first two sentences {first}, in the whole answer {whole}"
-                f"{words}, over {scores.scored['key_fact_recall']} questions."
+                f"{arm}: key facts in the first two sentences {shares[0]}, in the whole answer {shares[1]}"
+                f"{words}, over {whole.n} questions."
             )
     return "No declared pair of arms was run, so there is nothing to compare."
 

@@ -123,11 +123,7 @@ def report_data(
             arm: {
                 "n": scores.n,
                 "unscored": scores.unscored,
-                "metrics": {
-                    name: {**asdict(interval), "n": scores.scored[name]}
-                    for name, interval in scores.metrics.items()
-                    if name not in left_out
-                },
+                "metrics": {name: one for name, one in scores.metrics.items() if name not in left_out},
             }
             for arm, scores in arms.items()
         }

@@ -19,7 +19,6 @@ from evals.judge import JudgeSettings
 from evals.questions import BankQuestion
 from evals.records import PassageRecord, Record, RecordFile
 from evals.text_match import choice_prompt, parse_option
-from indexes.errors import CoalesceError
 from indexes.types import Filters
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
@@ -92,6 +91,11 @@ class Job:
     repetition: int
     mode: str
 
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """Identifies its record, as `Record.key`."""
+        return (self.question.id, self.arm.name, self.repetition, self.mode)
+
 
 def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -> list[Job]:
     """Every job of a run, question by question, so that a stopped run has asked all arms the same questions.
@@ -105,17 +109,13 @@ def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -
         for arm in spec.arms
         if question.gold or arm.evidence not in ("gold", "random")
         for repetition in range(max(1, len(adapters.get(arm.name, ()))))
-        for mode in _modes(spec, question, arm.engine_arm in open_arms)
+        for mode, asked in (
+            ("choice", question.choices),
+            ("generated-choice", question.choices and spec.remote),
+            ("open", question.type != "choice" and arm.engine_arm in open_arms),
+        )
+        if asked
     ]
-
-
-def _modes(spec: RunSpec, question: BankQuestion, answers_openly: bool) -> list[str]:
-    modes = []
-    if question.choices:
-        modes += ["choice", "generated-choice"] if spec.remote else ["choice"]
-    if question.type != "choice" and answers_openly:
-        modes.append("open")
-    return modes
 
 
 class Runner:
@@ -142,7 +142,7 @@ class Runner:
 
     def run(self, jobs: Sequence[Job], records: RecordFile) -> Iterator[int]:
         """Runs the jobs that have no record yet; yields the number of jobs done. Records are logged in their order."""
-        left = [job for job in jobs if (job.question.id, job.arm.name, job.repetition, job.mode) not in records]
+        left = [job for job in jobs if job.key not in records]
         before = len(jobs) - len(left)
         if before:
             yield before
@@ -164,7 +164,7 @@ class Runner:
                 return self._choose(job, text, passages, retrieve_s)
             return self._answer(job, text, passages, retrieve_s)
         except _OF_ONE_QUESTION as error:
-            return Record(job.question.id, job.arm.name, job.repetition, job.mode, error=_line(error))
+            return Record(*job.key, error=f"{type(error).__name__}: {error.message}")
 
     def _passages(self, job: Job, text: str) -> tuple[Passage, ...] | None:
         if job.arm.evidence == "gold":
@@ -207,10 +207,7 @@ class Runner:
             for name, values in scored.extra.items():
                 extra.setdefault(name, np.zeros(len(choices)))[order] += values
         return Record(
-            job.question.id,
-            job.arm.name,
-            job.repetition,
-            job.mode,
+            *job.key,
             picked=int(totals.argmax()),
             scores=tuple(map(float, totals / self._spec.shifts)),
             extra={name: tuple(map(float, values / self._spec.shifts)) for name, values in extra.items()},
@@ -237,10 +234,7 @@ class Runner:
         found, answer = self._ask_engine(question, passages)
         picked = parse_option(answer.answer, job.question.choices) if job.mode == "generated-choice" else None
         return Record(
-            job.question.id,
-            job.arm.name,
-            job.repetition,
-            job.mode,
+            *job.key,
             answer=answer.answer,
             refused=answer.refused,
             picked=picked,
@@ -310,7 +304,3 @@ def unread_passages(records: Sequence[Record]) -> str:
 
 def _kept(passages: Sequence[Passage] | None) -> tuple[PassageRecord, ...]:
     return tuple(PassageRecord(p.document_id, p.section, p.chapter, p.text) for p in passages or ())
-
-
-def _line(error: CoalesceError) -> str:
-    return f"{type(error).__name__}: {error.message}"

@@ -25,21 +25,22 @@ BOOTSTRAP_DRAWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with the bounds of its interval; NaN where nothing was scored."""
+    """A value with the bounds of its interval, NaN where there is none; `n` questions were scored."""
 
     value: float
     low: float
     high: float
+    n: int
 
 
 def wilson_interval(successes: int, n: int) -> Interval:
     """Wilson's score interval of `successes` in `n`; NaN for n = 0."""
     if n == 0:
-        return Interval(math.nan, math.nan, math.nan)
+        return Interval(math.nan, math.nan, math.nan, 0)
     from scipy.stats import binomtest
 
     bounds = binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
-    return Interval(successes / n, float(bounds.low), float(bounds.high))
+    return Interval(successes / n, float(bounds.low), float(bounds.high), n)
 
 
 def mcnemar(control: Scores, treatment: Scores) -> tuple[int, int, float]:
@@ -65,13 +66,13 @@ def bootstrap_mean(scores: Scores, clusters: Sequence[str], seed: int = 0, draws
     """
     table, index = _scored(scores, clusters)
     if not table.size:
-        return Interval(math.nan, math.nan, math.nan)
-    num_seeds, num_clusters = len(table), int(index.max()) + 1
+        return Interval(math.nan, math.nan, math.nan, 0)
+    (num_seeds, n), num_clusters = table.shape, int(index.max()) + 1
     scored = ~np.isnan(table)
     filled = np.where(scored, table, 0.0)
     mean = float(filled.sum() / scored.sum())
     if num_clusters == 1:
-        return Interval(mean, math.nan, math.nan)
+        return Interval(mean, math.nan, math.nan, n)
     sums = np.stack([np.bincount(index, row, num_clusters) for row in filled])  # (num_seeds, num_clusters)
     counts = np.stack([np.bincount(index, row.astype(float), num_clusters) for row in scored])
     generator = np.random.default_rng(seed)
@@ -84,7 +85,7 @@ def bootstrap_mean(scores: Scores, clusters: Sequence[str], seed: int = 0, draws
     )
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(totals[sizes > 0] / sizes[sizes > 0], [tail, 1 - tail])
-    return Interval(mean, float(low), float(high))
+    return Interval(mean, float(low), float(high), n)
 
 
 def _scored(scores: Scores, clusters: Sequence[str]) -> tuple[Scores, NDArray[np.int_]]:

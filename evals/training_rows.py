@@ -20,7 +20,7 @@ from pathlib import Path
 from evals.arms import GoldPassages
 from evals.errors import LeakageFound
 from evals.experiment import CACHE_FOLDER
-from evals.questions import BankQuestion, Split, load_bank, load_questions
+from evals.questions import JUDGED_FOLDER, BankQuestion, Split, load_bank, load_questions
 from evals.text_match import fact_met, normalize
 from indexes.errors import InvalidInput
 from indexes.library import Library, open_library
@@ -37,7 +37,6 @@ from rag.settings import GeneratorSettings, RagSettings
 from rag.tuning.data import INFO_FILE, Format, RowPassage, TrainingRow, write_dataset
 from rag.types import Passage, SearchableLibrary
 
-JUDGED = Path(__file__).parent / "question_sets" / "judged"
 REFUSALS = 0.05
 """Share of the rows with passages whose answer is a refusal."""
 _WITHOUT_GOLD = 0.2
@@ -94,7 +93,7 @@ def file_source(file: Path, books: Sequence[Path], *, allow_test: bool = False) 
         MalformedQuestions: a line is broken; file and line are named.
         LeakageFound: the file is one of those that are only reported on, without `allow_test`.
     """
-    if JUDGED in file.resolve().parents and not allow_test:
+    if JUDGED_FOLDER in file.resolve().parents and not allow_test:
         raise LeakageFound(
             f"{file.name} is only for measuring: a model trained on it can no longer be measured with it",
             hint="take a file of evals/question_sets/fit, or add --allow-test if nothing will be compared with it",

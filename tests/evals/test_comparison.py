@@ -140,7 +140,7 @@ def test_what_is_not_in_the_book_is_caught_by_refusing_or_by_a_warning() -> None
     ]
     arm = compare(scored(records, questions)).arms["rag"]
     assert arm.metrics["unanswerable_caught"].value == pytest.approx(2 / 3)
-    assert arm.scored["unanswerable_caught"] == 3
+    assert arm.metrics["unanswerable_caught"].n == 3
     assert (arm.metrics["off_topic_refused"].value, arm.metrics["marked_weak"].value) == (0.0, 1.0)
 
 

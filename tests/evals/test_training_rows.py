@@ -10,9 +10,8 @@ import pytest
 from fakes import FakeLibrary, make_node, make_passage
 
 from evals.errors import LeakageFound, MalformedQuestions
-from evals.questions import BankQuestion, Gold, Split, load_bank
+from evals.questions import JUDGED_FOLDER, BankQuestion, Gold, Split, load_bank
 from evals.training_rows import (
-    JUDGED,
     ReadingRows,
     bank_source,
     cited,
@@ -169,7 +168,7 @@ def test_some_questions_are_the_same_ones_in_their_order_every_time() -> None:
 
 
 def test_questions_that_are_only_reported_on_stay_back() -> None:
-    file = next(JUDGED.glob("*.jsonl"))
+    file = next(JUDGED_FOLDER.glob("*.jsonl"))
     with pytest.raises(LeakageFound, match="only for measuring"):
         file_source(file, ())
 
