@@ -13,6 +13,8 @@ from fakes import HashEncoder
 from api.cli import run
 from indexes.library import Library
 
+REMOTE = ["--generator", "remote", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]
+
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +41,11 @@ def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["--arms", "tuned", "--generator", "remote", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"],
-            "--adapter",
-        ),
+        ([*REMOTE, "--arms", "tuned"], "--adapter"),
         (["--generator", "local", "--arms", "rag"], "--model"),
+        (["--generator", "remote", "--model", "m", "--arms", "rag"], "--base-url"),
+        ([*REMOTE, "--arms", "rag+tuned@raft", "--adapter", "qa=qa"], "'raft'"),
+        (["--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "m", "--judge-labels", "gone.jsonl"], "gone.jsonl"),
         (["--arms", "tuned@raft"], "'raft'"),
         (["--arms", "nonsense"], "'nonsense'"),
         (["--questions", "bank:train"], "'train'"),

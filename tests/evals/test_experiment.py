@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 from fakes import HashEncoder
 
 from evals.arms import parse_arms
-from evals.errors import MalformedQuestions
 from evals.experiment import choose_questions, find_texts, plan_run, run_experiment
-from evals.judge import JudgeSettings
-from evals.questions import BankQuestion, load_bank
+from evals.questions import BankQuestion
 from evals.records import read_records
 from evals.run import RunSpec
-from indexes.errors import CoalesceError, Conflict, InvalidInput, NotFound
-from indexes.library import Library, open_library
+from indexes.errors import Conflict, InvalidInput, NotFound
+from indexes.jsonl import to_jsonl
+from indexes.library import open_library
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
 from rag.generators.openai_client import OpenAIClient
@@ -42,34 +40,6 @@ def rag_settings(home: Path, generator: GeneratorSettings | None = None) -> RagS
 def home(tmp_path: Path, hashed_home: Path) -> Path:
     """A home of the test's own that holds just the bundled book."""
     return Path(shutil.copytree(hashed_home, tmp_path / "home"))
-
-
-@pytest.mark.parametrize(
-    ("arms", "generator", "fields", "error"),
-    [
-        (["tuned"], REMOTE, {"with_model": True}, ArmUnavailable),
-        (["rag+tuned@raft"], REMOTE, {"with_model": True}, ArmUnavailable),
-        (["rag"], GeneratorSettings(kind="local"), {"with_model": True}, InvalidInput),
-        (["rag"], GeneratorSettings(kind="remote", model="m"), {"with_model": True}, InvalidInput),
-        (["tuned@raft"], GeneratorSettings(), {}, InvalidInput),
-        (["base"], GeneratorSettings(), {"judge": JudgeSettings(REMOTE, Path("gone.jsonl"))}, MalformedQuestions),
-    ],
-)
-def test_what_cannot_run_fails_before_a_model_loads(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arms: list[str],
-    generator: GeneratorSettings,
-    fields: dict[str, Any],
-    error: type[CoalesceError],
-) -> None:
-    def loaded(*_: Any, **__: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(Library, "load", loaded)
-    monkeypatch.setattr("evals.arms.tune_encoder", loaded)
-    with pytest.raises(error):
-        run_experiment(spec_of(*arms, **fields), IndexSettings(tmp_path), rag_settings(tmp_path, generator), tmp_path)
 
 
 def test_a_run_writes_its_report_and_its_export_and_continues_for_nothing(
@@ -114,40 +84,24 @@ def test_a_home_with_other_books_is_left_alone(tmp_path: Path, hashed: HashEncod
     assert (index.home / "cache" / "sample-library").is_dir()
 
 
-TEXTS = {
-    "warps": "# Warps\n\nA warp has 32 threads. It runs in lockstep.\n\n## Divergence\n\nA branch splits a warp.\n",
-    "blocks": "# Blocks\n\nA block has at most 1024 threads. Its threads share memory.\n",
-}
-
-
 @pytest.fixture
 def two_sets(tmp_path: Path) -> tuple[BankQuestion, ...]:
     """Question sets on two little texts, which lie in `tmp_path / "texts"`."""
     asked: list[BankQuestion] = []
-    for name, text in TEXTS.items():
+    for name, number in (("warps", "32"), ("blocks", "1024")):
         (tmp_path / "texts" / name).mkdir(parents=True)
+        text = f"# {name.capitalize()}\n\nOne of the {name} has {number} threads. They run in lockstep.\n"
         (tmp_path / "texts" / name / "1.md").write_text(text, encoding="utf-8")
-        number = "32" if name == "warps" else "1024"
+        first = f"How many threads has one of the {name}?"
         gold = [{"file": "1.md", "heading": name.capitalize(), "evidence": f"{number} threads"}]
-        rows = [
-            {
-                "id": f"{name}-1",
-                "kind": "number",
-                "style": "typo",
-                "question": f"How many threads has one of the {name}?",
-            },
-            {
-                "id": f"{name}-2",
-                "kind": "why",
-                "question": "and why?",
-                "after": f"How many threads has one of the {name}?",
-            },
-        ]
         answer = {"answer": number, "key_facts": [number], "gold": gold}
-        unasked = {"kind": "off_topic", "answerable": False, "answer": "No."}
-        rows = [row | answer for row in rows] + [{"id": f"{name}-3", "question": "Who won the cup?"} | unasked]
+        rows = [
+            {"id": f"{name}-1", "kind": "number", "style": "typo", "question": first} | answer,
+            {"id": f"{name}-2", "kind": "why", "question": "and why?", "after": first} | answer,
+            {"id": f"{name}-3", "kind": "off_topic", "question": "Who won?", "answer": "No.", "answerable": False},
+        ]
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text(to_jsonl(rows), encoding="utf-8")
         asked += choose_questions(str(path))
     return tuple(asked)
 
@@ -172,7 +126,6 @@ def test_a_question_set_is_asked_of_its_own_book(
     differences = {one["metric"]: one for one in compared["against"]["differences"]}
     assert differences["key_facts_first_two"]["n"] == 4
     assert {differences[name]["difference"] for name in ("key_fact_recall", "off_topic_refused")} == {0.0}
-    assert "Against the run one" in (tmp_path / "two" / "report.html").read_text(encoding="utf-8")
 
 
 def test_books_of_an_earlier_run_are_not_searched(
@@ -214,19 +167,6 @@ def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_any
     with pytest.raises(ArmUnavailable, match="does not list the adapter 'qa'; it lists 'm'"):
         run_experiment(spec_of("base", "tuned", with_model=True), IndexSettings(home=tmp_path), rag, tmp_path / "out")
     assert not (tmp_path / "out" / "records.jsonl").exists()
-
-
-def test_questions_of_a_book_come_from_its_store() -> None:
-    made = load_bank(split="dev")[:30]
-    asked: list[str] = []
-
-    def of_book(document_id: str) -> Sequence[BankQuestion]:
-        asked.append(document_id)
-        return made
-
-    assert choose_questions("book:b1", of_book=of_book) == made
-    assert len(choose_questions("book:b1", 5, of_book=of_book)) == 5
-    assert asked == ["b1", "b1"]
 
 
 def test_questions_of_some_types_are_asked_openly_unless_choice_is_among_them() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import FakeLibrary, make_node, make_passage
 
-from evals.errors import LeakageFound, MalformedQuestions
+from evals.errors import LeakageFound
 from evals.questions import JUDGED_FOLDER, BankQuestion, Gold, Split, load_bank
 from evals.training_rows import (
     ReadingRows,
@@ -24,7 +24,7 @@ from evals.training_rows import (
 from indexes.jsonl import to_jsonl
 from rag.generators.prompts import REFUSAL, says_unknown
 from rag.retrieval import PassageBudget
-from rag.tuning.data import FORMATS, Format, TrainingRow, read_dataset
+from rag.tuning.data import TrainingRow, read_dataset
 from rag.types import Passage
 
 NODES = [
@@ -53,14 +53,6 @@ def rows_of(questions: Sequence[BankQuestion], found: Sequence[Passage], *, show
     return [row for one in questions for row in maker.of(one)]
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_every_layout_reads_back_as_the_rows_that_were_written(tmp_path: Path, file_format: Format) -> None:
-    written = write_closed_book(bank_source("tune"), tmp_path, file_format=file_format)
-    rows = closed_book_rows(load_bank(split="tune"))
-    assert read_dataset(tmp_path) == rows
-    assert (written.rows, written.questions) == (len(rows), len(rows) // 3)
-
-
 def test_dataset_info_names_columns_and_tags_as_llama_factory_documents_them(tmp_path: Path) -> None:
     write_closed_book(bank_source("tune"), tmp_path / "alpaca", file_format="alpaca")
     write_closed_book(bank_source("tune"), tmp_path / "sharegpt", file_format="sharegpt")
@@ -81,16 +73,14 @@ def test_questions_that_measure_leave_only_when_allowed(tmp_path: Path, split: S
     assert written.data_file.name == f"coalesce_{split}.jsonl"
 
 
-def test_no_wording_of_a_measuring_question_is_among_the_tuning_rows(tmp_path: Path) -> None:
-    text = write_closed_book(bank_source("tune"), tmp_path).data_file.read_text("utf-8")
+def test_the_rows_hold_the_tuning_questions_and_no_wording_of_a_measuring_one(tmp_path: Path) -> None:
+    written = write_closed_book(bank_source("tune"), tmp_path)
+    rows = closed_book_rows(load_bank(split="tune"))
+    assert read_dataset(tmp_path) == rows
+    assert (written.rows, written.questions) == (len(rows), len(rows) // 3)
+    assert all(row.section for row in rows), "wordings of one question stay in one split"
+    text = written.data_file.read_text("utf-8")
     assert not [q.id for q in load_bank() if q.split != "tune" and json.dumps(q.question, ensure_ascii=False) in text]
-
-
-def test_rows_carry_their_section_and_unanswerable_questions_stay_behind() -> None:
-    questions = load_bank(split="test")
-    rows = closed_book_rows(questions)
-    assert len(rows) == sum(question.answerable for question in questions) < len(questions)
-    assert all(row.section and row.answer for row in rows)
 
 
 def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_tells_nothing() -> None:
@@ -100,13 +90,6 @@ def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_te
     assert all(len(row.passages) == 3 for row in rows)
     assert {places.count(place) > 8 for place in range(3)} == {True}
     assert [row.answer for row in rows] == [f"A warp is a group of 32 threads. [{place + 1}]" for place in places]
-    assert all(row.messages()[0]["content"].count("[3] A Book > GPUs") == 1 for row in rows)  # as serving renders
-
-
-def test_a_found_passage_is_shown_as_it_was_found() -> None:
-    found = make_passage("Threads run in warps. A warp is a group of 32 threads. More.", section=("GPUs", "Warps"))
-    row = rows_of([question()], [OTHERS[0], found, OTHERS[1]])[0]
-    assert sorted(p.text for p in row.passages) == sorted(p.text for p in (OTHERS[0], found, OTHERS[1]))
 
 
 def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -> None:
@@ -122,15 +105,11 @@ def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -
 def test_refusals_are_a_twentieth_of_the_rows() -> None:
     unknown = [question(n, answerable=False, gold=()) for n in range(1000, 1020)]
     rows = rows_of([*(question(n) for n in range(100)), *unknown], OTHERS)
+    assert [(row.answer, len(row.passages)) for row in rows[-20:]] == [(REFUSAL, 3)] * 20
     few = few_refusals(rows)
     assert [row.answer == REFUSAL for row in few].count(True) == 5
     assert [row for row in few if row.answer != REFUSAL] == [row for row in rows if row.answer != REFUSAL]
     assert [row for row in rows if row in few] == few == few_refusals(rows) != few_refusals(rows, seed=1)
-
-
-def test_what_the_book_does_not_answer_is_refused_from_what_was_found() -> None:
-    row = rows_of([question(answerable=False, gold=())], OTHERS)[0]
-    assert (row.answer, len(row.passages)) == (REFUSAL, 3)
 
 
 def test_each_sentence_cites_the_passage_that_supports_it() -> None:
@@ -162,18 +141,11 @@ def test_some_questions_are_the_same_ones_in_their_order_every_time() -> None:
     source = bank_source("tune")
     some = some_of(source, 20, seed=1)
     assert some == some_of(source, 20, seed=1) != some_of(source, 20, seed=2)
-    assert len(some.questions) == 20
     assert [question for question in source.questions if question in some.questions] == list(some.questions)
-    assert some_of(source, None, seed=1) == some_of(source, 999, seed=1) == source
+    assert len(some.questions) == 20 and some_of(source, 999, seed=1) == source
 
 
-def test_questions_that_are_only_reported_on_stay_back() -> None:
-    file = next(JUDGED_FOLDER.glob("*.jsonl"))
-    with pytest.raises(LeakageFound, match="only for measuring"):
-        file_source(file, ())
-
-
-def test_a_question_file_gives_what_can_be_understood_alone(tmp_path: Path) -> None:
+def test_a_question_file_gives_what_can_be_understood_alone_and_none_that_is_only_reported_on(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     records = [
         {"id": "a", "question": "What is a warp?", "answer": "32 threads."},
@@ -182,6 +154,5 @@ def test_a_question_file_gives_what_can_be_understood_alone(tmp_path: Path) -> N
     file.write_text(to_jsonl(records), "utf-8")
     source = file_source(file, ())
     assert (source.name, [one.id for one in source.questions]) == ("mine", ["a"])
-    file.write_text(to_jsonl([*records, {"question": "No answer?"}]), "utf-8")
-    with pytest.raises(MalformedQuestions, match=r"mine.jsonl:3: answer is missing"):
-        file_source(file, ())
+    with pytest.raises(LeakageFound):
+        file_source(next(JUDGED_FOLDER.glob("*.jsonl")), ())
