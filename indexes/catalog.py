@@ -420,12 +420,6 @@ class Catalog:
             found = {node.rowid: node for node in _select_nodes(connection, _NODES_BY_ROWID, rowids)}
         return [found[rowid] for rowid in rowids if rowid in found]
 
-    def rowids_by_id(self, node_ids: Sequence[str]) -> dict[str, int]:
-        """Rowids of these nodes, where they exist."""
-        with self._database.reading() as connection:
-            found = _select_nodes(connection, _NODES_BY_ID, node_ids)
-        return {node.node_id: node.rowid for node in found}
-
     def nodes_by_id(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """The nodes with these ids, in the order asked. Raises NotFound for an id that names nothing."""
         with self._database.reading() as connection:

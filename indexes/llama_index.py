@@ -137,12 +137,8 @@ class EncoderEmbedding(BaseEmbedding):
         return [float(value) for value in self._encoder.encode([text])[0]]
 
 
-def to_text_node(node: StoredNode, vector: Sequence[float] | None = None) -> TextNode:
-    """A stored node as llama-index's, under its own id, its book as the source.
-
-    Args:
-        vector: its embedding, for another store's `add`.
-    """
+def to_text_node(node: StoredNode, node_id: str | None = None, vector: list[float] | None = None) -> TextNode:
+    """A stored node as llama-index's, under its own id or another, its book as the source."""
     metadata = {
         "document_id": node.document_id,
         "title": node.title,
@@ -153,9 +149,9 @@ def to_text_node(node: StoredNode, vector: Sequence[float] | None = None) -> Tex
         "page_label": node.page_labels[0] if node.page_labels else None,
     }
     return TextNode(
-        id_=node.node_id,
+        id_=node_id or node.node_id,
         text=node.text,
-        embedding=list(vector) if vector is not None else None,
+        embedding=vector,
         metadata=metadata,
         excluded_embed_metadata_keys=list(metadata),
         excluded_llm_metadata_keys=list(NOT_FOR_A_MODEL),

@@ -93,15 +93,22 @@ class StoreVectors:
         """Nothing to do: the store keeps what it was sent."""
 
     def _nearest(self, vector: np.ndarray, top_k: int) -> np.ndarray:
-        """Rowids of what the store finds and the catalog still has."""
+        """Rowids of what the store finds; the catalog may have lost some."""
         with self._using_store():
             found = self._store.query(VectorStoreQuery(query_embedding=vector.tolist(), similarity_top_k=top_k))
-        node_ids = [self._node_id(sent) for sent in found.ids or ()]
-        return np.array(list(self._catalog.rowids_by_id(node_ids).values()), dtype=np.int64)
+        try:
+            return np.array([UUID(sent).int for sent in found.ids or ()], dtype=np.int64)
+        except (ValueError, OverflowError):
+            raise VectorStoreUnavailable(
+                f"The vector store '{self._name}' found ids that it was not sent, such as '{(found.ids or [''])[0]}'.",
+                hint="name a store that keeps the ids of nodes, and a collection of this library's own",
+            ) from None
 
     def _holds(self, span: RowRange) -> bool:
         """Whether the store finds a book's last node, or one of the same text; after losing its data it does not."""
         _, matrix = self._catalog.vectors_of(RowRange(span.last, span.last), self._dimension)
+        if not len(matrix):
+            return True  # removed meanwhile: the next `sync` sees it
         with contextlib.suppress(VectorStoreUnavailable):
             _, found = self._catalog.vectors_at(self._nearest(matrix[0], 1), self._dimension)
             return len(found) == 1 and float(found[0] @ matrix[0]) > SAME_COSINE
@@ -114,23 +121,14 @@ class StoreVectors:
             part = RowRange(first, min(first + SENT_TOGETHER - 1, span.last))
             rowids, matrix = self._catalog.vectors_of(part, self._dimension)
             vectors = dict(zip(rowids.tolist(), matrix.tolist(), strict=True))
-            nodes = [to_text_node(node, vectors[node.rowid]) for node in self._catalog.nodes_by_rowid(list(vectors))]
-            for node in nodes:
-                node.id_ = _sent_id(node.id_)
-            with self._using_store():
-                self._store.add(nodes)
-
-    def _node_id(self, sent_id: str) -> str:
-        """The node's id in the catalog."""
-        try:
-            digits = UUID(sent_id).hex
-        except ValueError:
-            raise VectorStoreUnavailable(
-                f"The vector store '{self._name}' found the id '{sent_id}', which it was not sent.",
-                hint="name a store that keeps the ids of nodes, and a collection of this library's own",
-            ) from None
-        copy = int(digits[20:], 16)
-        return digits[:20] if copy == 1 else f"{digits[:20]}-{copy}"
+            # Under the rowid as a UUID: no other form of an id is taken by every store.
+            nodes = [
+                to_text_node(node, str(UUID(int=node.rowid)), vectors[node.rowid])
+                for node in self._catalog.nodes_by_rowid(list(vectors))
+            ]
+            if nodes:
+                with self._using_store():
+                    self._store.add(nodes)
 
     @contextlib.contextmanager
     def _using_store(self) -> Iterator[None]:
@@ -164,9 +162,3 @@ class StoreVectors:
         ranges = {name: [span.first, span.last] for name, span in noted.items()}
         with replaced_file(self._note_path) as draft:
             draft.write_text(json.dumps({"identity": self._identity, "ranges": ranges}), encoding="utf-8")
-
-
-def _sent_id(node_id: str) -> str:
-    """A node's id as a UUID, the only form that every store takes: 20 digits of its content, then which copy it is."""
-    digits, _, copy = node_id.partition("-")
-    return str(UUID(hex=f"{digits}{int(copy or 1):012x}"))
