@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock, Timeout
 
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
 from indexes.chunking import Chunk, CutText, chunk_book, chunk_text
 from indexes.disk import disk_errors
-from indexes.embedder import EncodeListener, TextEncoder
+from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of, read_book
 from indexes.readers.elements import real_title, shown_name
@@ -44,40 +44,46 @@ TOKEN_RESERVE = 14
 
 
 class Ingest:
-    """Adds books to a catalog with one embedder. Several threads and processes may add at once."""
+    """Adds books to a catalog with one embedder. Several threads and processes may add at once.
 
-    def __init__(self, settings: IndexSettings, catalog: Catalog, encoder: TextEncoder) -> None:
+    Args:
+        progress: called during the stages `reading`, `embedding` and `storing`.
+        cancelled: polled; once it returns True a call raises Cancelled and keeps nothing.
+    """
+
+    def __init__(
+        self,
+        settings: IndexSettings,
+        catalog: Catalog,
+        encoder: TextEncoder,
+        progress: ProgressListener | None = None,
+        cancelled: CancelCheck | None = None,
+    ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._encoder = encoder
+        self._progress = progress
+        self._cancelled = cancelled
 
     def add(
-        self,
-        path: Path,
-        *,
-        progress: ProgressListener | None,
-        cancelled: CancelCheck | None,
-        title: str | None,
-        sample: bool,
-        source_name: str | None,
-        document_id: str | None = None,
+        self, path: Path, *, title: str | None, sample: bool, source_name: str | None, document_id: str | None
     ) -> AddResult:
         """Add a book, or update it; see `Library.add`."""
         started = time.monotonic()
         path = path.expanduser().resolve()
-        digest = content_digest(path, cancelled)
+        digest = content_digest(path, self._cancelled)
         source = source_name or shown_name(str(path))
-        reader = self._settings.readers.get(Path(source).suffix.casefold())
+        reader = self._reader_of(source)
         document_id = document_id or document_id_of(digest if source_name is not None else str(path))
-        with self._book_lock(document_id, cancelled):
+        with self._book_lock(document_id):
             # Looked up only now: another process may have added the same book while this one waited.
             identity = BookIdentity(document_id, source, sample, digest, self._chunking(reader=reader))
             known = self._catalog.find(document_id)
             if known is not None and self._is_current(known, identity, title):
                 return AddResult(known, "unchanged", 0, time.monotonic() - started)
-            book, digest = self._read(path, digest, reader, source_name, progress, cancelled)
+            book, digest = self._read(path, digest, reader, source_name)
             book = replace(book, title=title) if title else book
-            embedded = self._store(replace(identity, sha256=digest), book, progress, cancelled)
+            embedded = self._store(replace(identity, sha256=digest), book)
         status = "added" if known is None else "updated"
         return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
 
@@ -88,7 +94,7 @@ class Ingest:
         """
         found = []
         for document in self._catalog.documents():
-            cutter, reader = _versions(self._catalog.chunking_of(document.document_id) or "")
+            cutter, reader = self._versions(document)
             if (cutter, reader) == (CHUNKER_VERSION, READER_VERSION):
                 continue
             path = find_file(document)
@@ -98,24 +104,22 @@ class Ingest:
                 found.append((document, path))
         return found
 
-    def renew(self, document: Document, path: Path | None, cancelled: CancelCheck | None) -> AddResult:
+    def renew(self, document: Document, path: Path | None) -> AddResult:
         """Read and cut a book again under its id and title; without its file only cut again."""
         started = time.monotonic()
-        reader = self._settings.readers.get(Path(document.source).suffix.casefold())
-        with self._book_lock(document.document_id, cancelled):
-            stored = self._catalog.chunking_of(document.document_id) or ""
+        reader = self._reader_of(document.source)
+        with self._book_lock(document.document_id):
             if path is not None:
-                book, digest = self._read(path, document.sha256, reader, document.source, None, cancelled)
+                book, digest = self._read(path, document.sha256, reader, document.source)
                 chunking = self._chunking(reader=reader)
             else:
                 book, digest = self._catalog.book(document.document_id), document.sha256
-                chunking = self._chunking(_versions(stored)[1], reader)
+                chunking = self._chunking(self._versions(document)[1], reader)
             identity = BookIdentity(document.document_id, document.source, document.sample, digest, chunking)
-            titled = replace(book, title=real_title(document.title) or book.title)
-            embedded = self._store(identity, titled, None, cancelled)
+            embedded = self._store(identity, replace(book, title=real_title(document.title) or book.title))
         return AddResult(self._catalog.document(document.document_id), "updated", embedded, time.monotonic() - started)
 
-    def reindex(self, progress: ProgressListener | None) -> tuple[AddResult, ...]:
+    def reindex(self) -> tuple[AddResult, ...]:
         """Cut and embed all books again from the sections in the catalog, then switch over in one transaction.
 
         Vectors are stored book by book beforehand, so an interrupted run continues where it stopped. Until the switch
@@ -126,11 +130,10 @@ class Ingest:
         counts: dict[str, int] = {}
         for document in self._catalog.documents():
             book = self._catalog.book(document.document_id)
-            nodes = self._run(book, progress, None)
+            nodes = self._run_pipeline(book)
             vectors = _vectors_of(nodes)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
-            stored = self._catalog.chunking_of(document.document_id) or ""
-            chunking = self._chunking(_versions(stored)[1])  # cut again, but not read again
+            chunking = self._chunking(self._versions(document)[1])  # cut again, but not read again
             identity = BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking)
             entries.append(CatalogEntry(identity, book, [node.chunk for node in nodes]))
             counts[document.document_id] = len(vectors)
@@ -140,34 +143,29 @@ class Ingest:
             AddResult(self._catalog.document(name), "updated", count, seconds) for name, count in counts.items()
         )
 
-    def _store(
-        self, identity: BookIdentity, book: Book, progress: ProgressListener | None, cancelled: CancelCheck | None
-    ) -> int:
+    def _store(self, identity: BookIdentity, book: Book) -> int:
         """Cut, embed and write a book; return the number of texts embedded."""
-        nodes = self._run(book, progress, cancelled)
+        nodes = self._run_pipeline(book)
         entry = CatalogEntry(identity, book, [node.chunk for node in nodes])
         while True:
             vectors = _vectors_of(nodes)
-            if progress is not None:
-                progress(AddProgress("storing", 0, len(nodes)))
+            self._tell("storing", 0, len(nodes))
             with suppress(VectorsGone):
                 self._catalog.put([entry], self._encoder.fingerprint, vectors)
                 break
             # Another book was removed meanwhile, and texts that both have lost their vectors.
-            embed = self._pipeline.transformations[-1]
-            embed(nodes, progress=_embedding(progress), cancelled=cancelled)
-        if progress is not None:
-            progress(AddProgress("storing", len(nodes), len(nodes)))
+            self._pipeline.transformations[-1](nodes, **self._listeners())
+        self._tell("storing", len(nodes), len(nodes))
         return len(vectors)
 
-    def _run(self, book: Book, progress: ProgressListener | None, cancelled: CancelCheck | None) -> Sequence[BookNode]:
+    def _run_pipeline(self, book: Book) -> list[BookNode]:
         """The nodes of a book; those whose text is new to the library have a vector."""
-        from indexes.llama_index import BookDocument, BookNode
+        from indexes.llama_index import BookDocument
 
-        found = self._pipeline.run(documents=[BookDocument(book)], progress=_embedding(progress), cancelled=cancelled)
-        if cancelled is not None and cancelled():
+        nodes = self._pipeline.run(documents=[BookDocument(book)], **self._listeners())
+        if self._cancelled is not None and self._cancelled():
             raise Cancelled("Adding was cancelled; nothing of the book was kept.")
-        return [node for node in found if isinstance(node, BookNode)]
+        return cast("list[BookNode]", nodes)
 
     @cached_property
     def _pipeline(self) -> IngestionPipeline:
@@ -176,9 +174,19 @@ class Ingest:
         from indexes.llama_index import BookParser, EncoderEmbedding
 
         missing = partial(self._catalog.missing_vectors, self._encoder.fingerprint)
-        return IngestionPipeline(
-            transformations=[BookParser(self._cut), EncoderEmbedding(self._encoder, missing)], disable_cache=True
-        )
+        parts = [BookParser(self._cut), EncoderEmbedding(self._encoder, missing)]
+        return IngestionPipeline(transformations=parts, disable_cache=True)
+
+    def _listeners(self) -> dict[str, Any]:
+        """What the pipeline hands to its parts."""
+        return {"progress": partial(self._tell, "embedding"), "cancelled": self._cancelled}
+
+    def _tell(self, stage: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(AddProgress(stage, done, total))
+
+    def _reader_of(self, source: str) -> str | None:
+        return self._settings.readers.get(Path(source).suffix.casefold())
 
     def _chunking(self, reader_version: int | None = None, reader: str | None = None) -> str:
         """Identify how a book was read and cut; stored with it."""
@@ -186,6 +194,11 @@ class Ingest:
         parts = f"{self._settings.node_parser or ''} {reader or ''}".strip()
         named = f"/{hashlib.sha256(parts.encode()).hexdigest()[:8]}" if parts else ""
         return f"{cut}/{reader_version or READER_VERSION}{named}"
+
+    def _versions(self, document: Document) -> tuple[int, int]:
+        """`CHUNKER_VERSION` and `READER_VERSION` of a book; the first versions did not write the latter."""
+        parts = (self._catalog.chunking_of(document.document_id) or "").split("/")
+        return int(parts[0] or 0), int(parts[3]) if len(parts) > 3 else 1
 
     @property
     def _limit_tokens(self) -> int:
@@ -207,7 +220,7 @@ class Ingest:
         return same and self._catalog.chunking_of(identity.document_id) == identity.chunking
 
     @contextmanager
-    def _book_lock(self, document_id: str, cancelled: CancelCheck | None) -> Iterator[None]:
+    def _book_lock(self, document_id: str) -> Iterator[None]:
         folder = self._settings.home / "locks"
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -217,36 +230,24 @@ class Ingest:
                 lock.acquire(timeout=0.2)
                 break
             except Timeout:
-                if cancelled is not None and cancelled():
+                if self._cancelled is not None and self._cancelled():
                     raise Cancelled("Adding was cancelled while another process added the same book.") from None
         try:
             yield
         finally:
             lock.release()
 
-    def _read(
-        self,
-        path: Path,
-        digest: str,
-        reader: str | None,
-        name: str | None,
-        progress: ProgressListener | None,
-        cancelled: CancelCheck | None,
-    ) -> tuple[Book, str]:
+    def _read(self, path: Path, digest: str, reader: str | None, name: str | None) -> tuple[Book, str]:
         """The book, and the digest of exactly what was read."""
-
-        def listen(done: int, total: int) -> None:
-            if progress is not None:
-                progress(AddProgress("reading", done, total))
-
         for _ in range(3):
             if reader is not None:
                 from indexes.llama_index import read_with
 
                 book = read_with(reader, path, name or path.name)
             else:
-                book = read_book(path, cancelled=cancelled, progress=listen, name=name, ocr=self._settings.ocr)
-            after = content_digest(path, cancelled)
+                listen = partial(self._tell, "reading")
+                book = read_book(path, cancelled=self._cancelled, progress=listen, name=name, ocr=self._settings.ocr)
+            after = content_digest(path, self._cancelled)
             if after == digest:
                 return book, digest
             digest = after
@@ -255,12 +256,6 @@ class Ingest:
     def _cut(self, book: Book) -> list[Chunk]:
         overlap = self._settings.chunk_overlap_tokens
         return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap, self._cut_text))
-
-
-def _embedding(progress: ProgressListener | None) -> EncodeListener | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(AddProgress("embedding", done, total))
 
 
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:
@@ -274,9 +269,3 @@ def _holds(path: Path, sha256: str) -> bool:
         return content_digest(path) == sha256
     except UnreadableBook:
         return False
-
-
-def _versions(chunking: str) -> tuple[int, int]:
-    """`CHUNKER_VERSION` and `READER_VERSION` in a book's `chunking`; the first versions did not write the latter."""
-    parts = chunking.split("/")
-    return int(parts[0] or 0), int(parts[3]) if len(parts) > 3 else 1

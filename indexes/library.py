@@ -138,36 +138,24 @@ class Library:
         """
         self._load_encoder()
         self._check_embedder()
-        result = Ingest(self._settings, self._catalog, self.encoder).add(
-            path,
-            progress=progress,
-            cancelled=cancelled,
-            title=title,
-            sample=sample,
-            source_name=source_name,
-            document_id=document_id,
+        result = self._ingest(progress, cancelled).add(
+            path, title=title, sample=sample, source_name=source_name, document_id=document_id
         )
         self._sync()
         return result
 
     def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
         """Books that an earlier version of Coalesce read or cut, each with its file if that is there and unchanged."""
-        return Ingest(self._settings, self._catalog, self.encoder).outdated(find_file)
+        return self._ingest().outdated(find_file)
 
-    def renew(
-        self,
-        document: Document,
-        path: Path | None,
-        *,
-        cancelled: CancelCheck | None = None,
-    ) -> AddResult:
+    def renew(self, document: Document, path: Path | None, *, cancelled: CancelCheck | None = None) -> AddResult:
         """Read and cut an outdated book again, keeping its id and title; without its file it is only cut again.
 
         Raises:
             UnreadableBook: its file cannot be read any more; the book stays as it was.
             Cancelled, StorageFull, HomeNotWritable, Busy: the book stays as it was.
         """
-        result = Ingest(self._settings, self._catalog, self.encoder).renew(document, path, cancelled)
+        result = self._ingest(cancelled=cancelled).renew(document, path)
         self._sync()
         return result
 
@@ -191,7 +179,7 @@ class Library:
     def reindex(self, *, progress: ProgressListener | None = None) -> tuple[AddResult, ...]:
         """Cut and embed every book again with the configured embedder, from the sections in the catalog."""
         self._load_encoder()
-        results = Ingest(self._settings, self._catalog, self.encoder).reindex(progress)
+        results = self._ingest(progress).reindex()
         with self._loading:
             self._vectors = None  # made by the former embedder
         self.load()
@@ -263,6 +251,9 @@ class Library:
         return [near for near in self._catalog.nodes_by_rowid(rowids) if near.document_id == node.document_id]
 
     # --- within
+
+    def _ingest(self, progress: ProgressListener | None = None, cancelled: CancelCheck | None = None) -> Ingest:
+        return Ingest(self._settings, self._catalog, self.encoder, progress, cancelled)
 
     def _load_encoder(self, on_step: Callable[[str], None] | None = None) -> None:
         with self._loading:

@@ -24,8 +24,9 @@ FORKING = """
 import os, sys, traceback
 from pathlib import Path
 import faiss
+import llama_index.core.ingestion
 from fakes import HashEncoder
-from indexes import vectors
+from indexes import llama_index, vectors
 from indexes.library import open_library
 from indexes.settings import IndexSettings
 
