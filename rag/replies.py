@@ -21,8 +21,8 @@ from rag.generators.protocol import TextPiece
 from rag.question import ChapterAsked, MessageKind, asks_in_chinese, asks_which_books, chapter_asked, message_kind
 from rag.retrieval import chapters_named, passage_from_nodes
 from rag.sentence_reader import units_of
+from rag.spelling import is_english
 from rag.types import Answer, Passage, Question, Quoted, SearchableLibrary, Turn
-from rag.wording import is_english
 
 SUMMARY_WORDS = 100
 OPENING_WORDS = 60

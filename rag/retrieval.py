@@ -50,8 +50,9 @@ from rag.question import (
     without_style,
 )
 from rag.settings import RetrievalSettings
+from rag.spelling import correct
 from rag.types import Passage, PassagePart, SearchableLibrary, Searched, Turn
-from rag.wording import OtherWords, correct, find_other_words, put_into_books_words, translate_terms
+from rag.wording import OtherWords, find_other_words, put_into_books_words, translate_terms
 
 RRF_CONSTANT = 10.0
 """The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009, who use 60). A small one lets the first

@@ -24,7 +24,6 @@ from rag.question import (
 )
 from rag.retrieval import prepare_query
 from rag.types import Turn
-from rag.wording import correct
 
 TALK = {
     "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?",
@@ -193,46 +192,6 @@ SPELLING = FakeLibrary(
     ]
     + [make_node("The base number of steps is small. A prefix helps. Prefill the table. sinf is fast.", 9)]
 )
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("coalesing", "coalescing"),
-        ("thraeds", "threads"),
-        ("setps", "steps"),
-        ("prefil", "prefill"),
-        ("kokos", "kokkos"),
-        ("cudaMaloc", "cudaMalloc"),
-        ("wich", "which"),
-        ("alighned", "aligned"),
-        ("uncoalescing", "un-coalescing"),
-    ],
-)
-def test_a_misspelt_word_is_corrected_to_one_of_the_library(typed: str, meant: str) -> None:
-    assert correct(f"about {typed}?", SPELLING).text == f"about {meant}?"
-
-
-@pytest.mark.parametrize(
-    "word", ["numba", "opengl", "turing", "sinh", "COALESING", "cudaMallocX", "sind", "cuda", "weather", "bake"]
-)
-def test_other_names_and_english_words_stay(word: str) -> None:
-    assert correct(f"about {word}?", SPELLING).text == f"about {word}?"
-
-
-def test_a_misspelt_name_in_chinese_is_corrected_without_spaces() -> None:
-    assert "coalescing" in correct("什么是coalesing呢", SPELLING).text
-
-
-def test_a_text_in_another_language_is_left_alone() -> None:
-    text = "wie funktioniert das gemeinsame speichern von threds bei dieser grafikkarte eigentlich genau"
-    assert correct(text, SPELLING).text == text
-
-
-def test_the_note_names_corrections_except_of_stop_words() -> None:
-    query = prepare_query("wich memory coalesing?", library=SPELLING)
-    assert query.notes == ("Searched for: coalescing.",) and query.text == "wich memory coalesing?"
-    assert query.lexical == query.dense == "which memory coalescing?"
 
 
 def test_code_is_searched_for_by_the_names_that_the_library_holds() -> None:
