@@ -269,7 +269,9 @@ VERBATIM_DIRECTIVES = frozenset(
 """Directives whose content is not Markdown."""
 _BOX = re.compile(r'^(?:!!!|\?\?\?\+?)[ \t]+(?P<kind>[\w-]+)(?:[ \t][\w \t]*)?(?:"(?P<title>.*)")?$')
 _TAB = re.compile(r'^===[+!]?[ \t]+"(?P<title>.+)"$')
-_TEMPLATE_MARK = re.compile(r"^(?:\{:[^}]*\}|\{%.*%\}|\+\+\+(?:[ \t]*\{.*\})?|-+8<-+.*|\*\[[^\]]+\]:.*|\([\w:.-]+\)=)$")
+_TEMPLATE_MARK = re.compile(
+    r"^(?:\{:[^}]*\}|\{%.*%\}|\+\+\+(?:[ \t]*\{.*\})?|-+8<-+.*|\*\[[^\]]+\]:.*|\([^()\s][^()]*\)=)$"
+)
 _COLONS = re.compile(r"^(:{3,})(.*)$")
 _LAYOUT = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
 _BOX_TAG = re.compile(r"^</?(?:div|section|article|aside|center|details|figure)\b[^<>]*>$", re.IGNORECASE)
@@ -284,7 +286,7 @@ _TEX_BLOCK = re.compile(
     r"\\(?:\[|begin\{((?:equation|multline|gather|align|alignat|flalign|eqnarray|[pbBvV]?matrix)\*?\}))"
 )
 _INDENT = 4
-_MAX_FORMULA_LINES, _MAX_FORMULA_CHARS = 100, 2_000
+_MAX_FORMULA_LINES = 100
 """Longer formulas are text: hostile files open one formula after the other and close none."""
 _MAX_NESTING = 100
 """Boxes, lists and quotations nested deeper stay as they are; hostile files nest without end."""
@@ -302,7 +304,6 @@ def add_dialects(parser: MarkdownIt) -> None:
     block.before("fence", "tex_block", tex_block, _INTERRUPTS)
     block.at("html_block", _html, {"alt": ["paragraph", "reference", "blockquote"]})
     inline = parser.inline.ruler
-    inline.before("escape", "bracket_math", _inline_bracket_formula)
     inline.after("image", "broken_link", _broken_link)
     inline.after("broken_link", "attributes", _attributes)
     parser.core.ruler.after("block", "heading_attributes", _drop_heading_attributes)
@@ -484,18 +485,6 @@ def _text_in_box(state: StateBlock, start: int, end: int) -> int | None:
     if number in (start, end) or state.is_code_block(number) or _line(state, number)[:1] in ("", "<"):
         return None
     return number
-
-
-def _inline_bracket_formula(state: StateInline, silent: bool) -> bool:
-    if not state.src.startswith("\\(", state.pos):
-        return False
-    end = state.src.find("\\)", state.pos + 3, state.pos + _MAX_FORMULA_CHARS)
-    if end < 0:
-        return False
-    if not silent:
-        state.push("math_inline", "math", 0).content = state.src[state.pos + 2 : end]
-    state.pos = end + 2
-    return True
 
 
 def _broken_link(state: StateInline, silent: bool) -> bool:

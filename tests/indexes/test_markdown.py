@@ -171,12 +171,12 @@ def test_boxes_and_tabs_of_mkdocs_are_text_and_not_code() -> None:
 
 
 def test_marks_of_templates_are_text_only_in_listings() -> None:
-    text = "{% raw %}\n\nText.\n{: .note }\n\n% a comment\n\nAbout 30\n% of all.\n\n```\n{% raw %}\n```"
+    marks = "{% raw %}\n\n(a/target here)=\nText.\n{: .note }\n\n% a comment"
+    text = f"{marks}\n\nAbout 30\n% of all.\n\n```\n{{% raw %}}\n```"
     assert blocks(text) == ["Text.", "About 30 % of all.", "```\n{% raw %}\n```"]
 
 
 def test_formulas_in_latex_brackets_become_formulas() -> None:
-    assert blocks(r"So \(a_1\) but `\(b\)`.") == [r"So $a_1$ but `\(b\)`."]
     assert blocks("\\[ x = 1 \\]") == ["$$ x = 1 $$"]
 
 
@@ -287,7 +287,7 @@ def test_headings_keep_the_underscores_of_identifiers() -> None:
 
 def test_hostile_markdown_is_read_in_linear_time() -> None:
     started = time.process_time()
-    for text in ("\\[\n" * 8_000, "\\(" * 20_000, "<p>\n" + "<div>\n" * 4_000, "\\begin{align}\n" * 2_000):
+    for text in ("\\[\n" * 8_000, "<p>\n" + "<div>\n" * 4_000, "\\begin{align}\n" * 2_000):
         blocks(text)
     assert time.process_time() - started < 10
 
