@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +19,6 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.readers.base import BaseReader
 from llama_index.core.schema import BaseNode, TextNode
 
-from indexes.chunking import chunk_book
 from indexes.errors import (
     Cancelled,
     EmbedderCannotLoad,
@@ -32,9 +29,6 @@ from indexes.errors import (
 )
 from indexes.library import open_library
 from indexes.llama_index import (
-    BookDocument,
-    BookNode,
-    BookParser,
     EncoderEmbedding,
     LlamaIndexEncoder,
     load_cutter,
@@ -42,7 +36,6 @@ from indexes.llama_index import (
     load_part,
 )
 from indexes.settings import IndexSettings
-from indexes.types import Book, Section
 
 BOOK = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Memory\n\nShared memory is fast.\n"
 
@@ -50,47 +43,25 @@ BOOK = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Memory\n\nShared memo
 # --- the pipeline that takes a book in
 
 
-def test_a_book_goes_through_a_pipeline_whose_parts_are_our_chunking_and_our_embedding(tmp_path: Path) -> None:
-    """The pipeline's nodes are what the library stores, and only texts without a vector get one."""
-    encoder = HashEncoder()
-    text = "A warp has 32 threads."
-    book = Book("Warps", "markdown", (Section(("Warps", "Size"), text, 1), Section(("Warps", "Memory"), "Fast.", 1)))
-    known = hashlib.sha256(b"Warps > Memory\nFast.").digest()
-    parser = BookParser(lambda book: chunk_book(book, encoder.token_starts, 40))
-    pipeline = IngestionPipeline(transformations=[parser, EncoderEmbedding(encoder, lambda shas: set(shas) - {known})])
-    first, second = pipeline.run(documents=[BookDocument(book)])
-    assert isinstance(first, BookNode)
-    assert (first.text, first.chunk.heading_path, second.embedding) == (text, ("Warps", "Size"), None)
-    assert np.allclose(first.embedding, hash_embed([f"Warps > Size\n{text}"])[0])
-    assert encoder.encoded == [f"Warps > Size\n{text}"]
-
-
-COLD = """
-import sys
-from pathlib import Path
-sys.path.insert(0, "tests")
-from fakes import HashEncoder
-from indexes.library import open_library
-from indexes.settings import IndexSettings
-home, book = map(Path, sys.argv[1:])
-library = open_library(IndexSettings(home), embedder=HashEncoder())
-library.load()
-assert library.dense("warp", 1) and library.lexical("warp", 1)
-assert library.add(book).status == "unchanged"
-before = "llama_index" in sys.modules
-book.write_text("Other words.")
-library.add(book)
-print(before, "llama_index.core.ingestion" in sys.modules)
-"""
-
-
-@pytest.mark.integration
-def test_only_a_book_that_is_cut_imports_llama_index(tmp_path: Path) -> None:
-    (tmp_path / "w.md").write_text(BOOK)
-    open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder()).add(tmp_path / "w.md")
-    arguments = [sys.executable, "-c", COLD, str(tmp_path / "home"), str(tmp_path / "w.md")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert done.stdout.split() == ["False", "True"]
+def test_every_book_goes_through_the_pipeline_and_only_new_text_gets_a_vector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Sequence[BaseNode]] = []
+    run = IngestionPipeline.run
+    monkeypatch.setattr(IngestionPipeline, "run", lambda *one, **given: ran.append(run(*one, **given)) or ran[-1])
+    library = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder())
+    for text in (BOOK, BOOK.replace("fast", "small")):
+        (tmp_path / "w.md").write_text(text)
+        document_id = library.add(tmp_path / "w.md").document.document_id
+    size, memory = "Size\nA warp has 32 threads.", "Memory\nShared memory is"
+    wanted = [[hash_embed([size])[0], hash_embed([f"{memory} fast."])[0]], [None, hash_embed([f"{memory} small."])[0]]]
+    for nodes, vectors in zip(ran, wanted, strict=True):
+        for node, vector in zip(nodes, vectors, strict=True):
+            assert (node.embedding is None) == (vector is None)
+            assert vector is None or np.allclose(node.embedding, vector)
+    assert [node.get_content() for node in ran[-1]] == [node.text for node in library.nodes_of(document_id)]
+    library.reindex()
+    assert len(ran) == 3
 
 
 def test_an_embedding_gives_the_encoders_vectors() -> None:
