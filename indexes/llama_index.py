@@ -139,7 +139,7 @@ class EncoderEmbedding(BaseEmbedding):
 
 def to_text_node(node: StoredNode, node_id: str | None = None, vector: list[float] | None = None) -> TextNode:
     """A stored node as llama-index's, under its own id or another, its book as the source."""
-    metadata = {
+    fields = {
         "document_id": node.document_id,
         "title": node.title,
         "section": HEADING_SEPARATOR.join(node.heading_path),
@@ -148,6 +148,7 @@ def to_text_node(node: StoredNode, node_id: str | None = None, vector: list[floa
         "page_end": node.page_end,
         "page_label": node.page_labels[0] if node.page_labels else None,
     }
+    metadata = {name: value for name, value in fields.items() if value is not None}  # some stores refuse a None
     return TextNode(
         id_=node_id or node.node_id,
         text=node.text,
