@@ -99,9 +99,6 @@ class CoalesceSettings(BaseSettings):
         description="The most tokens of a node; by default 240, or what the embedder reads if that is less.",
     )
     chunk_overlap_tokens: int = Field(0, ge=0, description="Tokens that neighbouring nodes of one section share.")
-    node_parser: str | None = Field(
-        None, description="A llama-index node parser (`llama_index:…`) that cuts sections in place of ours."
-    )
     readers: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict,
         description="llama-index readers (`llama_index:…`) by file ending, such as `.docx`, in place of ours.",

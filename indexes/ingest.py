@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock, Timeout
 
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
-from indexes.chunking import Chunk, CutText, chunk_book, chunk_text
+from indexes.chunking import Chunk, chunk_book
 from indexes.disk import disk_errors
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
@@ -191,8 +191,7 @@ class Ingest:
     def _chunking(self, reader_version: int | None = None, reader: str | None = None) -> str:
         """Identify how a book was read and cut; stored with it."""
         cut = f"{CHUNKER_VERSION}/{self._limit_tokens}/{self._settings.chunk_overlap_tokens}"
-        parts = f"{self._settings.node_parser or ''} {reader or ''}".strip()
-        named = f"/{hashlib.sha256(parts.encode()).hexdigest()[:8]}" if parts else ""
+        named = f"/{hashlib.sha256(reader.encode()).hexdigest()[:8]}" if reader else ""
         return f"{cut}/{reader_version or READER_VERSION}{named}"
 
     def _versions(self, document: Document) -> tuple[int, int]:
@@ -204,14 +203,6 @@ class Ingest:
     def _limit_tokens(self) -> int:
         reads = self._encoder.max_text_tokens
         return max(16, min(self._settings.chunk_tokens or LARGEST_NODE_TOKENS, reads - TOKEN_RESERVE))
-
-    @cached_property
-    def _cut_text(self) -> CutText:
-        if self._settings.node_parser is None:
-            return chunk_text
-        from indexes.llama_index import load_cutter
-
-        return load_cutter(self._settings.node_parser)
 
     def _is_current(self, known: Document, identity: BookIdentity, title: str | None) -> bool:
         same = known.sha256 == identity.sha256 and (not title or known.title == title)
@@ -255,7 +246,7 @@ class Ingest:
 
     def _cut(self, book: Book) -> list[Chunk]:
         overlap = self._settings.chunk_overlap_tokens
-        return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap, self._cut_text))
+        return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap))
 
 
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:

@@ -7,7 +7,6 @@ second. What each setting does, with examples that the tests run: `docs/llama-in
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from inspect import isclass, isroutine
@@ -19,10 +18,10 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.node_parser.interface import NodeParser
 from llama_index.core.readers.base import BaseReader
-from llama_index.core.schema import BaseNode, Document, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo, TextNode
 from pydantic import PrivateAttr
 
-from indexes.chunking import Chunk, CutText, chunk_text
+from indexes.chunking import Chunk
 from indexes.embedder import EncodeListener, Matrix, TextEncoder, bundled_tokenizer
 from indexes.errors import Cancelled, CoalesceError, EmbedderCannotLoad, InvalidInput, UnreadableBook
 from indexes.readers.elements import chapters_in_file, title_of
@@ -185,7 +184,7 @@ def load_part(spec: str, kind: type[Part]) -> Part:
     except Exception as error:
         raise InvalidInput(
             f"'{part_name}' cannot be used: {reason_of(error)}",
-            hint="install the part's package and check its arguments",
+            hint="install the part's package, check its arguments, and see that its server runs",
         ) from error
     if not isinstance(part, kind):
         raise InvalidInput(f"'{part_name}' is a {type(part).__name__}, not a llama-index {kind.__name__}.")
@@ -278,40 +277,6 @@ def _markdown_book(text: str, name: str) -> Book:
     title, elements = title_of(parsed)
     title = title or name
     return Book(title, "markdown", chapters_in_file(elements, title))
-
-
-def load_cutter(spec: str) -> CutText:
-    """A `CutText` that cuts sections with a llama-index node parser.
-
-    A node that is too long is cut further by our own rules, because an embedder ignores what does not fit. Raises
-    InvalidInput when the setting does not name a node parser, and later when that one changes the text.
-    """
-    parser = load_part(spec, NodeParser)  # type: ignore[type-abstract]
-
-    def cut(text: str, token_starts: Sequence[int], limit_tokens: int, overlap_tokens: int) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        start = -1
-        for node in parser.get_nodes_from_documents([Document(text=text)]):
-            content = node.get_content(metadata_mode=MetadataMode.NONE).strip()
-            if not content:
-                continue
-            start = text.find(content, start + 1)
-            if start < 0:
-                raise InvalidInput(
-                    f"The node parser '{type(parser).__name__}' changes the text, so nothing could be cited from it.",
-                    hint="choose a node parser that only splits the text",
-                )
-            end = start + len(content)
-            first, last = bisect_left(token_starts, start), bisect_left(token_starts, end)
-            if last - first <= limit_tokens:
-                spans.append((start, end))
-            else:
-                inside = [place - start for place in token_starts[first:last]]
-                parts = chunk_text(content, inside, limit_tokens, overlap_tokens)
-                spans.extend((start + begin, start + stop) for begin, stop in parts)
-        return spans
-
-    return cut
 
 
 def _value(text: str) -> Any:

@@ -24,7 +24,6 @@ class IndexSettings:
         embed_batch_size: texts embedded together; None chooses by device.
         chunk_tokens: most tokens of a node, in the embedder's tokens; None chooses by embedder.
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
-        node_parser: a llama-index node parser that cuts sections in place of ours.
         readers: llama-index readers by file ending, such as `.pdf`, in place of ours.
         ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
@@ -37,7 +36,6 @@ class IndexSettings:
     embed_batch_size: int | None = None
     chunk_tokens: int | None = None
     chunk_overlap_tokens: int = 0
-    node_parser: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
     ocr: bool = False
     device: str = "auto"

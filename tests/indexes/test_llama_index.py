@@ -15,9 +15,8 @@ from fakes import DIM, HashEncoder, hash_embed
 from llama_index.core import Document
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.readers.base import BaseReader
-from llama_index.core.schema import BaseNode, TextNode
+from llama_index.core.schema import BaseNode
 
 from indexes.errors import (
     Cancelled,
@@ -31,7 +30,6 @@ from indexes.library import open_library
 from indexes.llama_index import (
     EncoderEmbedding,
     LlamaIndexEncoder,
-    load_cutter,
     load_embedding,
     load_part,
 )
@@ -100,20 +98,12 @@ class UpperReader(BaseReader):
         return [Document(text=f"# Shouted\n\n{line.upper()}") for line in text.splitlines() if line]
 
 
-class Shouting(SentenceSplitter):
-    """A node parser that changes the text."""
-
-    def _parse_nodes(self, nodes: Sequence[BaseNode], *_: Any, **__: Any) -> list[BaseNode]:
-        return [TextNode(text=node.get_content().upper()) for node in nodes]
-
-
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of parts that settings can name."""
     module = ModuleType("parts_of_mine")
-    for part in (WordEmbedding, UpperReader, Shouting):
+    for part in (WordEmbedding, UpperReader):
         setattr(module, part.__name__, part)
-    module.splitter = SentenceSplitter(chunk_size=20, chunk_overlap=0)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "parts_of_mine", module)
     return module
 
@@ -145,42 +135,6 @@ def test_a_named_embedding_reports_progress_and_stops_when_asked() -> None:
 def test_a_failing_embedding_is_a_clear_error() -> None:
     with pytest.raises(EmbedderCannotLoad, match="no route to the engine"):
         load_embedding("llama_index:parts_of_mine:WordEmbedding?down=true")
-
-
-def test_a_named_node_parser_cuts_and_everything_stays_citable(tmp_path: Path) -> None:
-    text = "Warps run in step. They diverge at branches. Blocks share memory, and wait at barriers. " * 4
-    (tmp_path / "w.md").write_text(f"# Warps\n\n{text}")
-    library = open_library(
-        IndexSettings(tmp_path / "home", node_parser="llama_index:parts_of_mine:splitter"), embedder=HashEncoder()
-    )
-    document = library.add(tmp_path / "w.md").document
-    (section,) = library.sections_of(document.document_id)
-    nodes = library.nodes_of(document.document_id)
-    splitter = SentenceSplitter(chunk_size=20, chunk_overlap=0)
-    expected = [node.get_content() for node in splitter.get_nodes_from_documents([Document(text=section.text)])]
-    assert [node.text for node in nodes] == expected
-    assert all(node.text in section.text for node in nodes)
-    assert library.add(tmp_path / "w.md").status == "unchanged"
-    ours = open_library(IndexSettings(tmp_path / "home"), embedder=HashEncoder())
-    assert ours.add(tmp_path / "w.md").status == "updated"
-
-
-def test_a_parsers_long_node_is_cut_on_and_repeated_text_keeps_its_places() -> None:
-    cut = load_cutter("llama_index:llama_index.core.node_parser:SentenceSplitter?chunk_size=1000")
-    text = "One two three four. " * 30
-    (starts,) = HashEncoder().token_starts([text])
-    spans = cut(text, starts, 25, 0)
-    assert max(sum(start <= place < end for place in starts) for start, end in spans) <= 25
-    assert " ".join(text[start:end] for start, end in spans).split() == text.split()
-    short = load_cutter("llama_index:llama_index.core.node_parser:SentenceSplitter?chunk_size=8&chunk_overlap=0")
-    places = short(text, starts, 25, 0)
-    assert len({start for start, _ in places}) == len(places) == 30
-
-
-def test_a_parser_that_changes_the_text_is_refused() -> None:
-    cut = load_cutter("llama_index:parts_of_mine:Shouting")
-    with pytest.raises(InvalidInput, match="changes the text"):
-        cut("Small letters.", [0, 6], 25, 0)
 
 
 def test_a_named_reader_reads_files_of_its_ending(tmp_path: Path) -> None:
@@ -229,7 +183,7 @@ def test_a_reader_of_llama_index_reads_a_format_that_we_lack(tmp_path: Path) -> 
         ("llama_index:no_such_module:Part", "No module named"),
         ("llama_index:parts_of_mine:NoSuchPart", "NoSuchPart"),
         ("llama_index:parts_of_mine:WordEmbedding?embed_batch_size=many", "embed_batch_size"),
-        ("llama_index:parts_of_mine:splitter", "not a llama-index BaseEmbedding"),
+        ("llama_index:parts_of_mine:UpperReader", "not a llama-index BaseEmbedding"),
         ("llama_index:parts_of_mine", "does not name a part"),
         ("parts_of_mine:WordEmbedding", "does not name a part"),
     ],
