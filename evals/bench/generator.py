@@ -1,21 +1,17 @@
-"""Benchmarks of the local generator: precision, cache, attention, speculation and kept prefixes, side by side.
+"""Benchmarks of the local generator: precision, cache, attention and kept prefixes, side by side in one run.
 
-One run measures everything in turn, with all precisions in memory together. A model of random weights repeats nothing,
-so the answer's text is fixed beforehand: a quote from the prompt (every guess is right), or pairs of words from all
-over it (every guess is wrong). The model computes as usual; only the sampled tokens are replaced. How often guesses are
-right on real answers is not measured here.
+All precisions are in memory together. A model of random weights computes as long as a real one, whatever it writes.
 """
 
 from __future__ import annotations
 
-import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from evals.bench.local_model import (
     Attention,
@@ -40,10 +36,7 @@ from rag.models.memory import linear_layers
 QUESTION_TOKENS = 30
 SHORT_CONTEXT_TOKENS = 256
 _WARMUP = 2
-GUESSED_TOKENS = 8
 _UNCACHED_TOKENS = 3  # each reads the whole prompt again
-
-Speculation = Literal["off", "quoting", "misled"]
 
 
 def bench_generator(
@@ -79,7 +72,6 @@ def bench_generator(
     first = _first_token(nf4, prefix_tokens, few)
     ratios = _ratios(short, long) | {
         "prefix_first_token_speedup": paired_ratio(first["full"], first["kept"]),
-        "verify_step_over_one_token": _verify_ratio(nf4, rounds),
     }
     return {
         "bench": "generator",
@@ -145,25 +137,6 @@ def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[s
         first(cache)
 
     return rounds_of({"full": lambda: first(SlabCache(layers, capacity)), "kept": from_prefix}, rounds)
-
-
-def _verify_ratio(loaded: LoadedModel, rounds: int) -> Ratio:
-    """Time of a step that verifies eight guesses over that of a step that writes one token."""
-    import torch
-
-    tokens = 1000
-    cache = SlabCache(loaded.capabilities.num_layers, tokens + GUESSED_TOKENS + 2)
-    cache.append(random_segment(loaded, tokens), tokens)
-
-    def step(count: int) -> None:
-        ids = torch.full((1, count), 7, device=loaded.model.device)
-        with torch.inference_mode():
-            output = loaded.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=count)
-            int(output.logits[0, -1].argmax())
-        cache.cut(tokens)
-
-    seconds = rounds_of({"one": lambda: step(1), "verify": lambda: step(GUESSED_TOKENS + 1)}, rounds, warmup=2)
-    return paired_ratio(seconds["verify"], seconds["one"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,26 +235,14 @@ def _step_of(loaded: LoadedModel, count: int, context_tokens: int, recorder: Rec
     return step
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How an answer is written; without a `cache` the whole text is read again for every token."""
-
-    cache: CacheKind | None
-    attention: Attention
-    speculation: Speculation = "off"
-
-
-WAYS = (
-    Way(None, "grouped"),
-    Way("dynamic", "stock"),
-    Way("dynamic", "grouped"),
-    Way("slab", "stock"),
-    Way("slab", "grouped"),
-    Way("dynamic", "stock", "quoting"),
-    Way("slab", "grouped", "quoting"),
-    Way("dynamic", "stock", "misled"),
-    Way("slab", "grouped", "misled"),
+WAYS: tuple[tuple[CacheKind | None, Attention], ...] = (
+    (None, "grouped"),
+    ("dynamic", "stock"),
+    ("dynamic", "grouped"),
+    ("slab", "stock"),
+    ("slab", "grouped"),
 )
+"""How an answer is written: with which cache and attention. Without a cache all is read again for every token."""
 
 
 @dataclass(slots=True)
@@ -291,30 +252,8 @@ class _Measured:
     first_s: list[float] = field(default_factory=list)
     second_s: list[float] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
-    tokens_per_step: float = 1.0
     kv_bytes: int = 0
     working_bytes: int | None = None
-
-
-class ScriptedSampler(Sampler):
-    """Samples as usual, then returns the tokens of a given text instead."""
-
-    def __init__(self, script: list[int]) -> None:
-        super().__init__()
-        self._script = script
-        self._place = 0
-        self.steps = 0
-
-    def accept(self, logits: Any, guess: list[int]) -> list[int]:
-        """The script as far as the guess agrees with it, and one more token."""
-        super().accept(logits, guess)
-        self.steps += 1
-        coming = self._script[self._place : self._place + len(guess) + 1]
-        agreed = 0
-        while agreed < len(guess) and agreed + 1 < len(coming) and coming[agreed] == guess[agreed]:
-            agreed += 1
-        self._place += agreed + 1
-        return coming[: agreed + 1]
 
 
 def answer_rows(
@@ -325,20 +264,19 @@ def answer_rows(
     answer_tokens: int,
 ) -> list[dict[str, Any]]:
     """Rows of the table of answers; each round writes every row's answer once, in turn."""
-    measured = {(precision, way): _Measured() for precision in models for way in WAYS}
+    measured = {(precision, *way): _Measured() for precision in models for way in WAYS}
     for loaded in models.values():  # reads the weights from disk; some processors repack them at the first pass
-        _answer(loaded, WAYS[-1], _Measured(), prompt_tokens, answer_tokens)
+        _answer(loaded, *WAYS[-1], _Measured(), prompt_tokens, answer_tokens)
     for _ in range(rounds):
-        for (precision, way), found in measured.items():
-            _answer(models[precision], way, found, prompt_tokens, answer_tokens)
+        for (precision, kind, attention), found in measured.items():
+            _answer(models[precision], kind, attention, found, prompt_tokens, answer_tokens)
     for loaded in models.values():
         use_attention(loaded, "grouped")
     return [
         {
             "precision": precision,
-            "kv_cache": way.cache or "off",
-            "attention": way.attention,
-            "speculation": way.speculation,
+            "kv_cache": kind or "off",
+            "attention": attention,
             "prompt_tokens": prompt_tokens,
             "weights_bytes": weights_bytes[precision],
             "kv_bytes": found.kv_bytes,
@@ -346,54 +284,47 @@ def answer_rows(
             "ttft_s": round(statistics.median(found.first_s), 4),
             "second_token_ms": round(1000 * statistics.median(found.second_s), 2),
             "tokens_per_s": round(statistics.median(found.tokens_per_s), 2),
-            "tokens_per_step": round(found.tokens_per_step, 2),
         }
-        for (precision, way), found in measured.items()
+        for (precision, kind, attention), found in measured.items()
     ]
 
 
-def script_of(prompt: list[int], speculation: Speculation, tokens: int) -> list[int]:
-    """The answer's tokens: a quote, or pairs of the prompt's tokens that continue differently there."""
-    if speculation != "misled":
-        return prompt[len(prompt) // 4 :][:tokens]
-    draw = random.Random(1)
-    starts = [draw.randrange(len(prompt) - GUESSED_TOKENS) for _ in range(-(-tokens // 2))]
-    return [token for start in starts for token in prompt[start : start + 2]][:tokens]
-
-
-def _answer(loaded: LoadedModel, way: Way, found: _Measured, prompt_tokens: int, answer_tokens: int) -> None:
+def _answer(
+    loaded: LoadedModel,
+    kind: CacheKind | None,
+    attention: Attention,
+    found: _Measured,
+    prompt_tokens: int,
+    answer_tokens: int,
+) -> None:
     """Writes one answer and adds its times to `found`."""
-    use_attention(loaded, way.attention)
+    use_attention(loaded, attention)
     prompt = random_prompt(loaded, prompt_tokens)
-    count = answer_tokens if way.cache else _UNCACHED_TOKENS
-    sampler = ScriptedSampler(script_of(prompt, way.speculation, count))
     peak = PeakMemory(loaded.device)
     started = time.perf_counter()
-    cache = make_cache(loaded, way.cache, prompt_tokens + count) if way.cache else None
+    cache = make_cache(loaded, kind, prompt_tokens + answer_tokens) if kind else None
     if cache is not None:
-        guessed = GUESSED_TOKENS if way.speculation != "off" else 0
-        tokens = decode(loaded.model, prompt, cache, max_new_tokens=count, sampler=sampler, lookup_tokens=guessed)
+        tokens = decode(loaded.model, prompt, cache, max_new_tokens=answer_tokens)
     else:
-        tokens = _read_again(loaded, prompt, sampler, count)
+        tokens = _read_again(loaded, prompt)
     at = [time.perf_counter() for _ in tokens]
     found.first_s.append(at[0] - started)
     found.second_s.append(at[1] - at[0])
     found.tokens_per_s.append((len(at) - 1) / (at[-1] - at[0]))
-    found.tokens_per_step = (len(at) - 1) / max(sampler.steps - 1, 1)
     found.kv_bytes = cache_bytes(cache) if cache is not None else 0
     extra = peak.extra_bytes()
     if extra is not None:
         found.working_bytes = max(found.working_bytes or 0, extra)
 
 
-def _read_again(loaded: LoadedModel, prompt: list[int], sampler: Sampler, count: int) -> Iterator[int]:
-    """Decodes without any cache."""
+def _read_again(loaded: LoadedModel, prompt: list[int]) -> Iterator[int]:
+    """Decodes a few tokens without any cache."""
     import torch
 
     held = list(prompt)
-    for _ in range(count):
+    for _ in range(_UNCACHED_TOKENS):
         ids = torch.tensor([held], device=loaded.model.device)
         with torch.inference_mode():
             logits = loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0]
-        held += sampler.accept(logits, [])
+        held.append(int(logits.argmax()))
         yield held[-1]
