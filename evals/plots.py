@@ -17,7 +17,6 @@ from typing import Any
 
 _WIDTH, _LEFT, _RIGHT = 760, 230, 590
 _ROW = 34
-_LABEL_WIDTH = 80
 _LINE = 14
 SHARES = {share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)}
 """The marks of an axis of shares."""
@@ -119,10 +118,11 @@ def points_plot(
         parts += [_line(x(place), top, x(place), bottom, "axis"), _text(x(place), top - 8, name, "tick")]
     if marks:
         parts.append(_line(left, bottom, right, top, "axis"))
+    longest = 8 * max((len(dot.label) for dot in dots), default=0)
     taken: list[tuple[float, float]] = []
     for dot in dots:
         parts += _dot(x(dot.x), y(dot.value), (x(dot.x), y(dot.low), x(dot.x), y(dot.high)))
-        taken.append(_free_place(x(dot.x) + 9, y(dot.value), taken))
+        taken.append(_free_place(x(dot.x) + 9, y(dot.value), taken, longest))
         parts.append(_text(*taken[-1], dot.label, "note"))
     return _svg(width, height, about, parts)
 
@@ -148,12 +148,12 @@ def _svg(width: int, height: float, about: str, parts: Sequence[str]) -> str:
     return f'{head} aria-label="{html.escape(about)}">{"".join(parts)}</svg>'
 
 
-def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """A place for a label beside its dot, below or above, clear of other labels."""
+def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]], width: float) -> tuple[float, float]:
+    """A place for a label of this width beside its dot, below or above, clear of other labels."""
     places = [(x, y + shift) for shift in (18, -10, 34, -26, 50, -42)]
 
     def is_free(place: tuple[float, float]) -> bool:
-        return all(abs(place[0] - other[0]) > _LABEL_WIDTH or abs(place[1] - other[1]) > _LINE for other in taken)
+        return all(abs(place[0] - other[0]) > width or abs(place[1] - other[1]) > _LINE for other in taken)
 
     return next(filter(is_free, places), places[0])
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from evals.bench.timing import percentile, side_by_side
+from evals.bench.timing import side_by_side
 from evals.questions import load_bank
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, open_catalog
 from indexes.chunking import Chunk, chunk_book
@@ -267,6 +267,12 @@ def _put_book(catalog: Catalog, noisy: NoisyEncoder, chunks: Sequence[Chunk], nu
     catalog.put([entry], noisy.fingerprint, new)
 
 
+def _percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the values lie, nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
 def _query_ms(way: Callable[[str], Any], asked: Sequence[str]) -> dict[str, float]:
     """p50 and p99 of one caller's queries, embedding the question included."""
     for question in asked[:5]:
@@ -276,7 +282,7 @@ def _query_ms(way: Callable[[str], Any], asked: Sequence[str]) -> dict[str, floa
         started = time.perf_counter()
         way(question)
         seconds.append(time.perf_counter() - started)
-    return {"p50": round(1000 * percentile(seconds, 0.5), 1), "p99": round(1000 * percentile(seconds, 0.99), 1)}
+    return {"p50": round(1000 * _percentile(seconds, 0.5), 1), "p99": round(1000 * _percentile(seconds, 0.99), 1)}
 
 
 def _recall(library: Library, settings: IndexSettings, queries: np.ndarray, dimension: int) -> list[float]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evals.bench.local_model import SHAPES, make_cache, random_model, random_prompt, random_segment
-from evals.bench.timing import Ratio, paired_ratio, rounds_of
+from evals.bench.timing import paired_ratio, rounds_of
+from evals.statistics import Interval
 from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.decode import Sampler
@@ -96,7 +97,7 @@ def script_of(prompt: list[int], speculation: Speculation, tokens: int) -> list[
     return [token for start in starts for token in prompt[start : start + 2]][:tokens]
 
 
-def _verify_ratio(loaded: LoadedModel, rounds: int) -> Ratio:
+def _verify_ratio(loaded: LoadedModel, rounds: int) -> Interval:
     """Time of a step that verifies eight guesses over that of a step that writes one token."""
     import torch
 

@@ -24,7 +24,8 @@ from evals.bench.local_model import (
     random_segment,
     use_attention,
 )
-from evals.bench.timing import Ratio, paired_ratio, rounds_of
+from evals.bench.timing import paired_ratio, rounds_of
+from evals.statistics import Interval
 from rag.generators.local.batch import MOST_ROWS, Batch, decode
 from rag.generators.local.cache import Segment, SlabCache
 from rag.generators.local.decode import Decoding, Sampler, prefill
@@ -92,7 +93,7 @@ def bench_generator(
     }
 
 
-def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[float]]) -> dict[str, Ratio]:
+def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[float]]) -> dict[str, Interval]:
     """Decoding ratios: precisions as served; cache and attention together and each alone, in NF4."""
     stock = long[StepKey("nf4", "dynamic", "stock")]
     return {

@@ -6,23 +6,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times as long one function took as another: the median over rounds, with its interval.
-
-    Attributes:
-        low, high: at least 95 % confidence by the sign test (the whole range below six rounds).
-        n: rounds.
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
+from evals.statistics import Interval
 
 
 def side_by_side(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 1) -> dict[str, float]:
@@ -42,8 +28,12 @@ def rounds_of(functions: Mapping[str, Callable[[], Any]], rounds: int, warmup: i
     return seconds
 
 
-def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
-    """The median of the ratios within rounds, so that what slows a whole round cancels out."""
+def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Interval:
+    """How many times as long one function took as another: the median over `n` rounds.
+
+    Ratios are taken within rounds, so that what slows a whole round cancels out. The interval is that of the sign test,
+    at least 95 % confidence; the whole range below six rounds.
+    """
     ratios = sorted(a / b for a, b in zip(slower, faster, strict=True))
     n = len(ratios)
     skipped, outside = 0, 0.0  # the interval runs from the k-th ratio from below to the k-th from above
@@ -53,10 +43,4 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
             break
         skipped += 1
     first = max(skipped - 1, 0)
-    return Ratio(statistics.median(ratios), ratios[first], ratios[n - 1 - first], n)
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values lie, nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return Interval(statistics.median(ratios), ratios[first], ratios[n - 1 - first], n)

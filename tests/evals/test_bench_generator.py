@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from evals.bench.timing import Ratio, paired_ratio
+from evals.bench.timing import paired_ratio
+from evals.statistics import Interval
 
 
 def test_a_ratio_is_the_median_of_rounds_with_a_sign_tests_interval() -> None:
     slower, faster = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 18.0], [2.0] * 9
     # of 9 rounds the second from either end: P(median outside) = 2 (1 + 9) / 2**9 = 0.039; the third would be 0.18
-    assert paired_ratio(slower, faster) == Ratio(5.0, 2.0, 8.0, 9)
-    assert paired_ratio([3.0, 5.0], [1.0, 1.0]) == Ratio(4.0, 3.0, 5.0, 2)
+    assert paired_ratio(slower, faster) == Interval(5.0, 2.0, 8.0, 9)
+    assert paired_ratio([3.0, 5.0], [1.0, 1.0]) == Interval(4.0, 3.0, 5.0, 2)
     assert paired_ratio([2.0, 200.0, 2.0], [1.0, 100.0, 1.0]).value == 2.0, "a slow round does not move it"
 
 

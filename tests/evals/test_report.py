@@ -32,6 +32,7 @@ from evals.report_chinese import in_chinese
 from evals.run import RunSpec
 from evals.scoring import Row, calibration_data, score_records
 from indexes.errors import NotFound
+from rag.types import ARMS
 
 QUESTION = parse_question(
     {
@@ -128,7 +129,7 @@ def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
 
 
 def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
-    dots = [Dot(name, 0.6, 0.5, 0.7, x=1.3 + shift / 50) for shift, name in enumerate("abcd")]
+    dots = [Dot(name, 0.6, 0.5, 0.7, x=1.3 + shift / 50) for shift, name in enumerate(ARMS)]
     drawn = points_plot(dots, {1.0: "10", 2.0: "100"}, "speed", "x")
     places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="note">', drawn)
     heights = sorted(float(y) for _, y in places)
