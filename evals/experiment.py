@@ -289,9 +289,10 @@ def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> dict[st
         for name, path in texts.items():
             progress(f"indexing {name}", len(added), len(texts))
             added.append(library.add(path))
-        for document in library.documents():  # of an earlier run
-            if document.document_id not in {result.document.document_id for result in added}:
-                library.remove(document.document_id)
+    asked_about = {result.document.document_id for result in added}
+    for document in library.documents():  # of an earlier run, or the bundled book of another installation
+        if (texts or document.sample) and document.document_id not in asked_about:
+            library.remove(document.document_id)
     if any(result.status != "unchanged" for result in added):
         costs["index_s"] = time.perf_counter() - started
     return {name: result.document.document_id for name, result in zip(texts, added, strict=False)}

@@ -19,6 +19,7 @@ from evals.run import RunSpec
 from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.jsonl import to_jsonl
 from indexes.library import open_library
+from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
 from rag.generators.openai_client import OpenAIClient
@@ -136,6 +137,20 @@ def test_books_of_an_earlier_run_are_not_searched(
         run_experiment(spec, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / f"run-{len(asked)}")
     library = open_library(IndexSettings(tmp_path / "cache" / "texts"), create=False)
     assert [Path(document.source).name for document in library.documents()] == ["warps"]
+    library.close()
+
+
+def test_the_bundled_book_of_another_installation_is_not_searched_beside_ours(
+    tmp_path: Path, hashed: HashEncoder
+) -> None:
+    other, cached = tmp_path / "other.md", IndexSettings(tmp_path / "cache" / "sample-library")
+    other.write_text("# The same book\n\nA warp has 32 threads.\n", encoding="utf-8")
+    library = open_library(cached, embedder=hashed)
+    library.add(other, sample=True)
+    library.close()
+    run_experiment(spec_of("base"), IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one")
+    library = open_library(cached, create=False)
+    assert [document.source for document in library.documents()] == [str(SAMPLE_PATH)]
     library.close()
 
 
