@@ -229,9 +229,7 @@ def readers(
     rounds: Rounds = 8,
     json_output: JsonLine = False,
 ) -> None:
-    """A real model beside transformers' `generate`, beside a busy thread, and with many readers at once.
-
-    It computes in `COALESCE_DTYPE`.
+    """A real model, or a server, asked by one reader and by many at once; a model computes in `COALESCE_DTYPE`.
 
     Example: coalesce bench readers --model smollm2-135m
     """
