@@ -17,175 +17,167 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import sqlalchemy as sa
 from pydantic_core import from_json  # several times as quick as json.loads
-from sqlalchemy import (
-    BindParameter,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Executable,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-    tuple_,
-)
 
 from indexes import lexical
 from indexes.chunking import Chunk
 from indexes.database import Database, Schema, fetch_tuples
 from indexes.embedder import Matrix
 from indexes.errors import IndexMissing, NotFound
-from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, PageMarks, Section, StoredNode
+from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another process's transaction; a book's takes seconds."""
 PARAMETERS_AT_ONCE = 500
+"""Databases bound the parameters of a statement."""
 
 T = TypeVar("T")
 
 
 # --- tables
 
-_TABLES = MetaData()
+
+class _Tuple(sa.TypeDecorator[tuple[Any, ...]]):
+    """A tuple, or a tuple of tuples, as JSON text; empty text is an empty one."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[Any, ...] | None, _dialect: sa.Dialect) -> str:
+        """The text to store."""
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if value else ""
+
+    def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> tuple[Any, ...]:
+        """The tuple that was stored."""
+        return tuple(tuple(one) if isinstance(one, list) else one for one in from_json(value)) if value else ()
 
 
-def _of_document(**options: Any) -> Column[str]:
-    return Column("document_id", Text, ForeignKey("documents.document_id", ondelete="CASCADE"), **options)
+class _Health(sa.TypeDecorator[BookHealth]):
+    """What reading a book lost, as JSON text without what is empty."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: BookHealth | None, _dialect: sa.Dialect) -> str:
+        """The text to store."""
+        return json.dumps({name: lost for name, lost in asdict(value or BookHealth()).items() if lost})
+
+    def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> BookHealth:
+        """The health that was stored."""
+        return BookHealth(**{name: tuple(lost) for name, lost in from_json(value or "{}").items()})
+
+
+_TABLES = sa.MetaData()
+
+
+def _required(name: str, kind: Any, *more: Any, **options: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, *more, nullable=False, **options)
+
+
+def _of_document(**options: Any) -> sa.Column[Any]:
+    return _required("document_id", sa.Text, sa.ForeignKey("documents.document_id", ondelete="CASCADE"), **options)
 
 
 # `generation` counts the writes, `embedder` made the vectors, `last_rowid` is the highest that a node ever had.
-_meta = Table(
-    "meta",
-    _TABLES,
-    Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-    sqlite_with_rowid=False,
-)
-_documents = Table(
+_key = sa.Column("key", sa.Text, primary_key=True)
+_meta = sa.Table("meta", _TABLES, _key, _required("value", sa.Text), sqlite_with_rowid=False)
+_documents = sa.Table(
     "documents",
     _TABLES,
-    Column("document_id", Text, primary_key=True),
-    Column("title", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("sample", Boolean, nullable=False),
-    Column("format", Text, nullable=False),
-    Column("pages", Integer),
-    Column("page_labels", Text, nullable=False),
-    Column("sections", Integer, nullable=False),
-    Column("nodes", Integer, nullable=False),
-    Column("sha256", Text, nullable=False),
-    Column("chunking", Text, nullable=False),
-    Column("added_at", Text, nullable=False),
-    Column("health", Text, nullable=False),
-    Column("first_rowid", Integer, nullable=False),  # a document's nodes have consecutive rowids
-    Column("last_rowid", Integer, nullable=False),
+    sa.Column("document_id", sa.Text, primary_key=True),
+    _required("title", sa.Text),
+    _required("source", sa.Text),
+    _required("sample", sa.Boolean),
+    _required("format", sa.Text),
+    sa.Column("pages", sa.Integer),
+    _required("page_labels", _Tuple),
+    _required("sections", sa.Integer),
+    _required("nodes", sa.Integer),
+    _required("sha256", sa.Text),
+    _required("chunking", sa.Text),
+    _required("added_at", sa.Text),
+    _required("health", _Health),
+    _required("first_rowid", sa.Integer),  # a document's nodes have consecutive rowids
+    _required("last_rowid", sa.Integer),
 )
-_chapters = Table(
+_chapters = sa.Table(
     "chapters",
     _TABLES,
     _of_document(primary_key=True),
-    Column("ordinal", Integer, primary_key=True),
-    Column("title", Text, nullable=False),
-    Column("nodes", Integer, nullable=False),
+    _required("ordinal", sa.Integer, primary_key=True),
+    _required("title", sa.Text),
+    _required("nodes", sa.Integer),
     sqlite_with_rowid=False,
 )
 # Sections are kept whole, so that a library can be cut again for another embedder when its sources are gone.
-_sections = Table(
+_sections = sa.Table(
     "sections",
     _TABLES,
-    Column("section_id", Integer, primary_key=True),
-    _of_document(nullable=False),
-    Column("ordinal", Integer, nullable=False),
-    Column("chapter", Integer, nullable=False),
-    Column("heading_path", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("page_marks", Text, nullable=False),
-    Index("sections_in_order", "document_id", "ordinal", unique=True),
+    sa.Column("section_id", sa.Integer, primary_key=True),
+    _of_document(),
+    _required("ordinal", sa.Integer),
+    _required("chapter", sa.Integer),
+    _required("heading_path", _Tuple),
+    _required("text", sa.Text),
+    _required("page_marks", _Tuple),
+    sa.Index("sections_in_order", "document_id", "ordinal", unique=True),
 )
-_vectors = Table(
+_vectors = sa.Table(
     "vectors",
     _TABLES,
-    Column("vector_id", Integer, primary_key=True),
-    Column("embedder", Text, nullable=False),
-    Column("text_sha", LargeBinary, nullable=False),
-    Column("vector", LargeBinary, nullable=False),  # float32, little-endian
-    Index("vectors_by_text", "embedder", "text_sha", unique=True),
+    sa.Column("vector_id", sa.Integer, primary_key=True),
+    _required("embedder", sa.Text),
+    _required("text_sha", sa.LargeBinary),
+    _required("vector", sa.LargeBinary),  # float32, little-endian
+    sa.Index("vectors_by_text", "embedder", "text_sha", unique=True),
 )
-_nodes = Table(
+_nodes = sa.Table(
     "nodes",
     _TABLES,
-    Column("rowid", Integer, primary_key=True, autoincrement=False),  # never reused: FAISS knows nodes by it
-    Column("node_id", Text, nullable=False),
-    _of_document(nullable=False),
-    Column("ordinal", Integer, nullable=False),
-    Column("section", Integer, nullable=False),
-    Column("chapter", Integer, nullable=False),
-    Column("heading_path", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("page_marks", Text, nullable=False),
-    Column("page_labels", Text, nullable=False),
-    Column("page_start", Integer),
-    Column("page_end", Integer),
-    Column("num_tokens", Integer, nullable=False),
-    Column("vector_id", Integer, ForeignKey("vectors.vector_id"), nullable=False),
-    Index("nodes_by_id", "node_id", unique=True),
-    Index("nodes_by_vector", "vector_id"),
-    Index("nodes_by_chapter", "document_id", "chapter"),
+    sa.Column("rowid", sa.Integer, primary_key=True, autoincrement=False),  # never reused: FAISS knows nodes by it
+    _required("node_id", sa.Text),
+    _of_document(),
+    _required("ordinal", sa.Integer),
+    _required("section", sa.Integer),
+    _required("chapter", sa.Integer),
+    _required("heading_path", _Tuple),
+    _required("text", sa.Text),
+    _required("page_marks", _Tuple),
+    _required("page_labels", _Tuple),
+    sa.Column("page_start", sa.Integer),
+    sa.Column("page_end", sa.Integer),
+    _required("num_tokens", sa.Integer),
+    _required("vector_id", sa.Integer, sa.ForeignKey("vectors.vector_id")),
+    sa.Index("nodes_by_id", "node_id", unique=True),
+    sa.Index("nodes_by_vector", "vector_id"),
+    sa.Index("nodes_by_chapter", "document_id", "chapter"),
 )
 lexical.create_with(_TABLES)
 
 CATALOG = Schema("catalog_1", _TABLES)
 
-
-# --- statements that are run often: SQLAlchemy takes as long to build one as SQLite to run it
-
-_PART: BindParameter[Any] = bindparam("part", expanding=True)
-_META = select(_meta.c.value).where(_meta.c.key == bindparam("key"))
-_SET_META = text(
-    "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-)
-_ADD_VECTORS = text(
-    "INSERT INTO vectors (embedder, text_sha, vector) VALUES (:embedder, :text_sha, :vector) ON CONFLICT DO NOTHING"
-)
-_DELETE_UNUSED_VECTOR = delete(_vectors).where(
-    _vectors.c.vector_id == bindparam("candidate"), ~exists().where(_nodes.c.vector_id == _vectors.c.vector_id)
-)
-_VECTORS = select(_nodes.c.rowid, _vectors.c.vector).join_from(_nodes, _vectors).order_by(_nodes.c.rowid)
-_VECTORS_IN = _VECTORS.where(_nodes.c.rowid.between(bindparam("first"), bindparam("last")))
-_VECTORS_AT = _VECTORS.where(_nodes.c.rowid.in_(_PART))
-_VECTOR_IDS = select(_vectors.c.text_sha, _vectors.c.vector_id).where(
-    _vectors.c.embedder == bindparam("embedder"), _vectors.c.text_sha.in_(_PART)
-)
-_NODES = select(
+# Columns in the order of the fields of `StoredNode` and `Document`.
+_NODES = sa.select(
     _nodes.c.rowid, _nodes.c.node_id, _nodes.c.document_id, _documents.c.title, _nodes.c.ordinal, _nodes.c.chapter,
     _nodes.c.heading_path, _nodes.c.text, _nodes.c.page_marks, _nodes.c.page_labels, _nodes.c.num_tokens,
 ).join_from(_nodes, _documents)  # fmt: skip
-_NODES_BY_ROWID = _NODES.where(_nodes.c.rowid.in_(_PART))
-_NODES_BY_ID = _NODES.where(_nodes.c.node_id.in_(_PART))
-_RANGES = select(_documents.c.document_id, _documents.c.first_rowid, _documents.c.last_rowid).where(
-    _documents.c.nodes > 0
-)
-_NUM_NODES = select(func.sum(_documents.c.nodes))
-_NAMED = _documents.c.document_id.in_(_PART)
-_DOCUMENT_IDS = select(_documents.c.document_id).where(_NAMED)
-_BOUNDS = select(func.min(_documents.c.first_rowid), func.max(_documents.c.last_rowid)).where(_NAMED)
-_DOCUMENTS = select(
+_DOCUMENTS = sa.select(
     *(_documents.c[name] for name in "document_id title source sample format pages sections nodes sha256".split()),
     _documents.c.added_at, _documents.c.health,
 )  # fmt: skip
+# Run several times for each question: SQLAlchemy takes as long to build such a statement as SQLite to run it.
+_NODES_IN = _NODES.where(_nodes.c.rowid.in_(sa.bindparam("part", expanding=True)))
+_META = sa.select(_meta.c.value).where(_meta.c.key == sa.bindparam("key"))
+_NUM_NODES = sa.select(sa.func.sum(_documents.c.nodes))
+
+_VECTORS = sa.select(_nodes.c.rowid, _vectors.c.vector).join_from(_nodes, _vectors).order_by(_nodes.c.rowid)
+_SET_META = sa.text(
+    "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
+_ADD_VECTORS = sa.text(
+    "INSERT INTO vectors (embedder, text_sha, vector) VALUES (:embedder, :text_sha, :vector) ON CONFLICT DO NOTHING"
+)
 
 
 # --- what is written and read
@@ -277,7 +269,7 @@ class Catalog:
                 unused.extend(_put_entry(connection, entry, embedder))
             _delete_unused_vectors(connection, unused)
             if only_embedder:
-                connection.execute(delete(_vectors).where(_vectors.c.embedder != embedder))
+                connection.execute(sa.delete(_vectors).where(_vectors.c.embedder != embedder))
             _advance(connection)
 
     def set_aside(self, embedder: str, vectors: dict[bytes, bytes]) -> None:
@@ -300,7 +292,7 @@ class Catalog:
         """All books, in the order in which they were added."""
         with self._database.reading() as connection:
             rows = connection.execute(_DOCUMENTS.order_by(_documents.c.added_at, _documents.c.first_rowid))
-            return tuple(_document(row) for row in rows)
+            return tuple(Document(*row) for row in rows)
 
     def document(self, document_id: str) -> Document:
         """One book. Raises NotFound."""
@@ -312,17 +304,18 @@ class Catalog:
     def find(self, document_id: str) -> Document | None:
         """One book, or None."""
         with self._database.reading() as connection:
-            return _find(connection, document_id)
+            row = connection.execute(_DOCUMENTS.where(_documents.c.document_id == document_id)).one_or_none()
+        return Document(*row) if row is not None else None
 
     def chunking_of(self, document_id: str) -> str | None:
         """How a book was read and cut; None when there is no such book."""
         with self._database.reading() as connection:
-            return connection.scalar(select(_documents.c.chunking).where(_documents.c.document_id == document_id))
+            return connection.scalar(sa.select(_documents.c.chunking).where(_documents.c.document_id == document_id))
 
     def chapters(self, document_id: str) -> tuple[Chapter, ...]:
         """Chapters of a book in order, without chapter 0, the text before the first. Raises NotFound."""
         self.document(document_id)
-        wanted = select(_chapters.c.ordinal, _chapters.c.title, _chapters.c.nodes).where(
+        wanted = sa.select(_chapters.c.ordinal, _chapters.c.title, _chapters.c.nodes).where(
             _chapters.c.document_id == document_id, _chapters.c.ordinal > 0
         )
         with self._database.reading() as connection:
@@ -331,20 +324,17 @@ class Catalog:
     def sections(self, document_id: str) -> tuple[Section, ...]:
         """Sections of a book as its reader read them, in order."""
         with self._database.reading() as connection:
-            return _select_sections(connection, document_id)
+            return _sections_of(connection, document_id)
 
     def book(self, document_id: str) -> Book:
         """A book as its reader read it. Raises NotFound."""
-        own = _documents.c.document_id == document_id
+        wanted = _DOCUMENTS.add_columns(_documents.c.page_labels).where(_documents.c.document_id == document_id)
         with self._database.reading() as connection:
-            document = _find(connection, document_id)
-            labels = connection.scalar(select(_documents.c.page_labels).where(own))
-            sections = _select_sections(connection, document_id)
-        if document is None or labels is None:
+            row = connection.execute(wanted).one_or_none()
+            sections = _sections_of(connection, document_id)
+        if row is None:
             raise _no_such_document(document_id)
-        return Book(
-            document.title, document.format, sections, document.pages, tuple(from_json(labels)), document.health
-        )
+        return Book(row.title, row.format, sections, row.pages, row.page_labels, row.health)
 
     # --- vectors
 
@@ -356,21 +346,23 @@ class Catalog:
 
     def ranges(self) -> tuple[int, dict[str, RowRange]]:
         """The generation, and the rowids of each document's nodes at that generation."""
+        wanted = sa.select(_documents.c.document_id, _documents.c.first_rowid, _documents.c.last_rowid)
         with self._database.reading() as connection:
-            found = connection.execute(_RANGES)
+            found = connection.execute(wanted.where(_documents.c.nodes > 0))
             return _generation(connection), {name: RowRange(first, last) for name, first, last in found}
 
     def vectors_of(self, span: RowRange, dimension: int) -> tuple[np.ndarray, Matrix]:
         """Rowids, shape (n,), and vectors, shape (n, dimension), of the nodes in a range."""
         with self._database.reading() as connection:
-            found = fetch_tuples(connection, _VECTORS_IN, {"first": span.first, "last": span.last})
+            found = fetch_tuples(connection, _VECTORS.where(_nodes.c.rowid.between(span.first, span.last)))
         return _matrix(found, dimension)
 
     def vectors_at(self, rowids: np.ndarray, dimension: int) -> tuple[np.ndarray, Matrix]:
         """Rowids, ascending, shape (n,), and vectors, shape (n, dimension), of these nodes where they still exist."""
         with self._database.reading() as connection:
-            parts = [fetch_tuples(connection, _VECTORS_AT, {"part": part}) for part in _parts(rowids.tolist())]
-        return _matrix(list(chain.from_iterable(parts)), dimension)
+            wanted = (_VECTORS.where(_nodes.c.rowid.in_(part)) for part in _parts(rowids.tolist()))
+            found = list(chain.from_iterable(fetch_tuples(connection, one) for one in wanted))
+        return _matrix(found, dimension)
 
     # --- nodes
 
@@ -384,8 +376,7 @@ class Catalog:
                 ranked = lexical.ranking(connection, terms, top_k, num_nodes, scored_at_least)
             else:
                 ranked = lexical.ranking_among(connection, terms, top_k, _lexical_conditions(connection, filters))
-            found = _select_nodes(connection, _NODES_BY_ROWID, [rowid for rowid, _ in ranked])
-        nodes = {node.rowid: node for node in found}
+            nodes = _nodes_at(connection, [rowid for rowid, _ in ranked])
         return [Hit(nodes[rowid], score) for rowid, score in ranked]
 
     def count_terms(self, terms: Sequence[str], most: int) -> dict[str, int]:
@@ -397,44 +388,45 @@ class Catalog:
         """Raises NotFound when a filter names a document that is not there."""
         if not filters.document_ids:
             return
+        wanted = sa.select(_documents.c.document_id).where(_documents.c.document_id.in_(filters.document_ids))
         with self._database.reading() as connection:
-            there = set(connection.scalars(_DOCUMENT_IDS, {"part": filters.document_ids}))
+            there = set(connection.scalars(wanted))
         for document_id in filters.document_ids:
             if document_id not in there:
                 raise _no_such_document(document_id)
 
     def rowids(self, filters: Filters) -> np.ndarray:
         """Rowids of the nodes that pass the filters, int64, ascending."""
-        only_books = filters.document_ids and not filters.chapters and filters.pages is None
-        wanted = select(_nodes.c.rowid).where(*_conditions(filters)).order_by(_nodes.c.rowid)
+        if filters.document_ids and not filters.chapters and filters.pages is None:
+            ranges = self.ranges()[1]
+            spans = sorted((ranges[name].first, ranges[name].last) for name in filters.document_ids if name in ranges)
+            return np.concatenate([np.arange(0), *(np.arange(first, last + 1) for first, last in spans)])
+        wanted = sa.select(_nodes.c.rowid).where(*_conditions(filters)).order_by(_nodes.c.rowid)
         with self._database.reading() as connection:
-            if not only_books:
-                return np.fromiter((rowid for (rowid,) in fetch_tuples(connection, wanted)), dtype=np.int64)
-            books = connection.execute(_RANGES.where(_NAMED), {"part": filters.document_ids})
-            ranges = [np.arange(first, last + 1, dtype=np.int64) for _, first, last in books]
-        return np.sort(np.concatenate(ranges)) if ranges else np.empty(0, dtype=np.int64)
+            return np.fromiter((rowid for (rowid,) in fetch_tuples(connection, wanted)), dtype=np.int64)
 
     def nodes_by_rowid(self, rowids: Sequence[int]) -> list[StoredNode]:
         """The nodes with these rowids that are still there, in the order asked."""
         with self._database.reading() as connection:
-            found = {node.rowid: node for node in _select_nodes(connection, _NODES_BY_ROWID, rowids)}
+            found = _nodes_at(connection, rowids)
         return [found[rowid] for rowid in rowids if rowid in found]
 
     def nodes_by_id(self, node_ids: Sequence[str]) -> list[StoredNode]:
         """The nodes with these ids, in the order asked. Raises NotFound for an id that names nothing."""
         with self._database.reading() as connection:
-            found = {node.node_id: node for node in _select_nodes(connection, _NODES_BY_ID, node_ids)}
+            rowids = _rowids_of(connection, node_ids)
+            found = _nodes_at(connection, list(rowids.values()))
         for node_id in node_ids:
-            if node_id not in found:
+            if node_id not in rowids:
                 raise NotFound(f"There is no node '{node_id}'.", hint="it may have changed with its book; search again")
-        return [found[node_id] for node_id in node_ids]
+        return [found[rowids[node_id]] for node_id in node_ids]
 
     def nodes_of(self, document_id: str) -> list[StoredNode]:
         """All nodes of a book in order. Raises NotFound."""
         self.document(document_id)
         wanted = _NODES.where(_nodes.c.document_id == document_id).order_by(_nodes.c.rowid)
         with self._database.reading() as connection:
-            return [_node(row) for row in connection.execute(wanted)]
+            return [StoredNode(*row) for row in connection.execute(wanted)]
 
 
 def open_catalog(path: Path, *, create: bool) -> Catalog:
@@ -454,23 +446,23 @@ def open_catalog(path: Path, *, create: bool) -> Catalog:
 # --- meta
 
 
-def _get_meta(connection: Connection, key: str) -> str | None:
+def _get_meta(connection: sa.Connection, key: str) -> str | None:
     return connection.scalar(_META, {"key": key})
 
 
-def _set_meta(connection: Connection, key: str, value: str) -> None:
+def _set_meta(connection: sa.Connection, key: str, value: str) -> None:
     connection.execute(_SET_META, {"key": key, "value": value})
 
 
-def _generation(connection: Connection) -> int:
+def _generation(connection: sa.Connection) -> int:
     return int(_get_meta(connection, "generation") or 0)
 
 
-def _advance(connection: Connection) -> None:
+def _advance(connection: sa.Connection) -> None:
     _set_meta(connection, "generation", str(_generation(connection) + 1))
 
 
-def _take_rowids(connection: Connection, count: int) -> int:
+def _take_rowids(connection: sa.Connection, count: int) -> int:
     """The first of `count` rowids that no node ever had."""
     last = int(_get_meta(connection, "last_rowid") or 0)
     _set_meta(connection, "last_rowid", str(last + count))
@@ -480,10 +472,10 @@ def _take_rowids(connection: Connection, count: int) -> int:
 # --- writing a book
 
 
-def _put_entry(connection: Connection, entry: CatalogEntry, embedder: str) -> list[int]:
+def _put_entry(connection: sa.Connection, entry: CatalogEntry, embedder: str) -> list[int]:
     """Write one book; returns the vectors that its former state used."""
     document_id = entry.identity.document_id
-    added_at = connection.scalar(select(_documents.c.added_at).where(_documents.c.document_id == document_id))
+    added_at = connection.scalar(sa.select(_documents.c.added_at).where(_documents.c.document_id == document_id))
     unused = _delete_document(connection, document_id) or []
     first = _take_rowids(connection, len(entry.drafts))
     _insert_document(connection, entry, added_at or datetime.now(UTC).isoformat(timespec="seconds"), first)
@@ -493,56 +485,48 @@ def _put_entry(connection: Connection, entry: CatalogEntry, embedder: str) -> li
     return unused
 
 
-def _delete_document(connection: Connection, document_id: str) -> list[int] | None:
+def _delete_document(connection: sa.Connection, document_id: str) -> list[int] | None:
     """Delete a document with all that belongs to it; the vectors that its nodes used, or None without a document."""
     row = connection.execute(
-        select(_documents.c.first_rowid, _documents.c.last_rowid).where(_documents.c.document_id == document_id)
+        sa.select(_documents.c.first_rowid, _documents.c.last_rowid).where(_documents.c.document_id == document_id)
     ).one_or_none()
     if row is None:
         return None
     own = _nodes.c.rowid.between(*row)
-    used = connection.scalars(select(_nodes.c.vector_id).where(own)).all()
+    used = connection.scalars(sa.select(_nodes.c.vector_id).where(own)).all()
     lexical.remove(connection, *row)
-    connection.execute(delete(_nodes).where(own))
+    connection.execute(sa.delete(_nodes).where(own))
     for table in (_sections, _chapters, _documents):
-        connection.execute(delete(table).where(table.c.document_id == document_id))
+        connection.execute(sa.delete(table).where(table.c.document_id == document_id))
     return list(used)
 
 
-def _insert_document(connection: Connection, entry: CatalogEntry, added_at: str, first: int) -> None:
-    identity, book = entry.identity, entry.book
-    values = {
-        "title": book.title,
-        "format": book.format,
-        "pages": book.pages,
-        "page_labels": _to_json(book.page_labels),
-        "sections": len(book.sections),
-        "nodes": len(entry.drafts),
-        "added_at": added_at,
-        "health": _to_json({name: value for name, value in asdict(book.health).items() if value}),
-        "first_rowid": first,
-        "last_rowid": first + len(entry.drafts) - 1,
-    }
-    connection.execute(insert(_documents), asdict(identity) | values)
+def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(sa.insert(table), rows)
 
 
-def _insert_sections(connection: Connection, document_id: str, book: Book) -> None:
+def _columns(value: object, names: str) -> dict[str, Any]:
+    """Attributes of a value by name."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def _insert_document(connection: sa.Connection, entry: CatalogEntry, added_at: str, first: int) -> None:
+    counts = {"sections": len(entry.book.sections), "nodes": len(entry.drafts)}
+    rowids = {"first_rowid": first, "last_rowid": first + len(entry.drafts) - 1}
+    read = _columns(entry.book, "title format pages page_labels health")
+    _insert(connection, _documents, [{"added_at": added_at} | asdict(entry.identity) | read | counts | rowids])
+
+
+def _insert_sections(connection: sa.Connection, document_id: str, book: Book) -> None:
     rows = [
-        {
-            "document_id": document_id,
-            "ordinal": ordinal,
-            "chapter": section.chapter,
-            "heading_path": _to_json(section.heading_path),
-            "text": section.text,
-            "page_marks": _write_marks(section.page_marks),
-        }
+        {"document_id": document_id, "ordinal": ordinal} | _columns(section, "chapter heading_path text page_marks")
         for ordinal, section in enumerate(book.sections)
     ]
-    if rows:
-        connection.execute(insert(_sections), rows)
+    _insert(connection, _sections, rows)
 
 
-def _insert_chapters(connection: Connection, document_id: str, drafts: Sequence[Chunk]) -> None:
+def _insert_chapters(connection: sa.Connection, document_id: str, drafts: Sequence[Chunk]) -> None:
     titles: dict[int, str] = {}
     for draft in drafts:
         titles.setdefault(draft.chapter, draft.heading_path[0] if draft.heading_path else "")
@@ -551,14 +535,13 @@ def _insert_chapters(connection: Connection, document_id: str, drafts: Sequence[
         {"document_id": document_id, "ordinal": chapter, "title": titles[chapter], "nodes": counts[chapter]}
         for chapter in sorted(titles)
     ]
-    if rows:
-        connection.execute(insert(_chapters), rows)
+    _insert(connection, _chapters, rows)
 
 
-def _insert_nodes(connection: Connection, document_id: str, drafts: Sequence[Chunk], embedder: str, first: int) -> None:
+def _insert_nodes(
+    connection: sa.Connection, document_id: str, drafts: Sequence[Chunk], embedder: str, first: int
+) -> None:
     """Store nodes and their terms under consecutive rowids; their vectors must be there."""
-    if not drafts:
-        return
     wanted = {draft.text_sha for draft in drafts}
     vector_ids = _vector_ids(connection, embedder, wanted)
     if len(vector_ids) < len(wanted):
@@ -570,20 +553,14 @@ def _insert_nodes(connection: Connection, document_id: str, drafts: Sequence[Chu
             "node_id": _node_id(document_id, draft, seen),
             "document_id": document_id,
             "ordinal": ordinal,
-            "section": draft.section,
-            "chapter": draft.chapter,
-            "heading_path": _to_json(draft.heading_path),
-            "text": draft.text,
-            "page_marks": _write_marks(draft.page_marks),
-            "page_labels": _to_json(draft.page_labels) if draft.page_labels else "",
             "page_start": draft.page_marks[0][1] if draft.page_marks else None,
             "page_end": draft.page_marks[-1][1] if draft.page_marks else None,
-            "num_tokens": draft.num_tokens,
             "vector_id": vector_ids[draft.text_sha],
         }
+        | _columns(draft, "section chapter heading_path text page_marks page_labels num_tokens")
         for ordinal, draft in enumerate(drafts)
     ]
-    connection.execute(insert(_nodes), rows)
+    _insert(connection, _nodes, rows)
     lexical.add(connection, ((first + place, draft.heading_path, draft.text) for place, draft in enumerate(drafts)))
 
 
@@ -595,39 +572,33 @@ def _node_id(document_id: str, draft: Chunk, seen: Counter[str]) -> str:
     return digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
 
 
-def _add_vectors(connection: Connection, embedder: str, new: dict[bytes, bytes]) -> None:
+def _add_vectors(connection: sa.Connection, embedder: str, new: dict[bytes, bytes]) -> None:
     rows = [{"embedder": embedder, "text_sha": sha, "vector": vector} for sha, vector in new.items()]
     if rows:
         connection.execute(_ADD_VECTORS, rows)
 
 
-def _delete_unused_vectors(connection: Connection, candidates: Iterable[int]) -> None:
+def _delete_unused_vectors(connection: sa.Connection, candidates: Iterable[int]) -> None:
     rows = [{"candidate": vector_id} for vector_id in set(candidates)]
+    used = sa.exists().where(_nodes.c.vector_id == _vectors.c.vector_id)
     if rows:
-        connection.execute(_DELETE_UNUSED_VECTOR, rows)
+        connection.execute(sa.delete(_vectors).where(_vectors.c.vector_id == sa.bindparam("candidate"), ~used), rows)
 
 
 # --- reading
 
 
-def _find(connection: Connection, document_id: str) -> Document | None:
-    row = connection.execute(_DOCUMENTS.where(_documents.c.document_id == document_id)).one_or_none()
-    return _document(row) if row is not None else None
+def _sections_of(connection: sa.Connection, document_id: str) -> tuple[Section, ...]:
+    columns = (_sections.c.heading_path, _sections.c.text, _sections.c.chapter, _sections.c.page_marks)
+    wanted = sa.select(*columns).where(_sections.c.document_id == document_id).order_by(_sections.c.ordinal)
+    return tuple(Section(*row) for row in connection.execute(wanted))
 
 
-def _select_sections(connection: Connection, document_id: str) -> tuple[Section, ...]:
-    wanted = select(_sections).where(_sections.c.document_id == document_id).order_by(_sections.c.ordinal)
-    return tuple(
-        Section(tuple(from_json(row.heading_path)), row.text, row.chapter, _read_marks(row.page_marks))
-        for row in connection.execute(wanted)
-    )
-
-
-def _vector_ids(connection: Connection, embedder: str, wanted: set[bytes]) -> dict[bytes, int]:
+def _vector_ids(connection: sa.Connection, embedder: str, wanted: set[bytes]) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
+    known = sa.select(_vectors.c.text_sha, _vectors.c.vector_id).where(_vectors.c.embedder == embedder)
     for part in _parts(list(wanted)):
-        rows = connection.execute(_VECTOR_IDS, {"embedder": embedder, "part": part})
-        found.update((sha, vector_id) for sha, vector_id in rows)
+        found.update(fetch_tuples(connection, known.where(_vectors.c.text_sha.in_(part))))
     return found
 
 
@@ -638,73 +609,54 @@ def _matrix(found: list[tuple[int, bytes]], dimension: int) -> tuple[np.ndarray,
     return rowids, flat.reshape(len(found), dimension)
 
 
-def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
+def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
     """Conditions on nodes that are the filters."""
-    conditions: list[ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if filters.document_ids:
         conditions.append(_nodes.c.document_id.in_(filters.document_ids))
     if filters.chapters:
         ordinals = [chapter for chapter in filters.chapters if isinstance(chapter, int)]
         titles = [chapter for chapter in filters.chapters if isinstance(chapter, str)]
-        either: list[ColumnElement[bool]] = []
+        either: list[sa.ColumnElement[bool]] = []
         if ordinals:
             either.append(_nodes.c.chapter.in_(ordinals))
         if titles:
-            titled = select(_chapters.c.document_id, _chapters.c.ordinal).where(_chapters.c.title.in_(titles))
-            either.append(tuple_(_nodes.c.document_id, _nodes.c.chapter).in_(titled))
-        conditions.append(or_(*either))
+            titled = sa.select(_chapters.c.document_id, _chapters.c.ordinal).where(_chapters.c.title.in_(titles))
+            either.append(sa.tuple_(_nodes.c.document_id, _nodes.c.chapter).in_(titled))
+        conditions.append(sa.or_(*either))
     if filters.pages is not None:
         conditions += [_nodes.c.page_start <= filters.pages[1], _nodes.c.page_end >= filters.pages[0]]
     return conditions
 
 
-def _lexical_conditions(connection: Connection, filters: Filters) -> list[ColumnElement[bool]]:
+def _lexical_conditions(connection: sa.Connection, filters: Filters) -> list[sa.ColumnElement[bool]]:
     """Conditions on the rows of the lexical index; a range of rowids lets FTS5 read that stretch only."""
     rowid = lexical.LEXICAL.c.rowid
     conditions = [_nodes.c.rowid == rowid, *_conditions(filters)]
     if filters.document_ids:
-        conditions.append(rowid.between(*connection.execute(_BOUNDS, {"part": filters.document_ids}).one()))
+        bounds = sa.select(sa.func.min(_documents.c.first_rowid), sa.func.max(_documents.c.last_rowid))
+        found = connection.execute(bounds.where(_documents.c.document_id.in_(filters.document_ids)))
+        conditions.append(rowid.between(*found.one()))
     return conditions
 
 
-def _select_nodes(connection: Connection, statement: Executable, keys: Sequence[object]) -> list[StoredNode]:
-    """The nodes that the statement finds for the keys, in any order."""
-    return [_node(row) for part in _parts(keys) for row in connection.execute(statement, {"part": part})]
+def _nodes_at(connection: sa.Connection, rowids: Sequence[int]) -> dict[int, StoredNode]:
+    """The nodes with these rowids, where they exist."""
+    found = (connection.execute(_NODES_IN, {"part": part}) for part in _parts(rowids))
+    return {row[0]: StoredNode(*row) for rows in found for row in rows}
+
+
+def _rowids_of(connection: sa.Connection, node_ids: Sequence[str]) -> dict[str, int]:
+    wanted = (
+        sa.select(_nodes.c.node_id, _nodes.c.rowid).where(_nodes.c.node_id.in_(part)) for part in _parts(node_ids)
+    )
+    return dict(chain.from_iterable(fetch_tuples(connection, one) for one in wanted))
 
 
 def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """At most `PARAMETERS_AT_ONCE` values at a time: databases bound the parameters of a statement."""
+    """At most `PARAMETERS_AT_ONCE` values at a time."""
     for start in range(0, len(values), PARAMETERS_AT_ONCE):
         yield values[start : start + PARAMETERS_AT_ONCE]
-
-
-# --- rows as values
-
-
-def _document(row: Sequence[Any]) -> Document:
-    health = BookHealth(**{name: tuple(value) for name, value in from_json(row[-1]).items()})
-    fields: list[Any] = [*row[:-1], health]  # the columns are in the order of the fields
-    return Document(*fields)
-
-
-def _node(row: Sequence[Any]) -> StoredNode:
-    rowid, node_id, document_id, title, ordinal, chapter, path, text, marks, labels, num_tokens = row
-    return StoredNode(
-        rowid, node_id, document_id, title, ordinal, chapter, tuple(from_json(path)), text,
-        _read_marks(marks), tuple(from_json(labels)) if labels else (), num_tokens,
-    )  # fmt: skip
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _write_marks(marks: PageMarks) -> str:
-    return json.dumps(marks, separators=(",", ":")) if marks else ""
-
-
-def _read_marks(marks: str) -> PageMarks:
-    return tuple(map(tuple, from_json(marks))) if marks else ()
 
 
 def _no_such_document(document_id: str) -> NotFound:
