@@ -17,26 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic_core import from_json
-from sqlalchemy import (
-    URL,
-    Column,
-    Connection,
-    Dialect,
-    Engine,
-    Executable,
-    MetaData,
-    String,
-    Table,
-    Text,
-    TypeDecorator,
-    create_engine,
-    delete,
-    event,
-    insert,
-    inspect,
-    select,
-)
 from sqlalchemy.exc import DBAPIError
 
 from indexes.disk import disk_error
@@ -46,45 +28,43 @@ BUSY_TIMEOUT_S = 5.0
 """How long a writer waits for another process's transaction on a small file of state."""
 IDLE_CONNECTIONS = 16
 """Connections that a database keeps open; more are opened when more threads use it at once."""
-CACHE_KIB = 32_000
-MMAP_BYTES = 1 << 30
 APPLICATION_ID = 0x436F616C
 """`Coal` in ASCII, in the file's header, for `file` and the like."""
 USER_VERSION = 2
 """Version 0.1 wrote 1 and kept its schema version here; it refuses a library with a higher number."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-_VERSIONS = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+_VERSIONS = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 _IMMEDIATE = "coalesce_begin_immediate"
 _MIGRATING = threading.Lock()  # what migrations call, `alembic.op`, is one for the process
 
 
-class IsoTime(TypeDecorator[datetime]):
+class IsoTime(sa.TypeDecorator[datetime]):
     """A time in UTC, stored as ISO 8601 text, whose order is that of the times."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: datetime | None, _dialect: sa.Dialect) -> str | None:
         """The text to store."""
         return value.isoformat() if value is not None else None
 
-    def process_result_value(self, value: str | None, _dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> datetime | None:
         """The time that was stored."""
         return datetime.fromisoformat(value) if value is not None else None
 
 
-class JsonText(TypeDecorator[Any]):
+class JsonText(sa.TypeDecorator[Any]):
     """A list or dictionary stored as JSON text; tuples come back as lists."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Any, _dialect: sa.Dialect) -> str | None:
         """The text to store."""
         return json.dumps(value, ensure_ascii=False) if value is not None else None
 
-    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
+    def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> Any:
         """The value that was stored."""
         return from_json(value) if value is not None else None  # in half the time of json.loads
 
@@ -99,7 +79,7 @@ class Schema:
     """
 
     version: str
-    tables: MetaData
+    tables: sa.MetaData
 
     @property
     def prefix(self) -> str:
@@ -140,7 +120,7 @@ class Database:
                 self._is_open = True
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[sa.Connection]:
         """A connection inside one read transaction: everything read in it belongs to one moment. Raises as `open`."""
         if not self._is_open:
             self.open()
@@ -148,7 +128,7 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> Iterator[sa.Connection]:
         """A connection inside one write transaction, committed at the end and undone on any exception.
 
         Raises:
@@ -176,8 +156,8 @@ class Database:
             if stored != self._schema.version:
                 self._bring_up_to_date(connection, stored)
 
-    def _bring_up_to_date(self, connection: Connection, stored: str | None) -> None:
-        there = set(inspect(connection).get_table_names())
+    def _bring_up_to_date(self, connection: sa.Connection, stored: str | None) -> None:
+        there = set(sa.inspect(connection).get_table_names())
         if stored is None and there and not there & {_VERSIONS.name, *self._schema.tables.tables}:
             raise IndexCorrupt(
                 f"'{self.path}' is a database of another program.", hint="set COALESCE_HOME to another folder"
@@ -187,8 +167,8 @@ class Database:
         else:
             _migrate(connection, self._schema, stored, self.path)
         _VERSIONS.create(connection, checkfirst=True)
-        connection.execute(delete(_VERSIONS).where(_VERSIONS.c.version_num == stored))
-        connection.execute(insert(_VERSIONS), {"version_num": self._schema.version})
+        connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.version_num == stored))
+        connection.execute(sa.insert(_VERSIONS), {"version_num": self._schema.version})
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {USER_VERSION}")
 
@@ -206,24 +186,23 @@ def _make_folder(folder: Path) -> None:
 # --- connections
 
 
-def _engine(path: Path, busy_timeout_s: float) -> Engine:
+def _engine(path: Path, busy_timeout_s: float) -> sa.Engine:
     """An engine whose transactions `_begin` begins: Python's sqlite3 begins later, and never for reading."""
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
         connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
         pool_size=IDLE_CONNECTIONS,
         max_overflow=-1,
     )
-    event.listen(engine, "connect", lambda connection, _record: _configure(connection, busy_timeout_s))
-    event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "connect", lambda connection, _record: _configure(connection, busy_timeout_s))
+    sa.event.listen(engine, "begin", _begin)
     return engine
 
 
 def _configure(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
     connection.isolation_level = None
     _write_ahead(connection, time.monotonic() + busy_timeout_s)
-    for pragma in ("foreign_keys = ON", f"cache_size = -{CACHE_KIB}", f"mmap_size = {MMAP_BYTES}"):
-        connection.execute(f"PRAGMA {pragma}").close()
+    connection.execute("PRAGMA foreign_keys = ON").close()
 
 
 def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
@@ -239,40 +218,46 @@ def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
         time.sleep(0.01)
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     immediate = connection.get_execution_options().get(_IMMEDIATE, False)
     # On the driver's cursor: through SQLAlchemy this would take as long as the query that follows.
     connection.connection.cursor().execute("BEGIN IMMEDIATE" if immediate else "BEGIN").close()
 
 
-def fetch_tuples(connection: Connection, statement: Executable, values: dict[str, Any] | None = None) -> list[Any]:
+def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[Any]:
     """All rows as the driver's own tuples: for thousands of rows a third quicker than SQLAlchemy's `Row`."""
-    result = connection.execute(statement, values)
+    result = connection.execute(statement)
     return [] if result.cursor is None else list(result.cursor.fetchall())
 
 
 # --- versions
 
 
-def _stored_version(connection: Connection, schema: Schema) -> str | None:
-    if not inspect(connection).has_table(_VERSIONS.name):
+def _stored_version(connection: sa.Connection, schema: Schema) -> str | None:
+    if not sa.inspect(connection).has_table(_VERSIONS.name):
         return None
-    versions = connection.scalars(select(_VERSIONS.c.version_num))
+    versions = connection.scalars(sa.select(_VERSIONS.c.version_num))
     return next((version for version in versions if version.startswith(schema.prefix)), None)
 
 
-def _migrate(connection: Connection, schema: Schema, stored: str | None, path: Path) -> None:
+def _number(version: str) -> int:
+    return int(version.rpartition("_")[2])
+
+
+def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path: Path) -> None:
     """Run the migrations after `stored`; None is a file that version 0.1 wrote."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])
-    if stored is not None and stored not in {script.revision for script in scripts.walk_revisions()}:
+    if stored is not None and _number(stored) > _number(schema.version):
         raise IndexCorrupt(
             f"'{path}' has schema version '{stored}'; this program knows up to '{schema.version}'.",
             hint="use the newer program that wrote it",
         )
+    scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])
+    if stored not in {script.revision for script in scripts.walk_revisions()}:
+        stored = None  # never released: a store's first step adds only what is missing
     steps = [*scripts.iterate_revisions(schema.version, stored or "base")]
     with _MIGRATING, Operations.context(MigrationContext.configure(connection)):
         for step in reversed(steps):

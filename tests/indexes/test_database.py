@@ -238,24 +238,28 @@ def test_a_new_file_that_many_processes_open_at_once_is_never_busy(tmp_path: Pat
             assert [used.result() for used in [threads.submit(first_use) for _ in range(4)]] == [[]] * 4
 
 
-def test_an_old_file_that_many_open_at_once_is_migrated_once(tmp_path: Path) -> None:
-    path = tmp_path / "study.sqlite3"
-    path.write_bytes((OLD_HOME / "study.sqlite3").read_bytes())
-    with ThreadPoolExecutor(6) as threads:
-        for opened in [threads.submit(Database(path, STUDY).open) for _ in range(6)]:
-            opened.result()
-    assert "drafts" in layout(path)
-
-
-def test_old_files_of_several_stores_are_migrated_at_once(tmp_path: Path) -> None:
-    for number in range(5):
+def test_old_files_of_all_stores_are_migrated_at_once_and_each_once(tmp_path: Path) -> None:
+    for number in range(3):
         home = Path(shutil.copytree(OLD_HOME, tmp_path / str(number)))
-        with ThreadPoolExecutor(len(STORES)) as threads:
-            files = [Database(home / f"{name}.sqlite3", schema) for name, schema in STORES.items()]
+        files = [Database(home / f"{name}.sqlite3", schema) for name, schema in STORES.items() for _ in range(3)]
+        with ThreadPoolExecutor(len(files)) as threads:
             for opened in [threads.submit(file.open) for file in files]:
                 opened.result()
         assert "drafts" in layout(home / "study.sqlite3")
         assert "drafts" not in layout(home / "conversations.sqlite3")
+
+
+@pytest.mark.parametrize("name", ["conversations", "study", "jobs"])
+def test_a_file_from_between_releases_gets_what_it_lacks(tmp_path: Path, name: str) -> None:
+    old, new = tmp_path / "old.sqlite3", tmp_path / "new.sqlite3"
+    old.write_bytes((OLD_HOME / f"{name}.sqlite3").read_bytes())
+    for path in (old, new):
+        Database(path, STORES[name]).open()
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (f"{STORES[name].prefix}1",))
+        connection.execute("DROP TABLE IF EXISTS drafts")
+    Database(old, STORES[name]).open()
+    assert layout(old) == layout(new)
 
 
 def test_every_store_names_the_newest_migration() -> None:

@@ -1,8 +1,0 @@
-"""Jobs of version 0.1: their table is the same."""
-
-revision = "jobs_1"
-down_revision = None
-
-
-def upgrade() -> None:
-    pass
