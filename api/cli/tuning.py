@@ -27,6 +27,7 @@ from api.console import Console, table
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
     from evals.training_rows import Source
+    from rag.errors import MalformedTrainingData
     from rag.tuning.data import Format, TrainingRow
     from rag.tuning.preferences import Preference
     from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
@@ -119,12 +120,15 @@ def tune(
     from rag.tuning.train import tune as train
 
     console = Console(json_output=json_output)
-    if (data is None) != (preferences == "kept") or (preferences and resume):
+    if (data is None) != (preferences == "kept"):
         raise InvalidInput(
-            "Training needs --data, or --preferences kept without it; preferences cannot be resumed.",
+            "Training needs --data, or --preferences kept without it.",
             hint="Run `coalesce tune --model MODEL --data DATA --out FOLDER`.",
         )
-    rows = read_dataset(data) if data is not None else []
+    bad: list[MalformedTrainingData] = []
+    rows = read_dataset(data, bad.append) if data is not None else []
+    if bad:
+        console.say(f"{len(bad)} rows cannot be used and are left out; the first: {bad[0].message}")
     settings = TuneSettings(
         quantization=quantization,
         rank=rank,
@@ -167,6 +171,7 @@ def tune(
                     out,
                     settings,
                     source=preferences,
+                    resume=resume,
                     progress=lambda now: _show(console, now),
                     cancelled=stopped,
                 )
@@ -181,9 +186,11 @@ def tune(
                     cancelled=stopped,
                 )
     except Cancelled as cancelled:
-        console.say(cancelled.message if preferences else f"{cancelled.message} Go on with --resume.")
+        console.say(f"{cancelled.message} Go on with --resume.")
         raise typer.Exit(130) from cancelled
     if place_process(device).main:
+        if report.warning:
+            console.say(f"warning: {report.warning}")
         console.result(asdict(report), _report_lines(report))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,19 +24,6 @@ INFO_FILE = "dataset_info.json"
 _SUFFIXES = (".json", ".jsonl")
 
 Format: TypeAlias = Literal["alpaca", "sharegpt", "messages"]
-FORMATS: tuple[Format, ...] = ("alpaca", "sharegpt", "messages")
-
-_ALPACA_COLUMNS = {
-    "prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history",
-}  # fmt: skip
-_CHAT_COLUMNS = {"messages": "conversations", "system": "system"}
-_SHAREGPT_TAGS = {
-    "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt", "system_tag": "system",
-}  # fmt: skip
-_MESSAGES_TAGS = {
-    "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
-    "system_tag": "system",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +98,13 @@ class BadRow(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """The layout of one file's records."""
+    """The layout of one file's records: which keys hold what, read and written.
 
-    kind: Literal["alpaca", "chat"]
+    Attributes:
+        columns: of the record. In an Alpaca record they hold texts; in a chat `messages` is a list of turns.
+        tags: of a chat's turns: the keys of a turn, and the names of who speaks; empty for Alpaca.
+    """
+
     columns: Mapping[str, str]
     tags: Mapping[str, str]
 
@@ -125,16 +116,55 @@ class RowFormat:
         """
         if not isinstance(record, dict):
             raise BadRow(f"expected an object, found {type(record).__name__}")
-        return _read_alpaca(record, self.columns) if self.kind == "alpaca" else self._read_chat(record)
+        exchanges, said = self._turns(record) if self.tags else self._exchanges(record)
+        *history, (question, answer) = exchanges
+        system = said or _text(record, self.columns.get("system", "system"), needed=False) or None
+        section = _text(record, "section", needed=False) or None
+        return TrainingRow(question, answer, tuple(history), system, _passages(record), section)
 
-    def _read_chat(self, record: dict[str, Any]) -> TrainingRow:
+    def write(self, row: TrainingRow) -> dict[str, Any]:
+        """One row as a record of this layout."""
+        if self.tags:
+            record = self._written_turns(row)
+        else:
+            record = {self.columns["prompt"]: row.question, self.columns["query"]: ""}
+            record |= {self.columns["response"]: row.answer}
+            if row.history:
+                record[self.columns["history"]] = [list(exchange) for exchange in row.history]
+        if row.system is not None and "system" in self.columns:
+            record[self.columns["system"]] = row.system
+        if row.passages:
+            record["passages"] = [{"title": p.title, "section": list(p.section), "text": p.text} for p in row.passages]
+        if row.section is not None:
+            record["section"] = row.section
+        return record
+
+    def describe(self, file_name: str) -> dict[str, Any]:
+        """The entry of `dataset_info.json` for a file in this layout, as LLaMA-Factory reads it."""
+        chat = {"formatting": "sharegpt", "tags": self.tags} if self.tags else {}
+        return {"file_name": file_name, "columns": self.columns} | chat
+
+    def _exchanges(self, record: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+        question = _text(record, self.columns["prompt"])
+        if extra := _text(record, self.columns.get("query", "input"), needed=False):
+            question = f"{question}\n{extra}"
+        history = record.get(self.columns.get("history", "history")) or []
+        if not isinstance(history, list) or not all(_is_exchange(exchange) for exchange in history):
+            raise BadRow("`history` is not a list of [question, answer]")
+        return [
+            *((first, second) for first, second in history),
+            (question, _text(record, self.columns["response"])),
+        ], ""
+
+    def _turns(self, record: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+        """(exchanges, what a system turn says)."""
         column = self.columns["messages"]
         turns = record.get(column)
         if not isinstance(turns, list) or not turns:
             raise BadRow(f"`{column}` is not a list of messages")
-        system = _text(record, self.columns.get("system", "system"), needed=False) or None
         exchanges: list[tuple[str, str]] = []
         question: str | None = None
+        system = ""
         for turn in turns:
             if not isinstance(turn, dict):
                 raise BadRow(f"a message of `{column}` is not an object")
@@ -150,17 +180,36 @@ class RowFormat:
                 raise BadRow(f"role {role!r} is out of turn in `{column}`")
         if question is not None or not exchanges:
             raise BadRow(f"`{column}` does not end with an answer")
-        *history, (last, answer) = exchanges
-        return TrainingRow(last, answer, tuple(history), system, _passages(record), _section(record))
+        return exchanges, system
+
+    def _written_turns(self, row: TrainingRow) -> dict[str, Any]:
+        tags = self.tags
+        said = [(tags["system_tag"], row.system)] if row.system is not None and "system" not in self.columns else []
+        for question, answer in (*row.history, (row.question, row.answer)):
+            said += [(tags["user_tag"], question), (tags["assistant_tag"], answer)]
+        return {self.columns["messages"]: [{tags["role_tag"]: role, tags["content_tag"]: text} for role, text in said]}
 
 
-def _format_named(name: str) -> RowFormat:
-    """The standard layout of a format."""
-    if name == "alpaca":
-        return RowFormat("alpaca", _ALPACA_COLUMNS, {})
-    if name == "sharegpt":
-        return RowFormat("chat", _CHAT_COLUMNS, _SHAREGPT_TAGS)
-    return RowFormat("chat", _CHAT_COLUMNS | {"messages": "messages"}, _MESSAGES_TAGS)
+FORMATS: dict[Format, RowFormat] = {
+    "alpaca": RowFormat(
+        {"prompt": "instruction", "query": "input", "response": "output", "system": "system", "history": "history"}, {}
+    ),
+    "sharegpt": RowFormat(
+        {"messages": "conversations", "system": "system"},
+        {
+            "role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt",
+            "system_tag": "system",
+        },
+    ),
+    "messages": RowFormat(
+        {"messages": "messages"},
+        {
+            "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant",
+            "system_tag": "system",
+        },
+    ),
+}  # fmt: skip
+"""The standard layouts. Those of `messages` are OpenAI's, whose system text is a turn."""
 
 
 def _format_of_record(record: object) -> RowFormat:
@@ -171,62 +220,12 @@ def _format_of_record(record: object) -> RowFormat:
     """
     keys = set(record) if isinstance(record, dict) else set()
     if "messages" in keys:
-        return _format_named("messages")
+        return FORMATS["messages"]
     if "conversations" in keys:
-        return _format_named("sharegpt")
+        return FORMATS["sharegpt"]
     if "instruction" in keys:
-        return _format_named("alpaca")
+        return FORMATS["alpaca"]
     raise BadRow("expected the key `instruction` (Alpaca), `conversations` (ShareGPT) or `messages`")
-
-
-def _write_record(row: TrainingRow, name: Format) -> dict[str, Any]:
-    """One row as a record of the standard layout."""
-    if name == "alpaca":
-        record: dict[str, Any] = {"instruction": row.question, "input": "", "output": row.answer}
-        if row.history:
-            record["history"] = [list(exchange) for exchange in row.history]
-        if row.system is not None:
-            record["system"] = row.system
-    else:
-        tags = _SHAREGPT_TAGS if name == "sharegpt" else _MESSAGES_TAGS
-        said = [(tags["system_tag"], row.system)] if row.system is not None and name == "messages" else []
-        for question, answer in (*row.history, (row.question, row.answer)):
-            said += [(tags["user_tag"], question), (tags["assistant_tag"], answer)]
-        turns = [{tags["role_tag"]: role, tags["content_tag"]: content} for role, content in said]
-        record = {"conversations" if name == "sharegpt" else "messages": turns}
-        if row.system is not None and name == "sharegpt":
-            record["system"] = row.system
-    if row.passages:
-        record["passages"] = [{"title": p.title, "section": list(p.section), "text": p.text} for p in row.passages]
-    if row.section is not None:
-        record["section"] = row.section
-    return record
-
-
-def _describe(name: Format, file_name: str) -> dict[str, Any]:
-    """The entry of `dataset_info.json` for a file in a standard layout, as LLaMA-Factory reads it."""
-    if name == "alpaca":
-        return {"file_name": file_name, "columns": _ALPACA_COLUMNS}
-    columns = {"messages": "conversations", "system": "system"} if name == "sharegpt" else {"messages": "messages"}
-    tags = _SHAREGPT_TAGS if name == "sharegpt" else _MESSAGES_TAGS
-    return {"file_name": file_name, "formatting": "sharegpt", "columns": columns, "tags": tags}
-
-
-def _read_alpaca(record: dict[str, Any], columns: Mapping[str, str]) -> TrainingRow:
-    question = _text(record, columns["prompt"])
-    if extra := _text(record, columns.get("query", "input"), needed=False):
-        question = f"{question}\n{extra}"
-    history = record.get(columns.get("history", "history")) or []
-    if not isinstance(history, list) or not all(_is_exchange(exchange) for exchange in history):
-        raise BadRow("`history` is not a list of [question, answer]")
-    return TrainingRow(
-        question,
-        _text(record, columns["response"]),
-        tuple((first, second) for first, second in history),
-        _text(record, columns.get("system", "system"), needed=False) or None,
-        _passages(record),
-        _section(record),
-    )
 
 
 def _is_exchange(value: object) -> bool:
@@ -262,10 +261,6 @@ def _passage(value: object) -> RowPassage:
     return RowPassage(_text(value, "title", needed=False), tuple(section), _text(value, "text"))
 
 
-def _section(record: Mapping[str, Any]) -> str | None:
-    return _text(record, "section", needed=False) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """Rows to train on and rows to validate with, split `by` `section` or `row`."""
@@ -275,24 +270,32 @@ class Split:
     by: str
 
 
-def read_dataset(path: Path) -> list[TrainingRow]:
+def read_dataset(path: Path, left_out: Callable[[MalformedTrainingData], None] | None = None) -> list[TrainingRow]:
     """Rows of a file (.json, .jsonl), or of a folder: what its `dataset_info.json` names, else all such files in it.
 
+    Args:
+        left_out: told of each row that cannot be used, which is left out as long as others can; None takes none.
+
     Raises:
-        MalformedTrainingData: there is no data, or a line is broken; file and line are named.
+        MalformedTrainingData: there is no data, or a line or row is broken; file and line are named.
     """
-    if path.is_dir():
-        rows = [row for file, layout in _files_of(path) for row in _read_file(file, layout)]
-    elif path.is_file():
-        rows = list(_read_file(path, _layout_beside(path)))
-    else:
+    if not path.exists():
         raise MalformedTrainingData(
             f"There is no training data at {path}.", hint="Make some with `coalesce dataset PATH… --out FOLDER`."
         )
+    files = _files_of(path) if path.is_dir() else [(path, _layout_beside(path))]
+    found = [each for file, layout in files for each in _read_file(file, layout)]
+    rows = [row for row in found if isinstance(row, TrainingRow)]
+    bad = [row for row in found if not isinstance(row, TrainingRow)]
+    if bad and (left_out is None or not rows):
+        raise bad[0]
     if not rows:
         raise MalformedTrainingData(
             f"{path} holds no training rows.", hint="Give a .jsonl file or a folder with dataset_info.json."
         )
+    if left_out is not None:
+        for error in bad:
+            left_out(error)
     return rows
 
 
@@ -304,21 +307,20 @@ def write_dataset(
     Raises:
         MalformedTrainingData: no rows, or a `dataset_info.json` in the folder that cannot be read.
     """
-    if file_format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {file_format!r}")
     if not rows:
         raise MalformedTrainingData("There are no rows to write.", hint="Choose a split that has questions.")
     make_folder(folder)
     info_file = folder / INFO_FILE
     info = _read_info(info_file) if info_file.is_file() else {}
-    records = [_write_record(row, file_format) for row in rows]
+    layout = FORMATS[file_format]
+    records = [layout.write(row) for row in rows]
     if file_format == "alpaca":
         file = folder / f"{name}.json"
         content = json.dumps(records, ensure_ascii=False, indent=1) + "\n"
     else:
         file = folder / f"{name}.jsonl"
         content = to_jsonl(records)
-    info[name] = _describe(file_format, file.name)
+    info[name] = layout.describe(file.name)
     with disk_errors(file):
         file.write_text(content, "utf-8")
         info_file.write_text(json.dumps(info, ensure_ascii=False, indent=2) + "\n", "utf-8")
@@ -385,10 +387,9 @@ def _layout_beside(file: Path) -> RowFormat | None:
 
 
 def _layout(entry: dict[str, Any]) -> RowFormat:
-    columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
-    if entry.get("formatting", "alpaca") == "alpaca":
-        return RowFormat("alpaca", _ALPACA_COLUMNS | columns, {})
-    return RowFormat("chat", _CHAT_COLUMNS | columns, _SHAREGPT_TAGS | tags)
+    usual = FORMATS["alpaca" if entry.get("formatting", "alpaca") == "alpaca" else "sharegpt"]
+    tags = {**usual.tags, **(entry.get("tags") or {})} if usual.tags else {}
+    return RowFormat({**usual.columns, **(entry.get("columns") or {})}, tags)
 
 
 def _read_info(file: Path) -> dict[str, Any]:
@@ -401,13 +402,14 @@ def _read_info(file: Path) -> dict[str, Any]:
     return info
 
 
-def _read_file(file: Path, layout: RowFormat | None) -> Iterator[TrainingRow]:
+def _read_file(file: Path, layout: RowFormat | None) -> Iterator[TrainingRow | MalformedTrainingData]:
+    """The rows of a file; in place of one that cannot be used, its error."""
     for where, record in _records(file):
         try:
             layout = layout or _format_of_record(record)
             yield layout.read(record)
         except BadRow as error:
-            raise MalformedTrainingData(f"{where}: {error}.", hint="Correct or remove this row.") from error
+            yield MalformedTrainingData(f"{where}: {error}.", hint="Correct or remove this row.")
 
 
 def _records(file: Path) -> Iterator[tuple[str, Any]]:

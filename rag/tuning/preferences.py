@@ -1,38 +1,31 @@
 """Tunes an adapter on pairs of answers, one of them preferred: direct preference optimisation (Rafailov et al. 2023).
 
 Pairs come from votes and thumbs that readers gave, or from answers that the model itself sampled and a rule scored. The
-reference is the base without the adapter. The loss is ten lines; `trl` would bring four packages for it.
+reference is the base without the adapter. The run is that of `train`, with another loss; why not `trl`'s:
+docs/decisions.md.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from indexes.disk import make_folder
-from indexes.errors import Cancelled
+from indexes.disk import disk_errors, make_folder
+from indexes.jsonl import read_jsonl, to_jsonl
 from rag.conversations import ConversationStore
 from rag.errors import MalformedTrainingData
-from rag.generators.excerpts import is_small
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
-from rag.models.adapters import AdapterRecord, base_fingerprint
-from rag.models.capabilities import read_capabilities
-from rag.models.devices import choose_device, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import load_tokenizer
-from rag.tuning.data import RowPassage, TrainingRow, rows_sha256
+from rag.tuning.data import FORMATS, RowPassage, TrainingRow, rows_sha256
+from rag.tuning.examples import EncodedRows, log_probabilities, row_encoder
 from rag.tuning.run_folder import RunFolder
-from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings, place_process
-from rag.tuning.train import EncodedRow, add_lora, collate, encode_rows, load_for_training, pad_token, shown_excerpts
+from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
+from rag.tuning.train import Example, Lessons, train_adapter
 from rag.types import Answer
 
 BETA = 0.1
@@ -40,6 +33,7 @@ BETA = 0.1
 USUAL_RATE = 5e-5
 SAMPLES = 4
 """Answers sampled for a question."""
+PAIRS_FILE = "preferences.jsonl"
 _ROWS_AT_ONCE = 4  # sixteen answers: a step of the local generator that writes so many takes 1.6 times one of four
 
 
@@ -49,6 +43,11 @@ class Preference:
 
     row: TrainingRow
     rejected: str
+
+    @property
+    def rejected_row(self) -> TrainingRow:
+        """The question with the answer that was liked less."""
+        return replace(self.row, answer=self.rejected)
 
 
 def kept_preferences(store: ConversationStore) -> list[Preference]:
@@ -107,155 +106,88 @@ def tune_preferences(
     settings: TuneSettings,
     *,
     source: str,
+    resume: bool = False,
     progress: Callable[[TuneProgress], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> TuneReport:
-    """Trains an adapter into `out` (minutes to hours). No checkpoints, validation or dropout.
+    """Trains an adapter into `out` (minutes to hours), without validation and dropout.
 
-    Nothing is kept of a run that does not reach its end, so that it can be started again in the same folder.
+    The pairs are written into `out` before training begins, and read from there by `resume`.
 
     Args:
         preferences: read once `out` is known to be free.
         source: where the pairs are from, for the adapter's record.
+        model, resume, progress, cancelled: as in `train_adapter`.
 
     Raises:
-        MalformedTrainingData: no pair fits; others as `rag.tuning.train.tune`.
+        MalformedTrainingData: no pair fits; others as `train_adapter`.
     """
-    import torch
-
     settings.check()
-    folder = RunFolder(out)
-    folder.require_free()
-    make_folder(out)
-    preferences = list(preferences)
-    if not preferences:
-        raise _nothing_to_learn(0)
-    started = time.monotonic()
-    settings = settings.over(choose_device(settings.device))
-    tokenizer, config = load_tokenizer(model), load_config(model)
-    longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
-    encode = partial(encode_rows, tokenizer, max_tokens=longest)
-    if is_small(config):
-        encode = partial(encode, brief=True, shortened=shown_excerpts(tokenizer, settings.device))
-    pairs = [pair for each in preferences if (pair := _encoded(encode, each)) is not None]
+    if not resume:
+        RunFolder(out).require_free()
+    preferences = _kept_pairs(out, preferences, resume=resume)
+    rate = USUAL_RATE if settings.learning_rate is None else settings.learning_rate
+    settings = replace(settings, dropout=0.0, validation_share=0.0, learning_rate=rate)
+    pairs: list[Example] = []
+    if preferences:
+        encode = row_encoder(load_tokenizer(model), load_config(model), settings, cancelled)
+        pairs = [pair for each in preferences if (pair := _encoded(encode, each)) is not None]
     if not pairs:
-        raise _nothing_to_learn(len(preferences))
-    place = place_process(settings.device)
-    sha256 = rows_sha256(row for each in preferences for row in (each.row, replace(each.row, answer=each.rejected)))
-    reset_peak_memory(place.device)
-    loaded = load_for_training(model, settings, place)
-    fingerprint = base_fingerprint(loaded.model)
-    peft_model = add_lora(loaded, settings)
-    optimizer = torch.optim.AdamW(
-        [each for each in peft_model.parameters() if each.requires_grad], lr=settings.learning_rate or USUAL_RATE
-    )
-    batch = settings.batch_size * settings.accumulation
-    order = _order(len(pairs), settings)
-    steps = -(-len(order) // batch)
-    history, tokens, margins = [], 0, [0.0] * len(pairs)
-    for step in range(1, steps + 1):
-        losses = []
-        for number in order[(step - 1) * batch : step * batch]:
-            if cancelled():
-                raise Cancelled(f"Training was stopped at step {step - 1}; nothing is kept.")
-            loss, margins[number] = _loss(peft_model, pairs[number], pad_token(tokenizer), place.device)
-            (loss / batch).backward()
-            losses.append(float(loss.detach()))
-            tokens += sum(len(row.input_ids) for row in pairs[number])
-        torch.nn.utils.clip_grad_norm_(peft_model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        history.append({"step": step, "loss": sum(losses) / len(losses)})
-        seconds = time.monotonic() - started
-        progress(TuneProgress(step, steps, history[-1]["loss"], None, tokens / seconds))
-    seconds = time.monotonic() - started
-    peft_model.save_pretrained(str(out))
-    folder.write_curve(history)
-    report = TuneReport(
-        adapter=str(out),
-        steps=steps,
-        train_loss=sum(entry["loss"] for entry in history) / steps,
-        eval_loss=None,
-        tokens_per_s=tokens / seconds,
-        peak_memory_bytes=peak_memory_bytes(place.device),
-        seconds=seconds,
-        train_rows=len(pairs),
-        split_by="none",
-        dropped_rows=len(preferences) - len(pairs),
-        best_step=steps,
-    )
-    AdapterRecord(
-        base_model=loaded.name,
-        base_fingerprint=fingerprint,
-        quantization=loaded.quantization,
-        data_sha256=sha256,
+        raise MalformedTrainingData(
+            f"There are {len(preferences)} preferences, and none can be learnt from.",
+            hint="Vote between answers or rate them on the page, or take --preferences sampled with --data.",
+        )
+    lessons = Lessons(
+        train=pairs,
+        validation=[],
+        data_sha256=rows_sha256(row for each in preferences for row in (each.row, each.rejected_row)),
         num_rows=len(preferences),
         with_passages=any(each.row.passages for each in preferences),
-        settings=settings.as_record() | {"preferences": source, "beta": BETA},
-        metrics={name: value for name, value in asdict(report).items() if isinstance(value, float | int)}
-        | {"preferred_share": sum(margin > 0 for margin in margins) / len(pairs)},
-        versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    ).write(out)
-    return report
-
-
-def _nothing_to_learn(found: int) -> MalformedTrainingData:
-    return MalformedTrainingData(
-        f"There are {found} preferences, and none can be learnt from.",
-        hint="Vote between answers or rate them on the page, or take --preferences sampled with --data.",
+        split_by="none",
+        shortened=0,
+        dropped=len(preferences) - len(pairs),
+        loss=preference_loss,
+        notes={"preferences": source, "beta": BETA},
     )
+    return train_adapter(model, lessons, out, settings, resume=resume, progress=progress, cancelled=cancelled)
+
+
+def preference_loss(model: Any, batch: dict[str, Any]) -> Any:
+    """Mean loss of a batch in which a preferred answer and the other one take turns."""
+    import torch
+
+    with torch.no_grad(), model.disable_adapter():
+        reference = log_probabilities(model, batch)
+    better, worse = (log_probabilities(model, batch) - reference).view(-1, 2).unbind(1)
+    return -torch.nn.functional.logsigmoid(BETA * (better - worse)).mean()
+
+
+def _kept_pairs(out: Path, preferences: Iterable[Preference], *, resume: bool) -> list[Preference]:
+    """The pairs of the run in `out` that is resumed, else the given ones, which are then written there."""
+    file = out / PAIRS_FILE
+    if resume and file.is_file():
+        records = [record for _, record in read_jsonl(file, MalformedTrainingData)]
+        return [Preference(FORMATS["messages"].read(record), str(record["rejected"])) for record in records]
+    found = list(preferences)
+    if found:
+        make_folder(out)
+        with disk_errors(file):
+            file.write_text(
+                to_jsonl([FORMATS["messages"].write(e.row) | {"rejected": e.rejected} for e in found]), "utf-8"
+            )
+    return found
+
+
+def _encoded(encode: Callable[..., EncodedRows], preference: Preference) -> Example | None:
+    """Both answers behind one prompt; None where one does not fit, or cites what the other's prompt does not show."""
+    try:
+        better, worse = (encode([row]).rows[0] for row in (preference.row, preference.rejected_row))
+    except MalformedTrainingData:
+        return None
+    prompts = [row.input_ids[: sum(label < 0 for label in row.labels)] for row in (better, worse)]
+    return (better, worse) if prompts[0] == prompts[1] else None
 
 
 def _pair(better: Answer, worse: Answer) -> Preference:
     passages = tuple(RowPassage(each.title, each.section, each.text) for each in better.passages)
     return Preference(TrainingRow(better.question, better.answer, passages=passages), worse.answer)
-
-
-def _encoded(encode: Callable[..., Any], preference: Preference) -> tuple[EncodedRow, EncodedRow] | None:
-    """Both answers behind one prompt; None where one does not fit, or cites what the other's prompt does not show."""
-    found = []
-    for answer in (preference.row.answer, preference.rejected):
-        try:
-            found.append(encode([replace(preference.row, answer=answer)]).rows[0])
-        except MalformedTrainingData:
-            return None
-    prompts = [row.input_ids[: sum(label < 0 for label in row.labels)] for row in found]
-    return (found[0], found[1]) if prompts[0] == prompts[1] else None
-
-
-def _order(count: int, settings: TuneSettings) -> list[int]:
-    """Numbers of the pairs, shuffled for each pass."""
-    draw = random.Random(settings.seed)
-    wanted = max(round(count * settings.epochs), 1)
-    if settings.max_steps:
-        wanted = min(wanted, settings.max_steps * settings.batch_size * settings.accumulation)
-    order: list[int] = []
-    while len(order) < wanted:
-        order += draw.sample(range(count), count)
-    return order[:wanted]
-
-
-def _loss(peft_model: Any, pair: tuple[EncodedRow, EncodedRow], pad: int, device: str) -> tuple[Any, float]:
-    """The loss of a pair, and how much more the tuned model favours the preferred answer than the base does (nats)."""
-    import torch
-
-    batch = {name: tensor.to(device) for name, tensor in collate(pair, pad).items()}
-    with torch.no_grad(), peft_model.disable_adapter():
-        reference = log_probabilities(peft_model, batch)
-    tuned = log_probabilities(peft_model, batch)
-    gains = tuned - reference
-    margin = gains[0] - gains[1]
-    return -torch.nn.functional.logsigmoid(BETA * margin), float(margin.detach())
-
-
-def log_probabilities(model: Any, batch: dict[str, Any]) -> Any:
-    """log P(answer | prompt) of each row of a batch of `collate`, in nats."""
-    import torch
-
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    logits = model(**inputs).logits.float()
-    targets = batch["labels"][:, 1:]
-    learnt = targets != -100
-    gained = -torch.nn.functional.cross_entropy(logits, targets[learnt], reduction="none")
-    return torch.zeros(len(targets), device=gained.device).index_add(0, learnt.nonzero()[:, 0], gained)

@@ -25,6 +25,7 @@ from rag.models.adapters import WEIGHTS_FILE
 
 _COMPLETE = "complete"
 _RUN_FILE = "run.json"
+_MAY_CHANGE = ("epochs", "max_steps")  # a run may be made longer
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 50
 _SERIES = (("loss", "training", "#2563eb"), ("eval_loss", "validation", "#d97706"))
@@ -57,11 +58,11 @@ class RunFolder:
             if changed:
                 raise Conflict(
                     f"The run in {self.path} was started with {'; '.join(changed)}.",
-                    hint="Resume with what it was started with, or choose another --out.",
+                    hint="Resume with what it was started with (its length may differ), or choose another --out.",
                 )
         make_folder(self.checkpoints)
         self.drop_incomplete()
-        if before is None:
+        if before != started_with:
             with disk_errors(self.path):
                 text = json.dumps(started_with, indent=2, ensure_ascii=False)
                 (self.path / _RUN_FILE).write_text(text + "\n", "utf-8")
@@ -108,7 +109,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         yield f"the model {before.get('model')}, not {now['model']}"
     old = before.get("settings") or {}
     for name, value in now["settings"].items():
-        if old.get(name) != value:
+        if name not in _MAY_CHANGE and old.get(name) != value:
             yield f"{name} {json.dumps(old.get(name))}, not {json.dumps(value)}"
 
 

@@ -148,6 +148,7 @@ class TuneReport:
         tokens_per_s: training speed without padding; evaluation and saving are not counted.
         peak_memory_bytes: of the device (CUDA), of the process on a CPU; seconds: the whole run.
         train_rows, validation_rows, split_by, shortened_rows, dropped_rows: how the data was used.
+        warning: why the adapter is probably of no use; "" where nothing says so.
     """
 
     adapter: str
@@ -163,6 +164,7 @@ class TuneReport:
     shortened_rows: int = 0
     dropped_rows: int = 0
     best_step: int = 0
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,8 @@ def training_arguments(
         greater_is_better=False if validates else None,
         neftune_noise_alpha=settings.neftune or None,
         prediction_loss_only=True,
+        logging_first_step=True,  # what the base reaches without the adapter
+        logging_nan_inf_filter=False,  # it would log a loss that is no number as one that is
         bf16=dtype == "bfloat16",
         fp16=dtype == "float16",
         activation_checkpointing=settings.activation_checkpointing,

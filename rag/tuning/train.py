@@ -3,75 +3,61 @@
 Settings follow QLoRA (Dettmers et al. 2023): NF4 with double quantization, bfloat16 products, adapters on all linear
 layers, checkpointed activations. Rows of similar length share a batch. Norms and embeddings keep their format (float32
 would double the cache that serving needs). The optimizer's loop is transformers' Trainer; ours are the labels (only
-the answer is learnt, behind exactly the prompt that serving will use), the folder that survives interruption
-(`run_folder`), and the record that ties the adapter to its base.
+the answer is learnt, behind exactly the prompt that serving will use: `examples`), the folder that survives
+interruption (`run_folder`), and the record that ties the adapter to its base.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from indexes.disk import disk_error
 from indexes.errors import Cancelled, CoalesceError, InvalidInput, first_line
-from rag.citations import MARKER
-from rag.errors import DoesNotFitInMemory, MalformedTrainingData, ModelCannotLoad
-from rag.generators.chat_prompt import ChatPrompt, ever_smaller
-from rag.generators.excerpts import Excerpts, is_small
-from rag.generators.prompts import Message
-from rag.generators.protocol import GenerationRequest
+from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.adapters import AdapterRecord, base_fingerprint
-from rag.models.capabilities import read_capabilities
 from rag.models.devices import RANDOM_NUMBERS, choose_device, is_out_of_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.folder import load_config
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.models.memory import lora_kinds
-from rag.sentence_reader import CrossEncoder, LearnedReader
 from rag.tuning.data import TrainingRow, rows_sha256, split_rows
+from rag.tuning.examples import EncodedRow, answer_loss, collate, pad_token, row_encoder
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import Placement, TuneProgress, TuneReport, TuneSettings, place_process, training_arguments
 
-IGNORED = -100
-"""Label of a token that is read but not learnt (torch's cross entropy skips it)."""
-_PAD_TO = 8  # matrix products are faster at multiples of it
+Example: TypeAlias = tuple[EncodedRow, ...]
+"""Rows that stay together in a batch: one, or two answers to the same prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedRow:
-    """Token ids and as many labels; `IGNORED` over the prompt."""
+class Lessons:
+    """What an adapter learns, and what its record and report say of it.
 
-    input_ids: list[int]
-    labels: list[int]
+    Attributes:
+        loss: mean over the examples of a batch, by (model, batch); None takes `answer_loss`.
+        data_sha256, num_rows, with_passages: of the rows, for the record, with `notes` among its settings.
+        split_by, shortened, dropped: of the rows, for the report.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Rows that fit. `shortened` of them lost passages or turns to fit; `dropped` more were still too long."""
-
-    rows: list[EncodedRow]
-    shortened: int
-    dropped: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """Encoded rows, and what the adapter's record says of them."""
-
-    train: EncodedRows
-    validation: EncodedRows
-    split_by: str
-    sha256: str
+    train: list[Example]
+    validation: list[Example]
+    data_sha256: str
     num_rows: int
     with_passages: bool
+    split_by: str
+    shortened: int
+    dropped: int
+    loss: Callable[[Any, dict[str, Any]], Any] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def tune(
@@ -84,197 +70,134 @@ def tune(
     progress: Callable[[TuneProgress], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> TuneReport:
-    """Trains an adapter into `out` (minutes to hours).
+    """Trains an adapter on questions and answers into `out` (minutes to hours).
+
+    Args:
+        model, resume, progress, cancelled: as in `train_adapter`.
+
+    Raises:
+        MalformedTrainingData: no rows, an empty split, or all rows too long; others as `train_adapter`.
+    """
+    settings = settings or TuneSettings()
+    settings.check()
+    rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
+    split = split_rows(rows, settings.validation_share, settings.seed)
+    encode = row_encoder(load_tokenizer(model), load_config(model), settings, cancelled)
+    train, validation = encode(split.train, train_on_prompt=settings.train_on_prompt), encode(split.validation)
+    lessons = Lessons(
+        train=[(row,) for row in train.rows],
+        validation=[(row,) for row in validation.rows],
+        data_sha256=rows_sha256(rows),
+        num_rows=len(rows),
+        with_passages=any(row.passages for row in rows),
+        split_by=split.by,
+        shortened=train.shortened + validation.shortened,
+        dropped=train.dropped + validation.dropped,
+    )
+    return train_adapter(model, lessons, out, settings, resume=resume, progress=progress, cancelled=cancelled)
+
+
+def train_adapter(
+    model: str,
+    lessons: Lessons,
+    out: Path,
+    settings: TuneSettings,
+    *,
+    resume: bool = False,
+    progress: Callable[[TuneProgress], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> TuneReport:
+    """Trains an adapter into `out`.
 
     Args:
         model: folder or hub name of the base.
         resume: go on from the newest complete checkpoint in `out`.
         progress: called after every step.
-        cancelled: polled before training and after every step; after a step a checkpoint is written first.
+        cancelled: polled after every step; then a checkpoint is written first.
 
     Raises:
         ModelCannotLoad, DoesNotFitInMemory: the base.
-        MalformedTrainingData: no rows, an empty split, or all rows too long.
+        InvalidInput: the loss became infinite or no number.
         Conflict: `out` holds another run.
         Cancelled: `cancelled` became true; go on with `resume`.
         StorageFull: the disk is full; the last complete checkpoint is kept.
     """
-    settings = settings or TuneSettings()
-    settings.check()
     started = time.monotonic()
     settings = settings.over(choose_device(settings.device))
-    tokenizer, config = load_tokenizer(model), load_config(model)
-    data = _encode(tokenizer, config, rows, settings, cancelled)
     place = place_process(settings.device)
     folder = RunFolder(out)
+    noted = settings.as_record() | lessons.notes
     if place.main:
-        folder.open({"model": model, "data_sha256": data.sha256, "settings": settings.as_record()}, resume=resume)
+        folder.open({"model": model, "data_sha256": lessons.data_sha256, "settings": noted}, resume=resume)
     place.wait()
     checkpoint = folder.newest_checkpoint()
-    validation = data.validation.rows
     arguments = training_arguments(
-        folder.checkpoints, settings, place, config, len(data.train.rows), validates=bool(validation)
+        folder.checkpoints, settings, place, load_config(model), len(lessons.train), validates=bool(lessons.validation)
     )
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)  # before the adapter renames its layers
     watcher = _watcher(folder, settings.patience, progress, cancelled)
-    trainer = _trainer(add_lora(loaded, settings), tokenizer, arguments, data.train.rows, validation, watcher)
+    trainer = _trainer(add_lora(loaded, settings), loaded.tokenizer, arguments, lessons, watcher)
     with _known_errors(folder, place), RANDOM_NUMBERS if place.kind == "cuda" else nullcontext():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        history = trainer.state.log_history
+        warning = _loss_warning(history, arguments.learning_rate)
         if watcher.stopped:
             raise Cancelled(f"Training was stopped at step {trainer.state.global_step}; nothing learnt is lost.")
         report = TuneReport(
             adapter=str(out),
             steps=trainer.state.global_step,
-            train_loss=_mean_loss(trainer.state.log_history),
+            train_loss=_mean_loss(history),
             eval_loss=trainer.state.best_metric,
             tokens_per_s=watcher.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(place.device),
             seconds=time.monotonic() - started,
-            train_rows=len(data.train.rows),
-            validation_rows=len(validation),
-            split_by=data.split_by,
-            shortened_rows=data.train.shortened + data.validation.shortened,
-            dropped_rows=data.train.dropped + data.validation.dropped,
+            train_rows=len(lessons.train),
+            validation_rows=len(lessons.validation),
+            split_by=lessons.split_by,
+            shortened_rows=lessons.shortened,
+            dropped_rows=lessons.dropped,
             best_step=trainer.state.best_global_step or trainer.state.global_step,
+            warning=warning,
         )
         trainer.save_model(str(out))
         if place.main:
             (out / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-            folder.write_curve(trainer.state.log_history)
-            _record(loaded, fingerprint, data, settings, report).write(out)
+            folder.write_curve(history)
+            AdapterRecord(
+                base_model=loaded.name,
+                base_fingerprint=fingerprint,
+                quantization=loaded.quantization,
+                data_sha256=lessons.data_sha256,
+                num_rows=lessons.num_rows,
+                with_passages=lessons.with_passages,
+                settings=noted,
+                metrics={name: value for name, value in asdict(report).items() if name in _MEASURED},
+                versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
+                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            ).write(out)
     return report
 
 
-def _encode(
-    tokenizer: Any, config: Any, rows: Sequence[TrainingRow], settings: TuneSettings, cancelled: Callable[[], bool]
-) -> _Data:
-    rows = list(rows) if settings.passages else [replace(row, passages=()) for row in rows]
-    split = split_rows(rows, settings.validation_share, settings.seed)
-    longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
-    encode = partial(encode_rows, tokenizer, max_tokens=longest, cancelled=cancelled)
-    if is_small(config):
-        encode = partial(encode, brief=True, shortened=shown_excerpts(tokenizer, settings.device))
-    return _Data(
-        train=encode(split.train, train_on_prompt=settings.train_on_prompt),
-        validation=encode(split.validation),
-        split_by=split.by,
-        sha256=rows_sha256(rows),
-        num_rows=len(rows),
-        with_passages=any(row.passages for row in rows),
-    )
+_MEASURED = ("steps", "best_step", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
 
 
-def shown_excerpts(tokenizer: Any, device: str) -> Callable[[GenerationRequest], GenerationRequest]:
-    """What serving shows a small model of the passages."""
-    chat = ChatPrompt(tokenizer, "the model")
-    reader = LearnedReader(CrossEncoder(device=device).score)
-    return Excerpts(reader, lambda text: len(chat.text_tokens(text))).of
-
-
-def encode_rows(
-    tokenizer: Any,
-    rows: Sequence[TrainingRow],
-    max_tokens: int,
-    *,
-    train_on_prompt: bool = False,
-    brief: bool = False,
-    shortened: Callable[[GenerationRequest], GenerationRequest] = lambda request: request,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> EncodedRows:
-    """Encodes every exchange of every row.
-
-    Args:
-        tokenizer: with a chat template.
-        max_tokens: longest row; longer ones lose their last passages, then their oldest turns, and are left out where
-            that is not enough or would take a passage that the answer cites.
-        train_on_prompt: learn the prompt's tokens too.
-        brief, shortened: the words for small models, and what chooses their excerpts.
-        cancelled: polled before every row, since choosing excerpts takes time.
+def _loss_warning(history: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
+    """What is wrong with a run whose loss ended above where it began; "" where it fell.
 
     Raises:
-        MalformedTrainingData: no row fits.
-        Cancelled: `cancelled` became true.
+        InvalidInput: a loss is infinite or no number.
     """
-    chat = ChatPrompt(tokenizer, "the model")
-    encoded: list[EncodedRow] = []
-    num_shortened = dropped = 0
-    for row in (exchange for whole in rows for exchange in whole.exchanges()):
-        if cancelled():
-            raise Cancelled("Training was stopped before it began.")
-        for attempt, request in enumerate(ever_smaller(shortened(row.request()), fewest_passages=1)):
-            ids, prompt_tokens = _tokens(tokenizer, chat, row.messages(request, brief=brief))
-            if not _shows_cited(row, request):
-                dropped += 1  # it would learn to cite what it does not see
-                break
-            if len(ids) <= max_tokens:
-                learnt_from = 0 if train_on_prompt else prompt_tokens
-                encoded.append(EncodedRow(ids, [IGNORED] * learnt_from + ids[learnt_from:]))
-                num_shortened += attempt > 0
-                break
-        else:
-            dropped += 1
-    if rows and not encoded:
-        raise MalformedTrainingData(
-            f"All {dropped} rows are longer than {max_tokens} tokens.", hint="Raise --max-length, or shorten the rows."
+    losses = [float(entry["loss"]) for entry in history if "loss" in entry]
+    hint = f"Lower --learning-rate, which was {learning_rate:g}."
+    if not all(map(math.isfinite, losses)):
+        raise InvalidInput("The training loss is no longer a finite number, so nothing was learnt.", hint=hint)
+    if losses and losses[-1] > losses[0]:
+        return (
+            f"The training loss rose from {losses[0]:.3f} to {losses[-1]:.3f}: the adapter is probably spoilt. {hint}"
         )
-    return EncodedRows(encoded, num_shortened, dropped)
-
-
-def _shows_cited(row: TrainingRow, request: GenerationRequest) -> bool:
-    """Whether the prompt shows every passage that the answer cites; a number that no passage has does not count."""
-    numbers = {int(number) for number in MARKER.findall(row.answer)}
-    shown = {excerpt.number for excerpt in request.excerpts} or set(range(1, len(request.passages) + 1))
-    return all(number in shown for number in numbers if number <= len(row.passages))
-
-
-def collate(rows: Sequence[EncodedRow], pad_token: int) -> dict[str, Any]:
-    """A batch padded on the right; `logits_to_keep` marks the positions whose next token is learnt.
-
-    The model computes its output only there: the logits of a long prompt would take most of time and memory, unused.
-    """
-    import torch
-
-    length = max(len(row.input_ids) for row in rows)
-    length += -length % _PAD_TO
-    ids = torch.full((len(rows), length), pad_token)
-    labels = torch.full((len(rows), length), IGNORED)
-    mask = torch.zeros((len(rows), length), dtype=torch.long)
-    for place, row in enumerate(rows):
-        count = len(row.input_ids)
-        ids[place, :count] = torch.tensor(row.input_ids)
-        labels[place, :count] = torch.tensor(row.labels)
-        mask[place, :count] = 1
-    kept = torch.zeros((len(rows), length), dtype=torch.bool)
-    kept[:, :-1] = labels[:, 1:] != IGNORED
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "logits_to_keep": kept}
-
-
-def answer_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-    """Cross entropy of the learnt tokens: their sum divided by `num_items_in_batch`, or their mean without it.
-
-    Args:
-        outputs: of the model for a batch of `collate`; its logits are (learnt tokens, vocabulary).
-    """
-    import torch
-
-    targets = labels[:, 1:]
-    targets = targets[targets != IGNORED]
-    if num_items_in_batch is None:
-        return torch.nn.functional.cross_entropy(outputs["logits"].float(), targets)
-    loss = torch.nn.functional.cross_entropy(outputs["logits"].float(), targets, reduction="sum")
-    return loss / num_items_in_batch
-
-
-def _tokens(tokenizer: Any, chat: ChatPrompt, messages: list[Message]) -> tuple[list[int], int]:
-    """(tokens of the chat, how many of them are the prompt)."""
-    prompt = chat.message_tokens(messages[:-1])
-    whole = chat.message_tokens(messages, answer_follows=False)
-    if whole[: len(prompt)] != prompt or len(whole) == len(prompt):
-        # the template rewrites the prompt's end: take the serving prompt, then the answer and the end of the turn
-        whole = [*prompt, *chat.text_tokens(messages[-1]["content"]), tokenizer.eos_token_id]
-    return whole, len(prompt)
+    return ""
 
 
 @contextmanager
@@ -384,33 +307,32 @@ def _without_experts(kinds: list[str], model: Any) -> list[str]:
     return [kind for kind in kinds if kind in probe.target_modules]
 
 
-def _trainer(
-    peft_model: Any,
-    tokenizer: Any,
-    arguments: Any,
-    train: list[EncodedRow],
-    validation: list[EncodedRow],
-    watcher: Any,
-) -> Any:
+def _trainer(peft_model: Any, tokenizer: Any, arguments: Any, lessons: Lessons, watcher: Any) -> Any:
     from transformers import Trainer
     from transformers.trainer_callback import PrinterCallback
 
     class LikeLengths(Trainer):  # type: ignore[misc]  # the base class is untyped
-        """A trainer whose batches hold rows of similar length."""
+        """A trainer whose batches hold rows of similar length, and whose loss may ask the model twice."""
+
+        loss_is_scaled_for_ga = None if lessons.loss is None else False
 
         def _get_train_sampler(self, train_dataset: Any = None) -> LengthSampler:
-            del train_dataset  # always `train`
+            del train_dataset  # always `lessons.train`
             together = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-            lengths = [len(row.input_ids) for row in train]
+            lengths = [max(len(row.input_ids) for row in example) for example in lessons.train]
             return LengthSampler(lengths, together, arguments.seed, lambda: int((self.state.epoch or 0) + 1e-6))
 
+        def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            return lessons.loss(model, inputs) if lessons.loss else super().compute_loss(model, inputs, *args, **kwargs)
+
+    fill = pad_token(tokenizer)
     trainer = LikeLengths(
         model=peft_model,
         args=arguments,
-        train_dataset=train,
-        eval_dataset=validation or None,
-        data_collator=partial(collate, pad_token=pad_token(tokenizer)),
-        compute_loss_func=answer_loss,
+        train_dataset=lessons.train,
+        eval_dataset=lessons.validation or None,
+        data_collator=lambda examples: collate([row for example in examples for row in example], fill),
+        compute_loss_func=answer_loss if lessons.loss is None else None,
         processing_class=tokenizer,
         callbacks=[watcher],
     )
@@ -515,26 +437,3 @@ def _mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
             total += float(entry["loss"]) * (int(entry["step"]) - before)
             before = int(entry["step"])
     return total / before if before else 0.0
-
-
-def pad_token(tokenizer: Any) -> int:
-    """The token that fills a batch."""
-    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
-
-
-def _record(
-    loaded: LoadedModel, fingerprint: str, data: _Data, settings: TuneSettings, report: TuneReport
-) -> AdapterRecord:
-    measured = ("steps", "best_step", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
-    return AdapterRecord(
-        base_model=loaded.name,
-        base_fingerprint=fingerprint,
-        quantization=loaded.quantization,
-        data_sha256=data.sha256,
-        num_rows=data.num_rows,
-        with_passages=data.with_passages,
-        settings=settings.as_record(),
-        metrics={name: getattr(report, name) for name in measured},
-        versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )

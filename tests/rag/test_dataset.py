@@ -110,6 +110,19 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path, content: str,
     assert "data.jsonl" in error.value.message
 
 
+def test_a_bad_row_is_left_out_and_told_of_where_others_are_good(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    chat = {"conversations": [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "That."}]}
+    ends_early = {"conversations": chat["conversations"][:1]}
+    file.write_text(lines(chat, ends_early, chat), "utf-8")
+    bad: list[MalformedTrainingData] = []
+    assert read_dataset(file, bad.append) == [TrainingRow("What?", "That.")] * 2
+    assert [error.message for error in bad] == ["data.jsonl:2: `conversations` does not end with an answer."]
+    file.write_text(lines(ends_early), "utf-8")
+    with pytest.raises(MalformedTrainingData, match=r"data\.jsonl:1"):
+        read_dataset(file, bad.append)
+
+
 def test_a_missing_file_or_one_that_is_not_text_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MalformedTrainingData, match="no training data"):
         read_dataset(tmp_path / "nothing")

@@ -43,7 +43,7 @@ SHARD = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
-    from rag.tuning.train import answer_loss, collate, encode_rows
+    from rag.tuning.examples import answer_loss, collate, encode_rows
     from rag.tuning.settings import Placement
     from rag.tuning.data import TrainingRow
     from rag.tuning.settings import TuneSettings

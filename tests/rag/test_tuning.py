@@ -28,20 +28,10 @@ from rag.models.loading import load_model
 from rag.settings import GeneratorSettings
 from rag.tuning import train
 from rag.tuning.data import RowPassage, TrainingRow
+from rag.tuning.examples import IGNORED, answer_loss, collate, encode_rows
 from rag.tuning.export import export_merged
-from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
-from rag.tuning.train import (
-    IGNORED,
-    LengthSampler,
-    add_lora,
-    answer_loss,
-    collate,
-    encode_rows,
-    keep_gradients_right,
-    load_for_training,
-    place_process,
-    tune,
-)
+from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings, place_process
+from rag.tuning.train import LengthSampler, add_lora, keep_gradients_right, load_for_training, tune
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -489,6 +479,41 @@ def test_a_finished_or_other_run_is_not_overwritten(shallow: Path, finished: Run
         tune(str(shallow), ROWS[1:], finished.out, QUICK, resume=True)
     with pytest.raises(Conflict, match=f"was started with rank {QUICK.rank}, not 4\\.$"):
         tune(str(shallow), ROWS, finished.out, replace(QUICK, rank=4), resume=True)
+
+
+def test_a_finished_run_is_made_longer_by_resuming_with_more_steps(
+    tmp_path: Path, shallow: Path, finished: Run
+) -> None:
+    shutil.copytree(finished.out, tmp_path / "out")
+    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=12), resume=True)
+    points = [json.loads(line) for line in (tmp_path / "out" / "loss.jsonl").read_text("utf-8").splitlines()]
+    assert report.steps == 12
+    assert [point["step"] for point in points if "loss" in point] == list(range(1, 13))
+    assert not equal(tmp_path / "out", finished.out)
+
+
+@pytest.mark.parametrize(
+    ("rate", "losses", "warns"),
+    [(1e6, [2.3, 10.8], True), (1e-4, [2.3, 2.1], False), (1e-4, [], False)],
+)
+def test_a_loss_that_rises_is_said_and_one_that_is_no_number_is_an_error(
+    rate: float, losses: list[float], warns: bool
+) -> None:
+    history = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    assert ("Lower --learning-rate" in train._loss_warning(history, rate)) == warns
+    for nonsense in (float("nan"), float("inf")):
+        with pytest.raises(InvalidInput, match="no longer a finite number"):
+            train._loss_warning([*history, {"step": 9, "loss": nonsense}], rate)
+
+
+def test_a_learning_rate_that_spoils_the_adapter_is_said(tmp_path: Path, shallow: Path, finished: Run) -> None:
+    export_merged(str(shallow), finished.out, tmp_path / "taught")  # random weights have nothing to unlearn
+    settings = replace(QUICK, learning_rate=1e6, max_steps=3, validation_share=0.0)
+    try:
+        assert "probably spoilt" in tune(str(tmp_path / "taught"), ROWS, tmp_path / "out", settings).warning
+    except InvalidInput as error:  # another processor's arithmetic may leave the numbers
+        assert "no longer a finite number" in error.message
+    assert finished.report.warning == ""
 
 
 def test_a_full_disk_loses_no_earlier_checkpoint(
