@@ -18,9 +18,9 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
+from rag.generators.answer_cache import with_answer_cache
 from rag.generators.encoder import Embed, EncoderAnswerer, last_kept, open_encoder_adapter
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
-from rag.generators.kept_answers import keeping_answers
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
@@ -100,7 +100,7 @@ def _writing(
     count_tokens = generator.count_tokens if isinstance(generator, TokenCounter) else None
     chooser = generator if isinstance(generator, ChoiceScorer) else _encoder(settings.generator, library)
     if resolve_kind(settings.generator) in LANGUAGE_MODELS:
-        generator = keeping_answers(generator, settings.generator.answer_cache)
+        generator = with_answer_cache(generator, settings.generator.answer_cache)
     return generator, chooser, PassageBudget.of_tokens(settings.retrieval.passage_budget_tokens, count_tokens)
 
 

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from indexes.errors import Busy
 from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
-from rag.generators.chat_prompt import ever_smaller
-from rag.generators.excerpts import Excerpts
+from rag.generators.chat_prompt import Excerpts, ever_smaller
 from rag.generators.openai_client import Json, OpenAIClient
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, render_messages, says_unknown
 from rag.generators.protocol import (

@@ -24,9 +24,8 @@ import httpx
 
 from indexes.errors import CoalesceError
 from rag.errors import ModelCannotLoad
-from rag.generators import keeper
-from rag.generators.chat_prompt import ChatPrompt
-from rag.generators.excerpts import Excerpts, is_small
+from rag.generators import watchdog
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
 from rag.generators.protocol import ChoiceScores, GenerationRequest, Item
 from rag.generators.remote import RemoteGenerator
 from rag.models.adapters import read_adapter, vllm_rank
@@ -109,7 +108,7 @@ class VllmServer:
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(keeper.__file__), *self._command],
+                [sys.executable, "-I", "-S", str(watchdog.__file__), *self._command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -135,11 +134,11 @@ class VllmServer:
         hint = f"All of its output is in {self.log}."
         if status is None:
             why = f"it did not answer within {_START_S:.0f} s"
-        elif status == keeper.KILLED + signal.SIGILL:
+        elif status == watchdog.KILLED + signal.SIGILL:
             why = "its environment holds a library with instructions that this processor lacks (Illegal instruction)"
             hint = f"Install a build for this processor, or take --generator local or another engine. {hint}"
-        elif status > keeper.KILLED:
-            why = f"a signal ended it ({signal.strsignal(status - keeper.KILLED)})"
+        elif status > watchdog.KILLED:
+            why = f"a signal ended it ({signal.strsignal(status - watchdog.KILLED)})"
         else:
             why = f"it ended with status {status}"
         raise ModelCannotLoad(f"vLLM did not start with {self.model}: {why}; {said}", hint=hint)
@@ -201,11 +200,11 @@ def _command(settings: GeneratorSettings, model: str, port: int) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Closes the keeper's input, at which it ends vLLM."""
+    """Closes the watchdog's input, at which it ends vLLM."""
     if process.stdin is not None:
         process.stdin.close()
     try:
-        process.wait(keeper.GRACE_S + 5)
+        process.wait(watchdog.GRACE_S + 5)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -10,8 +10,7 @@ from typing import Any
 from indexes.errors import Cancelled
 from rag.citations import MARKER
 from rag.errors import MalformedTrainingData
-from rag.generators.chat_prompt import ChatPrompt, ever_smaller
-from rag.generators.excerpts import Excerpts, is_small
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, ever_smaller, is_small
 from rag.generators.prompts import Message
 from rag.generators.protocol import GenerationRequest
 from rag.models.capabilities import read_capabilities

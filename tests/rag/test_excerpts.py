@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rag.generators.excerpts import Excerpts
+from rag.generators.chat_prompt import Excerpts
 from rag.generators.prompts import BRIEF_WITH_PASSAGES, render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.sentence_reader import ScoredUnit, units_of

@@ -30,7 +30,7 @@ from waiting import wait_until
 
 from evals.bench.readers import bench_server
 from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
-from rag.generators import excerpts
+from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.generators.remote import RemoteGenerator
@@ -79,7 +79,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def local(model: Model) -> Iterator[Generator]:
     """What the engines are held to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(excerpts, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
+        patch.setattr(chat_prompt, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
         made = load_local_generator(
             GeneratorSettings(
                 "local", str(model.folder), "none", adapters={"qa": str(model.adapter)}, dtype="float32", device="cpu"

@@ -15,7 +15,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from rag.errors import CoalesceError
-from rag.generators import excerpts
+from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.remote import RemoteGenerator
@@ -58,7 +58,7 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_a_real_engine_writes_what_the_local_generator_writes(
     engine: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(excerpts, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
+    monkeypatch.setattr(chat_prompt, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
     local = load_local_generator(
         GeneratorSettings(kind="local", model=str(tiny_model), quantization="none", dtype="float32", device="cpu")
     )

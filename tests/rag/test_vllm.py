@@ -92,7 +92,7 @@ def test_one_that_crashed_is_started_again_by_the_next_question(
         ask(generator, "crash")
     process = generator._server._process
     assert process is not None
-    wait_until(lambda: process.poll() is not None, "its keeper to end")
+    wait_until(lambda: process.poll() is not None, "its watchdog to end")
     assert ask(generator).rpartition(" ")[2] != before.rpartition(" ")[2]
 
 

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
-from rag.generators.chat_prompt import ChatPrompt
-from rag.generators.excerpts import Excerpts, is_small
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
 from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
 from rag.generators.local.batch import MOST_ROWS, Batches, can_share_steps
 from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache

@@ -1,4 +1,4 @@
-"""Keeps the latest answers of a language model, and gives them again to the same request.
+"""An LRU cache of a language model's answers by request.
 
 A request holds everything that the model reads: the question as it was searched, its passages, the conversation, the
 adapter and the sampling. A change in any of these makes another request. The search runs every time.
@@ -15,28 +15,28 @@ from typing import Any, cast
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, Item, TextPiece
 
 
-def keeping_answers(generator: Generator, most: int) -> Generator:
-    """The generator, with its latest `most` answers kept in memory; 0 keeps none."""
-    return cast(Generator, _KeptAnswers(generator, most)) if most else generator
+def with_answer_cache(generator: Generator, most: int) -> Generator:
+    """The generator behind a cache of `most` answers; 0 caches none."""
+    return cast(Generator, _AnswerCache(generator, most)) if most else generator
 
 
-class _KeptAnswers:
+class _AnswerCache:
     def __init__(self, generator: Generator, most: int) -> None:
         self._generator = generator
         self._most = most
-        self._kept: OrderedDict[GenerationRequest, tuple[Item, ...]] = OrderedDict()
+        self._answers: OrderedDict[GenerationRequest, tuple[Item, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """As `Generator.stream`; keeps no answer that was sampled without a seed."""
+        """As `Generator.stream`; caches no answer that was sampled without a seed."""
         key = replace(request, cancelled=_never)
         with self._lock:
-            kept = self._kept.get(key)
+            kept = self._answers.get(key)
             if kept is not None:
-                self._kept.move_to_end(key)
+                self._answers.move_to_end(key)
         if kept is not None:
             yield from kept
             return
@@ -57,9 +57,9 @@ class _KeptAnswers:
         read = replace(done.usage, cached_prompt_tokens=done.usage.prompt_tokens)
         again = replace(done, usage=read, tokens_per_s=0.0)
         with self._lock:
-            self._kept[key] = (*(item for item in written if isinstance(item, TextPiece)), again)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._answers[key] = (*(item for item in written if isinstance(item, TextPiece)), again)
+            while len(self._answers) > self._most:
+                self._answers.popitem(last=False)
 
 
 def _never() -> bool:

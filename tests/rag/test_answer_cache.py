@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import ScriptedGenerator, make_passage
 
-from rag.generators.kept_answers import keeping_answers
+from rag.generators.answer_cache import with_answer_cache
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
 
 REQUEST = GenerationRequest("What is a warp?", "rag", (make_passage("Warps."),))
@@ -21,7 +21,7 @@ def ask(generator: Generator, request: GenerationRequest) -> tuple[str, Generati
 
 def test_the_same_request_is_answered_once() -> None:
     scripted = ScriptedGenerator(("All ", "well."))
-    generator = keeping_answers(scripted, 2)
+    generator = with_answer_cache(scripted, 2)
     first, again = ask(generator, REQUEST), ask(generator, replace(REQUEST, cancelled=lambda: False))
     assert first[0] == again[0] == "All well."
     assert again[1].usage.cached_prompt_tokens == first[1].usage.prompt_tokens
@@ -41,7 +41,7 @@ def test_the_same_request_is_answered_once() -> None:
 )
 def test_another_request_is_answered_anew(change: dict[str, object]) -> None:
     scripted = ScriptedGenerator()
-    generator = keeping_answers(scripted, 2)
+    generator = with_answer_cache(scripted, 2)
     for request in (REQUEST, replace(REQUEST, **change)):  # type: ignore[arg-type]
         ask(generator, request)
     assert len(scripted.requests) == 2
@@ -49,7 +49,7 @@ def test_another_request_is_answered_anew(change: dict[str, object]) -> None:
 
 def test_chance_failure_and_age_are_not_kept() -> None:
     scripted = ScriptedGenerator()
-    generator = keeping_answers(scripted, 1)
+    generator = with_answer_cache(scripted, 1)
     for _ in range(2):
         ask(generator, replace(REQUEST, temperature=1.0))
     stopped = generator.stream(REQUEST)
@@ -58,4 +58,4 @@ def test_chance_failure_and_age_are_not_kept() -> None:
     for question in ("one", "two", "one"):
         ask(generator, replace(REQUEST, question=question))
     assert len(scripted.requests) == 6
-    assert keeping_answers(scripted, 0) is scripted
+    assert with_answer_cache(scripted, 0) is scripted

@@ -1,4 +1,4 @@
-"""Runs a command that ends when its starter does: `python keeper.py COMMAND …` ends it when standard input closes.
+"""Runs a command that ends when its starter does: `python watchdog.py COMMAND …` ends it when standard input closes.
 
 The kernel closes a killed starter's pipe, so nothing is left behind however the starter ends. The command leads a
 session of its own, and its children go with it.
