@@ -6,6 +6,8 @@ Imports no torch: everything comes from JSON files and from the headers of the w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +169,17 @@ def _shards(path: Path, index: Path, again: str) -> list[Path]:
             f"{path} is half downloaded: {len(missing)} of {len(names)} weight files are missing ({shown}).", hint=again
         )
     return [path / name for name in names]
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Keeps transformers' own bars from the terminal: a server has none, and commands say themselves what they load."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -21,6 +21,7 @@ from indexes.disk import is_disk_full
 from indexes.errors import CoalesceError, StorageFull, first_line
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.devices import free_memory_bytes
+from rag.models.folder import without_progress_bars
 
 Progress = Callable[[str, int, int], None]
 """Takes a step's name, how much of it is done, and how much there is."""
@@ -45,26 +46,24 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
     reader = open_gguf(file)
     _check_room(file, folder, 2 * sum(int(tensor.n_elements) for tensor in reader.tensors))
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging as transformers_logging
 
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        with _read_once(reader, lambda done: progress("converting", done, len(reader.tensors))):
-            tokenizer = AutoTokenizer.from_pretrained(**where)
-            config = AutoConfig.from_pretrained(**where)
-            width = reader.fields.get(f"{text_field(reader, 'general.architecture')}.attention.key_length")
-            if width is not None and hasattr(config, "head_dim"):  # which transformers does not read for every family
-                config.head_dim = int(width.parts[width.data[0]][0])
-            model = AutoModelForCausalLM.from_pretrained(
-                **where, config=config, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
-            )
-        _set_splitting(tokenizer, reader)
-        tokenizer.model_max_length = model.config.max_position_embeddings
-        progress("writing the model", 0, 0)
-        tokenizer.save_pretrained(folder)
-        model.save_pretrained(folder)
+        with without_progress_bars():
+            with _read_once(reader, lambda done: progress("converting", done, len(reader.tensors))):
+                tokenizer = AutoTokenizer.from_pretrained(**where)
+                config = AutoConfig.from_pretrained(**where)
+                width = reader.fields.get(f"{text_field(reader, 'general.architecture')}.attention.key_length")
+                if width is not None and hasattr(config, "head_dim"):  # transformers does not read it for every family
+                    config.head_dim = int(width.parts[width.data[0]][0])
+                model = AutoModelForCausalLM.from_pretrained(
+                    **where, config=config, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
+                )
+            _set_splitting(tokenizer, reader)
+            tokenizer.model_max_length = model.config.max_position_embeddings
+            progress("writing the model", 0, 0)
+            tokenizer.save_pretrained(folder)
+            model.save_pretrained(folder)
     except Exception as error:
         if isinstance(error, CoalesceError) or is_disk_full(error):
             raise
@@ -72,9 +71,6 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
             f"{file} cannot be converted: {first_line(error)}",
             hint="Take the model as a transformers folder, or serve the file with llama.cpp and --generator remote.",
         ) from error
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _check_room(file: Path, folder: Path, needed_bytes: int) -> None:
@@ -199,23 +195,20 @@ def _read_once(reader: Any, on_tensor: Callable[[int], None]) -> Iterator[None]:
     import gguf
     from transformers import modeling_gguf_pytorch_utils as theirs
 
-    before = gguf.GGUFReader, gguf.get_tensor_name_map, gguf.dequantize, theirs.tqdm
-    done = 0
+    before = gguf.GGUFReader, gguf.get_tensor_name_map, theirs.tqdm
 
-    def dequantize(data: Any, kind: Any) -> Any:
-        nonlocal done
-        done += 1
-        on_tensor(done)
-        return before[2](data, kind)
+    def counted(tensors: Any, **_: Any) -> Iterator[Any]:
+        for number, tensor in enumerate(tensors, 1):
+            yield tensor
+            on_tensor(number)
 
     gguf.GGUFReader = lambda _path: reader
     gguf.get_tensor_name_map = lru_cache(maxsize=8)(gguf.get_tensor_name_map)
-    gguf.dequantize = dequantize
-    theirs.tqdm = lambda items, **_: items
+    theirs.tqdm = counted
     try:
         yield
     finally:
-        gguf.GGUFReader, gguf.get_tensor_name_map, gguf.dequantize, theirs.tqdm = before
+        gguf.GGUFReader, gguf.get_tensor_name_map, theirs.tqdm = before
 
 
 def _set_splitting(tokenizer: Any, reader: Any) -> None:

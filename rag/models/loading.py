@@ -16,7 +16,15 @@ from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.fast_paths import register_attention, speed_up_bfloat16, speed_up_norms, speed_up_output
-from rag.models.folder import check_folder, load_config, local_folder, quantization_of, read_config, shown_name
+from rag.models.folder import (
+    check_folder,
+    load_config,
+    local_folder,
+    quantization_of,
+    read_config,
+    shown_name,
+    without_progress_bars,
+)
 from rag.models.memory import estimate_memory, usual_quantization
 from rag.settings import QUANTIZATIONS
 
@@ -133,7 +141,6 @@ def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *
     """Loads onto `device`; None leaves the placement to a launcher."""
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
 
     options: dict[str, Any] = {"dtype": torch_dtype, "trust_remote_code": False}
     if device is not None:
@@ -142,10 +149,9 @@ def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *
         quantized = _quantization_config(quantization, torch_dtype, torch.uint8 if device is not None else torch_dtype)
         if quantization_of(config.to_dict()) is None:
             options["quantization_config"] = quantized
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # a server has no terminal; callers say what they load
     try:
-        return AutoModelForCausalLM.from_pretrained(name, **options)
+        with without_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(name, **options)
     except torch.OutOfMemoryError as error:
         raise DoesNotFitInMemory(
             f"{name} does not fit into the memory of {device}: {first_line(error)}",
@@ -153,9 +159,6 @@ def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *
         ) from error
     except Exception as error:  # every cause means the same to the caller: this model does not load
         raise ModelCannotLoad(f"{name} cannot be loaded: {first_line(error)}", hint=_hint_for(error)) from error
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _leave_narrow_layers_unpacked(model: Any) -> None:
