@@ -28,6 +28,7 @@ from indexes.words import count_words, is_chinese, terms_of
 from rag.engine import AnswerEngine
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.protocol import GenerationRequest
+from rag.query import english_query
 from rag.tuning.data import RowPassage
 from rag.tuning.synthesis import QuestionsSeen, SynthesizedPair, verified_pairs
 from rag.types import Passage
@@ -257,7 +258,7 @@ class _Maker:
 
     def _is_read(self, draft: Draft, passages: Sequence[Passage], choices: Sequence[str]) -> bool:
         """Whether the reader finds the draft's sentence, and no wrong option in one that it likes nearly as well."""
-        read = self._engine.reader.read(draft.question, passages)
+        read = self._engine.reader.read(english_query(draft.question), passages)
         quote = draft.statement.quote
         if not read or not (read[0].unit.text in quote or quote in read[0].unit.text):
             return False

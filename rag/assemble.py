@@ -13,7 +13,6 @@ from pathlib import Path
 from indexes.embedder import bundled_model_folder
 from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
-from indexes.types import Filters
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
@@ -22,6 +21,7 @@ from rag.generators.answer_cache import with_answer_cache
 from rag.generators.encoder import Embed, EncoderAnswerer, last_kept, open_encoder_adapter
 from rag.generators.extractive import ExtractiveGenerator, refuse_without_model
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TokenCounter
+from rag.query import understand
 from rag.question import check_filters, check_question, choose_adapter
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, PassageBudget
 from rag.sentence_reader import CrossEncoder, LearnedReader, SentenceReader
@@ -47,7 +47,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         if reranker is not None:
             reranker.load()
         cross_encoder.load()
-        retriever.search("warp", Filters())
+        retriever.search(understand("warp", library))
 
     return AnswerEngine(
         library,

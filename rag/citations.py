@@ -18,7 +18,11 @@ from rag.types import Citation, Passage, Quoted, Verdict
 MARKER = re.compile(r"\[(\d{1,3})\]")
 """The marker of one passage."""
 _UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
-_GROUP = re.compile(r"\[(\d{1,3}(?:\s*[,;，、]\s*\d{1,3})+)\]")
+_MARKERS = re.compile(r"\[\d{1,3}(?:\s*[,;，、]\s*\d{1,3})*\]")
+"""A marker of one passage or several."""
+_SEVERAL = re.compile(r"(?P<text>\[\d+\](?:[ \t]*\[\d+\])+)[ \t]+[a-z]")
+"""Brackets inside a sentence, which goes on behind them."""
+_MARKS = " \t\n.,;:。，；：*_-"
 _LONGEST_HELD = 64
 _QUOTE_SENTENCES = 3
 """A quote may join up to this many neighbouring sentences when the answer's sentence draws on all of them."""
@@ -43,14 +47,17 @@ class Marked:
 class MarkerFilter:
     """Lets an answer through piece by piece, without markers that name no passage.
 
-    `[1, 2]` becomes `[1][2]`. At most the few characters of an unfinished marker are held back between pieces.
+    `[1, 2]` becomes `[1][2]`. What names no passage and stands inside a sentence ('declare it as [32][33] because') is
+    text, and becomes code. Held back between pieces is only what may still become one of these.
 
     Args:
-        numbers: what each passage is called in the answer, in order: passage 2 of `[4, 1]` becomes `[1]`.
+        num_passages: markers from 1 to this number stay.
+        keep_inside: whether text like the above is kept; a book's own references are not.
     """
 
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._numbers = numbers
+    def __init__(self, num_passages: int, *, keep_inside: bool = True) -> None:
+        self._num_passages = num_passages
+        self._keep_inside = keep_inside
         self._held = ""
         self._code = _CodeState()
 
@@ -58,11 +65,8 @@ class MarkerFilter:
         """The part of the text so far that may be shown now."""
         text = self._held + piece
         cut = len(text)
-        open_bracket = text.rfind("[")
-        if open_bracket >= 0 and len(text) - open_bracket < _LONGEST_HELD and _UNFINISHED.fullmatch(text, open_bracket):
-            cut = open_bracket
-        while cut and text[cut - 1] in " \t" and len(text) - cut < _LONGEST_HELD:
-            cut -= 1
+        while (start := self._open_from(text, cut)) < cut and len(text) - start < _LONGEST_HELD:
+            cut = start
         self._held = text[cut:]
         return self._clean(text[:cut])
 
@@ -71,31 +75,57 @@ class MarkerFilter:
         text, self._held = self._held, ""
         return self._clean(text)
 
+    def _open_from(self, text: str, end: int) -> int:
+        """Where the space, the unfinished marker or the one that names no passage begins, with which `text` ends."""
+        bare = len(text[:end].rstrip(" \t"))
+        start = text.rfind("[", 0, bare)
+        if start >= 0 and (
+            _UNFINISHED.fullmatch(text, start, bare)
+            or (_MARKERS.fullmatch(text, start, bare) and not self._named(text[start:bare]))
+        ):
+            return start
+        return bare
+
+    def _named(self, marker: str) -> list[int]:
+        """The passages that a marker names."""
+        return [number for number in map(int, re.findall(r"\d+", marker)) if 1 <= number <= self._num_passages]
+
+    def _end_of_text(self, text: str, position: int) -> int:
+        """Where several brackets that name no passage end, if the sentence goes on behind them; else 0."""
+        found = _SEVERAL.match(text, position) if self._keep_inside else None
+        return found.end("text") if found and not self._named(found["text"]) else 0
+
     def _clean(self, text: str) -> str:
         out: list[str] = []
         position = 0
         while position < len(text):
             character = text[position]
+            match = None
             if character == "[" and not self._code.inside and not self._code.after_word:
-                match = MARKER.match(text, position) or _GROUP.match(text, position)
-                if match:
-                    named = map(int, re.findall(r"\d+", match.group()))
-                    kept = [self._numbers[n - 1] for n in named if 1 <= n <= len(self._numbers)]
-                    if not kept and out and out[-1] in " \t":
-                        out.pop()
-                    out.extend(f"[{number}]" for number in dict.fromkeys(kept))
-                    self._code.marker()
-                    position = match.end()
-                    continue
-            self._code.feed(character)
-            out.append(character)
-            position += 1
+                match = _MARKERS.match(text, position)
+            if match is None:
+                self._code.feed(character)
+                out.append(character)
+                position += 1
+            elif kept := self._named(match.group()):
+                out.extend(f"[{number}]" for number in dict.fromkeys(kept))
+                self._code.marker()
+                position = match.end()
+            elif out and out[-1] in " \t" and (end := self._end_of_text(text, position)):
+                out.append(f"`{text[position:end]}`")
+                self._code.marker()
+                position = end
+            else:
+                if out and out[-1] in " \t":
+                    out.pop()
+                self._code.marker()
+                position = match.end()
         return "".join(out)
 
 
 def without_markers(text: str) -> str:
     """`text` without bracketed numbers outside code: a book's own references would read as markers."""
-    markers = MarkerFilter(())
+    markers = MarkerFilter(0, keep_inside=False)
     return markers.feed(text) + markers.finish()
 
 
@@ -136,11 +166,31 @@ class _CodeState:
 
 
 def find_markers(answer: str) -> Iterator[Marked]:
-    """Every marker outside code with the sentence, list item or listing before it."""
+    """Every marker outside code with the sentence, list item or listing before it.
+
+    In an answer that begins with a marker ('[1] A. [2] B.') they stand before what they belong to.
+    """
+    matches = list(_outside_code(answer))
+    bounds = [0, *(place for match in matches for place in match.span()), len(answer)]
+    texts = [answer[start:end].strip() for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
+    leads = not texts[0].strip(_MARKS)
+    for place in reversed(range(len(matches) if leads else 0)):
+        if not texts[place].strip(_MARKS):  # of several markers together, all have the text behind the last
+            texts[place] = texts[place + 1]
+    claim = ""
+    for place, match in enumerate(matches):
+        text = texts[place + leads]
+        if text.strip(_MARKS):
+            spans = split_spans(text)
+            span = spans[0 if leads else -1] if spans else Span(0, len(text), "sentence", 0)
+            claim = text[span.start : span.end]
+        yield Marked(int(match.group(1)), claim, *match.span())
+
+
+def _outside_code(answer: str) -> Iterator[re.Match[str]]:
+    """The markers outside code, in order."""
     state = _CodeState()
     position = 0
-    claim_start = 0
-    claim = ""
     while position < len(answer):
         match = None
         if answer[position] == "[" and not state.inside and not state.after_word:
@@ -148,28 +198,25 @@ def find_markers(answer: str) -> Iterator[Marked]:
         if match is None:
             state.feed(answer[position])
             position += 1
-            continue
-        text = answer[claim_start:position].strip()
-        if text.strip(" \t\n.,;:。，；：*_-"):
-            claim = _last_unit(text)
-        yield Marked(int(match.group(1)), claim, match.start(), match.end())
-        state.marker()
-        claim_start = position = match.end()
+        else:
+            yield match
+            state.marker()
+            position = match.end()
 
 
 def resolve(
     answer: str,
     passages: Sequence[Passage],
     quoted: Mapping[int, Quoted] | None = None,
-    bears: Callable[[Quoted], bool] = lambda _: True,
+    is_relevant: Callable[[Quoted], bool] | None = None,
 ) -> tuple[Citation, ...]:
     """One citation for every marker of `answer` that names one of `passages`, in the answer's order.
 
     Args:
         quoted: the stretch that a marker points to, by the marker's end offset; quotes of other markers are searched
             for.
-        bears: whether a quote that was searched for bears on the question; one that does not is `partial` at most:
-            a true sentence beside the question supports no answer.
+        is_relevant: whether a quote that was searched for bears on the question; one that does not is `partial` at
+            most: a true sentence beside the question supports no answer.
     """
     citations = []
     for marked in find_markers(answer):
@@ -181,7 +228,11 @@ def resolve(
             citations.append(_citation(passage, known, "supported"))
         elif marked.claim:
             cited = cite(marked.number, marked.claim, passage)
-            if cited.verdict == "supported" and not bears(Quoted(cited.marker, cited.char_start, cited.char_end)):
+            if (
+                cited.verdict == "supported"
+                and is_relevant
+                and not is_relevant(Quoted(cited.marker, cited.char_start, cited.char_end))
+            ):
                 cited = replace(cited, verdict="partial")
             citations.append(cited)
     return tuple(citations)
@@ -284,11 +335,3 @@ def _coverage(wanted: Terms, evidence: Terms) -> float:
     found = hard - len(support.missing)
     size_cost = 0.02 * max(len(evidence.stems) - 2 * len(wanted.stems), 0) / (len(wanted.stems) + 1)
     return support.recall + (0.5 * found / hard if hard else 0.0) - size_cost
-
-
-def _last_unit(text: str) -> str:
-    """The last sentence, list item or listing of the text before a marker."""
-    spans = split_spans(text)
-    if not spans:
-        return text
-    return text[spans[-1].start : spans[-1].end]

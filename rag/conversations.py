@@ -332,7 +332,7 @@ class ConversationStore:
                 f"the vote is for {winner!r}, which is not among {arms}",
                 hint="Vote for one of at least two arms, or none.",
             )
-        vote = Vote(answers[0].question, winner, blind, tuple(answers), datetime.now(UTC).isoformat())
+        vote = Vote(answers[0].question, winner, blind, tuple(answers), _now())
         body = json.dumps([answer_to_json(answer) for answer in answers], ensure_ascii=False)
         row = {"at": vote.at, "question": vote.question, "winner": winner, "blind": blind, "answers": body}
         with self._database.writing() as connection:

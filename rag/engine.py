@@ -6,14 +6,12 @@ deltas joined are the answer. Errors are raised, not yielded. The engine holds n
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
 from types import GeneratorType
 
 from indexes.errors import Cancelled, InvalidInput, NotFound
@@ -21,15 +19,7 @@ from indexes.types import Filters
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import (
-    JUDGED_BUDGET,
-    JUDGED_PASSAGES,
-    EvidenceJudge,
-    Judgement,
-    clear_option,
-    not_found,
-    where_to_read,
-)
+from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, clear_option, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -40,38 +30,20 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
+from rag.query import understand
 from rag.question import (
-    MOST_PASSAGES,
     asks_in_chinese,
     check_filters,
     check_question,
     check_top_k,
     choose_adapter,
     clean_text,
-    code_in,
-    looked_up,
-    message_kind,
-    options_of,
-    parts_of,
-    question_kind,
-    stem_of,
-    without_greeting,
-    without_style,
+    talk_kind,
 )
 from rag.replies import not_understood, reply_to
-from rag.retrieval import (
-    RESCORED,
-    HybridRetriever,
-    PassageBudget,
-    Retrieval,
-    note_on_earlier,
-    prepare_query,
-    select_passages,
-    split_inline_filters,
-)
+from rag.retrieval import HybridRetriever, PassageBudget, Retrieval, select_passages
 from rag.sentence_reader import SentenceReader
 from rag.types import (
-    EVIDENCE,
     RETRIEVING_ARMS,
     TUNED_ARMS,
     Answer,
@@ -84,7 +56,6 @@ from rag.types import (
     Question,
     Quoted,
     SearchableLibrary,
-    Searched,
     TextDelta,
     Thinking,
     Timings,
@@ -96,31 +67,15 @@ from rag.types import (
 from rag.wording import note_on_english
 
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
-_BLOCK = re.compile(r"[-|`$]")
-"""Begins a list, table, listing or formula."""
-SEVERAL_TOKENS = 133
-"""Longest answer to all questions of one message together, about 100 words; a listing is not bounded."""
 _SAID = GenerationDone(Usage(), 0.0, 0)
 EARLIER_TURNS = 6
 """Newest turns of a conversation that a generator reads."""
-_UNCITED = "The answer names no passage of the books; check it before you rely on it."
-_UNCITED_ZH = "答案没有注明书中的出处，采用之前请先核对。"
+_UNCITED = (
+    "The answer names no passage of the books; check it before you rely on it.",
+    "答案没有注明书中的出处，采用之前请先核对。",
+)
 _NOTHING_SAID = ("The model gave no answer.", "模型没有给出回答。")
 _CUT_OFF = ("The model was cut off before its first word.", "模型还没写出第一个字就被截断了。")
-_CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
-_STYLE_UNDONE = (
-    "Rewording needs a language model; these are the books' own sentences.",
-    "换一种说法需要语言模型，以下是书中的原句。",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of several questions: its request, what to say instead of answering it, and its passages' numbers."""
-
-    request: GenerationRequest
-    refusal: str | None
-    numbers: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -130,7 +85,6 @@ class _Prepared:
     Attributes:
         refusal: what to say instead of answering; None when the question is answered.
         said: the answer, where no generator has to write it.
-        parts: the questions of a message that asks several, each answered alone.
         notes: sentences beside the answer, in the order in which they are read.
         doubt: the one of them that says that the books may not answer; a refusal says so itself.
     """
@@ -140,8 +94,7 @@ class _Prepared:
     refusal: str | None = None
     notes: list[str] = field(default_factory=list)
     doubt: str | None = None
-    said: tuple[TextPiece, ...] = ()
-    parts: tuple[_Part, ...] = ()
+    said: str = ""
     evidence_score: float | None = None
 
     @property
@@ -267,14 +220,14 @@ class AnswerEngine:
             else:
                 done = piece
         ended = time.perf_counter()
-        if done.passages_used is not None and not prepared.parts:
+        if done.passages_used is not None:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
-        bears = partial(self._judge.bears, request.standalone_question, found)
-        citations = () if done.refused else resolve(written.text, found, written.quoted, bears)
+        is_relevant = partial(self._judge.is_relevant, request.query, found) if request.query else None
+        citations = () if done.refused else resolve(written.text, found, written.quoted, is_relevant)
         if done.refused and prepared.doubt:
             prepared.notes.remove(prepared.doubt)
         elif found and not citations and not done.refused:
-            prepared.notes.append(_UNCITED_ZH if asks_in_chinese(question.text) else _UNCITED)
+            prepared.notes.append(_UNCITED[asks_in_chinese(question.text)])
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),
@@ -333,7 +286,8 @@ class AnswerEngine:
         check_top_k(top_k)
         filters = filters or Filters()
         check_filters(filters, self.library)
-        return self._find(clean_text(query, "query"), top_k, filters, ())[1]
+        asked = understand(clean_text(query, "query"), self.library, filters)
+        return self._passages(self._retriever.search(asked), top_k)
 
     def comparison(
         self, question: Question, arms: Sequence[Arm] = (), variants: Sequence[Variant] = ()
@@ -395,7 +349,7 @@ class AnswerEngine:
         adapter = choose_adapter(arm, adapter, self.chooser.adapters)
         found = tuple(passages or ())
         if passages is None and arm in RETRIEVING_ARMS:
-            found = self._find(question.text, top_k, Filters(), ())[1]
+            found = self._passages(self._retriever.search(understand(question.text, self.library)), top_k)
         request = GenerationRequest(question.text, arm, found, adapter=adapter)
         return self.chooser.score_choices(request, tuple(choices))
 
@@ -403,12 +357,12 @@ class AnswerEngine:
         self, query: str, document_id: str, *, page: int | None = None, node_ids: Sequence[str] = ()
     ) -> Explanation:
         """Ranks of some nodes, or of a page's nodes, in each search for `query`: why a page was not found."""
-        retrieval = self._retriever.search(clean_text(query, "query"), Filters())
+        retrieval = self._retriever.search(understand(clean_text(query, "query"), self.library))
         return explain(retrieval, self.library, document_id, page=page, node_ids=node_ids)
 
     def evidence_signals(self, question: str, turns: Sequence[Turn] = ()) -> dict[str, float]:
         """The evidence signals of a question, for fitting the calibration (`tools.evidence_calibration`)."""
-        retrieval = self._retriever.search(clean_text(question), Filters(), turns)
+        retrieval = self._retriever.search(understand(clean_text(question), self.library, turns=turns))
         return self._judge.signals(retrieval, self._judged_passages(retrieval))
 
     def _admit(self, question: Question, cancelled: Callable[[], bool]) -> tuple[Question, GenerationRequest]:
@@ -445,62 +399,59 @@ class AnswerEngine:
             turns = tuple(Turn(one.question, one.answer) for one in self._earlier(question) if not one.refused)
         return turns[-EARLIER_TURNS:]
 
-    def _find(
-        self, text: str, top_k: int, filters: Filters, turns: Sequence[Turn], searched: Searched = "hybrid"
-    ) -> tuple[Retrieval, tuple[Passage, ...]]:
-        retrieval = self._retriever.search(text, filters, turns, searched)
-        return retrieval, select_passages(retrieval.hits, self.library, top_k, self.budget)
+    def _passages(self, retrieval: Retrieval, top_k: int) -> tuple[Passage, ...]:
+        return select_passages(retrieval.hits, self.library, top_k, self.budget)
 
     def _judged_passages(self, retrieval: Retrieval) -> tuple[Passage, ...]:
         """The passages that evidence is judged by, whatever a generator can read."""
         return select_passages(retrieval.hits, self.library, JUDGED_PASSAGES, JUDGED_BUDGET)
 
-    def _judged(self, question: Question, retrieval: Retrieval, passages: Sequence[Passage]) -> Judgement:
-        return self._judge.judge(
-            retrieval, passages, self.library, writes=self._writes, answer_anyway=question.answer_anyway
-        )
-
     def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
         """The request with its passages, and what the search is worth. All notes known before writing are made here."""
-        if passages is not None:
-            query = prepare_query(question.text, request.turns)
-            return _Prepared(replace(request, passages=tuple(passages), standalone_question=query.english))
-        if question.arm not in RETRIEVING_ARMS:
+        if passages is None and question.arm not in RETRIEVING_ARMS:
             return _Prepared(request)
-        text, filters = split_inline_filters(question.text, question.filters, self.library)
-        if (kind := message_kind(text)) != "question":
-            message, earlier = replace(question, text=text, filters=filters), self._earlier(question)
-            reply = reply_to(kind, message, earlier, request.turns, self.library, writes=self._writes)
-            if reply is not None:
-                request = replace(request, passages=reply.passages)
-                return _Prepared(request, notes=[*filter(None, [reply.note])], said=reply.pieces)
-        parts = parts_of(without_greeting(question.text))
-        if len(parts) > 1:
-            return self._prepare_parts(question, request, parts)
-        retrieval, found = self._find(
-            question.text, question.top_k, question.filters, request.turns, question.retrieval
-        )
-        query = retrieval.query
+        if passages is None and (reply := self._talk(question, request)) is not None:
+            return reply
+        query = understand(question.text, self.library, question.filters, request.turns)
+        request = replace(request, question=query.text, query=query)
+        if passages is not None:
+            return _Prepared(replace(request, passages=tuple(passages)))
+        retrieval = self._retriever.search(query, question.retrieval)
+        found = self._passages(retrieval, question.top_k)
         same = question.top_k == JUDGED_PASSAGES and self.budget == JUDGED_BUDGET
-        judged = self._judged(question, retrieval, found if same else self._judged_passages(retrieval))
-        request = replace(request, question=query.text, standalone_question=query.english, passages=found)
-        named = None
-        if judged.evidence == "strong" and not self._writes and (options := options_of(text)):
-            asked = prepare_query(stem_of(text), request.turns, library=self.library)
-            named = clear_option(asked, options, found, self.reader)
-        if named is not None:
-            request = replace(request, standalone_question=named.reads_as)
-        english = note_on_english(query.standalone, [passage.text for passage in found])
+        judged = self._judge.judge(
+            retrieval,
+            found if same else self._judged_passages(retrieval),
+            self.library,
+            writes=self._writes,
+            answer_anyway=question.answer_anyway,
+        )
+        request = replace(request, passages=found)
+        notes = [*query.notes, *filter(None, [note_on_english(query.standalone, [each.text for each in found])])]
+        if not self._writes:
+            notes += query.undone
+            if judged.evidence == "strong" and (named := clear_option(query, found, self.reader)) is not None:
+                request = replace(request, query=named[0])
+                notes.append(named[1])
+        if judged.note:
+            notes.append(judged.note)
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
-        unread = None if self._writes else _left_undone(query.text)
-        place = judged.refusal is None and looked_up(without_greeting(text))
-        where = where_to_read(text, found) if place else None
-        notes = [*query.notes, *filter(None, [named.note if named else None, where, english, unread, judged.note])]
         refusal = judged.refusal
         if refusal is not None:
             refusal = not_understood(query.standalone, self.library) or refusal
         return _Prepared(request, judged.evidence, refusal, notes, judged.note, evidence_score=judged.score)
+
+    def _talk(self, question: Question, request: GenerationRequest) -> _Prepared | None:
+        """What is said to a message that is no question for the books; None where the library has to be searched."""
+        kind = talk_kind(question.text)
+        if kind is None:
+            return None
+        if kind == "rewrite" and self._writes:
+            last = next((answer for answer in reversed(self._earlier(question)) if answer.citations), None)
+            return None if last is None else _Prepared(replace(request, passages=last.passages))
+        chinese = asks_in_chinese(question.text) or any(asks_in_chinese(turn.question) for turn in request.turns)
+        return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese))
 
     @property
     def _writes(self) -> bool:
@@ -520,100 +471,26 @@ class AnswerEngine:
             )
         return kept
 
-    def _prepare_parts(self, question: Question, request: GenerationRequest, parts: Sequence[str]) -> _Prepared:
-        """Several questions in one message: each is searched and judged alone; a later one may refer to an earlier one.
-
-        A language model is given all of it at once.
-        """
-        turns = list(request.turns)
-        retrievals = []
-        for part in parts:
-            retrievals.append(self._retriever.search(part, question.filters, turns, question.retrieval))
-            turns.append(Turn(part, ""))
-        best_first = [hit for hits in zip_longest(*(one.hits for one in retrievals)) for hit in hits if hit is not None]
-        top_k = min(question.top_k * len(parts), MOST_PASSAGES)
-        found = select_passages(best_first, self.library, top_k, self.budget)
-        judged = [self._judged(question, one, self._judged_passages(one)) for one in retrievals]
-        evidence = max((one.evidence for one in judged), key=EVIDENCE.index)
-        refusal = None if any(one.refusal is None for one in judged) else judged[0].refusal
-        doubt = next((one.note for one in judged if one.note), None)
-        of_itself = {note_on_earlier(part, chinese=chinese) for part in parts for chinese in (False, True)}
-        read = (note for one in retrievals for note in one.query.notes if note not in of_itself)
-        notes = list(dict.fromkeys([*read, *filter(None, [doubt])]))
-        request = replace(
-            request, passages=found, standalone_question=" ".join(one.query.english for one in retrievals)
-        )
-        prepared = _Prepared(request, evidence, refusal, notes, doubt)
-        if refusal is None and not self._writes:
-            prepared.parts = tuple(map(partial(self._part, request, len(parts)), retrievals, judged))
-        return prepared
-
-    def _part(self, request: GenerationRequest, of: int, retrieval: Retrieval, judged: Judgement) -> _Part:
-        """One question of several, with only the passages that its own search found, in its own order."""
-        rank = {hit.node.node_id: place for place, hit in enumerate(retrieval.hits)}
-        ranks = {
-            number: min((rank.get(part.node_id, RESCORED) for part in passage.parts), default=RESCORED)
-            for number, passage in enumerate(request.passages, 1)
-        }
-        numbers = sorted((number for number in ranks if ranks[number] < RESCORED), key=lambda number: ranks[number])
-        query = retrieval.query
-        bound = request.max_tokens and max(request.max_tokens // of, 1)
-        if bound is None and question_kind(query.text) != "code":
-            bound = SEVERAL_TOKENS // of
-        passages = tuple(request.passages[number - 1] for number in numbers)
-        request = replace(request, question=query.text, standalone_question=query.english, passages=passages)
-        return _Part(replace(request, max_tokens=bound), judged.refusal, tuple(numbers))
-
     def _pieces(self, prepared: _Prepared) -> Iterator[Item]:
         """The answer's text in pieces, then its figures."""
         if prepared.refusal is not None:
             yield TextPiece(prepared.refusal)
             yield _REFUSED
         elif prepared.said:
-            yield from prepared.said
+            yield TextPiece(prepared.said)
             yield _SAID
-        elif prepared.parts:
-            yield from self._write_parts(prepared.parts)
         else:
             yield from self._write(prepared.request)
 
-    def _write_parts(self, parts: Sequence[_Part]) -> Iterator[Item]:
-        """The answers to several questions, numbered; nothing is said twice; refused only where each of them is."""
-        ends: list[GenerationDone] = []
-        said: list[str] = []
-        for number, part in enumerate(parts, 1):
-            gap = "\n\n" if number > 1 else ""
-            lead = f"{gap}**{number}.** "
-            refused = (TextPiece(part.refusal or ""), _REFUSED)
-            request = replace(part.request, said=" ".join(said))
-            for piece in refused if part.refusal else self._write(request, part.numbers):
-                if isinstance(piece, GenerationDone):
-                    ends.append(piece)
-                elif isinstance(piece, TextPiece):
-                    said.append(piece.text)
-                    block = bool(lead) and _BLOCK.match(piece.text) is not None
-                    yield replace(piece, text=f"{lead.rstrip()}\n\n{piece.text}" if block else lead + piece.text)
-                    lead = ""
-        yield GenerationDone(
-            Usage(sum(end.usage.prompt_tokens for end in ends), 0, sum(end.usage.completion_tokens for end in ends)),
-            max(end.tokens_per_s for end in ends),
-            max(end.peak_memory_bytes for end in ends),
-            refused=all(end.refused for end in ends),
-        )
-
-    def _write(self, request: GenerationRequest, numbers: Sequence[int] | None = None) -> Iterator[Item]:
+    def _write(self, request: GenerationRequest) -> Iterator[Item]:
         """The generator's text without markers that name no passage, then its figures.
 
         A text without words is a refusal, unless it was cut off: then the answer says so.
 
-        Args:
-            numbers: what the request's passages are called in the answer; None is 1, 2, 3.
-
         Raises:
             GenerationFailed: it did not finish.
         """
-        numbers = numbers or range(1, len(request.passages) + 1)
-        markers = MarkerFilter(numbers)
+        markers = MarkerFilter(len(request.passages))
         done: GenerationDone | None = None
         blank = ""  # what begins the text before its first word
         empty = True
@@ -630,8 +507,7 @@ class AnswerEngine:
                         blank += text
                         continue
                     text, blank, empty = blank + text, "", False
-                    quoted = piece.quoted and replace(piece.quoted, passage=numbers[piece.quoted.passage - 1])
-                    yield TextPiece(text, quoted)
+                    yield TextPiece(text, piece.quoted)
         finally:
             if isinstance(pieces, GeneratorType):
                 pieces.close()
@@ -646,18 +522,10 @@ class AnswerEngine:
         elif empty:
             done = replace(done, refused=True)
             found = request.arm in RETRIEVING_ARMS
-            yield TextPiece(not_found(request.question, request.passages) if found else _NOTHING_SAID[chinese])
+            yield TextPiece(not_found(chinese, request.passages) if found else _NOTHING_SAID[chinese])
         yield done
 
     def _conversation_id(self, question: Question, keep: bool) -> str:
         if question.conversation_id is not None:
             return question.conversation_id
         return self.conversations.of(question.owner).create().id if keep else ""
-
-
-def _left_undone(text: str) -> str | None:
-    """What a message asks beside its question that only a language model could do."""
-    chinese = asks_in_chinese(text)
-    if code_in(text)[1]:
-        return _CODE_UNDONE[chinese]
-    return _STYLE_UNDONE[chinese] if without_style(text) != text else None

@@ -12,13 +12,13 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 from indexes.words import STOP_WORDS, is_chinese, terms_of
-from rag.question import asks_in_chinese, subject_of
-from rag.retrieval import PassageBudget, Query, Retrieval
+from rag.query import Query, english_query
+from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
 from rag.types import Evidence, Passage, Quoted, SearchableLibrary
 from rag.wording import translate_terms, unknown_nouns
@@ -41,7 +41,6 @@ are that clear, and of those 80 % are named rightly; with strong evidence, which
 _ASKS_WHAT_IS_WRONG = re.compile(
     r"\b(?:not|except|false|incorrect|wrong|least|never)\b|n't\b|不|错误|除了", re.IGNORECASE
 )
-_ABOUT_OTHERS = re.compile(r"\b(?:all|none|both|neither|any) (?:of |the )*(?:above|these|them)\b|以上", re.IGNORECASE)
 _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
 _CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z](?:[A-Za-z0-9#]+|\+\+)(?![\w.]*[A-Za-z0-9_])", re.ASCII)
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
@@ -49,25 +48,26 @@ _COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
 _MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}
 """A book that names a maker's platform is about the maker."""
 
-_NOT_FOUND = "The library does not answer this question."
-_NOT_FOUND_ZH = "书库中没有能回答这个问题的内容。"
-_NEAREST = "{said} The nearest sections: {sections}."
-_NEAREST_ZH = "{said}最接近的章节：{sections}。"
-_READ_IN = "Read in {sections}."
-_READ_IN_ZH = "可阅读：{sections}。"
-_WEAK = "The books may not say this; check the sources."
-_WEAK_ZH = "书中可能没有说到这一点，请核对出处。"
-_ANYWAY = "The library does not seem to answer this question; the answer comes from the nearest passages."
-_ANYWAY_ZH = "书库中似乎没有这个问题的答案，以下内容来自最接近的段落。"
-_NOTHING_THERE = "Nothing in the library matches these filters, so there is nothing to answer from."
-_NOTHING_THERE_ZH = "书库中没有符合这些筛选条件的内容，因此无法回答。"
-_EMPTY = "The library is empty, so there is nothing to answer from. Add a book first: coalesce add PATH"
-_EMPTY_ZH = "书库是空的，因此无法回答。请先添加一本书：coalesce add PATH"
+_NOT_FOUND = ("The library does not answer this question.", "书库中没有能回答这个问题的内容。")
+_NEAREST = ("{said} The nearest sections: {sections}.", "{said}最接近的章节：{sections}。")
+_WEAK = ("The books may not say this; check the sources.", "书中可能没有说到这一点，请核对出处。")
+_ANYWAY = (
+    "The library does not seem to answer this question; the answer comes from the nearest passages.",
+    "书库中似乎没有这个问题的答案，以下内容来自最接近的段落。",
+)
+_NOTHING_THERE = (
+    "Nothing in the library matches these filters, so there is nothing to answer from.",
+    "书库中没有符合这些筛选条件的内容，因此无法回答。",
+)
+_EMPTY = (
+    "The library is empty, so there is nothing to answer from. Add a book first: coalesce add PATH",
+    "书库是空的，因此无法回答。请先添加一本书：coalesce add PATH",
+)
 _FITS = (
     "Of the options, {letter} (“{option}”) fits these passages best. Check it: when one fits this clearly, some 80 of "
-    "100 are right."
+    "100 are right.",
+    "在各选项中，{letter}（“{option}”）与这些段落最相符。请核对：这样明确时，约有 80% 是对的。",
 )
-_FITS_ZH = "在各选项中，{letter}（“{option}”）与这些段落最相符。请核对：这样明确时，约有 80% 是对的。"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,9 @@ class EvidenceJudge:
             writes: whether a language model writes the answer.
             answer_anyway: refuse only where nothing at all was found.
         """
-        question = retrieval.query.text
-        chinese = asks_in_chinese(question)
-        if not passages and library.documents():
-            return Judgement("none", _NOTHING_THERE_ZH if chinese else _NOTHING_THERE)
+        chinese = retrieval.query.chinese
         if not passages:
-            return Judgement("none", _EMPTY_ZH if chinese else _EMPTY)
+            return Judgement("none", (_NOTHING_THERE if library.documents() else _EMPTY)[chinese])
         signals = self.signals(retrieval, passages)
         score = self._score(signals, retrieval, passages)
         evidence = self.evidence(score)
@@ -165,10 +162,10 @@ class EvidenceJudge:
         if evidence == "strong":
             return Judgement(evidence, score=score)
         if evidence == "weak":
-            return Judgement(evidence, note=_WEAK_ZH if chinese else _WEAK, score=score)
+            return Judgement(evidence, note=_WEAK[chinese], score=score)
         if answer_anyway:
-            return Judgement(evidence, note=_ANYWAY_ZH if chinese else _ANYWAY, score=score)
-        return Judgement(evidence, not_found(question, passages), score=score)
+            return Judgement(evidence, note=_ANYWAY[chinese], score=score)
+        return Judgement(evidence, not_found(chinese, passages), score=score)
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; less than strong where no good sentence is about the name that is to be defined."""
@@ -176,19 +173,19 @@ class EvidenceJudge:
 
     def _score(self, signals: dict[str, float], retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         score = self._calibration.score(signals)
-        about = self._is_about(subject_of(retrieval.query.english), retrieval.query.english, passages)
+        about = self._is_about(retrieval.query, passages)
         return score if about else min(score, math.nextafter(self.strong, 0.0))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
         """All signals by name; `read` is the score of the sentence or listing that answers best."""
-        read = self._reader.read(retrieval.query.english, passages)
+        read = self._reader.read(retrieval.query, passages)
         best = max((item.score for item in read), default=0.0)
         return evidence_signals(retrieval, passages) | {"read": best}
 
-    def _is_about(self, subject: str, question: str, passages: Sequence[Passage]) -> bool:
-        """Whether one of the best sentences, with its headings, holds all words of a name; true for none."""
-        wanted = terms_of(subject).pieces
-        read = self._reader.read(question, passages) if wanted else []
+    def _is_about(self, query: Query, passages: Sequence[Passage]) -> bool:
+        """Whether one of the best sentences, with its headings, holds all words of the name to define, if any."""
+        wanted = terms_of(query.subject).pieces
+        read = self._reader.read(query, passages) if wanted else []
         least = NEAR_BEST * max((item.score for item in read), default=0.0)
         return not wanted or any(
             item.score >= least
@@ -197,15 +194,9 @@ class EvidenceJudge:
             for item in read
         )
 
-    def bears(self, question: str, passages: Sequence[Passage], quoted: Quoted) -> bool:
-        """Whether a quote bears on the question: one of its sentences reads nearly as well as the best.
-
-        Args:
-            question: in the language of the passages; "" where there was none, or several.
-        """
-        if not question:
-            return True
-        read = self._reader.read(question, passages)
+    def is_relevant(self, query: Query, passages: Sequence[Passage], quoted: Quoted) -> bool:
+        """Whether a quote bears on the question: one of its sentences reads nearly as well as the best."""
+        read = self._reader.read(query, passages)
         least = BEARING_SHARE * max((item.score for item in read), default=0.0)
         return any(
             item.score >= least
@@ -222,30 +213,19 @@ class EvidenceJudge:
         return "strong" if score >= self.strong else "weak"
 
 
-def not_found(question: str, passages: Sequence[Passage]) -> str:
+def not_found(chinese: bool, passages: Sequence[Passage]) -> str:
     """The refusal, in the question's language; names the nearest sections."""
-    chinese = asks_in_chinese(question)
-    said, nearest = (_NOT_FOUND_ZH, _NEAREST_ZH) if chinese else (_NOT_FOUND, _NEAREST)
-    named = _named(passages, chinese)
-    return nearest.format(said=said, sections=named) if named else said
+    named = ("、" if chinese else ", ").join(f"“{section}”" for section in nearest_sections(passages))
+    said = _NOT_FOUND[chinese]
+    return _NEAREST[chinese].format(said=said, sections=named) if named else said
 
 
 def without_nearest(text: str) -> str:
     """A refusal without its nearest sections, for where they are listed beside it; any other text as it is."""
-    for said, nearest in ((_NOT_FOUND, _NEAREST), (_NOT_FOUND_ZH, _NEAREST_ZH)):
+    for said, nearest in zip(_NOT_FOUND, _NEAREST, strict=True):
         if text.startswith(nearest.format(said=said, sections="\0").partition("\0")[0]):
             return said
     return text
-
-
-def where_to_read(question: str, passages: Sequence[Passage]) -> str:
-    """The note on a question for the place of something: the nearest sections."""
-    chinese = asks_in_chinese(question)
-    return (_READ_IN_ZH if chinese else _READ_IN).format(sections=_named(passages, chinese))
-
-
-def _named(passages: Sequence[Passage], chinese: bool) -> str:
-    return ("、" if chinese else ", ").join(f"“{section}”" for section in nearest_sections(passages))
 
 
 def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
@@ -254,39 +234,22 @@ def nearest_sections(passages: Sequence[Passage]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))[:NAMED_SECTIONS]
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option that fits clearly best.
-
-    Attributes:
-        reads_as: stem and option in English, for choosing sentences; note: what a person is told.
-    """
-
-    reads_as: str
-    note: str
-
-
-def clear_option(
-    asked: Query, options: Sequence[str], passages: Sequence[Passage], reader: SentenceReader
-) -> Option | None:
-    """The option with which the question is answered best by a sentence of the passages.
-
-    Args:
-        asked: the question without its options.
+def clear_option(query: Query, passages: Sequence[Passage], reader: SentenceReader) -> tuple[Query, str] | None:
+    """The pasted option with which a sentence of the passages answers best: as a query, and a note that names it.
 
     Returns:
         None where none fits clearly best, or where the wrong one is asked for.
     """
-    if len(options) < 2 or _ASKS_WHAT_IS_WRONG.search(asked.text) or any(map(_ABOUT_OTHERS.search, options)):
+    if len(query.options) < 2 or _ASKS_WHAT_IS_WRONG.search(query.standalone):
         return None
-    english = [(translate_terms(option) or option) if is_chinese(option) else option for option in options]
-    texts = [f"{asked.english.rstrip('?.: ')}? {option}" for option in english]
-    fits = [max((item.score for item in reader.read(text, passages)), default=0.0) for text in texts]
-    best, second = sorted(range(len(options)), key=lambda each: -fits[each])[:2]
+    english = [translate_terms(option) or option for option in query.options]
+    asked = [english_query(f"{query.english.rstrip('?.: ')}? {option}") for option in english]
+    fits = [max((item.score for item in reader.read(each, passages)), default=0.0) for each in asked]
+    best, second = sorted(range(len(fits)), key=lambda number: -fits[number])[:2]
     if fits[best] - fits[second] < CLEARLY_BEST:
         return None
-    note = _FITS_ZH if asks_in_chinese(asked.text) else _FITS
-    return Option(texts[best], note.format(letter="ABCDEFGH"[best], option=options[best]))
+    note = _FITS[query.chinese].format(letter="ABCDEFGH"[best], option=query.options[best])
+    return replace(query, english=asked[best].english), note
 
 
 def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:

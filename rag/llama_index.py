@@ -22,6 +22,7 @@ from rag.generators.prompts import render_messages, says_unknown
 from rag.generators.protocol import GenerationDone, GenerationRequest, Item, TextPiece, only_thought
 from rag.generators.stream_text import AnswerText
 from rag.models.devices import peak_memory_bytes
+from rag.query import understand
 from rag.retrieval import HybridRetriever
 from rag.types import RETRIEVING_ARMS, TUNED_ARMS, Arm, Thinking, Usage
 
@@ -42,7 +43,7 @@ class PassageRetriever(BaseRetriever):
         self._filters = filters or Filters()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = self._retriever.search(query_bundle.query_str, self._filters)
+        found = self._retriever.search(understand(query_bundle.query_str, self._retriever.library, self._filters))
         return [NodeWithScore(node=to_text_node(hit.node), score=hit.score) for hit in found.hits[: self._top_k]]
 
 

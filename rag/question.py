@@ -1,8 +1,7 @@
 """What was asked: is the question allowed, is it a question at all, and what kind of answer does it want?
 
-Checks come first: every entry point uses them. A message is a question for the books or talk about the conversation, in
-English or Chinese; only a message that is nothing else counts as talk: 'thanks' does, 'thanks, and what is a warp?' is
-a question. The kind of a question decides the form of its answer.
+Every entry point uses the checks. Greetings, thanks, 'who are you' and wishes about the last answer ('shorter') are
+talk, where a message is nothing else: 'thanks' is, 'thanks, and what is a warp?' is a question.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
-from typing import Literal, TypeAlias, cast, get_args
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from indexes.errors import InvalidInput, NotFound, TooLarge
 from indexes.types import Document, Filters
-from indexes.words import CJK, is_chinese, terms_of
+from indexes.words import is_chinese, terms_of
 from rag.errors import ArmUnavailable
 from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, Turn
 from rag.wording import translate_terms
@@ -25,6 +22,9 @@ from rag.wording import translate_terms
 MOST_CHARACTERS = 20_000
 MOST_PASSAGES = 50
 MOST_ANSWER_TOKENS = 32_768
+MOST_SEARCHED_CHARACTERS = 2000
+"""A longer question is searched for by its beginning: an embedder reads no more of it."""
+MOST_TALK_CHARACTERS = 80
 
 _MOST_DIGITS = 9
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -154,462 +154,111 @@ def choose_adapter(arm: Arm, named: str | None, known: Sequence[str]) -> str | N
 
 # --- messages: a question, or talk
 
-MessageKind: TypeAlias = Literal[
-    "question",
-    "greeting",
-    "thanks",
-    "about",
-    "recall",
-    "shorter",
-    "reword",
-    "listing",
-    "where",
-    "doubt",
-    "quiz",
-    "chapter",
-    "library",
-]
-"""`about`: who answers, and what it can do. `recall`: what was asked before. `shorter`, `reword` (simpler, in another
-language), `listing` (code, an example), `where` (its pages) and `doubt` are about the last answer. `quiz` wants to be
-examined. `chapter` and `library` ask what they are about.
-"""
-
-MOST_PARTS = 5
-"""Questions of one message that are answered apart."""
-MOST_SEARCHED_CHARACTERS = 2000
-"""A longer question is searched for by its beginning: an embedder reads no more of it."""
-_FEW_STEMS = 6
-_FEWEST_STEMS = 2
-"""Of a question that begins with 'why' and does not point back: 'why three?', not 'why does MPI need datatypes?'."""
+TalkKind: TypeAlias = Literal["greeting", "thanks", "about", "rewrite"]
+"""`about`: who answers, and what it can do. `rewrite`: the last answer in other words, shorter, with an example."""
 
 _AROUND = " ,.;:!?~…，。！？；：、()\"'“”"
-_AND_THANKS = re.compile(
-    r"^(?:ok|okay|alright|right|well|great|cool|thanks?(?: you)?|yes|sure|hmm?|oh|and|but|so|now|好的?|嗯)"
-    r"[\s,.!，。！]+(?=\S)",
-    re.IGNORECASE,
-)
-
-_ORDINALS = (
-    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
-    "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-).split()
-_CARDINALS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-).split()
-_CHINESE_DIGITS = "零一二三四五六七八九"
-_NUMBER = rf"\d{{1,4}}|{'|'.join(reversed(_CARDINALS))}"
-_CHAPTER = re.compile(
-    rf"\b(?:chapter|ch\.?|chap\.?)\s*(?:number |no\.? ?|#)?(?P<number>{_NUMBER})\b"
-    rf"|\b(?P<ordinal>{'|'.join(reversed(_ORDINALS))}|last|final|\d{{1,3}}(?:st|nd|rd|th)) chapter\b"
-    r"|第\s*(?P<chinese>[零一二三四五六七八九十百\d]{1,5})\s*章|(?P<last>最后一章)"
-    r"|\bchapter (?:on|about|called|titled) (?P<title>[^?.!,]{2,80})",
-    re.IGNORECASE,
-)
-_ABOUT_WHAT = (
-    r"summar\w+|sum\w*|overview|outline\w*|cover\w*|about|contents?|contain\w*|key (?:points?|ideas?)|take-?aways?"
-    r"|topics?|main (?:points?|ideas?|topics?)|recap\w*|gist|abstract|deal\w*|discuss\w*|teach\w*|tl;?dr|describe"
-    r"|explain|say|in"
-)
-_ASKS_WHAT_IT_IS_ABOUT = re.compile(
-    rf"\b(?:{_ABOUT_WHAT})\b|讲|内容|概括|总结|介绍|概述|概要|主要|要点|摘要|说了", re.IGNORECASE
-)
-_NO_SUBJECT = re.compile(
-    rf"\b(?:{_ABOUT_WHAT}|books?|librar\w+|chapters?|text|manual|brief\w*|short\w*|quick\w*|sentences?|words?|give|tell"
-    r"|learn|section|ask|whole|entire|document\w*|know|you|me|i|have|available|loaded|list|please|up|with)\b",
-    re.IGNORECASE,
-)
-_NO_SUBJECT_ZH = re.compile(
-    r"讲了?|内容|概括|总结|介绍|概述|概要|主要|要点|摘要|说了?|什么|哪些|这|本|书|全|的|了|一下|请|是|关于|章|有|书库|里|你|啥|呢|吗|和|有关|整"
-)
-_LIBRARY = re.compile(
-    r"\b(?:(?:this|the|your|my|these|those|all) (?:whole |entire )?(?:books?|librar\w+|documents?|manuals?)"
-    r"|(?:which|what|list) (?:\w+ )?books)\b"
-    r"|这(?:本|些)书|本书|全书|书库|有哪些书|哪些书",
-    re.IGNORECASE,
-)
-
-_CLAUSE = re.compile(r"[,.;!，。；！]\s*")
-_ASKS_WHICH_BOOKS = re.compile(r"(?:which|what|list) (?:\w+ )?books\b|哪些书", re.IGNORECASE)
-
-_POINTS_BACK = re.compile(
-    r"\b(?:it|its|they|them|their|this|that|these|those|he|she|same(?! time)|such|former|latter|above|previous|one|ones"
-    r"|each|both)\b|它|他们|它们|这|那|该|上述|前者|后者|刚才",
-    re.IGNORECASE,
-)
-_IT = re.compile(r"\b(?:it|them)\b", re.IGNORECASE)
-_WHY_CARE = re.compile(r"\bwhy (?:\w+ ){1,3}(?:care|bother)\b", re.IGNORECASE)
-"""Asks what a thing is good for, in words that no book has."""
-_RELATIVE = re.compile(
-    r"\b(?!(?:is|are|was|were|do|does|did|can|could|will|would|should|has|have|about|of|for|in|on|to|with|by|from|at|into"
-    r"|than|like|after|before|and|but|so|or|why|how|what|when|where|explain|show|give|mean|means)\b)\w+ that(?= \w)",
-    re.IGNORECASE,
-)
-"""'a kernel that adds': a 'that' which points at the word before it."""
-_GOES_ON = re.compile(
-    r"^(?:(?:ok|okay|well|hmm?|yes|alright|right|cool|great|thanks?),?\s+)?"
-    r"(?P<lead>and|but|so|or|then|also|(?P<why>why)|how so|how come|what about|how about|what if|any|more|another|else"
-    r"|tell me more|go on)\b|为什么呢|还有|呢[？?]?$",
-    re.IGNORECASE,
-)
-_NAMES_ITS_SUBJECT = re.compile(
-    r"^(?:what(?:'s| is| are| does)|who is|define|explain|describe) (?!the\b)\w|什么(?:是|叫)|是什么|解释",
-    re.IGNORECASE,
-)
-"""Asks what one thing is, and so names it: 'What is occupancy?', but not 'what is the syntax?'."""
-
-_STYLE = re.compile(
-    r"(?:[,:;]|(?<!\s))\s*\b(?:please )?(?:(?:can|could) you )?(?:(?:explain|tell me|describe)(?: (?:it|to me))? )?"
-    r"(?:(?:like|as if) i(?:'m| am| were|m) (?:a )?(?:five|5|child|kid|beginner)(?: years? old)?|eli5"
-    r"|in (?:very )?(?:simple|simpler|plain|easy|layman'?s?) (?:words|terms|english))\b[,:;]?",
-    re.IGNORECASE,
-)
-
-_GREETED = re.compile(
-    r"^\W*(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: there| all| everyone| coalesce)?"
-    r"(?:\s*[,.!:;]+\s*|\s+(?=(?:what|how|why|when|which|where|can|could|please|is|are|i)\b))"
-    r"|^\W*(?:你好|您好|嗨)(?:呀|啊)?\s*[，,。.！!、\s]\s*",
-    re.IGNORECASE,
-)
-
-_TYPED = {
-    "wat": "what",
-    "wht": "what",
-    "waht": "what",
-    "hwat": "what",
-    "wats": "what's",
-    "hw": "how",
-    "hwo": "how",
-    "wy": "why",
-}
-_FIRST_WORD = re.compile(rf"^(?:{'|'.join(_TYPED)})\b", re.IGNORECASE)
-_ITEM = re.compile(r"^\s*(?:\(?\d{1,2}[.)、]|[-*•])\s*(?=\S)", re.MULTILINE)
-_QUESTION_END = re.compile(r"(?<=[?？])[\s\"')”’]*")
-_ASKS = re.compile(
-    r"^(?:(?:and|but|so|or|also|then|ok|okay|please|hi|hello)[,\s]+)*"
-    r"(?:what|how|why|when|where|which|who|whose|is|are|was|were|do|does|did|can|could|should|would|will|has|have|may|must|"
-    r"explain|describe|define|list|name|compare|give|show|tell)\b",
-    re.IGNORECASE,
-)
-
-_AND_ASKS = re.compile(r",? and (?P<more>(?:what|how|why|when|where) \w)", re.IGNORECASE)
-_ASKS_ZH = re.compile(r"什么|怎么|怎样|如何|为何|多少|多大|多长|哪|几|是否|啥|区别")
-_ASKS_WHERE = re.compile(
-    r"(?:which|what) (?:chapters?|sections?|pages?)(?: of the books?)? (?:(?:is|are) (?=about|on)|talks?|speaks?|"
-    r"covers?|explains?|discuss(?:es)?|deals?|describes?|treats?|mentions?|introduces?)"
-    r"(?: ?(?:about|on|with|of))? (.+?)\W*"
-    r"|(?:in|on) (?:which|what) (?:chapters?|sections?|pages?)(?: of the books?)? (?:is|are|(?:can|do) (?:i|we) find) "
-    r"(.+?)(?: (?:explained|discussed|covered|described|introduced))?\W*"
-    r"|(?:where (?:in the books? )?(?:can|do|should) (?:i|we) (?:read|find|learn)|what (?:can|do|should) (?:i|we) read)"
-    r"(?: more)? (?:about|on) (.+?)\W*"
-    r"|(.+?)(?:是)?在?(?:书(?:中|里)的?)?(?:哪一?[章节页]|第几[章节页])(?:里?(?:讲|介绍|提到|谈|有))?(?:的|到|了|过)?\W*"
-    r"|哪一?[章节页]里?(?:讲|介绍|提到|谈|说|有)(?:到|了|过|的是)?(.+?)\W*",
-    re.IGNORECASE,
-)
-_BEGINS_ASKING = re.compile(r"(?:how|why|when|where|what|which|whether)\b", re.IGNORECASE)
-_NUMBERED = re.compile(r"^\s*(?:Q(?:uestion)?\s*\d{0,3}\s*[.:)]|\d{1,3}\s*[.)、])\s*(?=\D)", re.IGNORECASE)
-_LETTER = r"[（(]?{}[)）.:：、．]\s*(?=\S)"
-_OPTIONS = re.compile(
-    rf"(?<=[?？:：.。\n])\s*{_LETTER.format('A')}.*?(?<!\w){_LETTER.format('B')}.*", re.IGNORECASE | re.DOTALL
-)
-_ASKS_ABOUT_OPTIONS = re.compile(
-    r"\b(?:following|these|below|options?|true|false|correct|incorrect|not|except)\b|下列|以下|下面|哪一?[个项种些]|正确|错误",
-    re.IGNORECASE,
-)
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_CODE_LINE = re.compile(
-    r"[;{}]\s*(?://.*|/\*.*)?$|^\s*(?:#\s*(?:include|pragma|define|if|endif)|__\w+__|import \w|from \w+ import"
-    r"|def \w+\(|class \w+[:(]|@\w+[.(]|(?:for|while|if)\s*\(|return\b|//|template\s*<|\w[\w.\[\]]*\s*[-+*/]?=\s*\S"
-    r"|\w[\w.:]*\(.*\)\s*$|>>> )"
+_CLAUSE = re.compile(r"[,.;!，。；！]+\s*")
+_TALK: dict[TalkKind, str] = {
+    "greeting": r"(?:hi|hello|hey|good (?:morning|afternoon|evening|day))(?: there| all| everyone| coalesce)?"
+    r"|how are you|(?:你好|您好|嗨|大家好|早上好|下午好|晚上好)(?:呀|啊)?",
+    "thanks": r"ok|okay|great|cool|nice|perfect|got it|i see|understood|makes sense|(?:good ?)?bye"
+    r"|(?:many )?thanks?(?: you)?(?: (?:very|so) much| a lot)?|thx|cheers"
+    r"|谢谢(?:你|您)?|多谢|感谢|好的|明白了|懂了|知道了|再见|[👍🙏❤🎉😀-😄😊👌💯♥️\s]+",
+    "about": r"(?:who|what) are you|what(?:'s| is) (?:your name|coalesce|this)|what can (?:you|i) (?:do|ask)"
+    r"|help(?: me)?|are you (?:an? )?(?:ai|bot|robot|human|llm|language model|chatgpt)"
+    r"|(?:你|您)是谁|你叫什么(?:名字)?|(?:你|您)(?:能|会|可以)(?:做|干)(?:什么|啥)|怎么用|帮助",
+}
+_WISHES = frozenset(
+    "short shorter brief briefly concise simple simpler simply easier plain plainly summary summarise summarize "
+    "shorten simplify rephrase reword paraphrase translate tldr eli5 example examples english chinese".split()
 )
-_ABOUT_CODE = re.compile(
-    r"\b(?:what|explain|describe|does|do|is|this|the|following|code|kernel|program|function|snippet|here|wrong|with|it|in|my|why|slow|bug|fix|"
-    r"mean|please|can|you|me|how|work|works|tell|help|about|review|there|any|errors?|problem|understand|i|for|to|a|of|optimi[sz]e|faster|make|"
-    r"improve|use|used|purpose|output|prints?)\b|[\W_]|这|段|个|代码|程序|核函数|函数|作用|是|做|什么|的|有|问题|解释|一下|请|错|哪里|吗|在|干|怎么|为|慢|了|意思",
-    re.IGNORECASE,
+"""What a language model can do with the last answer, or with a whole chapter."""
+_BESIDE_WISHES = frozenset(
+    "a again an and answer another as beginner book can chapter could do explain five for from give i i'm i'd if in "
+    "into it like line lines long make me more much number of one please put say section sentence sentences show tell "
+    "terms text that the this to too up version want with words would you your".split()
 )
-_NAME = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*")
+_WISHES_ZH = re.compile(
+    r"简单|简短|简洁|短|通俗|大白话|翻译|总结|概括|归纳|换(?:一?个|一?种)说法|举例|例子|示例|一句话|英文|英语|中文"
+)
+_BESIDE_WISHES_ZH = re.compile(
+    r"[用请再更能可以不吗你您给我们说讲解释表达一下点些地得的把它这那个本章节书一二三四五六七八九十来成为上面刚才回答案内容太长了举吧呢第\d\s]"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class ChapterAsked:
-    """A chapter as a message names it: its number (-1 is the last), or words of its title."""
-
-    number: int | None = None
-    title: str = ""
-
-
-@cache
-def _patterns() -> tuple[tuple[MessageKind, re.Pattern[str]], ...]:
-    """Kinds and wordings of `messages.tsv`."""
-    parts: dict[str, str] = {}
-    found: list[tuple[MessageKind, re.Pattern[str]]] = []
-    for line in files("rag").joinpath("messages.tsv").read_text(encoding="utf-8").splitlines():
-        name, tab, wording = line.partition("\t")
-        if not tab:
-            continue
-        if name.startswith("{"):
-            parts[name] = f"(?:{parts[name]}|{wording})" if name in parts else wording
-            continue
-        if name not in get_args(MessageKind):
-            raise ValueError(f"messages.tsv: {name!r} is not a kind of message")
-        for part, pattern in parts.items():
-            wording = wording.replace(part, pattern)
-        polite = parts["{please}"]
-        whole = rf"(?:{polite},? )*(?:{parts['{can_you}']} )?(?:{wording})(?:[, ]+{polite})*"
-        found.append((cast("MessageKind", name), re.compile(whole, re.IGNORECASE)))
-    return tuple(found)
+def talk_kind(text: str) -> TalkKind | None:
+    """The kind of a message that is no question for the books; None for a question."""
+    bare = " ".join(text.replace("’", "'").split()).strip(_AROUND)
+    if len(bare) > MOST_TALK_CHARACTERS:
+        return None
+    if _is_wish(bare):
+        return "rewrite"
+    said = [_talk(clause.strip(_AROUND)) for clause in _CLAUSE.split(bare)]
+    return said[-1] if all(said) else None
 
 
-def message_kind(text: str) -> MessageKind:
-    """The kind of a message, by its whole wording."""
-    bare = _bare(text)
-    if len(bare) > 200:
-        return "question"
-    for candidate in (bare, _AND_THANKS.sub("", bare)):
-        if kind := _talk(candidate):
-            return kind
-    clauses = [_talk(_bare(clause)) for clause in _CLAUSE.split(bare)]
-    if len(clauses) > 1 and all(clauses):
-        return clauses[-1] or "question"
-    if _CHAPTER.search(bare):
-        return "question" if _subject(_CHAPTER.sub(" ", bare)) else "chapter"
-    if not _ASKS_WHAT_IT_IS_ABOUT.search(bare) and not _ASKS_WHICH_BOOKS.search(bare):
-        return "question"
-    return "library" if _LIBRARY.search(bare) and not _subject(bare) else "question"
+def _talk(bare: str) -> TalkKind | None:
+    return next((kind for kind, pattern in _TALK.items() if re.fullmatch(pattern, bare, re.IGNORECASE)), None)
 
 
-def _talk(bare: str) -> MessageKind | None:
-    """The kind of a wording of `messages.tsv`."""
-    return next((kind for kind, pattern in _patterns() if pattern.fullmatch(bare)), None)
-
-
-def asks_which_books(text: str) -> bool:
-    """Whether a message of kind `library` wants the books by name."""
-    return bool(_ASKS_WHICH_BOOKS.search(text))
+def _is_wish(bare: str) -> bool:
+    """Whether a message names only what should be done with an answer: 'in simple words', '用大白话解释一下'."""
+    if is_chinese(bare):
+        rest, wishes = _WISHES_ZH.subn("", bare)
+        return wishes > 0 and not _BESIDE_WISHES_ZH.sub("", rest).strip(_AROUND)
+    words = {word for word in re.findall(r"[^\s,.;:!?()\"]+", bare.lower()) if not word.isdecimal()}
+    return bool(words & _WISHES) and words <= _WISHES | _BESIDE_WISHES
 
 
 def has_words(text: str) -> bool:
     """Whether a message holds a letter or digit of any script, or an emoji that says thanks."""
-    return any(character.isalnum() for character in text) or message_kind(text) != "question"
+    return any(character.isalnum() for character in text) or talk_kind(text) is not None
 
 
-def chapter_asked(text: str) -> ChapterAsked:
-    """The chapter that a message of kind `chapter` names."""
-    match = _CHAPTER.search(text)
-    if match is None:
-        return ChapterAsked()
-    number, ordinal, chinese = match["number"], match["ordinal"], match["chinese"]
-    if match["title"]:
-        return ChapterAsked(title=_ASKS_WHAT_IT_IS_ABOUT.sub(" ", match["title"]).strip(" \"'“”"))
-    if match["last"] or (ordinal or "").lower() in ("last", "final"):
-        return ChapterAsked(-1)
-    if chinese:
-        return ChapterAsked(_chinese_number(chinese))
-    if ordinal:
-        digits = re.match(r"\d+", ordinal)
-        return ChapterAsked(int(digits.group()) if digits else _ORDINALS.index(ordinal.lower()))
-    return ChapterAsked(int(number) if number.isdecimal() else _CARDINALS.index(number.lower()))
-
-
-def refers_to_earlier(text: str) -> bool:
-    """Whether a follow-up question is too short, or points back too much, to be searched for alone."""
-    stems = len(terms_of(translate_terms(text) if is_chinese(text) else text).pieces)
-    points_back = bool(_POINTS_BACK.search(_RELATIVE.sub(" ", text)))
-    if stems and _NAMES_ITS_SUBJECT.search(text) and not points_back:
-        return False
-    goes_on = _GOES_ON.search(text)
-    few = _FEW_STEMS if goes_on is None or not goes_on["why"] else _FEWEST_STEMS
-    return stems < 2 or (stems <= _FEW_STEMS and points_back) or (stems <= few and goes_on is not None)
-
-
-def standing_question(turns: Sequence[Turn], follow_up: str = "") -> str:
-    """What a follow-up is about: the newest question that stands alone; "" where there is none.
-
-    One without words of its own ('why?') is about the newest follow-up, too. Of a long question it is the beginning.
-    """
-    beginnings = (turn.question[:MOST_SEARCHED_CHARACTERS] for turn in turns)
-    asked = [question for question in beginnings if message_kind(question) == "question"]
-    alone = next((question for question in reversed(asked) if not refers_to_earlier(question)), "")
-    more = asked and asks_for_more(follow_up) and asked[-1] != alone
-    return f"{alone} {asked[-1]}".strip() if more else alone
-
-
-def after_standing(standing: str, follow_up: str) -> str:
-    """A follow-up together with the question that it is about.
-
-    Where that asks what a thing is, the thing stands in place of 'it', and 'why should I care' is asked about it.
-    """
-    standing = looked_up(standing) or standing
-    subject = subject_of(standing)
-    if subject and (match := _IT.search(follow_up) or _WHY_CARE.search(follow_up)):
-        named = subject if match.re is _IT else f"why use {subject}"
-        return f"{follow_up[: match.start()]}{named}{follow_up[match.end() :]}"
-    return f"{standing} {follow_up}"
-
-
-def asks_for_more(follow_up: str) -> bool:
-    """Whether a follow-up has no words of its own ('why?', 'go on'): it asks for more about the same."""
-    return not terms_of(translate_terms(follow_up) if is_chinese(follow_up) else follow_up).pieces
-
-
-def without_greeting(text: str) -> str:
-    """A question without the greeting before it, its first word as it is spelt: 'hello, wat is a kernel?'."""
-    rest = _GREETED.sub("", text, count=1) or text
-    return _FIRST_WORD.sub(lambda match: _TYPED[match[0].lower()], rest, count=1)
-
-
-def without_style(text: str) -> str:
-    """A question without 'explain like I'm five' and the like; unchanged where nothing would be left."""
-    rest = _STYLE.sub(" ", text).strip(" ,:;-")
-    return rest if rest != text and len(terms_of(rest).pieces) > 0 else text
-
-
-def looked_up(text: str) -> str:
-    """A question for the place of something as one for what it is, which is searched for: 'Which chapter talks about
-    tiling?' as 'What is tiling?'; "" for other questions.
-    """
-    match = _ASKS_WHERE.fullmatch(text.strip()) if len(text) <= LONGEST_READ else None
-    subject = next(filter(None, match.groups()), "") if match is not None else ""
-    if not terms_of(translate_terms(subject) if is_chinese(subject) else subject).pieces:
-        return ""
-    if is_chinese(text):
-        return f"{subject}？" if _ASKS_ZH.search(subject) else f"什么是{subject}？"
-    return f"{subject}?" if _BEGINS_ASKING.match(subject) else f"What is {subject}?"
-
-
-def stem_of(text: str) -> str:
-    """A pasted exam question without its number and its lettered options."""
-    return _stem_and_options(text)[0]
-
-
-def _stem_and_options(text: str) -> tuple[str, str]:
-    whole = _NUMBERED.sub("", text[:MOST_SEARCHED_CHARACTERS])
-    block = _OPTIONS.search(whole)
-    return (whole[: block.start()].strip(), block[0]) if block is not None else (whole.strip(), "")
-
-
-def options_of(text: str) -> tuple[str, ...]:
-    """The lettered options of a pasted exam question, without their letters."""
-    block = _stem_and_options(text)[1]
-    if not block:
-        return ()
-    starts: list[re.Match[str]] = []
-    for letter in "ABCDEFGH":
-        mark = re.compile(rf"(?:^|(?<=[\s;；,，])){_LETTER.format(letter)}", re.IGNORECASE)
-        if (found := mark.search(block, starts[-1].end() if starts else 0)) is None:
-            break
-        starts.append(found)
-    ends = [each.start() for each in starts[1:]] + [len(block)]
-    return tuple(block[start.end() : end].strip(" \t\n;；,，") for start, end in zip(starts, ends, strict=True))
-
-
-def without_options(text: str) -> str:
-    """A pasted exam question without its number and its lettered options; whole where it asks about them."""
-    stem = stem_of(text)
-    return stem if terms_of(stem).pieces and not _ASKS_ABOUT_OPTIONS.search(stem) else text
-
-
-def parts_of(text: str) -> tuple[str, ...]:
-    """The questions of a message that asks several, at most `MOST_PARTS`; the message alone where it asks one."""
-    if "```" in text or len(text) > MOST_SEARCHED_CHARACTERS:
-        return (text,)
-    starts = [match.start() for match in _ITEM.finditer(text)]
-    if len(starts) > 1:
-        lead = text[: starts[0]].strip()
-        pieces = [_ITEM.sub("", text[a:b]).strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
-        asked = pieces if all(map(_is_question, pieces)) and not lead.endswith("?") else []
-    else:
-        pieces = [piece.strip() for piece in _QUESTION_END.split(text) if piece.strip()]
-        asked = pieces if all(piece[-1] in "?？" and _is_question(piece) for piece in pieces) else []
-        asked = _defined_and_more(text) if len(asked) < 2 else asked
-    return tuple(asked[:MOST_PARTS]) if len(asked) > 1 else (text,)
-
-
-def _defined_and_more(text: str) -> list[str]:
-    """'What is occupancy and how do I improve it?' in two; nothing where the first part asks for no definition."""
-    match = _AND_ASKS.search(text)
-    if match is None:
-        return []
-    first, second = text[: match.start()].strip(" ,"), text[match.start("more") :].strip()
-    return [first, second] if subject_of(first) and _is_question(first) and _is_question(second) else []
-
-
-def code_in(text: str) -> tuple[str, str]:
-    """A message as its prose and the code pasted into it, "" for none."""
-    fenced = _FENCED.findall(text)
-    if fenced:
-        return _FENCED.sub(" ", text).strip(), "\n".join(fenced)
-    lines = text.splitlines()
-    code = [line for line in lines if _CODE_LINE.search(line)]
-    taken = set(code)
-    prose = "\n".join(line for line in lines if line not in taken).strip()
-    alone = _is_statement(text) if len(lines) == 1 else only_about_code(prose)
-    if not code or (len(code) == 1 and not alone):
-        return text, ""
-    return prose, "\n".join(code)
+def prose_of(text: str) -> str:
+    """A message without the code pasted into it: fenced blocks, and lines that end as statements do."""
+    unfenced = _FENCED.sub(" ", text)
+    lines = unfenced.splitlines()
+    prose = [line for line in lines if not line.rstrip().endswith((";", "{", "}"))]
+    return (text if unfenced == text and prose == lines else "\n".join(prose)).strip()
 
 
 def asks_in_chinese(message: str) -> bool:
     """Whether a message is Chinese, whatever code is pasted into it."""
-    return is_chinese(code_in(message)[0] or message)
+    return is_chinese(prose_of(message) or message)
 
 
-def _is_statement(line: str) -> bool:
-    """Whether a line assigns or calls, and ends as code does."""
-    body = line.rstrip()  # a regular expression took seconds for 20,000 brackets
-    return body.endswith((";", "{", "}")) and ("=" in body or "(" in body)
-
-
-def only_about_code(prose: str) -> bool:
-    """Whether the text around pasted code asks only about that code ('what does this code do?') or is empty."""
-    return not _ABOUT_CODE.sub("", prose).strip()
-
-
-def names_in(code: str) -> tuple[str, ...]:
-    """The identifiers in code, in order, each once."""
-    return tuple(dict.fromkeys(_NAME.findall(code)))
-
-
-def _bare(text: str) -> str:
-    return " ".join(text.replace("’", "'").split()).strip(_AROUND)
-
-
-def _subject(text: str) -> bool:
-    """Whether words are left that say more than 'summarise the book'."""
-    rest = _NO_SUBJECT_ZH.sub("", text) if is_chinese(text) or re.search(f"[{CJK}]", text) else text
-    return bool(terms_of(_NO_SUBJECT.sub(" ", rest)).pieces)
-
-
-def _is_question(piece: str) -> bool:
-    if is_chinese(piece):
-        return bool(_ASKS_ZH.search(piece)) and len(terms_of(translate_terms(piece)).pieces) > 0
-    return bool(_ASKS.match(piece)) and len(terms_of(piece).pieces) > 0
-
-
-def _chinese_number(text: str) -> int:
-    """Up to 99: 五, 十, 十二, 二十, 二十三; digits as they are."""
-    if text.isdecimal():
-        return int(text)
-    tens, ten, ones = text.partition("十")
-    high = (_CHINESE_DIGITS.find(tens) if tens else 1) if ten else 0
-    low = ones if ten else tens
-    return max(high, 0) * 10 + (max(_CHINESE_DIGITS.find(low), 0) if low else 0)
+def options_of(text: str) -> tuple[str, tuple[str, ...]]:
+    """A pasted exam question without its lettered options, and these without their letters; () for fewer than two."""
+    starts: list[re.Match[str]] = []
+    for letter in "ABCDEFGH":
+        mark = re.compile(rf"(?:(?<=[\s?？:：;；,，])|^)[（(]?{letter}[)）.、．:：]\s*(?=\S)")
+        found = mark.search(text, starts[-1].end() if starts else 0)
+        if found is None:
+            break
+        starts.append(found)
+    if len(starts) < 2 or not text[: starts[0].start()].strip():
+        return text, ()
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    options = tuple(text[start.end() : end].strip(" \t\n;；,，") for start, end in zip(starts, ends, strict=True))
+    return text[: starts[0].start()].strip(), options
 
 
 # --- questions: what kind of answer
 
-QuestionKind: TypeAlias = Literal["define", "number", "fact", "why", "how", "compare", "list", "code", "yes_no"]
+QuestionKind: TypeAlias = Literal["define", "number", "list", "code", "explain", "fact"]
+"""`explain`: why, or a comparison. They set how long an answer is, and which forms of answer are looked for."""
 
 LONGEST_READ = 300
 """Only the beginning of a longer question or sentence is looked at, in characters."""
 
 _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
-    "why": (r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b", "为什么|为何|原因"),
-    "compare": (
-        r"\bdiffer(?:s|ently)?\b|\bdiff?e?r[ae]?n[cs]es?\b|\bseparates? .* from\b"
-        r"|\bdifferent (?:from|than|to)\b|\b(?:are|is) .*\bdifferent\W*$"
-        r"|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b|\bas opposed to\b",
+    "explain": (
+        r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b",
+        "为什么|为何|原因",
+        r"\bdiff?e?r(?:s|ently|[ae]?n[cs]es?)?\b|\bdifferent\b|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b",
         "区别|不同|差别|差异|比较|相比|不一样",
     ),
     "number": (
@@ -639,16 +288,8 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
         r"\b(?:which|what) (?:[\w-]+ ){0,2}\w+s (?:are|can|could|do|does|were|exist|have|must|should|may|will)\b",
         "哪些|哪几|列出",
     ),
-    "how": (r"\bhow\b|\bsteps\b|\bprocedure\b", "怎么|如何|怎样|步骤"),
-    "yes_no": (
-        r"^\W*(?:so |and |but |then )?"
-        r"(?:is|are|does|do|did|can|could|will|would|should|has|have|was|were|must|may)\b",
-        "吗[？?]?$|是否|能不能|可不可以|是不是",
-    ),
 }
 _KINDS = {kind: re.compile("|".join(patterns), re.IGNORECASE) for kind, patterns in _PATTERNS.items()}
-_ASKS_MORE = re.compile(r"\band (?:what|why|how|when|which|where)\b", re.IGNORECASE)
-"""Two questions in one are answered at length."""
 _DEFINES = re.compile(
     r"^\W*(?:[^:?]{1,40}: )?(?:so |and |but |then |please |ok |hey |hi |well |exactly |can you |could you |just )*"
     r"(?:what(?:'s|s|re|'re| (?:exactly |actually |really )?(?:is|are|was)) (?:meant by |called )?|who(?:'s| is) "
@@ -668,6 +309,7 @@ _DEFINES = re.compile(
 _DEFINES_ZH = re.compile(
     r"什么是|什么叫|何谓|是什么(?:意思|东西)?[？?]?$|是指什么|指的是什么|的含义|的定义|^(?:请)?解释"
 )
+_COMPARES_ZH = re.compile("区别|不同|差别|差异|比较|相比|不一样")
 _MOST_TERMS = 4
 """Words of the longest name that is defined; more than these are a question about something."""
 _NOT_A_NAME = re.compile(
@@ -675,41 +317,21 @@ _NOT_A_NAME = re.compile(
     r"|write|vs|versus|it|this|these|those|there|you|i|more)\b",
     re.IGNORECASE,
 )
-_STEPS = re.compile(
-    r"\bhow (?:to|(?:do|can|could|would|should|must) (?:i|you|we|one))\b"
-    r"(?! (?:choose|decide|know|pick|tell|find|improve|avoid|learn|understand|think|remember|get better)\b)"
-    r"|\bhow (?:is|are) .* (?:declared|written|called|compiled|launched|allocated|created|done|used)\b"
-    r"|^\W*(?:compile|declare|launch|allocate|create|build|install|run)\b",
-    re.IGNORECASE,
-)
-_COMPARED = re.compile(
-    r"\b(?:between|compare|diff?e?r[ae]?n[cs]es? of)\s+(.+?)\s+(?:and|with|to)\s+(.+)"
-    r"|\bdo\s+(.+?)\s+and\s+(.+?)\s+(?:differ|compare|\w+ differently)\b|\bseparates?\s+(.+?)\s+from\s+(.+)"
-    r"|(.+?)\s+and\s+(.+?),?\s+(?:what(?:'s| is) the )?differences?\W*$"
-    r"|(.+?)[\s,]+(?:vs\.?|versus|or|than|instead of|unlike"
-    r"|(?:differs?|different|compared?)\s+(?:from|to|with))\s+(.+)",
-    re.IGNORECASE,
-)
-_AROUND_SIDE = re.compile(
-    r"^(?:(?:how|what|which|why|is|are|do|does|did|should|i|use|the|an?|in|when|would|can|it|better|to|tell|me|please)\s+)+"
-    r"|\s+(?:in|on|for|when|with)\b.*$",
-    re.IGNORECASE,
-)
-"""What stands around the name of a side."""
 
 
 def question_kind(question: str) -> QuestionKind:
     """The kind of a question in the user's words; `fact` where its words do not say."""
-    question = without_options(question[:LONGEST_READ])
-    if _ASKS_MORE.search(question):
-        return "how"
-    if (subject_of(question) and not _KINDS["number"].search(question)) or _defines_in_chinese(question):
+    question = question[:LONGEST_READ]
+    if subject_of(question) and not _KINDS["number"].search(question):
+        return "define"
+    if _DEFINES_ZH.search(question) and not compares(question):
         return "define"
     return next((kind for kind, pattern in _KINDS.items() if pattern.search(question)), "fact")
 
 
-def _defines_in_chinese(question: str) -> bool:
-    return bool(_DEFINES_ZH.search(question)) and not _KINDS["compare"].search(question)
+def compares(question: str) -> bool:
+    """Whether a Chinese question compares things."""
+    return _COMPARES_ZH.search(question) is not None
 
 
 def subject_of(question: str) -> str:
@@ -724,15 +346,51 @@ def subject_of(question: str) -> str:
     return subject if few and not _NOT_A_NAME.search(subject) else ""
 
 
-def wants_steps(question: str) -> bool:
-    """Whether a question asks how something is done, so that the code that does it helps."""
-    return _STEPS.search(question) is not None
+# --- follow-ups
+
+_FEW_STEMS = 6
+_POINTS_BACK = re.compile(
+    r"\b(?:it|its|they|them|their|this|that|these|those|same(?! time)|such|former|latter|above|previous|ones?|both)\b"
+    r"|它|他们|它们|这|那|该|上述|前者|后者|刚才",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"^(?:(?:ok|okay|well|yes|great|thanks?),?\s+)?(?:and|but|so|or|then|also|why|how so|what about|how about|what if"
+    r"|any|more|another|else|tell me more|go on)\b|为什么呢|还有|呢[？?]?$",
+    re.IGNORECASE,
+)
+_IT = re.compile(r"\b(?:it|them)\b", re.IGNORECASE)
 
 
-def sides_of(question: str) -> tuple[str, ...]:
-    """The two things that an English question compares, without articles; empty where it names no two."""
-    match = _COMPARED.search(question[:LONGEST_READ])
-    if match is None:
-        return ()
-    sides = [_AROUND_SIDE.sub("", side.strip(" ,.?!")) for side in match.groups() if side]
-    return tuple(sides) if len(sides) == 2 and all(terms_of(side).pieces for side in sides) else ()
+def refers_to_earlier(text: str) -> bool:
+    """Whether a question in a conversation is too short, or points back too much, to be searched for alone."""
+    stems = len(own_terms(text))
+    points_back = bool(_POINTS_BACK.search(text))
+    if stems and subject_of(text) and not points_back:
+        return False
+    return stems < 2 or (stems <= _FEW_STEMS and (points_back or bool(_GOES_ON.search(text))))
+
+
+def standing_question(turns: Sequence[Turn], follow_up: str) -> str:
+    """What a follow-up is about: the newest question that stands alone; "" where there is none.
+
+    One without words of its own ('why?') is about the newest follow-up, too. Of a long question it is the beginning.
+    """
+    beginnings = (turn.question[:MOST_SEARCHED_CHARACTERS] for turn in turns)
+    asked = [question for question in beginnings if talk_kind(question) is None]
+    alone = next((question for question in reversed(asked) if not refers_to_earlier(question)), "")
+    more = asked and not own_terms(follow_up) and asked[-1] != alone
+    return f"{alone} {asked[-1]}".strip() if more else alone
+
+
+def after_standing(standing: str, follow_up: str) -> str:
+    """A follow-up with the question that it is about, whose subject stands in place of 'it' where it defines one."""
+    subject = subject_of(standing)
+    if subject and _IT.search(follow_up):
+        return _IT.sub(lambda _: subject, follow_up, count=1)
+    return f"{standing} {follow_up}"
+
+
+def own_terms(text: str) -> frozenset[str]:
+    """The terms of a question in English words: none for 'why?' and 'go on'."""
+    return terms_of(translate_terms(text) if is_chinese(text) else text).pieces

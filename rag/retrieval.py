@@ -1,12 +1,7 @@
-"""From a question to the passages that answer it: its filters and language, two searches, one order, then passages.
+"""From a query to the passages that answer it: two searches, one order, then passages.
 
-`#cuda-guide what is a warp` looks in books whose title, source name or id holds "cuda guide"; `@3` and `@"memory
-model"` look in chapter 3, or in chapters whose title holds those words. A tag that matches no book or chapter stays in
-the question: `#pragma unroll` and `@cuda.jit` are code.
-
-A node's score adds its reciprocal rank in the dense and the lexical search, how near each other the question's terms
-are in it, and its length: a node of a few words rarely answers (`docs/decisions.md`). A reranker, where one
-is configured, orders the best nodes once more.
+A node's score adds its reciprocal ranks in the dense and the lexical search. A reranker, where one is configured,
+orders the best nodes once more.
 
 Short nodes rank and cite well, long passages hold more of the answer. So neighbouring hits become one passage, and the
 rest of the budget adds neighbouring nodes, also of the next section of the chapter, with its heading. A listing that
@@ -16,106 +11,31 @@ was cut into several nodes is joined again.
 from __future__ import annotations
 
 import math
-import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
 from indexes.errors import NotFound
 from indexes.sentences import fence_after
-from indexes.types import Chapter, Document, Filters, Hit, PageMarks, StoredNode
-from indexes.words import count_words, index_terms, is_chinese, is_identifier, terms_of
-from rag.answer_forms import about_listing, listings_in, rank_by_form, rank_listings
+from indexes.types import Hit, PageMarks, StoredNode
+from indexes.words import count_words
 from rag.errors import ModelCannotLoad
-from rag.question import (
-    MOST_SEARCHED_CHARACTERS,
-    QuestionKind,
-    after_standing,
-    asks_for_more,
-    asks_in_chinese,
-    code_in,
-    looked_up,
-    message_kind,
-    names_in,
-    only_about_code,
-    question_kind,
-    refers_to_earlier,
-    standing_question,
-    whole_number,
-    without_greeting,
-    without_options,
-    without_style,
-)
+from rag.forms import about_listing, best_definition, listings_in, rank_listings
+from rag.query import Query
 from rag.settings import RetrievalSettings
-from rag.spelling import correct
-from rag.types import Passage, PassagePart, SearchableLibrary, Searched, Turn
-from rag.wording import OtherWords, find_other_words, put_into_books_words, translate_terms
+from rag.types import Passage, PassagePart, SearchableLibrary, Searched
 
 RRF_CONSTANT = 10.0
 """The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009, who use 60). A small one lets the first
 few of each ranking count for more; measured in `docs/decisions.md`."""
-RESCORED = 30
-"""Nodes of the fused order whose text is read."""
-PROXIMITY_WEIGHT = 2.0
-"""As much as first places in both searches."""
-LENGTH_WEIGHT = 0.5
-FORM_CANDIDATES = 100
-"""Nodes found by words in which a definition or a number is looked for."""
-FORM_PLACE = 3
-"""The node that best has the form asked for is at least the third."""
-LEAST_FORM = 0.5
+DEFINITION_CANDIDATES = 100
+"""Nodes found by words in which a definition is looked for."""
+DEFINITION_PLACE = 3
+"""The node that defines the name asked about best is at least the third."""
+LEAST_DEFINITION = 0.5
 LISTING_WEIGHT = 1.0
 """For a listing about what was asked for, where code is."""
-FULL_LENGTH_WORDS = 180
-WINDOW_CHARACTERS = 160
-"""About one sentence; 160, 260 and 400 rank alike."""
-
-_TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?!！;；]{1,200}))")
-_COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
-_DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
-_CHANGE_LOG = re.compile(
-    r"(?:user-visible |all |notable )?changes(?: (?:in|since) (?:version )?v?\d.*)?|change ?-?log\b.*|"
-    r"(?:release|version) (?:notes|history)\b.*|更新日志|版本说明|变更记录",
-    re.IGNORECASE,
-)
-_ASKS_CHANGES = re.compile(
-    r"\b(?:chang(?:e|es|ed)|new|newer|added|removed|renamed|fixed|deprecat\w+|versions?|releases?|since|still|longer)\b"
-    r"|新|版本|更新|变化|改动|移除|弃用",
-    re.IGNORECASE,
-)
-_NOT_A_LETTER = re.compile(r"[\W_]+")
-_READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
-_SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
-_FROM_CODE = ("Searched for the names in your code: {words}.", "按您代码中的名称搜索：{words}。")
-_BEGINNING = ("Only the beginning of the message was searched for.", "只按消息的开头部分进行了搜索。")
-_NAMES_SEARCHED = 8
-_OTHER_WORDS = ("The books have other words for this: {words}.", "书中用的是另外的说法：{words}。")
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What is searched for.
-
-    Attributes:
-        text: the question's own words without inline filters.
-        standalone: the same, after the earlier question where it refers to that one.
-        dense: text for the embedder.
-        lexical: text for the lexical index.
-        english: the question in English words, for comparing with English sentences; else `standalone`.
-        notes: what a reader should know about how the question was understood; they go into `Answer.note`.
-        asks_for_more: whether it is a follow-up without words of its own, so that nothing should be said again.
-    """
-
-    text: str
-    standalone: str
-    dense: str
-    lexical: str
-    english: str
-    notes: tuple[str, ...] = ()
-    asks_for_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +48,6 @@ class Retrieval:
     """
 
     query: Query
-    filters: Filters
     hits: tuple[Hit, ...]
     dense: tuple[Hit, ...]
     lexical: tuple[Hit, ...]
@@ -144,195 +63,35 @@ class HybridRetriever:
         *,
         reranker: CrossEncoderReranker | None = None,
     ) -> None:
-        self._library = library
+        self.library = library
         self._candidates = settings.candidates
         self._reranker = reranker
 
-    def search(
-        self, question: str, filters: Filters, turns: Sequence[Turn] = (), searched: Searched = "hybrid"
-    ) -> Retrieval:
-        """Ranked nodes for a question; inline filters in it are taken out and applied.
+    def search(self, query: Query, searched: Searched = "hybrid") -> Retrieval:
+        """Ranked nodes for a question.
 
         Args:
-            turns: earlier exchanges, oldest first; used when the question refers to them.
             searched: one search alone keeps its own order.
         """
-        text, filters = split_inline_filters(question, filters, self._library)
-        query = prepare_query(without_greeting(text), turns, library=self._library)
-        query = in_the_books_words(query, find_other_words(query.english, self._library, filters))
-        dense = self._library.dense(query.dense, self._candidates, filters) if searched != "lexical" else []
-        lexical = self._library.lexical(query.lexical, self._candidates, filters) if searched != "dense" else []
-        hits = rescore(query.english, fuse(lexical, dense)) if searched == "hybrid" else fuse(lexical or dense)
+        dense = self.library.dense(query.dense, self._candidates, query.filters) if searched != "lexical" else []
+        lexical = self.library.lexical(query.lexical, self._candidates, query.filters) if searched != "dense" else []
         if searched == "hybrid":
-            hits = self._of_the_form_asked_for(query, hits, filters)
+            hits = self._of_the_form_asked_for(query, fuse(lexical, dense))
+        else:
+            hits = fuse(lexical or dense)
         if self._reranker is not None:
             hits = self._reranker.rerank(query.english, hits)
-        if not _ASKS_CHANGES.search(query.text):
-            hits = [hit for hit in hits if not in_change_log(hit.node)] + [
-                Hit(hit.node, 0.0) for hit in hits if in_change_log(hit.node)
-            ]
-        return Retrieval(query, filters, tuple(hits), tuple(dense), tuple(lexical))
+        return Retrieval(query, tuple(hits), tuple(dense), tuple(lexical))
 
-    def _of_the_form_asked_for(self, query: Query, hits: Sequence[Hit], filters: Filters) -> list[Hit]:
-        """`hits` with what has the form of an answer higher: a listing, a definition, a number."""
-        kind = question_kind(query.text)
-        if kind == "code":
-            found = self._library.lexical(about_listing(query.english), self._candidates, filters)
+    def _of_the_form_asked_for(self, query: Query, hits: list[Hit]) -> list[Hit]:
+        """`hits` with what has the form of an answer higher: a listing, a definition."""
+        if query.kind == "code":
+            found = self.library.lexical(about_listing(query.english), self._candidates, query.filters)
             return with_listings(query.english, hits, found)
-        if kind in ("define", "number"):
-            found = self._library.lexical(query.lexical, FORM_CANDIDATES, filters)
-            return with_form(kind, query.english, hits, found)
-        return list(hits)
-
-
-def prepare_query(text: str, turns: Sequence[Turn] = (), *, library: SearchableLibrary | None = None) -> Query:
-    """The searches for a question, after the earlier question where it refers to that one.
-
-    Args:
-        turns: earlier exchanges of the conversation, oldest first.
-        library: corrects misspelt words, and says which names of pasted code can be found.
-    """
-    text = looked_up(text) or text
-    searched, names = _without_code(text, library)
-    chinese = asks_in_chinese(text)
-    notes = [_FROM_CODE[chinese].format(words=", ".join(names))] if names else []
-    if len(searched) > MOST_SEARCHED_CHARACTERS:
-        searched = searched[:MOST_SEARCHED_CHARACTERS]
-        notes.append(_BEGINNING[chinese])
-    own = standalone = without_style(without_options(searched))
-    standing = ""
-    talk = message_kind(standalone) != "question"
-    if turns and (talk or refers_to_earlier(standalone)) and (standing := standing_question(turns, standalone)):
-        standalone = after_standing(standing, standalone)
-        notes.append(note_on_earlier(standing, chinese=chinese))
-    if library is not None:
-        spelled = correct(standalone, library)
-        standalone = spelled.text
-        if spelled.corrections:
-            notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))
-    query = _query_of(text, standalone)
-    return replace(query, notes=tuple(notes), asks_for_more=bool(standing) and asks_for_more(own))
-
-
-def note_on_earlier(asked: str, *, chinese: bool) -> str:
-    """The note on a question that was read together with an earlier one."""
-    return _READ_WITH[chinese].format(asked=asked)
-
-
-def _query_of(text: str, standalone: str) -> Query:
-    if not is_chinese(standalone):
-        return Query(text, standalone, standalone, standalone, standalone)
-    english = translate_terms(standalone)
-    if question_kind(standalone) == "define":
-        english = f"what is {_DEFINING.sub('', english).strip()}"
-    if question_kind(standalone) == "compare":
-        english = f"difference between {_COMPARING.sub(' ', english).strip()}"
-    return Query(
-        text,
-        standalone,
-        dense=english or standalone,
-        lexical=f"{standalone} {translate_terms(standalone, synonyms=True)}",
-        english=english or standalone,
-    )
-
-
-def _without_code(text: str, library: SearchableLibrary | None) -> tuple[str, tuple[str, ...]]:
-    """The search text of a message with pasted code, and the code's names in it that the library has.
-
-    A listing's names say little of what is asked, so they stand in only where the prose says nothing ('explain this').
-    """
-    prose, code = code_in(text)
-    if not code or library is None:
-        return text, ()
-    about_code = only_about_code(prose)
-    if not about_code and "\n" in code.strip():
-        return prose, ()
-    terms = {name: index_terms(name)[0] for name in names_in(code) if len(name) > 2 and index_terms(name)}
-    counts = library.count_terms(list(dict.fromkeys(terms.values())))
-    held = [name for name, term in terms.items() if counts[term] and is_identifier(name)]
-    names = tuple(sorted(held, key=lambda name: counts[terms[name]])[:_NAMES_SEARCHED])
-    return " ".join(filter(None, ["" if about_code else prose, *names])) or text, names
-
-
-def in_the_books_words(query: Query, others: Sequence[OtherWords]) -> Query:
-    """`query` with words that the books lack replaced by theirs, and a note; the lexical search gets both."""
-    if not others:
-        return query
-    said = _OTHER_WORDS[asks_in_chinese(query.text)]
-    words = ", ".join(f"{other.asked} → {' / '.join(other.found)}" for other in others)
-    return replace(
-        query,
-        standalone=put_into_books_words(query.standalone, others),
-        dense=put_into_books_words(query.dense, others),
-        lexical=" ".join((query.lexical, *(word for other in others for word in other.found))),
-        english=put_into_books_words(query.english, others),
-        notes=(*query.notes, said.format(words=words)),
-    )
-
-
-def split_inline_filters(question: str, filters: Filters, library: SearchableLibrary) -> tuple[str, Filters]:
-    """The question without its inline filters, and `filters` narrowed by them."""
-    if "#" not in question and "@" not in question:
-        return question, filters
-    documents = library.documents()
-    book_ids: list[str] = []
-    chapter_tags: list[str] = []
-    kept: list[str] = []
-    position = 0
-    for match in _TAG.finditer(question):
-        wanted = next(group for group in match.groups()[1:] if group).rstrip(".:")
-        if match.group(1) == "#":
-            found = [d.document_id for d in documents if _names_book(wanted, d)]
-            book_ids.extend(found)
-        else:
-            found = [wanted] if any(chapters_named(wanted, library.chapters(d.document_id)) for d in documents) else []
-            chapter_tags.extend(found)
-        if found:
-            kept.append(question[position : match.start()])
-            position = match.end()
-    kept.append(question[position:])
-    rest = " ".join("".join(kept).split())
-    if book_ids:
-        named = tuple(dict.fromkeys(book_ids))
-        both = tuple(i for i in named if i in filters.document_ids)
-        filters = replace(filters, document_ids=both or named)
-    if chapter_tags:
-        filters = replace(filters, chapters=filters.chapters + _titles(chapter_tags, filters, documents, library))
-    return rest or question, filters
-
-
-def _names_book(wanted: str, document: Document) -> bool:
-    plain = _plain(wanted)
-    names = (document.title, PurePath(document.source).stem, PurePath(document.source).name, document.document_id)
-    return bool(plain) and any(plain in _plain(name) for name in names)
-
-
-def chapters_named(wanted: str, chapters: Sequence[Chapter]) -> list[Chapter]:
-    """The chapters with this number, or whose title holds these words."""
-    number = whole_number(wanted)
-    if number is not None:
-        return [chapter for chapter in chapters if chapter.ordinal == number]
-    plain = _plain(wanted)
-    return [chapter for chapter in chapters if plain and plain in _plain(chapter.title)]
-
-
-def _titles(
-    tags: list[str], filters: Filters, documents: Sequence[Document], library: SearchableLibrary
-) -> tuple[int | str, ...]:
-    found: list[int | str] = []
-    for tag in tags:
-        number = whole_number(tag)
-        if number is not None:
-            found.append(number)
-            continue
-        for document in documents:
-            if not filters.document_ids or document.document_id in filters.document_ids:
-                found.extend(chapter.title for chapter in chapters_named(tag, library.chapters(document.document_id)))
-    return tuple(dict.fromkeys(found))
-
-
-def _plain(name: str) -> str:
-    return _NOT_A_LETTER.sub(" ", name).casefold().strip()
+        if query.subject:
+            found = self.library.lexical(query.lexical, DEFINITION_CANDIDATES, query.filters)
+            return with_definition(query.subject, hits, found)
+        return hits
 
 
 def fuse(*rankings: Sequence[Hit]) -> list[Hit]:
@@ -350,34 +109,21 @@ def fuse(*rankings: Sequence[Hit]) -> list[Hit]:
     return [Hit(nodes[node_id], scale * scores[node_id]) for node_id in sorted(scores, key=lambda key: -scores[key])]
 
 
-def rescore(question: str, hits: Sequence[Hit]) -> list[Hit]:
-    """`hits` of two fused searches, the first `RESCORED` of them ranked by proximity and length too; scores 0 to 1."""
-    head, tail = hits[:RESCORED], hits[RESCORED:]
-    total = 2 + PROXIMITY_WEIGHT + LENGTH_WEIGHT
-    scored = [
-        Hit(hit.node, (2 * hit.score + PROXIMITY_WEIGHT * share + LENGTH_WEIGHT * _length(hit)) / total)
-        for hit, share in zip(head, proximity(question, [hit.node.text for hit in head]), strict=True)
-    ]
-    scored.sort(key=lambda hit: -hit.score)
-    least = scored[-1].score if scored else 0.0
-    return [*scored, *(Hit(hit.node, min(least, 2 * hit.score / total)) for hit in tail)]
-
-
-def with_form(kind: QuestionKind, question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:
-    """`hits` with the node that best has the form asked for (a definition, a number) among the first `FORM_PLACE`.
+def with_definition(subject: str, hits: list[Hit], found: Sequence[Hit]) -> list[Hit]:
+    """`hits` with the node that defines `subject` best among the first `DEFINITION_PLACE`.
 
     Args:
         found: more nodes in which it is looked for.
     """
     known = {hit.node.node_id for hit in hits}
     every = [*hits, *(hit for hit in found if hit.node.node_id not in known)]
-    forms = rank_by_form(kind, question, [hit.node.text for hit in every])
-    best = max(range(len(every)), key=lambda place: (forms[place], -place), default=0)
-    if best < FORM_PLACE or forms[best] < LEAST_FORM:
-        return list(hits)
-    raised = Hit(every[best].node, hits[FORM_PLACE - 1].score)
+    shares = [best_definition(subject, hit.node.text) for hit in every]
+    best = max(range(len(every)), key=lambda place: (shares[place], -place), default=0)
+    if best < DEFINITION_PLACE or shares[best] < LEAST_DEFINITION:
+        return hits
+    raised = Hit(every[best].node, min((hit.score for hit in hits[:DEFINITION_PLACE]), default=0.0))
     rest = [hit for hit in hits if hit.node.node_id != raised.node.node_id]
-    return [*rest[: FORM_PLACE - 1], raised, *rest[FORM_PLACE - 1 :]]
+    return [*rest[: DEFINITION_PLACE - 1], raised, *rest[DEFINITION_PLACE - 1 :]]
 
 
 def with_listings(question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:
@@ -393,49 +139,6 @@ def with_listings(question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> l
         for place, hit in enumerate(every)
     ]
     return sorted(raised, key=lambda hit: -hit.score)
-
-
-def _length(hit: Hit) -> float:
-    return min(count_words(hit.node.text) / FULL_LENGTH_WORDS, 1.0)
-
-
-def proximity(question: str, texts: Sequence[str]) -> list[float]:
-    """For each text the share, 0 to 1, of the question's terms within its best stretch of `WINDOW_CHARACTERS`.
-
-    Terms weigh by their inverse frequency among `texts`; those that no text holds are left out. They are searched for
-    as beginnings of words with one regular expression, so that thirty texts cost a few milliseconds.
-    """
-    pieces = sorted(terms_of(question).pieces, key=len, reverse=True)
-    if not pieces:
-        return [0.0] * len(texts)
-    pattern = re.compile("|".join(map(_as_beginning, pieces)), re.IGNORECASE)
-    found = [[(match.start(), match.group().lower()) for match in pattern.finditer(text)] for text in texts]
-    frequency = Counter(piece for matches in found for piece in {piece for _, piece in matches})
-    weight = {piece: math.log(1 + len(texts) / (0.5 + count)) for piece, count in frequency.items()}
-    total = math.fsum(weight.values()) or 1.0
-    return [_best_window(matches, weight) / total for matches in found]
-
-
-def in_change_log(node: StoredNode) -> bool:
-    """Whether a node tells what changed between versions: it answers only who asks for that."""
-    return any(_CHANGE_LOG.fullmatch(heading.strip()) for heading in node.heading_path)
-
-
-def _as_beginning(piece: str) -> str:
-    ascii_start = piece[0].isascii() and (piece[0].isalnum() or piece[0] == "_")
-    return ("(?<![A-Za-z0-9])" if ascii_start else "") + re.escape(piece)
-
-
-def _best_window(matches: Sequence[tuple[int, str]], weight: Mapping[str, float]) -> float:
-    """Greatest weight of different terms within one window."""
-    best = 0.0
-    first = 0
-    for last, (position, _) in enumerate(matches):
-        while position - matches[first][0] > WINDOW_CHARACTERS:
-            first += 1
-        inside = {piece for _, piece in matches[first : last + 1]}
-        best = max(best, math.fsum(weight[piece] for piece in inside))  # fsum: sets have no order
-    return best
 
 
 class CrossEncoderReranker:

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers, usual_dtype
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import TermWeights, terms_of
-from rag.answer_forms import defines, gives_number
 from rag.errors import ModelCannotLoad
-from rag.question import question_kind, subject_of
+from rag.forms import definition_share
+from rag.query import Query
 from rag.types import Passage
 
 TERMS_WEIGHT = 0.7
@@ -36,8 +36,6 @@ NEIGHBOUR_WEIGHT = 0.4
 """For the better of the two neighbours: an answer often follows what repeats the question."""
 PLACE_WEIGHT = 0.16
 """For the first passage; a half for the second, a third for the third."""
-FORM_WEIGHT = 0.4
-"""For a sentence with a number where one is asked for; counts only in choosing what is read."""
 READ_UNITS = 16
 """Most units that are read with the question. Reading takes most of an answer's time."""
 READ_LISTINGS = 6
@@ -103,12 +101,8 @@ class ScoredUnit:
 class SentenceReader(Protocol):
     """Chooses the sentences that answer a question."""
 
-    def read(self, question: str, passages: Sequence[Passage]) -> list[ScoredUnit]:
-        """The promising units of the passages, best first; headings are never among them.
-
-        Args:
-            question: in the language of the passages.
-        """
+    def read(self, query: Query, passages: Sequence[Passage]) -> list[ScoredUnit]:
+        """The promising units of the passages, best first, by the query's English; headings are never among them."""
         ...
 
 
@@ -121,21 +115,21 @@ class LearnedReader:
 
     def __init__(self, score: ScorePairs) -> None:
         self._score = score
-        self._readings: OrderedDict[tuple[str, tuple[str, ...]], list[ScoredUnit]] = OrderedDict()
+        self._readings: OrderedDict[tuple[str, str, tuple[str, ...]], list[ScoredUnit]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, question: str, passages: Sequence[Passage]) -> list[ScoredUnit]:
+    def read(self, query: Query, passages: Sequence[Passage]) -> list[ScoredUnit]:
         """At most `READ_UNITS` units, best first."""
-        key = (question, tuple(passage.text for passage in passages))
+        key = (query.english, query.kind, tuple(passage.text for passage in passages))
         with self._lock:
             if key in self._readings:
                 return self._readings[key]
-        units, pairs = candidates(question, passages)
-        if question_kind(question) == "code":
-            listings, shown = candidates(question, passages, listings=True)
+        units, pairs = candidates(query, passages)
+        if query.kind == "code":
+            listings, shown = candidates(query, passages, listings=True)
             units, pairs = listings[:READ_LISTINGS] + units, shown[:READ_LISTINGS] + pairs
         units, pairs = units[:READ_UNITS], pairs[:READ_UNITS]
-        scores = self._score(question, pairs) if pairs else np.zeros(0, dtype=np.float32)
+        scores = self._score(query.english, pairs) if pairs else np.zeros(0, dtype=np.float32)
         read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
         read.sort(key=lambda item: (-item.score, item.unit.passage, item.unit.place))
         with self._lock:
@@ -145,7 +139,7 @@ class LearnedReader:
         return read
 
 
-def candidates(question: str, passages: Sequence[Passage], *, listings: bool = False) -> tuple[list[Unit], list[Pair]]:
+def candidates(query: Query, passages: Sequence[Passage], *, listings: bool = False) -> tuple[list[Unit], list[Pair]]:
     """The units of the passages that a model may read, and the same as pairs: what defines the name asked about first,
     then the best signals.
 
@@ -153,15 +147,10 @@ def candidates(question: str, passages: Sequence[Passage], *, listings: bool = F
         listings: the listings, instead of everything else; headings are in neither.
     """
     units = [unit for unit in units_of(passages) if unit.kind != "heading"]
-    signals = _signals(question, units)
-    subject = subject_of(question)
-    counts = question_kind(question) == "number"
+    signals = _signals(query.english, units)
     order = sorted(
         (i for i, unit in enumerate(units) if (unit.kind == "code") == listings),
-        key=lambda i: (
-            not (subject and defines(subject, units[i].text)),
-            -signals[i] - (FORM_WEIGHT * gives_number(question, units[i].text) if counts else 0.0),
-        ),
+        key=lambda i: (not (query.subject and definition_share(query.subject, units[i].text) > 0), -signals[i]),
     )
     pairs = [Pair(units[i].text[:READ_CHARACTERS], " > ".join(units[i].section[-2:]), signals[i]) for i in order]
     return [units[i] for i in order], pairs

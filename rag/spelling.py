@@ -21,6 +21,8 @@ from rag.types import SearchableLibrary
 from rag.wording import load_glossary
 
 LEAST_LETTERS = 4
+MOST_LETTERS = 60
+"""A longer word is no misspelt one, and has edits by the hundred thousand."""
 LONG_LETTERS = 8
 """From this length on a word may be two edits away, and a name from code is corrected."""
 LEAST_NODES = 2
@@ -83,7 +85,12 @@ def _better(word: str, library: SearchableLibrary) -> str | None:
         return None
     word = word if is_name else word.lower()
     is_long = len(word) >= LONG_LETTERS
-    if len(word) < LEAST_LETTERS or (is_name and not is_long) or is_english(word) or _holds(library, word):
+    if (
+        not LEAST_LETTERS <= len(word) <= MOST_LETTERS
+        or (is_name and not is_long)
+        or is_english(word)
+        or _holds(library, word)
+    ):
         return None
     near = {one for one in _edits(word) if one[0] == word[0] and (not is_name or _is_same_name(word, one))}
     if meant := near & STOP_WORDS:

@@ -21,7 +21,6 @@ Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
 Searched: TypeAlias = Literal["hybrid", "dense", "lexical"]
 Evidence: TypeAlias = Literal["strong", "weak", "none"]
 """How sure the search is that the passages answer the question."""
-EVIDENCE: tuple[Evidence, ...] = ("strong", "weak", "none")
 Finish: TypeAlias = Literal["stop", "length"]
 
 

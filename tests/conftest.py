@@ -7,7 +7,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from fakes import HashEncoder
+
+    from indexes.library import Library
+    from indexes.types import Section
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: every core has a worker of its own
@@ -147,6 +150,24 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> HashEncoder:
     monkeypatch.setattr("evals.experiment.open_library", partial(open_library, embedder=encoder))
     monkeypatch.setattr("rag.assemble.CrossEncoder", SignalsEncoder)
     return encoder
+
+
+@pytest.fixture(scope="session")
+def library_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Library]]:
+    """`fakes.make_library` for tests that only read: the same sections give the same library, in a home of its own."""
+    from fakes import make_library
+
+    made: dict[object, Library] = {}
+
+    def get(*sections: Section, **books: Sequence[Section]) -> Library:
+        key = (sections, tuple((name, tuple(held)) for name, held in books.items()))
+        if key not in made:
+            made[key] = make_library(tmp_path_factory.mktemp("library"), *sections, **books)
+        return made[key]
+
+    yield get
+    for library in made.values():
+        library.close()
 
 
 @pytest.fixture(scope="session")

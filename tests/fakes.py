@@ -1,23 +1,34 @@
-"""Stand-ins without models or files: a hash embedder, a library of lists, a scripted generator."""
+"""Stand-ins without models: a hash embedder, the real library over it, a scripted reader and generator."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from indexes.catalog import BookIdentity, CatalogEntry, open_catalog
+from indexes.chunking import chunk_book
 from indexes.errors import Cancelled, NotFound
-from indexes.types import BookHealth, Chapter, Document, Filters, Hit, StoredNode
+from indexes.ingest import CHUNKER_VERSION
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
+from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
 from indexes.words import index_terms
 from rag.citations import resolve
+from rag.conversations import ConversationStore
+from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
+from rag.evidence import EvidenceJudge
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
-from rag.sentence_reader import Pair
+from rag.query import Query
+from rag.retrieval import HybridRetriever, PassageBudget
+from rag.sentence_reader import Pair, ScoredUnit, SentenceReader, units_of
+from rag.settings import RetrievalSettings
 from rag.types import Answer, Arm, Finish, Passage, Timings, Usage
 
 DIM = 256
@@ -97,6 +108,82 @@ def qdrant_store(folder: Path) -> Any:
     from qdrant_client import QdrantClient
 
     return QdrantVectorStore("books", client=QdrantClient(path=str(folder / "qdrant")), index_doc_id=False)
+
+
+def section(text: str, *path: str, chapter: int = 1, page: int | None = None) -> Section:
+    """A section that a library keeps as one node; without a path it is in the chapter's only section."""
+    return Section(path or ("Chapter", "Section"), text, chapter, ((0, page),) if page is not None else ())
+
+
+def make_library(home: Path, *sections: Section, **books: Sequence[Section]) -> Library:
+    """The real library over hashes: the book `book` of these sections, then `books`, each titled as its id.
+
+    Page 3 is labelled `p3`. It is made in 30 ms; the fixture `library_of` keeps those that are only read.
+    """
+    settings = IndexSettings(home, chunk_tokens=2000, device="cpu")
+    encoder = HashEncoder(max_text_tokens=2100)
+    catalog = open_catalog(settings.catalog_path, create=True)
+    for document_id, held in {"book": sections, **books}.items():
+        if held:
+            pages = max((page for one in held for _, page in one.page_marks), default=0)
+            labels = tuple(f"p{page}" for page in range(1, pages + 1))
+            title = document_id.replace("_", " ").title()
+            book = Book(title, "markdown", tuple(held), pages or None, labels)
+            drafts = list(chunk_book(book, encoder.token_starts, settings.chunk_tokens or 0))
+            texts = {draft.text_sha: draft.embedded_text for draft in drafts}
+            vectors = zip(texts, encoder.encode(list(texts.values())), strict=True)
+            identity = BookIdentity(document_id, f"{document_id}.md", False, document_id, f"{CHUNKER_VERSION}/2000/0")
+            known = {sha: vector.astype("<f4").tobytes() for sha, vector in vectors}
+            catalog.put([CatalogEntry(identity, book, drafts)], encoder.fingerprint, known)
+    catalog.close()
+    library = open_library(settings, embedder=encoder)
+    library.load()
+    return library
+
+
+class ScriptedReader:
+    """Reads sentences by their first words, as scores from 0 to 1; those it does not know are not read.
+
+    Args:
+        scores: by beginnings of sentences and listings, white space aside; "" is the beginning of all others.
+    """
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self._scores = sorted(scores.items(), key=lambda item: -len(item[0]))
+
+    def read(self, query: Query, passages: Sequence[Passage]) -> list[ScoredUnit]:
+        units = [unit for unit in units_of(passages) if unit.kind != "heading"]
+        read = [ScoredUnit(unit, score) for unit in units if (score := self._score(unit.text)) is not None]
+        return sorted(read, key=lambda item: (-item.score, item.unit.passage, item.unit.place))
+
+    def _score(self, text: str) -> float | None:
+        return next((score for beginning, score in self._scores if text.lstrip("-*# ").startswith(beginning)), None)
+
+
+def make_engine(
+    home: Path,
+    library: Library,
+    generator: object = None,
+    *,
+    reader: SentenceReader | None = None,
+    threshold: float | None = 0.0,
+    budget: PassageBudget | None = None,
+) -> AnswerEngine:
+    """An engine over a library; without a generator it is scripted, and without a reader nothing is a good answer.
+
+    Args:
+        threshold: the least evidence that is answered, 0 all, more than 1 none; None as it is served.
+    """
+    scripted = generator if isinstance(generator, ScriptedGenerator) else ScriptedGenerator()
+    return AnswerEngine(
+        library,
+        HybridRetriever(library, RetrievalSettings()),
+        generator or scripted,  # type: ignore[arg-type]
+        ConversationStore(home / "conversations.sqlite3"),
+        chooser=scripted,
+        judge=EvidenceJudge(reader or ScriptedReader({}), threshold),
+        budget=budget,
+    )
 
 
 def make_node(

@@ -38,6 +38,7 @@ from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH, add_sample
 from indexes.settings import IndexSettings
 from indexes.types import Filters
+from rag.query import Query, understand
 from rag.retrieval import HybridRetriever, PassageBudget, select_passages
 from rag.sentence_reader import (
     EncodedPair,
@@ -125,7 +126,7 @@ def reading_examples(library: Library, document_id: str, forms: Sequence[AskedFo
             if answers or place < MOST_CANDIDATES:
                 labelled.append(Candidate(pair, answers, not answers and not (facts and all(facts))))
         share = CHINESE_SHARE if form.chinese else 1.0
-        yield ReadingExample(asked, tuple(labelled), form.question.answerable, share)
+        yield ReadingExample(asked.english, tuple(labelled), form.question.answerable, share)
 
 
 def judged_examples(library: Library, document_id: str, path: Path) -> Iterator[ReadingExample]:
@@ -135,24 +136,24 @@ def judged_examples(library: Library, document_id: str, path: Path) -> Iterator[
         asked, passages = search(record["question"])
         good, part = set(record["good"]), set(record["part"])
         # What was judged was found by the English wording, so the Chinese one is read with the same passages.
-        for text, share in ((asked, 1.0), (search(record["question_zh"])[0], CHINESE_SHARE)):
+        for query, share in ((asked, 1.0), (search(record["question_zh"])[0], CHINESE_SHARE)):
             labelled = []
-            for unit, pair in zip(*candidates(text, passages), strict=True):
+            for unit, pair in zip(*candidates(query, passages), strict=True):
                 # A long table was judged by its beginning only.
                 wrong = unit.text not in good | part and unit.kind != "table"
                 labelled.append(Candidate(pair, unit.text in good, wrong))
-            yield ReadingExample(text, tuple(labelled[:JUDGED_CANDIDATES]), record["answerable"], share)
+            yield ReadingExample(query.english, tuple(labelled[:JUDGED_CANDIDATES]), record["answerable"], share)
 
 
-def book_search(library: Library, document_id: str) -> Callable[..., tuple[str, tuple[Passage, ...]]]:
-    """A search of one book: a question, and one that it follows up, to its English words and the passages."""
+def book_search(library: Library, document_id: str) -> Callable[..., tuple[Query, tuple[Passage, ...]]]:
+    """A search of one book: a question, and one that it follows up, as understood, and the passages."""
     retriever = HybridRetriever(library, RetrievalSettings())
     filters = Filters(document_ids=(document_id,))
     budget = PassageBudget.of_tokens(RetrievalSettings().passage_budget_tokens)
 
-    def search(question: str, after: str = "") -> tuple[str, tuple[Passage, ...]]:
-        found = retriever.search(question, filters, (Turn(after, ""),) if after else ())
-        return found.query.english, select_passages(found.hits, library, PASSAGES, budget)
+    def search(question: str, after: str = "") -> tuple[Query, tuple[Passage, ...]]:
+        found = retriever.search(understand(question, library, filters, (Turn(after, ""),) if after else ()))
+        return found.query, select_passages(found.hits, library, PASSAGES, budget)
 
     return search
 

@@ -26,7 +26,7 @@ from indexes.words import stem
 from rag.citations import MARKER
 from rag.evidence import without_nearest
 from rag.explanation import Explanation, NodeRanks
-from rag.question import code_in, whole_number
+from rag.question import prose_of, whole_number
 from rag.reading import Suggestion
 from rag.types import Answer, Citation, Passage
 
@@ -149,7 +149,7 @@ class AnswerCard:
 
     def _asked(self, question: str) -> None:
         """The question; a few lines of a long one, and the button that shows the rest."""
-        kind = "asked with-code" if code_in(question)[1] else "asked"
+        kind = "asked with-code" if prose_of(question) != question.strip() else "asked"
         if len(question) <= LONG_CHARS and question.count("\n") < LONG_LINES:
             tag("h2", question, kind)
             return

@@ -13,6 +13,7 @@ from rag.generators.prompts import Message, render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.generators.stream_text import REASONING_BLOCKS, REASONING_MARKS, ReasoningBlock
 from rag.models.memory import estimate_memory
+from rag.query import english_query
 from rag.sentence_reader import SentenceReader, Unit
 
 SMALL_PARAMETERS = 1e9
@@ -141,7 +142,7 @@ class Excerpts:
             return request
         left = self._most_tokens
         chosen: dict[int, list[Unit]] = {}  # by passage, the one with the best sentence first
-        for item in self._reader.read(request.standalone_question or request.question, request.passages):
+        for item in self._reader.read(request.query or english_query(request.question), request.passages):
             size = self._count_tokens(item.unit.text)
             if chosen and size > left:
                 continue

@@ -12,34 +12,25 @@ from dataclasses import dataclass, replace
 
 from indexes.errors import Cancelled
 from indexes.words import count_words, terms_of
-from rag.answer_forms import Listing, definition_share, gives_number, rank_listings, says_of_what
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
+from rag.forms import Listing, definition_share, rank_listings
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
-from rag.question import QuestionKind, question_kind, sides_of, subject_of, wants_steps
+from rag.query import Query, english_query
+from rag.question import QuestionKind
 from rag.sentence_reader import ScoredUnit, SentenceReader, Unit, units_of
 from rag.types import Arm, Passage, Quoted, Usage
 
 WORDS_PER_TOKEN = 0.75
 LEAST_SHARE = 0.2
 """A sentence scoring under this share of the best one is left out."""
-OTHER_SIDE_SHARE = 0.1
-"""The same for the first sentence about a side of a comparison that has not been spoken of."""
 DEFINITION_SHARE = 0.7
 """What a sentence that defines the name asked about gains, as a share of the best score."""
 READING_WEIGHT = 0.5
 """Weight of the log odds that the reader gives a listing, beside its names and its place."""
 UNREAD = 0.02
 """The score taken for a listing that the reader did not read."""
-SHOWN_LISTING = 0.5
-"""Least score of a listing that is shown where it is asked how something is done."""
-SHOWN_THOUGHTS = 2
-"""Thoughts beside such a listing."""
-NUMBER_SHARE = 0.6
-"""What a sentence that gives the number asked for gains, as a share of the best score."""
-LEAST_WORDS = 2
-"""Fewer words are a label, not a sentence: 'Note', 'Demo: `name`'."""
 REPEATED = 0.93
 """A sentence this similar to one already said repeats it."""
 LISTING_WORDS = 400
@@ -48,8 +39,6 @@ LIST_WORDS = 120
 """Longest list given whole when a list is asked for."""
 ANNOUNCED_WORDS = 60
 """Longest list, table, listing or formula that is brought along with the sentence that announces it."""
-OVER_WORDS = 12
-"""Longest item that is quoted above an item of the list below it."""
 FOLLOWING_WORDS = 25
 """Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 MARKER_WORDS = 1
@@ -58,20 +47,17 @@ MARKER_WORDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most words and most thoughts (a sentence with what it needs) of an answer."""
+    """Limits of an answer: words, and groups of sentences (a sentence with the neighbours that it needs)."""
 
     words: int
-    thoughts: int
+    groups: int
 
 
 BUDGETS: dict[QuestionKind, Budget] = {
     "define": Budget(60, 3),
     "number": Budget(50, 2),
-    "fact": Budget(80, 4),
-    "yes_no": Budget(80, 4),
-    "why": Budget(100, 4),
-    "how": Budget(100, 4),
-    "compare": Budget(100, 4),
+    "fact": Budget(100, 4),
+    "explain": Budget(100, 4),
     "list": Budget(100, 4),
     "code": Budget(40, 1),
 }
@@ -110,40 +96,18 @@ _GOES_BACK = re.compile(
 )
 """Begins with a word that joins it to an earlier sentence, but can be read alone."""
 
-_EXPLAINS = re.compile(r"where\b", re.IGNORECASE)
-"""Goes on about the formula before it."""
 _ANNOUNCES = re.compile(
     r"^(?:the (?:following|next)|here (?:is|are)|below (?:is|are))\b.{0,40}\b"
     r"(?:examples?|code|programs?|listings?|kernels?|snippets?|figures?|tables?|functions?|commands?)\b",
     re.IGNORECASE,
 )
-_SAYS_NOTHING = re.compile(
-    r"^\W*(?:(?:figure|fig|table|listing|image|photo|source|credit)\b\.?\s*(?:\d|:)|[图表]\s*\d|!\[)"
-    r"|^\W*(?:please )?(?:see|refer to|consult|read)\b|^\W*(?:参见|详见|请参阅)"
-    r"|^\W*for (?:more|further|details|an? (?:example|overview))\b.{0,60}\b(?:see|refer|read)\b"
-    r"|^\W*(?:in this|this|the (?:next|following)) "
-    r"(?:chapters?|sections?|lessons?|tutorials?|pages?|exercises?|episodes?|courses?|parts? of)\b",
-    re.IGNORECASE,
-)
-"""Captions, pointers elsewhere, and what a chapter says about itself."""
-_GOALS = re.compile(
-    r"^\W*(?:\d+[.\d]*\s+)?(?:outline|agenda|questions|(?:learning )?(?:goals|objectives|outcomes))\W*$", re.I
-)
-"""Headings and labels over what will be learnt."""
 _CLOSING = "\"'”’)]}*_` \n"
 """What may stand behind the mark that ends a sentence."""
-_QUOTED_CODE = re.compile(r"(`+).+?\1|\$+[^$]+\$+", re.DOTALL)
-_EMPHASIS = re.compile(r"^\W*(\*\*|__)[^*_]+\1\W*$")
-_CODE_LINE = re.compile(r"[;{}]\s*(?:\n|$)|^\s*#(?:include|pragma)\b")
-_CODE_MARK = re.compile(r"\w\(|\s[+*/-]?=\s|[;{}]")
-CODE_MARKS_A_WORD = 0.25
-"""Prose with as many marks of code outside backticks is code that has lost its lines."""
 _PROSE = frozenset({"sentence", "item"})
 _BLOCKS = frozenset({"code", "table", "formula"})
 _ANNOUNCED = _BLOCKS | {"item"}
-_SHOWN_CODE = frozenset({"code", "how", "fact", "list"})
+_SHOWN_CODE = frozenset({"code", "fact", "list"})
 """Kinds of questions whose answers bring listings along."""
-_LEANT_ON = _PROSE | {"formula"}
 
 Place = tuple[int, int]
 """A unit's passage, and its place in it."""
@@ -188,9 +152,8 @@ class ExtractiveGenerator:
         """Yields one piece per sentence, listing or table, the best one first, then the figures."""
         self.check(request)
         started = time.perf_counter()
-        kind = question_kind(request.question)
-        question = request.standalone_question or request.question
-        units = self.choose(question, request.passages, request.max_tokens, kind=kind, said=request.said)
+        query = request.query or english_query(request.question)
+        units = self.choose(query, request.passages, request.max_tokens, said=request.said)
         pieces = _pieces(units, request)
         written = 0
         for piece in _until_stop(pieces, request.stop) if request.stop else pieces:
@@ -207,33 +170,23 @@ class ExtractiveGenerator:
         )
 
     def choose(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        max_tokens: int | None = None,
-        *,
-        kind: QuestionKind | None = None,
-        said: str = "",
+        self, query: Query, passages: Sequence[Passage], max_tokens: int | None = None, *, said: str = ""
     ) -> list[Unit]:
         """The chosen sentences, listings and tables, the best one first.
 
         Args:
-            question: in the language of the passages.
             max_tokens: longest answer, where that is shorter than what the kind of question needs.
-            kind: of the question in the user's words, where those are other than `question`.
             said: an earlier answer, whose sentences are left out as long as others are left.
         """
-        book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
-        kind = kind or question_kind(question)
         bound = None if max_tokens is None else max(int(max_tokens * WORDS_PER_TOKEN), 1)
-        choice = _Choice(book, [passage.title for passage in passages], kind, bound, terms_of(question).pieces)
-        scored = self._reader.read(question, passages)
+        choice = _Choice(query, passages, bound)
+        scored = self._reader.read(query, passages)
         if said:
             said = " ".join(said.split())
             scored = [
                 item for item in scored if _spoken(item.unit, passages[item.unit.passage].format) not in said
             ] or scored
-        choice.fill(_with_form(scored, kind, question), question)
+        choice.fill(_definitions_first(scored, query.subject))
         return list(choice.units())
 
     def close(self) -> None:
@@ -267,62 +220,34 @@ class _Choice:
     """What has been chosen so far, as runs of neighbouring units in the order in which they are said.
 
     Args:
-        titles: of the books that the passages are from.
         bound: most words, where the request names them.
-        asked: the question's terms.
     """
 
-    def __init__(
-        self,
-        book: dict[Place, Unit],
-        titles: Sequence[str],
-        kind: QuestionKind,
-        bound: int | None,
-        asked: frozenset[str],
-    ) -> None:
-        budget = BUDGETS[kind]
-        self._titles = titles
-        self._book = book
-        self._kind = kind
-        self._asked = asked
+    def __init__(self, query: Query, passages: Sequence[Passage], bound: int | None) -> None:
+        budget = BUDGETS[query.kind]
+        self._query = query
+        self._titles = [passage.title for passage in passages]
+        self._book = {(unit.passage, unit.place): unit for unit in units_of(passages)}
+        self._asked = terms_of(query.english).pieces
         self._left = budget.words if bound is None else min(budget.words, bound)
         self._listing_words = LISTING_WORDS if bound is None else bound
-        self._thoughts = budget.thoughts
-        self._picked: list[Unit] = []
-        self._shown: Place | None = None
+        self._groups = budget.groups
         self.runs: list[list[Place]] = []
 
-    def fill(self, scored: Sequence[ScoredUnit], question: str) -> None:
+    def fill(self, scored: Sequence[ScoredUnit]) -> None:
         """Chooses among scored units, best first."""
-        listing = None
-        if self._kind == "code":
-            listing = self._best_listing(scored, question)
+        waiting = [item for item in scored if item.score > 0 and item.unit.kind != "code"]
+        if self._query.kind == "code":
+            listing = self._best_listing(scored)
             if listing is not None:
                 self._take_listing(listing)
+                waiting = [item for item in waiting if self._is_about(listing, item.unit)]
             else:
-                self._thoughts = BUDGETS["how"].thoughts
-        shown = None
-        if self._kind != "code" and wants_steps(question):
-            shown = self._best_listing(scored, question, SHOWN_LISTING)
-        if shown is not None:
-            self._shown = (shown.passage, shown.place)
-            self._thoughts = SHOWN_THOUGHTS
-        waiting = [item for item in scored if item.score > 0 and _says_something(item.unit, self._book)]
-        if self._kind == "code" and listing is not None:
-            waiting = [item for item in waiting if self._is_about(listing, item.unit)]
+                self._groups = BUDGETS["fact"].groups
         best = waiting[0].score if waiting else 0.0
-        close = [item.unit for item in waiting if item.score >= LEAST_SHARE * best]
-        if self._kind == "compare":
-            next(filter(self._take, close), None)
-            near = [item.unit for item in waiting if item.score >= OTHER_SIDE_SHARE * best]
-            for side in _own_terms(sides_of(question)):
-                if not any(side & self._about(unit) for unit in self._picked):
-                    next((unit for unit in near if side & self._about(unit) and self._take(unit)), None)
-        for unit in close:
-            self._take(unit)
-        if shown is not None and self.runs:
-            self._put_second(shown)
-        self._order()
+        for item in waiting:
+            if item.score >= LEAST_SHARE * best:
+                self._take(item.unit)
         if not self.runs and scored:
             self.runs.append([(scored[0].unit.passage, scored[0].unit.place)])
 
@@ -331,30 +256,12 @@ class _Choice:
         for run in self.runs:
             for number, place in enumerate(run):
                 unit = self._book[place]
-                over = _item_over(unit, self._book)
-                inner = over is not None and (over.passage, over.place) in run[:number]
+                parent = _parent_item(unit, self._book)
+                inner = parent is not None and (parent.passage, parent.place) in run[:number]
                 yield replace(unit, indent=2 if inner else 0)
 
-    def _order(self) -> None:
-        """Says what follows the second run in the book's order, one passage after another."""
-        passages = list(dict.fromkeys(run[0][0] for run in self.runs[1:]))
-        self.runs[2:] = sorted(self.runs[2:], key=lambda run: (passages.index(run[0][0]), run[0][1]))
-
-    def _put_second(self, listing: Unit) -> None:
-        """Says a listing behind the sentence that leads to it, or behind the first of the answer."""
-        place = (listing.passage, listing.place)
-        if any(place in run for run in self.runs):
-            return
-        home = next((run for run in self.runs if run[-1] == (place[0], place[1] - 1)), None)
-        if home is not None:
-            home.append(place)
-            self.runs.remove(home)
-            self.runs.insert(0, home)
-        else:
-            self.runs.insert(1, [place])
-
-    def _best_listing(self, scored: Sequence[ScoredUnit], question: str, least: float = 0.0) -> Unit | None:
-        """The listing that shows best what was asked for; None where none scores `least` by its names and its place."""
+    def _best_listing(self, scored: Sequence[ScoredUnit]) -> Unit | None:
+        """The listing that shows best what was asked for, by its names, its place and the reader's score."""
         units = [
             unit
             for unit in self._book.values()
@@ -365,10 +272,10 @@ class _Choice:
             Listing(unit.text, f"{self._titles[unit.passage]} {' '.join(unit.section)}", self._before(unit))
             for unit in units
         ]
+        ranked = zip(units, rank_listings(self._query.english, listings), strict=True)
         fits = [
             (score + READING_WEIGHT * _log_odds(read.get((unit.passage, unit.place), UNREAD)), -number, unit)
-            for number, (unit, score) in enumerate(zip(units, rank_listings(question, listings), strict=True))
-            if score >= least
+            for number, (unit, score) in enumerate(ranked)
         ]
         return max(fits)[2] if fits else None
 
@@ -382,63 +289,39 @@ class _Choice:
         place = (listing.passage, listing.place)
         before = self._book.get((listing.passage, listing.place - 1))
         self.runs.append([place])
-        if before is not None and before.kind in _PROSE and not _is_aside(before) and self._leads_to(before):
+        if before is None or before.kind not in _PROSE:
+            return
+        if _is_cut_off(before) or not self._asked.isdisjoint(before.pieces):
             self.runs[0].insert(0, (before.passage, before.place))
-            self._thoughts -= 1
+            self._groups -= 1
 
     def _is_about(self, listing: Unit, unit: Unit) -> bool:
         """Whether a sentence stands in the listing's section and names what was asked for."""
         same = (unit.passage, unit.section) == (listing.passage, listing.section)
         return same and not self._asked.isdisjoint(unit.pieces)
 
-    def _leads_to(self, before: Unit) -> bool:
-        """Whether the sentence before a listing is about it: it ends in a colon, or names what was asked for."""
-        return _is_cut_off(before) or (not _is_label(before) and not self._asked.isdisjoint(before.pieces))
-
-    def _take(self, unit: Unit) -> bool:
-        """Whether the unit was chosen, with the neighbours that it needs."""
+    def _take(self, unit: Unit) -> None:
+        """Chooses the unit, with the neighbours that it needs, where there is room."""
         said = {place for run in self.runs for place in run}
         others = said - {(unit.passage, unit.place)}
-        if self._thoughts <= 0 or any(_similarity(unit, self._book[place]) > REPEATED for place in others):
-            return False
-        if (unit.passage, unit.place) in said and not _is_over(unit, self._book.get((unit.passage, unit.place + 1))):
-            return False
-        thought = _whole_thought(unit, self._book, self._kind, self._asked)
-        over = self._over(unit)
-        if thought and over is not None and over not in thought:
-            thought = [over, *thought]
-        thought = [place for place in thought if place not in said and not _is_empty(self._book[place])]
-        cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in thought)
-        if not thought or (cost > self._left and self.runs):
-            return False
-        if self._shown is not None and any(self._book[p].kind == "code" and p != self._shown for p in thought):
-            return False
-        self._picked.append(unit)
+        if self._groups <= 0 or any(_similarity(unit, self._book[place]) > REPEATED for place in others):
+            return
+        if (unit.passage, unit.place) in said and not _has_sublist(
+            unit, self._book.get((unit.passage, unit.place + 1))
+        ):
+            return
+        group = [place for place in _with_context(unit, self._book, self._query.kind) if place not in said]
+        cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in group)
+        if not group or (cost > self._left and self.runs):
+            return
         self._left -= cost
-        self._thoughts -= 1
-        self._join(thought, over or (unit.passage, unit.place))
-        return True
-
-    def _over(self, unit: Unit) -> Place | None:
-        """The short item that a list item stands under, where it has words of the question that the list item lacks."""
-        over = _item_over(unit, self._book)
-        if over is None or self._kind == "list" or count_words(over.text) > OVER_WORDS:
-            return None
-        return (over.passage, over.place) if (over.pieces & self._asked) - unit.pieces else None
-
-    def _about(self, unit: Unit) -> frozenset[str]:
-        """The terms of a unit and of the item that it stands under."""
-        over = self._over(unit)
-        return unit.pieces if over is None else unit.pieces | self._book[over].pieces
-
-    def _join(self, thought: list[Place], over: Place | None) -> None:
-        """Says a thought behind the run that it follows in the book, or that it stands under, or as one of its own."""
-        passage, first = thought[0]
-        home = next((run for run in self.runs if run[-1] == (passage, first - 1) or over in run), None)
+        self._groups -= 1
+        passage, first = group[0]
+        home = next((run for run in self.runs if run[-1] == (passage, first - 1)), None)
         if home is None:
-            self.runs.append(thought)
+            self.runs.append(group)
         else:
-            home.extend(thought)
+            home.extend(group)
 
 
 def _log_odds(share: float) -> float:
@@ -446,87 +329,16 @@ def _log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _with_form(scored: Sequence[ScoredUnit], kind: QuestionKind, question: str) -> list[ScoredUnit]:
-    """The units, best first, where those that best define the name asked about, or give the number, count for more."""
-    subject = subject_of(question)
+def _definitions_first(scored: Sequence[ScoredUnit], subject: str) -> Sequence[ScoredUnit]:
+    """The units, best first, where those that best define the name asked about count for more."""
+    if not subject:
+        return scored
     best = max((item.score for item in scored), default=0.0)
-    shares = [0.0] * len(scored)
-    for number, item in enumerate(scored):
-        if item.unit.kind in _PROSE and says_of_what(question, item.unit.text):
-            shares[number] = NUMBER_SHARE + DEFINITION_SHARE
-        elif item.unit.kind in _PROSE and kind == "number":
-            shares[number] = NUMBER_SHARE * gives_number(question, item.unit.text)
-        elif item.unit.kind in _PROSE and subject:
-            shares[number] = DEFINITION_SHARE * definition_share(subject, item.unit.text)
+    shares = [definition_share(subject, item.unit.text) if item.unit.kind in _PROSE else 0.0 for item in scored]
     # Beside a definition, one that says little ('Grids are far larger') is only a sentence.
-    least = 0.0 if kind == "number" else max(shares, default=0.0)
-    raised = [
-        replace(item, score=item.score + share * best) if share >= least else item
-        for item, share in zip(scored, shares, strict=True)
-    ]
+    gain = [DEFINITION_SHARE * best * share if share == max(shares) else 0.0 for share in shares]
+    raised = [replace(item, score=item.score + more) for item, more in zip(scored, gain, strict=True)]
     return sorted(raised, key=lambda item: -item.score)
-
-
-def _says_something(unit: Unit, book: dict[Place, Unit]) -> bool:
-    """Whether a unit can be chosen for itself; a listing comes with the sentence that announces it."""
-    if unit.kind == "table":
-        return count_words(unit.text) <= LISTING_WORDS
-    if unit.kind == "formula":
-        return True
-    if unit.kind not in _PROSE or _is_aside(unit):
-        return False
-    if _is_goal(unit, book):
-        return False
-    if count_words(unit.text) < LEAST_WORDS or (_is_label(unit) and not _is_signature(unit)):
-        return False
-    return not _is_code(unit)
-
-
-def _is_goal(unit: Unit, book: dict[Place, Unit]) -> bool:
-    """Whether a unit says what will be learnt: its section is of goals, or its list stands under such a label."""
-    if unit.section and _GOALS.match(unit.section[-1]):
-        return True
-    label: Unit | None = unit
-    while label is not None and label.kind == "item":
-        label = book.get((label.passage, label.place - 1))
-    return label is not None and _GOALS.match(label.text) is not None
-
-
-def _is_aside(unit: Unit) -> bool:
-    """Whether a unit is a question of the book, a caption, a title in bold, a pointer elsewhere or an announcement."""
-    if unit.text.rstrip(_CLOSING).endswith(("?", "？")):
-        return True
-    return bool(_SAYS_NOTHING.search(unit.text) or _EMPHASIS.match(unit.text))
-
-
-def _is_empty(unit: Unit) -> bool:
-    """Whether a list item says nothing in its list: a pointer elsewhere, or '…'."""
-    return unit.kind == "item" and (bool(_SAYS_NOTHING.search(unit.text)) or not re.search(r"\w", unit.text))
-
-
-def _is_code(unit: Unit) -> bool:
-    """Whether a sentence is code outside backticks."""
-    rest = _QUOTED_CODE.sub("", unit.text)
-    return bool(_CODE_LINE.search(rest)) or len(_CODE_MARK.findall(rest)) > CODE_MARKS_A_WORD * count_words(rest)
-
-
-def _is_label(unit: Unit) -> bool:
-    """Whether a unit is code and at most a word beside it: `name(argument)`, 'Demo: `name`'."""
-    return count_words(_QUOTED_CODE.sub("", unit.text)) < LEAST_WORDS
-
-
-def _is_signature(unit: Unit) -> bool:
-    """Whether a unit is code alone: a name over its description."""
-    rest = _QUOTED_CODE.sub("", unit.text)
-    return rest != unit.text and not re.search(r"\w", rest)
-
-
-def _own_terms(sides: Sequence[str]) -> tuple[frozenset[str], ...]:
-    """The terms of each side of a comparison that the other side lacks."""
-    if len(sides) != 2:
-        return ()
-    one, other = (terms_of(side).pieces for side in sides)
-    return tuple(filter(None, (one - other, other - one)))
 
 
 def _similarity(one: Unit, other: Unit) -> float:
@@ -535,7 +347,7 @@ def _similarity(one: Unit, other: Unit) -> float:
     return len(one.pieces & other.pieces) / either if either else 1.0
 
 
-def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind, asked: frozenset[str]) -> list[Place]:
+def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> list[Place]:
     """The unit plus the neighbours needed to read it alone; empty where those cannot come along.
 
     These are the sentence that 'this' refers to, a short one that goes on, the list, listing or formula that it
@@ -546,28 +358,18 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind, aske
         announcing = book.get((unit.passage, first - 1))
         return [(unit.passage, first - 1), (unit.passage, first)] if announcing and announcing.kind in _PROSE else []
     for _ in range(2):
-        refers = _REFERS_BACK.match(book[unit.passage, first].text)
-        if not refers and not _GOES_BACK.match(book[unit.passage, first].text):
+        text, before = book[unit.passage, first].text, book.get((unit.passage, first - 1))
+        refers = _REFERS_BACK.match(text)
+        if not refers and not _GOES_BACK.match(text):
             break
-        before = book.get((unit.passage, first - 1))
-        if (
-            before is None
-            or before.kind not in (_LEANT_ON if refers or _EXPLAINS.match(unit.text) else _PROSE)
-            or (_is_aside(before))
-        ):
+        if before is None or before.kind not in _PROSE | {"formula"}:
             if refers:
                 return []
             break
         first -= 1
-    if not _is_signature(unit):
-        first -= _signature_above(unit.passage, first, book, asked)
     if kind == "list" and unit.kind == "item":
         return _whole_list(unit, book) or [(unit.passage, place) for place in range(first, last + 1)]
     following = book.get((unit.passage, last + 1))
-    if _is_signature(unit):
-        if following is None or following.kind not in _PROSE or _is_label(following):
-            return []
-        return [(unit.passage, first), (unit.passage, first + 1)]
     brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE or _is_cut_off(unit))
     if following is not None and brings and _announces(unit, following):
         last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
@@ -578,24 +380,14 @@ def _whole_thought(unit: Unit, book: dict[Place, Unit], kind: QuestionKind, aske
     return [(unit.passage, place) for place in range(first, last + 1)]
 
 
-def _signature_above(passage: int, place: int, book: dict[Place, Unit], asked: frozenset[str]) -> int:
-    """How many units right above name what this one describes: a name, or a declared name that was not asked about."""
-    above, further = (book.get((passage, place - back)) for back in (1, 2))
-    if above is not None and above.kind in _PROSE and _is_signature(above):
-        return 1
-    if above is None or above.kind != "code" or count_words(above.text) > ANNOUNCED_WORDS:
-        return 0
-    return 2 if further is not None and _is_signature(further) and not further.pieces <= asked else 0
-
-
 def _announces(unit: Unit, following: Unit) -> bool:
     """Whether a sentence is read with the block or list behind it."""
     if following.kind in ("formula", "code") and following.paragraph == unit.paragraph + 1:
         return not unit.text.rstrip(_CLOSING).endswith((".", "!", "。"))
-    return _is_over(unit, following) or (following.kind in _ANNOUNCED and _says_what_follows(unit, following))
+    return _has_sublist(unit, following) or (following.kind in _ANNOUNCED and _says_what_follows(unit, following))
 
 
-def _is_over(unit: Unit, following: Unit | None) -> bool:
+def _has_sublist(unit: Unit, following: Unit | None) -> bool:
     """Whether a list item has a list of its own below it."""
     return following is not None and unit.kind == following.kind == "item" and following.indent > unit.indent
 
@@ -635,7 +427,7 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
     """
     first = last = unit.place
     depth = unit.indent
-    if _is_over(unit, book.get((unit.passage, unit.place + 1))):
+    if _has_sublist(unit, book.get((unit.passage, unit.place + 1))):
         depth += 1
     else:
         while _is_item(before := book.get((unit.passage, first - 1)), depth):
@@ -648,7 +440,7 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
     return places if sum(count_words(book[place].text) for place in places) <= LIST_WORDS else []
 
 
-def _item_over(unit: Unit, book: dict[Place, Unit]) -> Unit | None:
+def _parent_item(unit: Unit, book: dict[Place, Unit]) -> Unit | None:
     """The item of the list around the one that an item stands in."""
     place = unit.place - 1
     while _is_item(before := book.get((unit.passage, place)), unit.indent):

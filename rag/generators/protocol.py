@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from rag.errors import ArmUnavailable, GenerationFailed
+from rag.query import Query
 from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage, Waiting
 
 
@@ -29,8 +30,8 @@ class GenerationRequest:
 
     Attributes:
         question: the user's words.
-        standalone_question: the question in English words, after the earlier one where it refers to that, for choosing
-            sentences; "" in arms without passages. A generator that reads `turns` does not need it.
+        query: the question as it was understood, for choosing sentences; None in arms without passages. A generator
+            that reads `turns` does not need it.
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
         said: what a generator of sentences should not say again, since it was not enough ('why?').
@@ -51,7 +52,7 @@ class GenerationRequest:
     sampling_top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    standalone_question: str = ""
+    query: Query | None = None
     said: str = ""
     excerpts: tuple[Excerpt, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)

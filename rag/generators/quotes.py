@@ -19,6 +19,7 @@ from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.local.generator import LocalGenerator
 from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece, adapter_of
 from rag.models.loading import LoadedModel
+from rag.query import Query
 from rag.sentence_reader import READ_CHARACTERS, ScoredUnit, SentenceReader
 from rag.types import Arm, Passage
 
@@ -39,9 +40,9 @@ class LikelihoodReader:
     first: SentenceReader
     adapter: str | None = None
 
-    def read(self, question: str, passages: Sequence[Passage]) -> list[ScoredUnit]:
+    def read(self, query: Query, passages: Sequence[Passage]) -> list[ScoredUnit]:
         """As `SentenceReader.read`."""
-        scored = self.first.read(question, passages)
+        scored = self.first.read(query, passages)
         read = [item for item in scored if item.unit.kind != "code"][:READ_SENTENCES]
         if len(read) < 2:
             return scored
@@ -50,7 +51,7 @@ class LikelihoodReader:
             "Question:"
             for item in read
         ]
-        likelihoods = self.model.log_likelihoods(contexts, f" {question[:_QUESTION_CHARACTERS]}", self.adapter)
+        likelihoods = self.model.log_likelihoods(contexts, f" {query.english[:_QUESTION_CHARACTERS]}", self.adapter)
         scores = together(np.array([item.score for item in read]), np.array(likelihoods))
         scored = [
             *(replace(item, score=float(score)) for item, score in zip(read, scores, strict=True)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import FakeLibrary
+from fakes import make_library
 
 from evals.encoder_tuning import ChoiceExample, EncoderTuning, tune_encoder
 from indexes.embedder import bundled_model_folder
@@ -59,7 +59,7 @@ def test_nothing_is_written_when_stopped_or_without_examples(tmp_path: Path) -> 
 
 
 def test_the_adapter_that_a_comparison_tuned_last_serves_the_tuned_arms_without_a_restart(tmp_path: Path) -> None:
-    chooser = _encoder(GeneratorSettings(kind="extractive", home=tmp_path), FakeLibrary([]))  # type: ignore[arg-type]
+    chooser = _encoder(GeneratorSettings(kind="extractive", home=tmp_path), make_library(tmp_path / "library"))
     assert chooser.arms == ("base", "rag")
     for age, name in enumerate(("encoder-new", "encoder-old")):
         folder = tmp_path / KEPT_FOLDER / name

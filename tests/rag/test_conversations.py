@@ -1,4 +1,4 @@
-"""Laws of keeping conversations."""
+"""Laws of keeping conversations, feedback and votes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,15 @@ from rag.conversations import (
 )
 from rag.types import Answer, PassagePart, Timings, Usage
 
-PASSAGE = make_passage(
-    "A warp holds 32 threads.",
-    page_start=5,
-    page_end=5,
-    page_label="iii",
-    page_marks=((0, 5),),
-    page_labels=("iii",),
-    parts=(PassagePart(0, 24, "book-0", ("Chapter", "Section")),),
-)
-TEXT = "A warp holds 32 threads. [1] 线程束"
+PAGES = {"page_start": 5, "page_end": 5, "page_label": "iii", "page_marks": ((0, 5),), "page_labels": ("iii",)}
+PARTS = (PassagePart(0, 24, "book-0", ("Chapter", "Section")),)
+PASSAGE = make_passage("A warp holds 32 threads.", parts=PARTS, **PAGES)
 
 
 def kept_answer(conversation_id: str, answer_id: str = "a1") -> Answer:
     measured = {"timings": Timings(0.1, 0.2, 0.3), "usage": Usage(1, 2, 3), "tokens_per_s": 9.5}
-    return make_answer(TEXT, PASSAGE, id=answer_id, conversation_id=conversation_id, peak_memory_bytes=77, **measured)
+    text = "A warp holds 32 threads. [1] 线程束"
+    return make_answer(text, PASSAGE, id=answer_id, conversation_id=conversation_id, peak_memory_bytes=77, **measured)
 
 
 @pytest.fixture
@@ -52,30 +46,27 @@ def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
     store.append(answer)
     reopened = ConversationStore(store._database.path)
     assert reopened.answers(answer.conversation_id) == (answer,)
-    assert reopened.answer("a1") == answer
-    assert answer_from_json(answer_to_json(answer)) == answer
+    assert reopened.answer("a1") == answer == answer_from_json(answer_to_json(answer))
 
 
-def test_an_answer_kept_before_evidence_was_known_still_loads() -> None:
+def test_an_answer_kept_before_evidence_was_known_loads_and_what_is_no_answer_is_refused() -> None:
     answer = kept_answer("c")
     kept = json.loads(answer_to_json(replace(answer, evidence="weak", note="Check it.")))
     assert (kept.pop("evidence"), kept.pop("note")) == ("weak", "Check it.")
     assert answer_from_json(json.dumps(kept)) == answer
+    with pytest.raises(ValueError, match="not a stored answer"):
+        answer_from_json("{}")
 
 
-def test_answers_keep_their_order_and_name_the_conversation(store: ConversationStore) -> None:
-    conversation = store.create()
+def test_answers_keep_their_order_and_the_conversation_used_last_comes_first(store: ConversationStore) -> None:
+    first, second = store.create(), store.create("two")
     for number in range(5):
-        store.append(kept_answer(conversation.id, f"a{number}"))
-    assert [answer.id for answer in store.answers(conversation.id)] == [f"a{number}" for number in range(5)]
-    assert store.get(conversation.id).title == "What is a warp?"
-    assert store.get(conversation.id).num_answers == 5
-
-
-def test_the_conversation_used_last_comes_first(store: ConversationStore) -> None:
-    first, second = store.create("one"), store.create("two")
-    store.append(kept_answer(first.id))
+        store.append(kept_answer(first.id, f"a{number}"))
+    assert [answer.id for answer in store.answers(first.id)] == [f"a{number}" for number in range(5)]
+    assert (store.get(first.id).title, store.get(first.id).num_answers) == ("What is a warp?", 5)
     assert [conversation.id for conversation in store.list()] == [first.id, second.id]
+    store.append(kept_answer(first.id, "a5"), replaces="a0")
+    assert [answer.id for answer in store.answers(first.id)] == [f"a{number}" for number in range(1, 6)]
 
 
 def test_a_deleted_conversation_takes_its_answers_and_feedback_along(store: ConversationStore) -> None:
@@ -83,21 +74,25 @@ def test_a_deleted_conversation_takes_its_answers_and_feedback_along(store: Conv
     store.append(kept_answer(conversation.id))
     store.give_feedback("a1", "up")
     store.delete(conversation.id)
-    for missing in (lambda: store.get(conversation.id), lambda: store.answer("a1"), lambda: store.delete("x")):
+    for missing in (
+        lambda: store.get(conversation.id),
+        lambda: store.answer("a1"),
+        lambda: store.delete("x"),
+        lambda: store.append(kept_answer(conversation.id, "late")),
+    ):
         with pytest.raises(NotFound):
             missing()
     assert store.feedback() == ()
-    with pytest.raises(NotFound):
-        store.append(kept_answer(conversation.id, "late"))
 
 
-def test_renaming(store: ConversationStore) -> None:
+def test_a_title_is_one_line_cut_at_a_word(store: ConversationStore) -> None:
     conversation = store.create()
     assert store.rename(conversation.id, "  Warps\n and\x00 more ").title == "Warps and more"
-    with pytest.raises(InvalidInput):
-        store.rename(conversation.id, " \n")
-    with pytest.raises(NotFound):
-        store.rename("x", "title")
+    for conversation_id, title, error in ((conversation.id, " \n", InvalidInput), ("x", "title", NotFound)):
+        with pytest.raises(error):
+            store.rename(conversation_id, title)
+    assert len(clean_title("word " * 60)) <= TITLE_CHARACTERS and clean_title("word " * 60).endswith("word…")
+    assert clean_title("字" * 300) == "字" * (TITLE_CHARACTERS - 1) + "…"
 
 
 def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
@@ -106,40 +101,26 @@ def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
     store.give_feedback("a1", "down", "no")
     ((feedback, answer),) = store.feedback()
     assert (feedback.rating, feedback.comment, answer.id) == ("down", "no", "a1")
-    with pytest.raises(InvalidInput):
-        store.give_feedback("a1", "sideways")
-    with pytest.raises(NotFound):
-        store.give_feedback("nobody", "up")
+    for answer_id, rating, error in (("a1", "sideways", InvalidInput), ("nobody", "up", NotFound)):
+        with pytest.raises(error):
+            store.give_feedback(answer_id, rating)
 
 
 def test_many_threads_lose_nothing(store: ConversationStore) -> None:
     conversation = store.create()
-    threads = [
-        threading.Thread(target=lambda n=n: store.append(kept_answer(conversation.id, f"a{n}"))) for n in range(20)
-    ]
+    answers = [kept_answer(conversation.id, f"a{number}") for number in range(20)]
+    threads = [threading.Thread(target=store.append, args=[answer]) for answer in answers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {answer.id for answer in store.answers(conversation.id)} == {f"a{n}" for n in range(20)}
+    assert {answer.id for answer in store.answers(conversation.id)} == {answer.id for answer in answers}
 
 
 def test_a_home_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(HomeNotWritable):
         ConversationStore(tmp_path / "file" / "conversations.sqlite3").create()
-
-
-def test_long_titles_are_cut_at_a_word() -> None:
-    title = clean_title("word " * 60)
-    assert len(title) <= TITLE_CHARACTERS and title.endswith("word…")
-    assert clean_title("字" * 300) == "字" * (TITLE_CHARACTERS - 1) + "…"
-
-
-def test_what_is_not_an_answer_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a stored answer"):
-        answer_from_json("{}")
-    assert replace(kept_answer("c"), passages=()).passages == ()
 
 
 def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) -> None:
@@ -180,23 +161,14 @@ def test_conversations_from_before_owners_are_nobodys_and_stay(tmp_path: Path) -
 # --- votes
 
 
-def vote_answer(arm: str) -> Answer:
-    return replace(kept_answer("", arm), arm=arm)  # type: ignore[arg-type]
-
-
-def test_a_vote_is_kept_with_its_answers_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "home" / "conversations.sqlite3"
-    ConversationStore(path).vote([vote_answer("rag"), vote_answer("base")], "rag", blind=True)
-    ConversationStore(path).vote([vote_answer("rag"), vote_answer("base")], "", blind=False)
-    kept = ConversationStore(path).votes()
+def test_a_vote_is_kept_with_its_answers_and_counted(store: ConversationStore) -> None:
+    rag, base = (replace(kept_answer("", arm), arm=arm) for arm in ("rag", "base"))  # type: ignore[arg-type]
+    store.vote([rag, base], "rag", blind=True)
+    store.vote([rag, base], "", blind=False)
+    for answers, winner in (([rag], "rag"), ([rag, base], "tuned")):
+        with pytest.raises(InvalidInput):
+            store.vote(answers, winner, blind=True)
+    kept = ConversationStore(store._database.path).votes()
     assert [(vote.winner, vote.blind) for vote in kept] == [("rag", True), ("", False)]
-    assert kept[0].answers == (vote_answer("rag"), vote_answer("base"))
-    assert ConversationStore(path).wins() == Wins(2, 1, (Won("rag", 1, 2), Won("base", 0, 2)))
-
-
-@pytest.mark.parametrize(("arms", "winner"), [(["rag"], "rag"), (["rag", "base"], "tuned")])
-def test_a_vote_among_too_few_or_for_a_stranger_is_refused(tmp_path: Path, arms: list[str], winner: str) -> None:
-    store = ConversationStore(tmp_path / "conversations.sqlite3")
-    with pytest.raises(InvalidInput):
-        store.vote([vote_answer(arm) for arm in arms], winner, blind=True)
-    assert store.wins() == Wins(0, 0, ())
+    assert kept[0].answers == (rag, base)
+    assert store.wins() == Wins(2, 1, (Won("rag", 1, 2), Won("base", 0, 2)))

@@ -1,222 +1,206 @@
-"""Laws of the one path from question to answer."""
+"""Laws of the one path from question to answer, through the real library over hashes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import FakeLibrary, ScriptedGenerator, make_node, make_passage, signals_only
+from fakes import ScriptedGenerator, ScriptedReader, make_engine, make_passage, section
 
 from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
+from indexes.library import Library
 from indexes.types import Filters
-from indexes.words import terms_of
 from rag.assemble import check_before_loading
-from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.generators.extractive import ExtractiveGenerator
 from rag.retrieval import HybridRetriever, PassageBudget
-from rag.sentence_reader import LearnedReader, ScoredUnit, units_of
-from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
-from rag.types import AnswerDone, Arm, PassagesFound, Question, TextDelta
+from rag.settings import GeneratorSettings, RagSettings
+from rag.types import Answer, AnswerDone, Arm, PassagesFound, Question, TextDelta, Variant
 
-NODES = [
-    make_node("A warp is a group of 32 threads that run in lockstep.", 0),
-    make_node("Occupancy is the share of resident warps.", 1, heading_path=("Chapter", "Occupancy")),
-    make_node("Streams order commands of a device.", 2, chapter=2, heading_path=("Streams",)),
-]
-
-
-class ByTerms:
-    """A reader that counts the question's words in a sentence."""
-
-    def read(self, question: str, passages):
-        asked = terms_of(question).pieces
-        units = [unit for unit in units_of(passages) if unit.kind != "heading"]
-        return sorted((ScoredUnit(unit, len(asked & unit.pieces)) for unit in units), key=lambda item: -item.score)
+WARP = Question("What is a warp of threads?")
+CHINESE = Question("什么是线程束？")
+READER = ScriptedReader({"A warp": 0.99, "Occupancy": 0.5, "Streams": 0.2})
+NOTHING = ScriptedReader({})
+QUOTED = "It runs in lockstep [1]."
+Make = Callable[..., AnswerEngine]
 
 
-def make_engine(home: Path, generator=None, nodes=NODES, threshold: float | None = 0.0) -> AnswerEngine:
-    library = FakeLibrary(nodes)
-    generator = generator or ScriptedGenerator()
-    return AnswerEngine(
-        library,
-        HybridRetriever(library, RetrievalSettings()),
-        generator,
-        ConversationStore(home / "conversations.sqlite3"),
-        chooser=generator if isinstance(generator, ScriptedGenerator) else ScriptedGenerator(),
-        judge=EvidenceJudge(LearnedReader(signals_only), threshold),
+@pytest.fixture(scope="module")
+def library(library_of: Callable[..., Library]) -> Library:
+    return library_of(
+        section("A warp is a group of 32 threads that run in lockstep.", "Warps", page=7),
+        section("Occupancy is the share of resident warps. Registers limit it.", "Warps", "Occupancy", page=8),
+        section("Streams order commands of a device.", "Streams", chapter=2, page=9),
     )
 
 
+@pytest.fixture
+def make(tmp_path: Path, library: Library) -> Make:
+    """An engine whose generator writes pieces of text; `None` quotes sentences."""
+
+    def made(
+        *pieces: str | None, threshold: float | None = 0.0, reader: ScriptedReader = READER, **fields: object
+    ) -> AnswerEngine:
+        scripted = ScriptedGenerator([piece or "" for piece in pieces] or [QUOTED], **fields)  # type: ignore[arg-type]
+        generator = ExtractiveGenerator(reader, "hash") if pieces == (None,) else scripted
+        return make_engine(tmp_path, library, generator, reader=reader, threshold=threshold)
+
+    return made
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HybridRetriever, "search", lambda *_, **__: pytest.fail("it searches"))
+
+
 @pytest.mark.parametrize("threshold", [0.0, 1.1])
-@pytest.mark.parametrize("pieces", [("One ", "two. [", "1] and [9]."), ()])
-def test_events_come_in_order_and_the_deltas_are_the_answer(tmp_path: Path, threshold: float, pieces) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(pieces), threshold=threshold)
-    events = list(engine.stream(Question("What is a warp?")))
-    assert isinstance(events[0], PassagesFound) and isinstance(events[-1], AnswerDone)
-    assert len(events) > 2 and all(isinstance(event, TextDelta) for event in events[1:-1])
-    answer = events[-1].answer
-    assert "".join(event.text for event in events[1:-1]) == answer.answer != ""
-    assert answer.passages == events[0].passages != ()
-    assert answer.refused is (threshold > 1 or not pieces)
-    assert "[9]" not in answer.answer
+@pytest.mark.parametrize("pieces", [("One ", "two. [", "1] and [9]."), ("", "\n", "[9]")])
+def test_events_come_in_order_and_the_deltas_are_the_answer(make: Make, threshold: float, pieces: tuple[str]) -> None:
+    found, *deltas, done = make(*pieces, threshold=threshold).stream(WARP)
+    assert isinstance(found, PassagesFound) and isinstance(done, AnswerDone)
+    assert "".join(event.text for event in deltas if isinstance(event, TextDelta)) == done.answer.answer != ""
+    assert done.answer.passages == found.passages != ()
+    assert done.answer.refused is (threshold > 1 or pieces[0] == "")
+    assert "[9]" not in done.answer.answer
 
 
-@pytest.mark.parametrize("pieces", [(), ("\n", " ", "\n\n"), ("[9]", "\n")])
-def test_an_answer_without_a_word_is_a_refusal_and_says_what_is_true(tmp_path: Path, pieces) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(pieces))
-    rag, base = (engine.ask(Question("What is a warp?", arm=arm)) for arm in ("rag", "base"))
-    assert rag.refused and rag.answer.startswith("The library does not answer")
-    assert base.refused and base.answer == "The model gave no answer."
-    assert engine.ask(Question("什么是线程束？", arm="base")).answer == "模型没有给出回答。"
+def test_an_answer_without_a_word_is_a_refusal_and_one_cut_off_before_it_is_not(make: Make) -> None:
+    for question in (WARP, CHINESE, Question("What is a warp?", arm="base")):
+        silent, cut = make("\n", "[9]").ask(question), make("\n", finish="length").ask(question)
+        assert (silent.refused, cut.refused, silent.citations) == (True, False, ())
+        assert silent.answer.strip() != cut.answer.strip() != ""
 
 
-def test_an_answer_cut_off_before_its_first_word_says_so_and_is_not_a_refusal(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["\n"], finish="length"))
-    answer = engine.ask(Question("What is a warp?"))
-    assert (answer.answer, answer.refused) == ("The model was cut off before its first word.", False)
-    assert engine.ask(Question("什么是线程束？")).answer == "模型还没写出第一个字就被截断了。"
-
-
-def test_an_answer_shows_the_passages_that_were_read(tmp_path: Path) -> None:
+def test_an_answer_shows_the_passages_that_were_read(make: Make) -> None:
     """A generator drops the lowest passages when its context is short; the answer does not show them."""
-    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]. And [2]."], passages_used=1))
-    events = list(engine.stream(Question("What is a warp of threads?")))
-    assert isinstance(events[0], PassagesFound) and isinstance(events[-1], AnswerDone)
-    assert len(events[0].passages) > 1
-    assert events[-1].answer.passages == events[0].passages[:1]
-    assert {citation.marker for citation in events[-1].answer.citations} <= {1}
+    found, *_, done = make("It runs in lockstep [1]. And [2].", passages_used=1).stream(Question("Streams of warps?"))
+    assert isinstance(found, PassagesFound) and isinstance(done, AnswerDone)
+    assert done.answer.passages == found.passages[:1] != found.passages
+    assert {citation.marker for citation in done.answer.citations} == {1}
 
 
-def test_a_refusal_cites_nothing_in_the_questions_language(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, threshold=1.1)
-    english, chinese = engine.ask(Question("What is a warp?")), engine.ask(Question("什么是线程束？"))
-    assert english.citations == chinese.citations == ()
-    assert "does not answer" in english.answer and "没有" in chinese.answer
-    assert english.passages
+# --- evidence
 
 
-def test_a_refusal_names_the_nearest_sections_and_has_no_note(tmp_path: Path) -> None:
-    answer = make_engine(tmp_path, threshold=1.1).ask(Question("What is occupancy of resident warps?"))
-    assert answer.refused and answer.evidence == "none" and answer.note is None
-    assert "“Chapter › Occupancy”" in answer.answer
+@pytest.mark.parametrize(("question", "language"), [(WARP, "does not answer"), (CHINESE, "没有")])
+def test_a_refusal_cites_nothing_and_names_the_nearest_sections(make: Make, question: Question, language: str) -> None:
+    answer = make(threshold=1.1).ask(question)
+    assert (answer.refused, answer.evidence, answer.citations) == (True, "none", ())
+    assert language in answer.answer and "Warps" in answer.answer and answer.passages
 
 
-def test_a_question_for_the_chapter_is_answered_and_its_note_names_where_to_read(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]))
-    asked = {text: engine.ask(Question(text)) for text in ("Which chapter talks about occupancy?", "哪一章讲占用率？")}
-    assert [answer.refused for answer in asked.values()] == [False, False]
-    english, chinese = (answer.note or "" for answer in asked.values())
-    assert english.startswith("Read in “Chapter › Occupancy”") and chinese.startswith("可阅读：“Chapter › Occupancy”")
-
-
-def test_a_refused_question_is_answered_anyway_with_a_note(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]), threshold=1.1)
-    found, *_, done = engine.stream(Question("What is a warp?", answer_anyway=True))
+def test_a_refused_question_is_answered_anyway_with_a_note(make: Make) -> None:
+    found, *_, done = make(threshold=1.1).stream(Question(WARP.text, answer_anyway=True))
     assert isinstance(found, PassagesFound) and isinstance(done, AnswerDone)
     answer = done.answer
-    assert not answer.refused and answer.evidence == "none" and answer.citations
-    assert answer.note == found.note and "does not seem to answer" in answer.note
-    assert answer.note not in answer.answer
+    assert (answer.refused, answer.evidence, answer.answer) == (False, "none", QUOTED)
+    assert answer.citations and answer.note == found.note != ""
 
 
-def test_weak_evidence_is_answered_with_a_note_and_strong_without(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep [1]."]))
-    strong = engine.ask(Question("What is a warp of threads in lockstep?"))
-    weak = engine.ask(Question("Who won the football cup of 1966?"))
-    chinese = engine.ask(Question("谁赢得了足球世界杯？"))
-    assert (strong.evidence, strong.note) == ("strong", None)
-    assert weak.evidence == "weak" and "may not say" in weak.note and not weak.refused
-    assert chinese.evidence == "weak" and "可能没有" in chinese.note
+def test_weak_evidence_is_answered_with_a_note_and_strong_without(make: Make) -> None:
+    weak, strong = make(reader=NOTHING).ask(Question("Who won the football cup?")), make().ask(WARP)
+    assert (strong.evidence, strong.note, weak.evidence, weak.refused) == ("strong", None, "weak", False)
+    assert weak.note
+    refused = make("The books do not say.", refused=True, reader=NOTHING).ask(Question("Who won the football cup?"))
+    assert (refused.refused, refused.evidence, refused.note) == (True, "weak", None), "a refusal says so itself"
+    assert make("It runs in lockstep.").ask(WARP).note, "it names no passage"
 
 
 @pytest.mark.parametrize(("arms", "asked"), [(("base", "rag"), True), (("rag",), False)])
 def test_a_language_model_is_asked_although_no_passage_holds_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...], asked: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, arms: tuple[Arm, ...], asked: bool
 ) -> None:
     signals = {"read": 0.3, "coverage_all": 0.6, "unknown": 0.0, "unnamed": 1.0}
     monkeypatch.setattr(EvidenceJudge, "signals", lambda *_: signals)
-    generator = ScriptedGenerator(["It runs in lockstep [1]."], arms=arms)
-    engine = make_engine(tmp_path, generator, threshold=None)
-    answer = engine.ask(Question("What is a warp?"))
+    engine = make(threshold=None, arms=arms)
+    answer = engine.ask(WARP)
     assert (answer.refused, answer.evidence) == ((False, "weak") if asked else (True, "none"))
-    assert len(generator.requests) == asked
     signals |= {"read": 0.0, "coverage_all": 0.0}
-    assert engine.ask(Question("What is a warp?")).refused
-    assert len(generator.requests) == asked
+    assert engine.ask(WARP).refused
 
 
-def test_a_generators_own_refusal_needs_no_doubt_beside_it(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["The books do not say."], refused=True))
-    answer = engine.ask(Question("Who won the football cup of 1966?"))
-    assert answer.refused and answer.evidence == "weak" and answer.note is None
-
-
-def test_an_answer_that_names_no_passage_has_a_note(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["It runs in lockstep."]))
-    answer = engine.ask(Question("What is a warp of threads in lockstep?"))
-    assert not answer.refused and "names no passage" in answer.note
-    alone = engine.ask(Question("What is a warp of threads in lockstep?", arm="base"))
-    assert (alone.evidence, alone.note) == (None, None)
-
-
-def test_a_quote_beside_the_question_supports_no_answer(tmp_path: Path) -> None:
-    """The sentence is the book's own, and true, but about something else than what was asked."""
-    said = "A warp is a group of 32 threads [1]. Cats sleep on warm cards [1]."
-    nodes = [make_node("A warp is a group of 32 threads. Dogs bark. Cats sleep on warm cards.")]
-    library = FakeLibrary(nodes)
-    engine = AnswerEngine(
-        library,
-        HybridRetriever(library, RetrievalSettings()),
-        ScriptedGenerator([said]),
-        ConversationStore(tmp_path / "conversations.sqlite3"),
-        chooser=ScriptedGenerator(),
-        judge=EvidenceJudge(ByTerms(), 0.0),
-    )
-    citations = engine.ask(Question("How many threads is a warp a group of?")).citations
+def test_a_true_quote_beside_the_question_supports_no_answer(make: Make) -> None:
+    said = "A warp is a group of 32 threads [1]. Streams order commands of a device [1]."
+    passages = [make_passage("A warp is a group of 32 threads. Dogs bark. Streams order commands of a device.")]
+    citations = make(said).ask(WARP, passages=passages).citations
     assert [citation.verdict for citation in citations] == ["supported", "partial"]
 
 
-def test_evidence_does_not_depend_on_how_much_the_generator_reads(tmp_path: Path) -> None:
-    library = FakeLibrary(NODES)
-    verdicts = set()
-    for words, top_k in ((3, 1), (1500, 5)):
-        engine = AnswerEngine(
-            library,
-            HybridRetriever(library, RetrievalSettings()),
-            ScriptedGenerator(),
-            ConversationStore(tmp_path / f"{words}.sqlite3"),
-            chooser=ScriptedGenerator(),
-            judge=EvidenceJudge(LearnedReader(signals_only)),
-            budget=PassageBudget(words, words),
-        )
-        answer = engine.ask(Question("Is a stream of commands resident in lockstep warps?", top_k=top_k))
-        verdicts.add(answer.evidence)
-    assert len(verdicts) == 1
+def test_evidence_does_not_depend_on_how_much_the_generator_reads(tmp_path: Path, library: Library) -> None:
+    few, many = (make_engine(tmp_path, library, budget=PassageBudget(words, words)) for words in (3, 1500))
+    answers = [engine.ask(Question("Do streams run?", top_k=top_k)) for engine, top_k in ((few, 1), (many, 5))]
+    assert len({answer.evidence for answer in answers}) == 1 < len({answer.passages for answer in answers})
 
 
-def test_an_empty_library_says_to_add_a_book(tmp_path: Path) -> None:
-    answer = make_engine(tmp_path, nodes=[]).ask(Question("What is a warp?"))
-    assert answer.refused and "coalesce add PATH" in answer.answer and answer.passages == ()
+def test_an_empty_library_and_filters_without_a_match_are_told_apart(
+    make: Make, tmp_path: Path, library_of: Callable[..., Library]
+) -> None:
+    empty = make_engine(tmp_path, library_of()).ask(WARP)
+    assert empty.refused and "coalesce add PATH" in empty.answer
+    assert "filters" in make().ask(Question(WARP.text, filters=Filters(pages=(90, 91)))).answer
 
 
-def test_filters_without_a_match_read_unlike_an_empty_library(tmp_path: Path) -> None:
-    answer = make_engine(tmp_path).ask(Question("What is a warp?", filters=Filters(pages=(90, 91))))
-    assert answer.refused and "filters" in answer.answer
+# --- what is not a question for the books
+
+
+@pytest.mark.parametrize("message", ["hello", "谢谢", "who are you?", "in Chinese please"])
+def test_talk_is_answered_without_search_and_never_refused(make: Make, no_search: None, message: str) -> None:
+    answer = make(None, threshold=1.1).ask(Question(message))
+    assert (answer.refused, answer.evidence, answer.passages) == (False, None, ()) and answer.answer
+    assert ("Book" in answer.answer) is (message == "who are you?"), "it names its books"
+
+
+def test_other_words_need_a_language_model_which_gets_the_last_passages(make: Make) -> None:
+    engine = make("线程束 [1]。")
+    first = engine.ask(WARP)
+    engine._retriever = None  # type: ignore[assignment]  # nothing is searched
+    second = engine.ask(Question("in Chinese please", conversation_id=first.conversation_id))
+    assert second.answer == "线程束 [1]。" and second.passages == first.passages and second.evidence is None
+    assert engine.generator.requests[-1].turns[0].question == WARP.text  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "message", ["Why is a warp slow?\nint lane = threadIdx.x % 32;", "What is a warp? And what are streams?"]
+)
+def test_what_only_a_language_model_can_do_is_said_beside_an_answer_without_one(make: Make, message: str) -> None:
+    assert make(None).ask(Question(message)).note and make().ask(Question(message)).note is None
+
+
+def test_the_option_that_fits_is_named_beside_an_answer_with_strong_evidence(make: Make) -> None:
+    """A language model weighs the options itself."""
+
+    class OfOption(ScriptedReader):
+        def read(self, query, passages):
+            return super().read(query, passages) if "32" in query.english else []
+
+    def note(engine: AnswerEngine, strong: float) -> str:
+        engine._judge.strong = strong
+        return engine.ask(Question("How many threads has a warp?\nA. 16\nB. 32\nC. 64")).note or ""
+
+    reader = OfOption({"A warp": 0.99})
+    assert "B (“32”)" in note(make(None, reader=reader), 0.0)
+    assert "“32”" not in note(make(reader=reader), 0.0) + note(make(None, reader=reader), 2.0)
+
+
+def test_a_question_of_unknown_words_is_refused_with_these_words(make: Make) -> None:
+    assert "asdf, qwerz" in make(threshold=1.1).ask(Question("asdf qwerz")).answer
+    assert "asdf" not in make(threshold=1.1).ask(Question("asdf warp")).answer
+
+
+# --- what cannot be asked
 
 
 @pytest.mark.parametrize(
     ("question", "error"),
     [
-        (Question("  \n\x00"), InvalidInput),
-        (Question("x" * 20_001), TooLarge),
-        (Question("x" * 100_000), TooLarge),
-        (Question("\ud800 half"), InvalidInput),
+        *((Question(text), InvalidInput) for text in ("  \n\x00", "\ud800 half", "a\x1b", "!?…", "🦀🦀", "()[]")),
+        *((Question("x" * length), TooLarge) for length in (20_001, 100_000)),
         (Question("q", top_k=0), InvalidInput),
         (Question("q", top_k=51), InvalidInput),
-        (Question("q", arm="else"), InvalidInput),
+        (Question("q", arm="else"), InvalidInput),  # type: ignore[arg-type]
         (Question("q", max_tokens=0), InvalidInput),
         (Question("q", filters=Filters(pages=(3, 1))), InvalidInput),
         (Question("q", conversation_id="nobody"), NotFound),
@@ -226,47 +210,17 @@ def test_filters_without_a_match_read_unlike_an_empty_library(tmp_path: Path) ->
         (Question("q", adapter="x"), InvalidInput),
     ],
 )
-def test_bad_questions_are_refused_before_any_search(tmp_path: Path, question: Question, error: type) -> None:
-    engine = make_engine(tmp_path)
+def test_bad_questions_are_refused_before_any_search(
+    make: Make, no_search: None, question: Question, error: type[Exception]
+) -> None:
+    engine = make()
     with pytest.raises(error):
         engine.ask(question)
-    assert engine.library.searches == 0
     assert engine.conversations.list() == ()
 
 
-def test_control_characters_are_rejected_and_invisible_ones_taken_out(tmp_path: Path) -> None:
-    """Every entry point asks the engine, so none can forget it."""
-    engine = make_engine(tmp_path)
-    assert engine.ask(Question("What\u200b is a\ufeff warp?")).question == "What is a warp?"
-    for ask in (lambda text: engine.ask(Question(text)), engine.search):
-        with pytest.raises(InvalidInput, match=r"U\+001B at position 4"):
-            ask("What\x1b is a warp?")
-
-
-def test_the_adapter_is_the_named_one_or_the_only_one(tmp_path: Path) -> None:
-    arms = ("base", "tuned", "rag", "rag+tuned")
-    one = make_engine(tmp_path, ScriptedGenerator(arms=arms, adapters=("qa",)))
-    assert one.ask(Question("What is a warp?", arm="tuned")).adapter == "qa"
-    two = make_engine(tmp_path, ScriptedGenerator(arms=arms, adapters=("qa", "raft")))
-    for ask in (
-        lambda: two.ask(Question("What is a warp?", arm="rag+tuned")),
-        lambda: two.comparison(Question("warp?")),
-    ):
-        with pytest.raises(ArmUnavailable, match="qa, raft"):
-            ask()
-    with pytest.raises(ArmUnavailable, match=r"'other'.*qa, raft"):
-        two.ask(Question("What is a warp?", arm="tuned", adapter="other"))
-    compared = two.comparison(Question("What is a warp?", adapter="raft"))
-    assert [(question.arm, question.adapter) for question in compared] == [
-        ("base", None),
-        ("tuned", "raft"),
-        ("rag", None),
-        ("rag+tuned", "raft"),
-    ]
-
-
-def settings_of(home: Path, **generator: object) -> RagSettings:
-    return RagSettings(home, generator=GeneratorSettings(**generator))  # type: ignore[arg-type]
+def test_invisible_characters_are_taken_out(make: Make) -> None:
+    assert make().ask(Question("What\u200b is a\ufeff warp?")).question == "What is a warp?"
 
 
 @pytest.mark.parametrize(
@@ -274,162 +228,144 @@ def settings_of(home: Path, **generator: object) -> RagSettings:
     [
         (Question("q", arm="base"), {}, ArmUnavailable, "needs a language model"),
         (Question("q", arm="tuned"), {"kind": "local", "model": "m"}, ArmUnavailable, "LoRA adapter"),
-        (
-            Question("q", arm="tuned"),
-            {"kind": "local", "model": "m", "adapters": {"a": "x", "b": "y"}},
-            ArmUnavailable,
-            "a, b",
-        ),
+        (Question("q", arm="tuned"), {"kind": "local", "model": "m", "adapters": {"a": "x", "b": "y"}},
+         ArmUnavailable, "a, b"),
         (Question("q", filters=Filters(document_ids=("nope",))), {}, NotFound, "nope"),
         (Question("q", filters=Filters(chapters=(99,))), {}, NotFound, "no chapter 99; this book has 2"),
-        (Question("q"), {}, InvalidInput, "control character"),
+        (Question("q\x1b"), {}, InvalidInput, r"U\+001B at position 1"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_answered_is_refused_before_any_model_loads(
-    tmp_path: Path, question: Question, generator: dict[str, object], error: type, message: str
+    tmp_path: Path, library: Library, question: Question, generator: dict[str, object], error: type, message: str
 ) -> None:
-    library = FakeLibrary(NODES)
+    settings = RagSettings(tmp_path, generator=GeneratorSettings(**generator))  # type: ignore[arg-type]
     with pytest.raises(error, match=message) as caught:
-        check_before_loading(settings_of(tmp_path, **generator), library, question)
+        check_before_loading(settings, library, question)
     assert caught.value.hint
-    assert library.searches == 0
 
 
-def test_an_empty_library_is_refused_before_any_model_loads(tmp_path: Path) -> None:
+def test_an_empty_library_is_refused_before_any_model_loads(tmp_path: Path, library_of: Callable[..., Library]) -> None:
+    settings = {kind: RagSettings(tmp_path, generator=GeneratorSettings(kind, model="m")) for kind in ("auto", "local")}
     with pytest.raises(NotFound, match="empty") as caught:
-        check_before_loading(settings_of(tmp_path), FakeLibrary(), Question("What is a warp?"))
+        check_before_loading(settings["auto"], library_of(), WARP)
     assert "coalesce add" in caught.value.hint
-    local = settings_of(tmp_path, kind="local", model="m")
-    check_before_loading(local, FakeLibrary(), Question("What is a warp?", arm="base"))
-    check_before_loading(settings_of(tmp_path), FakeLibrary(NODES), Question("q", filters=Filters(chapters=(2,))))
+    check_before_loading(settings["local"], library_of(), Question(WARP.text, arm="base"))
 
 
-def test_a_follow_up_reads_the_conversation(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    first = engine.ask(Question("What is a warp?"))
-    second = engine.ask(Question("How large is it?", conversation_id=first.conversation_id))
-    request = engine.generator.requests[-1]
-    assert request.turns[0].question == "What is a warp?"
-    assert second.conversation_id == first.conversation_id
-    assert second.passages[0].node_id == "book-0"
-    assert [answer.id for answer in engine.conversations.answers(first.conversation_id)] == [first.id, second.id]
+# --- arms
 
 
-def test_a_follow_up_is_answered_as_it_was_searched(tmp_path: Path) -> None:
-    nodes = [
-        make_node("Occupancy is limited by registers. Streams order commands.", 0),
-        make_node("A stream is limited by nothing. Dogs bark.", 1),
-    ]
-    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"), nodes)
-    first = engine.ask(Question("What is occupancy?"))
-    second = engine.ask(Question("And what limits it?", conversation_id=first.conversation_id, max_tokens=8))
-    assert second.answer.startswith("Occupancy is limited by registers.")
-    scripted = make_engine(tmp_path / "b", nodes=nodes)
-    first = scripted.ask(Question("What is occupancy?"))
-    scripted.ask(Question("And what limits it?", conversation_id=first.conversation_id))
-    request = scripted.generator.requests[-1]
-    assert request.question == "And what limits it?"
-    assert request.standalone_question == "And what limits occupancy?"
+def test_the_adapter_is_the_named_one_or_the_only_one(make: Make) -> None:
+    arms = ("base", "tuned", "rag", "rag+tuned")
+    assert make(arms=arms, adapters=("qa",)).ask(Question("warp?", arm="tuned")).adapter == "qa"
+    two = make(arms=arms, adapters=("qa", "raft"))
+    for adapter in (None, "other"):
+        with pytest.raises(ArmUnavailable, match="qa, raft"):
+            two.ask(Question("warp?", arm="rag+tuned", adapter=adapter))
+    asked = [(question.arm, question.adapter) for question in two.comparison(Question("warp?", adapter="raft"))]
+    assert asked == [("base", None), ("tuned", "raft"), ("rag", None), ("rag+tuned", "raft")]
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_a_chinese_question_is_answered_with_english_quotes(tmp_path: Path, given: bool) -> None:
-    node = make_node("Cats sleep all day. Shared memory is divided into 32 banks. Dogs bark at night.")
-    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"), [node])
-    passages = [make_passage(node.text)] if given else None
-    answer = engine.ask(Question("共享内存有多少个存储体？", max_tokens=12), passages=passages)
-    assert answer.answer == "Shared memory is divided into 32 banks. [1]"
-    assert given or "共享内存 = shared memory，存储体 = bank" in answer.note
+def test_base_searches_nothing_and_shows_no_marker(make: Make, no_search: None) -> None:
+    answer = make("So it is [1].").ask(Question("What is a warp?", arm="base"))
+    assert (answer.answer, answer.passages, answer.evidence, answer.note) == ("So it is.", (), None, None)
 
 
-def test_an_answer_that_is_not_kept_leaves_no_trace(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    assert engine.ask(Question("What is a warp?"), keep=False).conversation_id == ""
-    assert engine.conversations.list() == ()
-
-
-def test_base_searches_nothing_and_shows_no_marker(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["So it is [1]."]))
-    answer = engine.ask(Question("What is a warp?", arm="base"))
-    assert (answer.answer, answer.passages, engine.library.searches) == ("So it is.", (), 0)
-
-
-def test_given_passages_replace_the_search_and_are_never_refused(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["Gold words. [1]"]), threshold=1.1)
-    answer = engine.ask(Question("What is a warp?"), passages=[make_passage("Gold words.")])
-    assert engine.library.searches == 0
+def test_given_passages_replace_the_search_and_are_never_refused(make: Make, no_search: None) -> None:
+    answer = make("Gold words. [1]", threshold=1.1).ask(WARP, passages=[make_passage("Gold words.")])
     assert not answer.refused and answer.citations[0].quote == "Gold words."
 
 
-def test_a_comparison_runs_all_arms_or_none(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    questions = engine.comparison(Question("What is a warp?"), ["base", "rag"])
+def test_a_comparison_runs_all_arms_or_none(make: Make) -> None:
+    engine = make()
+    questions = engine.comparison(WARP, ["base", "rag"])
     assert [question.arm for question in questions] == ["base", "rag"]
     with pytest.raises(ArmUnavailable):
-        engine.comparison(Question("What is a warp?"), ["rag", "tuned"])
+        engine.comparison(WARP, ["rag", "tuned"])
+    (varied,) = engine.comparison(WARP, variants=[Variant(top_k=3, retrieval="dense")])
+    assert (varied.top_k, varied.retrieval, varied.variant) == (3, "dense", "rag retrieval=dense top_k=3")
     kept = engine.keep_together([engine.ask(question, keep=False) for question in questions])
-    assert len({answer.conversation_id for answer in kept}) == 1
     assert engine.conversations.answers(kept[0].conversation_id) == kept
 
 
-def test_leaving_a_stream_stops_the_generator_and_keeps_nothing(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ScriptedGenerator(["One. ", "Two. ", "Three."]))
-    events = engine.stream(Question("What is a warp?"))
+# --- conversations
+
+
+@pytest.mark.parametrize("piece", [None, QUOTED])
+def test_a_follow_up_is_searched_for_and_answered_with_the_question_before_it(make: Make, piece: str | None) -> None:
+    engine = make(piece)
+    first = engine.ask(Question("What is occupancy?"))
+    follow_up = Question("And what limits it?", conversation_id=first.conversation_id)
+    second = engine.ask(follow_up)
+    assert second.conversation_id == first.conversation_id and second.passages[0].node_id == first.passages[0].node_id
+    assert "What is occupancy?" in (second.note or "") and second.question == follow_up.text
+    assert engine.conversations.answers(first.conversation_id) == (first, second)
+    if isinstance(engine.generator, ScriptedGenerator):
+        request = engine.generator.requests[-1]
+        assert request.question == follow_up.text and request.turns[0].question == "What is occupancy?"
+        assert request.query is not None and request.query.standalone == "And what limits occupancy?"
+    third = engine.ask(Question("tell me more", conversation_id=first.conversation_id, replaces=second.id))
+    assert [answer.id for answer in engine.conversations.answers(first.conversation_id)] == [first.id, third.id]
+
+
+def test_an_answer_that_is_not_kept_or_not_finished_leaves_no_trace(make: Make) -> None:
+    engine = make("One. ", "Two. ", "Three.")
+    assert engine.ask(WARP, keep=False).conversation_id == ""
+    events = engine.stream(WARP)
     next(events), next(events)
-    events.close()
-    assert engine.generator.closed_streams == 1
+    events.close()  # type: ignore[attr-defined]
+    assert engine.generator.closed_streams == 2  # type: ignore[attr-defined]
+    with pytest.raises(Cancelled):
+        engine.ask(WARP, lambda: True)
     assert engine.conversations.list() == ()
 
 
-def test_a_withdrawn_question_is_cancelled(tmp_path: Path) -> None:
-    with pytest.raises(Cancelled):
-        make_engine(tmp_path).ask(Question("What is a warp?"), lambda: True)
-
-
-def test_a_generator_that_never_finishes_is_a_failure(tmp_path: Path) -> None:
+def test_a_generator_that_never_finishes_is_a_failure(tmp_path: Path, library: Library) -> None:
     class Cut(ScriptedGenerator):
         def stream(self, request):
             yield from list(super().stream(request))[:-1]
 
     with pytest.raises(GenerationFailed):
-        make_engine(tmp_path, Cut(["half"])).ask(Question("What is a warp?"))
+        make_engine(tmp_path, library, Cut(["half"])).ask(WARP)
 
 
-def test_inline_filters_leave_the_question_that_is_answered(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    answer = engine.ask(Question("@2 what orders commands?"))
-    assert engine.generator.requests[-1].question == "what orders commands?"
-    assert {passage.chapter for passage in answer.passages} == {2}
+def test_inline_filters_are_not_part_of_the_question_that_is_answered(make: Make) -> None:
+    engine = make()
+    assert {passage.chapter for passage in engine.ask(Question("@2 what orders commands?")).passages} == {2}
+    assert engine.generator.requests[-1].question == "what orders commands?"  # type: ignore[attr-defined]
 
 
-def test_search_gives_what_ask_would_be_given(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    assert engine.search("What is a warp?", 3) == engine.ask(Question("What is a warp?", top_k=3)).passages
+# --- beside answering
 
 
-def test_choosing_scores_every_option(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
+def test_search_gives_what_ask_would_be_given(make: Make) -> None:
+    assert make().search(WARP.text, 2) == make().ask(Question(WARP.text, top_k=2)).passages
+
+
+def test_choosing_scores_every_option_with_passages(make: Make) -> None:
+    engine = make()
     assert engine.choose("How many threads?", ["32", "sixty-four"]).scores == (2.0, 10.0)
-    assert engine.chooser.requests[-1].passages
+    assert engine.chooser.requests[-1].passages  # type: ignore[attr-defined]
     for bad in ([], ["one"], ["a", " "]):
         with pytest.raises(InvalidInput):
             engine.choose("How many?", bad)
 
 
-def test_explaining_needs_a_page_or_a_node(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
-    assert engine.explain("What is a warp?", "book", node_ids=["book-0"]).nodes[0].fused_rank == 1
-    with pytest.raises(InvalidInput):
-        engine.explain("q", "book")
-    with pytest.raises(NotFound):
-        engine.explain("q", "book", page=7)
+def test_explaining_needs_a_page_or_a_node_that_is_there(make: Make, library: Library) -> None:
+    node_id = library.nodes_of("book")[0].node_id
+    assert make().explain(WARP.text, "book", node_ids=[node_id]).nodes[0].fused_rank == 1
+    assert make().explain(WARP.text, "book", page=7).nodes[0].node_id == node_id
+    for wrong, error in ({}, InvalidInput), ({"page": 77}, NotFound):
+        with pytest.raises(error):
+            make().explain("q", "book", **wrong)  # type: ignore[arg-type]
 
 
-def test_extractive_citations_are_verbatim_through_the_engine(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path, ExtractiveGenerator(LearnedReader(signals_only), "hash"))
-    answer = engine.ask(Question("How many threads are in a warp?"))
-    assert answer.citations
-    for citation in answer.citations:
+def test_quotes_are_verbatim_on_their_page_in_the_language_of_the_book(make: Make) -> None:
+    for question in (WARP, CHINESE):
+        answer: Answer = make(None).ask(question)
+        citation = answer.citations[0]
         passage = answer.passages[citation.marker - 1]
         assert passage.text[citation.char_start : citation.char_end] == citation.quote
-        assert citation.verdict == "supported"
+        assert answer.answer.startswith("A warp is a group of 32 threads") and citation.verdict == "supported"
+        assert (citation.page_start, citation.page_end, citation.section) == (7, 7, ("Warps",))
+        assert ("线程束 = warp" in (answer.note or "")) is (question is CHINESE)

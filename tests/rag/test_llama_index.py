@@ -21,6 +21,7 @@ from rag.assemble import build_language_model
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.llama_index import LlamaIndexGenerator, PassageRetriever
+from rag.query import understand
 from rag.retrieval import HybridRetriever
 from rag.settings import GeneratorSettings, RetrievalSettings
 from rag.types import Usage
@@ -34,7 +35,7 @@ def test_the_retriever_gives_the_order_of_our_search_to_a_query_engine(tmp_path:
     ours = HybridRetriever(library, RetrievalSettings())
     engine = RetrieverQueryEngine.from_args(PassageRetriever(ours, top_k=2), llm=MockLLM())
     found = engine.query("How many threads has a warp?").source_nodes
-    hits = ours.search("How many threads has a warp?", Filters()).hits[:2]
+    hits = ours.search(understand("How many threads has a warp?", library)).hits[:2]
     assert [(one.node.node_id, one.score) for one in found] == [(hit.node.node_id, hit.score) for hit in hits]
     assert found[0].node.get_content() == "A warp has 32 threads."
     assert PassageRetriever(ours, filters=Filters(chapters=(7,))).retrieve("warp") == []

@@ -2,118 +2,105 @@
 
 from __future__ import annotations
 
-from fakes import FakeLibrary, make_node
+from collections.abc import Callable, Sequence
+
+import pytest
+from fakes import make_node, section
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexes.types import Hit
+from indexes.library import Library
+from indexes.types import Hit, Section
 from indexes.words import count_words
 from rag.retrieval import PassageBudget, passage_from_nodes, select_passages
 from rag.types import Passage
+
+Select = Callable[..., tuple[Passage, ...]]
 
 
 def words(number: int, start: int = 0) -> str:
     return " ".join(f"w{start + i}" for i in range(number))
 
 
-def book(*sizes: int, sections: int = 1) -> list:
-    return [
-        make_node(words(size, 1000 * i), i, heading_path=("Chapter", f"S{i * sections // len(sizes)}"))
-        for i, size in enumerate(sizes)
-    ]
+@pytest.fixture(scope="module")
+def select(library_of: Callable[..., Library]) -> Select:
+    """Passages of the sections with these ordinals, best first."""
+
+    def of(
+        sections: Sequence[Section], found: Sequence[int], budget: PassageBudget | None = None, top_k: int = 5
+    ) -> tuple[Passage, ...]:
+        library = library_of(*sections)
+        nodes = library.nodes_of("book")
+        assert [node.text for node in nodes] == [one.text for one in sections]
+        hits = [Hit(nodes[ordinal], 1.0 / rank) for rank, ordinal in enumerate(found, 1)]
+        return select_passages(hits, library, top_k, budget or PassageBudget())
+
+    return of
 
 
-@given(
-    st.lists(st.integers(1, 300), min_size=1, max_size=14),
-    st.integers(1, 8),
-    st.integers(50, 1500),
-    st.randoms(use_true_random=False),
-)
-def test_passages_keep_to_their_number_and_budget_and_share_no_node(sizes, top_k, budget_words, random) -> None:
-    nodes = book(*sizes)
-    hits = [Hit(node, 1.0) for node in random.sample(nodes, len(nodes))]
-    passages = select_passages(hits, FakeLibrary(nodes), top_k, PassageBudget(budget_words, budget_words))
+BOOK = [
+    section(words(size, 1000 * place), "Chapter", f"S{place // 4}", chapter=1 + place // 10)
+    for place, size in enumerate((3, 250, 40, 7, 90, 1, 300, 33, 120, 15, 60, 80, 2, 200))
+]
+
+
+@given(st.permutations(range(14)), st.integers(1, 14), st.integers(1, 8), st.integers(50, 1500))
+def test_passages_keep_to_their_number_and_budget_and_share_no_node(
+    select: Select, order: list[int], found: int, top_k: int, most: int
+) -> None:
+    passages = select(BOOK, order[:found], PassageBudget(most, most), top_k)
     assert 1 <= len(passages) <= top_k
-    total = sum(count_words(passage.text) for passage in passages)
-    assert total <= max(budget_words, count_words(hits[0].node.text))
+    assert sum(count_words(passage.text) for passage in passages) <= max(most, count_words(BOOK[order[0]].text))
     parts = [part.node_id for passage in passages for part in passage.parts]
-    assert len(parts) == len(set(parts))
-    assert passages[0].node_id == hits[0].node.node_id
+    assert len(parts) == len(set(parts)) and parts
+    for passage in passages:
+        assert all(passage.text[part.start : part.end] in [one.text for one in BOOK] for part in passage.parts)
+    assert BOOK[order[0]].text in passages[0].text
 
 
-def test_a_generators_own_tokens_fill_the_budget() -> None:
-    nodes = book(*[100] * 12)
-    hits = [Hit(node, 1.0) for node in nodes[::3]]
-
-    def letters(text: str) -> int:
-        return len(text)
-
-    shown = select_passages(hits, FakeLibrary(nodes), 4, PassageBudget.of_tokens(2000, letters))
-    assert 1000 < sum(len(part.text) for passage in shown for part in parts_of(passage, nodes)) <= 2000
-    estimated = select_passages(hits, FakeLibrary(nodes), 4, PassageBudget.of_tokens(2000))
+def test_a_generators_own_tokens_fill_the_budget(select: Select) -> None:
+    book = [section(words(100, 1000 * place)) for place in range(12)]
+    shown = select(book, (0, 3, 6, 9), PassageBudget.of_tokens(2000, len))
+    assert 1000 < sum(part.end - part.start for passage in shown for part in passage.parts) <= 2000
+    estimated = select(book, (0, 3, 6, 9), PassageBudget.of_tokens(2000))
     assert sum(count_words(passage.text) for passage in estimated) > 1000
 
 
-def parts_of(passage: Passage, nodes: list) -> list:
-    by_id = {node.node_id: node for node in nodes}
-    return [by_id[part.node_id] for part in passage.parts]
+def test_neighbouring_hits_become_one_passage_and_the_same_text_is_shown_once(
+    select: Select, library_of: Callable[..., Library]
+) -> None:
+    assert len(select([section(words(30, n)) for n in range(4)], (0, 1), PassageBudget(60, 60))) == 1
+    library = library_of(section("The very same words."), copy=[section("The very  same words.")])
+    hits = library.lexical("very same words", 5)
+    assert len(hits) == 2 and len(select_passages(hits, library, 5, PassageBudget())) == 1
+    assert select_passages([], library, 5, PassageBudget()) == ()
 
 
-def test_every_part_is_its_node_verbatim() -> None:
-    nodes = book(20, 20, 20)
-    (passage,) = select_passages([Hit(nodes[1], 1.0)], FakeLibrary(nodes), 5, PassageBudget())
-    assert [part.node_id for part in passage.parts] == ["book-0", "book-1", "book-2"]
-    for part, node in zip(passage.parts, nodes, strict=True):
-        assert passage.text[part.start : part.end] == node.text
-
-
-def test_neighbouring_hits_become_one_passage() -> None:
-    nodes = book(30, 30, 30, 30)
-    passages = select_passages([Hit(nodes[0], 2.0), Hit(nodes[1], 1.0)], FakeLibrary(nodes), 5, PassageBudget(60, 60))
-    assert len(passages) == 1
-
-
-def test_a_passage_that_enters_another_section_shows_its_heading() -> None:
-    nodes = [make_node("One two.", 0, heading_path=("Ch", "A")), make_node("Three four.", 1, heading_path=("Ch", "B"))]
-    (passage,) = select_passages([Hit(nodes[0], 1.0)], FakeLibrary(nodes), 5, PassageBudget())
+def test_a_passage_that_enters_another_section_shows_its_heading_and_never_enters_another_chapter(
+    select: Select,
+) -> None:
+    book = [section("One two.", "Ch", "A"), section("Three four.", "Ch", "B"), section("Five.", "Next", chapter=2)]
+    (passage,) = select(book, (0,))
     assert passage.text == "One two.\n\n## B\n\nThree four."
     assert passage.section == ("Ch", "A")
     assert passage.part_at(passage.text.index("Three")).section == ("Ch", "B")
 
 
-def test_a_passage_never_enters_another_chapter_or_book() -> None:
-    nodes = [
-        make_node("Mine.", 0),
-        make_node("Other chapter.", 1, chapter=2, heading_path=("Next",)),
-        make_node("Other book.", 1, document_id="else"),
-    ]
-    (passage,) = select_passages([Hit(nodes[0], 1.0)], FakeLibrary(nodes), 5, PassageBudget())
-    assert passage.text == "Mine."
-
-
-def test_the_same_text_is_shown_once() -> None:
-    nodes = [make_node("The very same words.", 0), make_node("The very  same words.", 0, document_id="copy")]
-    assert len(select_passages([Hit(node, 1.0) for node in nodes], FakeLibrary(nodes), 5, PassageBudget())) == 1
-
-
-def test_a_listing_cut_in_two_is_joined_and_closed() -> None:
-    nodes = [make_node("```cuda\nint a;\nint b;", 0), make_node("int c;\n```\n\nAfterwards.", 1)]
-    (passage,) = select_passages([Hit(nodes[0], 1.0)], FakeLibrary(nodes), 5, PassageBudget())
-    assert passage.text == "```cuda\nint a;\nint b;\nint c;\n```\n\nAfterwards."
-
-
-def test_a_passage_that_begins_inside_a_listing_opens_a_fence() -> None:
-    nodes = [make_node("```cuda\n" + words(400), 0), make_node("int c;\n```\n\nAfterwards.", 1)]
-    (passage,) = select_passages([Hit(nodes[1], 1.0)], FakeLibrary(nodes), 5, PassageBudget(100, 100))
-    assert passage.text == "```\nint c;\n```\n\nAfterwards."
-    assert passage.text[passage.parts[0].start : passage.parts[0].end] == nodes[1].text
-
-
-def test_prose_far_behind_a_listing_of_its_section_is_not_a_listing() -> None:
-    code = [make_node("```cuda\nint a;", 0), *(make_node(f"int b{n};", n) for n in range(1, 12))]
-    nodes = [*code, make_node("int c;\n```", 12), make_node("Afterwards. " + words(20), 13)]
-    (passage,) = select_passages([Hit(nodes[-1], 1.0)], FakeLibrary(nodes), 5, PassageBudget(22, 22))
-    assert passage.text == nodes[-1].text
+@pytest.mark.parametrize(
+    ("texts", "found", "most", "shown"),
+    [
+        (["```cuda\nint a;\nint b;", "int c;\n```\n\nEnd."], 0, 450, "```cuda\nint a;\nint b;\nint c;\n```\n\nEnd."),
+        (["```cuda\n" + words(400), "int c;\n```\n\nEnd."], 1, 100, "```\nint c;\n```\n\nEnd."),
+        (["```c\nint a;", *(f"int b{n};" for n in range(9)), "c;\n```", words(22)], 11, 22, words(22)),
+        ([words(40), "```c\nint a;", "int b;\n```", words(40, 50)], 1, 9, "```c\nint a;\nint b;\n```"),
+    ],
+    ids=["joined and closed", "opened", "prose far behind one", "its end before other neighbours"],
+)
+def test_a_listing_that_was_cut_is_whole_again(
+    select: Select, texts: list[str], found: int, most: int, shown: str
+) -> None:
+    (passage,) = select([section(text) for text in texts], (found,), PassageBudget(most, most))
+    assert passage.text == shown
 
 
 def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
@@ -128,18 +115,5 @@ def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
     assert passage.label_of(5) == "1"
 
 
-def test_no_hits_give_no_passages() -> None:
-    assert select_passages([], FakeLibrary([]), 5, PassageBudget()) == ()
-
-
-def test_the_end_of_a_listing_comes_before_other_neighbours() -> None:
-    nodes = [
-        make_node(words(40), 0),
-        make_node("```c\nint a;", 1),
-        make_node("int b;\n```", 2),
-        make_node(words(40, 1000), 3),
-        make_node(words(30, 2000), 0, document_id="other"),
-    ]
-    library = FakeLibrary(nodes)
-    found = select_passages([Hit(nodes[1], 1.0), Hit(nodes[4], 0.5)], library, 5, PassageBudget(35, 35))
-    assert "int b;" in found[0].text
+def test_two_chinese_characters_count_as_a_word() -> None:
+    assert count_words("warp 线程束块") == 2 + 2

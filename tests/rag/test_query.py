@@ -1,114 +1,178 @@
-"""Laws of reading a question: language, terms, filters written into it, and what came before."""
+"""Laws of what is searched for: the books' words, filters in the question, and the question before it."""
 
 from __future__ import annotations
 
-import pytest
-from fakes import FakeLibrary, make_node
+from collections.abc import Callable
 
+import pytest
+from fakes import section
+
+from indexes.library import Library
 from indexes.types import Filters
 from indexes.words import is_chinese
-from rag.generators.protocol import Turn
-from rag.question import refers_to_earlier
-from rag.retrieval import prepare_query, split_inline_filters
+from rag.query import Query, split_inline_filters, understand
+from rag.types import Turn
+
+Asked = Callable[..., Query]
+
+
+@pytest.fixture(scope="module")
+def library(library_of: Callable[..., Library]) -> Library:
+    return library_of(
+        *(section(f"Memory coalescing needs aligned threads {n}; cudaMalloc allocates.") for n in range(3)),
+        section("The base number of steps is small. Its size limits a prefix."),
+    )
+
+
+@pytest.fixture(scope="module")
+def asked(library: Library) -> Asked:
+    """What a message is understood as after the questions of `before`."""
+    return lambda text, *before: understand(text, library, turns=[Turn(question, "") for question in before])
+
+
+def test_a_question_is_searched_for_by_its_own_words_and_loses_none(asked: Asked) -> None:
+    text = "How many threads does memory need?"
+    query = asked(text)
+    assert query.text == query.standalone == query.dense == query.lexical == query.english == text
+    assert (query.kind, query.chinese, query.notes, query.undone, query.options) == ("number", False, (), (), ())
+    assert asked("What is occupancy?").subject == "occupancy"
 
 
 @pytest.mark.parametrize(
-    ("text", "chinese"),
+    ("chinese", "english", "kind", "subject"),
     [
-        ("什么是线程束？", True),
-        ("cudaMemcpyAsync 需要锁页内存吗？", True),
-        ("What is a warp?", False),
-        ("What does 线程束 mean in the CUDA programming guide of today?", False),
-        ("", False),
+        ("什么是占用率?", "what is occupancy", "define", "occupancy"),
+        ("占用率是什么？", "what is occupancy", "define", "occupancy"),
+        ("CPU和GPU的区别是什么？", "difference between CPU GPU", "explain", ""),
+        ("魑魅魍魉", "魑魅魍魉", "fact", ""),
     ],
 )
-def test_the_script_decides_the_language(text: str, chinese: bool) -> None:
-    assert is_chinese(text) is chinese
+def test_a_chinese_question_is_put_into_english_for_meaning(
+    asked: Asked, chinese: str, english: str, kind: str, subject: str
+) -> None:
+    query = asked(chinese)
+    assert (query.english, query.dense, query.kind, query.subject) == (english, english, kind, subject)
+    assert query.chinese and query.text == chinese in query.lexical
 
 
-def test_synonyms_are_for_the_lexical_search_only() -> None:
-    query = prepare_query("如何避免分支分化？")
-    assert "prevent" in query.lexical and "prevent" not in query.dense
-
-
-def test_every_embedder_is_asked_in_english() -> None:
-    query = prepare_query("什么是线程束？")
-    assert "warp" in query.dense and not is_chinese(query.dense)
-
-
-def test_a_question_without_known_words_is_searched_for_as_it_stands() -> None:
-    assert prepare_query("魑魅魍魉").dense == "魑魅魍魉"
+def test_synonyms_are_for_the_search_by_words_only(asked: Asked) -> None:
+    query = asked("如何避免分支分化？")
+    assert "prevent" in query.lexical and "prevent" not in query.dense and not is_chinese(query.dense)
 
 
 @pytest.mark.parametrize(
-    "text", ["Why?", "And how large is it?", "What about texture memory?", "为什么？", "它有多大？"]
-)
-def test_short_and_pointing_questions_refer_to_the_one_before(text: str) -> None:
-    assert refers_to_earlier(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Write a kernel that adds two vectors", "Why does MPI need datatypes?", "Can two kernels run at the same time?"],
-)
-def test_words_that_point_inside_the_question_do_not_make_it_a_follow_up(text: str) -> None:
-    assert not refers_to_earlier(text)
-
-
-def test_a_self_contained_question_is_searched_for_alone() -> None:
-    turns = (Turn("What is a warp?", "32 threads."),)
-    assert prepare_query("How is constant memory declared in a CUDA program?", turns).dense.startswith(
-        "How is constant"
-    )
-    assert "warp" in prepare_query("How large is it?", turns).dense
-    assert prepare_query("How large is it?", turns).text == "How large is it?"
-
-
-def test_in_a_follow_up_the_thing_asked_about_stands_in_place_of_it() -> None:
-    turns = (Turn("What is occupancy?", ""),)
-    assert prepare_query("and how do I improve it?", turns).standalone == "and how do I improve occupancy?"
-    assert prepare_query("why should I care", turns).standalone == "why use occupancy"
-    assert prepare_query("how do I improve it", (Turn("Is my code slow?", ""),)).standalone.startswith(
-        "Is my code slow?"
-    )
-
-
-def test_show_me_the_code_is_about_the_question_before() -> None:
-    turns = (Turn("How do I transpose a matrix?", ""),)
-    assert prepare_query("show me the code", turns).standalone == "How do I transpose a matrix? show me the code"
-
-
-LIBRARY = FakeLibrary(
+    ("follow_up", "before", "searched"),
     [
-        make_node("a", 0, document_id="cuda", title="The CUDA Guide", heading_path=("Memory model", "x"), chapter=1),
-        make_node("b", 1, document_id="cuda", title="The CUDA Guide", heading_path=("Streams",), chapter=2),
-        make_node("c", 0, document_id="hip", title="HIP Handbook", heading_path=("Warps",), chapter=1),
-    ]
+        ("and how do I limit it?", ("What is occupancy?",), "and how do I limit occupancy?"),
+        ("how do I limit it", ("Is my code slow?",), "Is my code slow? how do I limit it"),
+        ("why?", ("What is occupancy?", "And what limits it?"), "What is occupancy? And what limits it? why?"),
+        ("How is constant memory declared in a program?", ("What is a warp?",), ""),
+        ("why?", (), ""),
+    ],
 )
+def test_a_follow_up_is_searched_for_with_what_it_is_about(
+    asked: Asked, follow_up: str, before: tuple[str, ...], searched: str
+) -> None:
+    query = asked(follow_up, *before)
+    assert query.standalone == query.dense == (searched or follow_up)
+    assert query.text == follow_up
+    assert any(before[0] in note for note in query.notes) is bool(searched)
+    assert query.asks_for_more is (bool(searched) and follow_up == "why?")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("coalesing", "coalescing"), ("wich", "which"), ("bake", "bake")])
+def test_a_misspelt_word_is_searched_for_as_the_library_has_it_and_a_note_says_so(
+    asked: Asked, typed: str, meant: str
+) -> None:
+    query = asked(f"about {typed}?")
+    assert query.lexical == query.dense == f"about {meant}?" and query.text == f"about {typed}?"
+    assert any(meant in note for note in query.notes) is (meant == "coalescing")
+
+
+def test_code_and_options_are_not_searched_for_and_what_needs_a_model_is_said(asked: Asked) -> None:
+    query = asked("Why is this slow?\nfloat* p;\ncudaMalloc(&p, myBytes(n));\n")
+    assert query.standalone == "Why is this slow?" and len(query.undone) == 1
+    assert "cudaMalloc" in asked("float* p;\ncudaMalloc(&p, myBytes(n));").standalone, "there is nothing else"
+    pasted = asked("How many threads?\nA. 16\nB. 32")
+    assert (pasted.standalone, pasted.options, pasted.undone) == ("How many threads?", ("16", "32"), ())
+    several = asked("What is memory? What are threads?")
+    assert len(several.undone) == 1 and "threads" in several.standalone
+    assert asked("Several lines\r\nof prose\r\nare no code?").undone == ()
+
+
+def test_of_a_very_long_text_the_beginning_is_searched_for(asked: Asked) -> None:
+    query = asked("xqzv " * 4000)
+    assert len(query.lexical) <= 2000 and len(query.notes) == 1
+    after = asked("why?", "What makes memory slow? " + "xqzv " * 3990)
+    assert after.standalone.startswith("What makes memory slow?")
+    assert len(after.lexical) < 2100 and len(after.notes[0]) < 2100
+
+
+# --- words for the same thing
+
+
+@pytest.mark.parametrize(
+    ("question", "searched"),
+    [
+        ("How large is the LDS?", "How large is the shared memory?"),
+        ("How large is a wavefront?", "How large is a warp?"),
+        ("How many work groups run?", "How many thread block run?"),
+        *((same, same) for same in ("How large is a warp?", "What is the TLB?", "What does lds do?", "What is an SM?")),
+    ],
+)
+def test_a_word_that_the_books_lack_is_searched_for_in_theirs(
+    library_of: Callable[..., Library], question: str, searched: str
+) -> None:
+    library = library_of(
+        section("Shared memory is on the chip. A warp has 32 threads."),
+        section("A thread block runs on one streaming multiprocessor (SM). It has a size, and many run."),
+    )
+    query = understand(question, library)
+    assert query.english == searched and query.text == question
+    assert all(text.split()[-1].strip("?") in query.lexical for text in (question, searched))
+    assert bool(query.notes) is (searched != question)
+
+
+def test_a_word_of_two_parts_is_there_only_where_they_are_together(library_of: Callable[..., Library]) -> None:
+    apart = library_of(section("The thread waits. The block is full."), section("A work-group waits."))
+    assert understand("What is a thread block?", apart).english == "What is a work-group?"
+
+
+def test_local_memory_is_looked_for_but_never_replaced(library_of: Callable[..., Library]) -> None:
+    opencl = library_of(section("Local memory is of a work-group."))
+    assert understand("What is LDS?", opencl).english == "What is local memory?"
+    cuda = library_of(section("Shared memory is on the chip."))
+    assert understand("What is local memory?", cuda).english == "What is local memory?"
+
+
+# --- filters in the question
 
 
 @pytest.mark.parametrize(
     ("question", "rest", "filters"),
     [
-        ("#cuda-guide what is a warp", "what is a warp", Filters(document_ids=("cuda",))),
+        ("#cuda-guide what is a warp", "what is a warp", Filters(document_ids=("cuda_guide",))),
         ("what is a stream #hip", "what is a stream", Filters(document_ids=("hip",))),
         ("@2 what is a stream", "what is a stream", Filters(chapters=(2,))),
         ('@"memory model" what is it', "what is it", Filters(chapters=("Memory model",))),
-        ("#cuda @1 why", "why", Filters(document_ids=("cuda",), chapters=(1,))),
-        ("what does #pragma unroll do", "what does #pragma unroll do", Filters()),
-        ("what does @cuda.jit do", "what does @cuda.jit do", Filters()),
-        ("a #nosuchbook question", "a #nosuchbook question", Filters()),
-        ("C# and a@b.c", "C# and a@b.c", Filters()),
+        ("#cuda @1 why", "why", Filters(document_ids=("cuda_guide",), chapters=(1,))),
+        ("#hip @streams why", "why", Filters(document_ids=("hip",))),
+        *((text, text, Filters()) for text in ("#pragma unroll", "why @cuda.jit", "a #nosuchbook b", "C# and a@b.c")),
+        *((f"{tag} why", f"{tag} why", Filters()) for tag in ("@²", "@" + "9" * 200, "@٣" * 3)),
+        ("#hip", "#hip", Filters(document_ids=("hip",))),
     ],
 )
-def test_filters_in_the_question_are_taken_out_only_when_they_name_something(question, rest, filters) -> None:
-    assert split_inline_filters(question, Filters(), LIBRARY) == (rest, filters)
+def test_filters_in_the_question_are_taken_out_only_where_they_name_something(
+    library_of: Callable[..., Library], question: str, rest: str, filters: Filters
+) -> None:
+    library = library_of(
+        cuda_guide=[section("a", "Memory model", "x"), section("b", "Streams", chapter=2)], hip=[section("c", "Warps")]
+    )
+    assert split_inline_filters(question, Filters(), library) == (rest, filters)
+    assert understand(question, library).text == rest
 
 
-def test_a_question_of_filters_alone_stays_a_question() -> None:
-    assert split_inline_filters("#hip", Filters(), LIBRARY)[0] == "#hip"
-
-
-@pytest.mark.parametrize("tag", ["@²", "@" + "9" * 200, "@٣" * 3])
-def test_digits_that_are_not_a_chapter_are_part_of_the_question(tag: str) -> None:
-    assert split_inline_filters(f"{tag} what is a warp?", Filters(), LIBRARY)[1] == Filters()
+def test_filters_in_the_question_narrow_those_that_are_given(library_of: Callable[..., Library]) -> None:
+    library = library_of(one=[section("a")], two=[section("b")])
+    given = Filters(document_ids=("one", "two"), chapters=(7,))
+    assert split_inline_filters("#two @1 why", given, library)[1] == Filters(document_ids=("two",), chapters=(7, 1))

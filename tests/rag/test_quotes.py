@@ -8,25 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import ScriptedReader, make_passage
 
 from indexes.errors import InvalidInput
 from rag.assemble import check_before_loading
 from rag.errors import ArmUnavailable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.quotes import READ_SENTENCES, LikelihoodReader, QuotingGenerator, together
-from rag.sentence_reader import ScoredUnit, units_of
+from rag.query import english_query
 from rag.settings import GeneratorSettings, RagSettings
-from rag.types import Passage, Question
+from rag.types import Question
 
 TEXT = "A grid holds blocks. A warp has 32 threads. Blocks run in any order."
-PASSAGE = Passage("n", "d", "Book", ("Chapter", "Warps"), None, None, None, TEXT, 1.0)
-
-
-class First:
-    """Finds every sentence equally good."""
-
-    def read(self, question: str, passages: Sequence[Passage]) -> list[ScoredUnit]:
-        return [ScoredUnit(unit, 0.5 - 0.01 * place) for place, unit in enumerate(units_of(passages))]
+PASSAGE = make_passage(TEXT, section=("Chapter", "Warps"))
+FIRST = ScriptedReader({"A grid": 0.5, "A warp": 0.49, "Blocks": 0.48})
 
 
 class Model:
@@ -46,42 +41,34 @@ class Model:
         """Runs everything."""
 
 
-def answer(generator: QuotingGenerator, **changes: Any) -> tuple[str, GenerationDone]:
-    pieces = list(generator.stream(GenerationRequest("How many threads?", **({"arm": "rag"} | changes))))
-    assert isinstance(pieces[-1], GenerationDone)
-    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), pieces[-1]
+def answer(model: Model, **changes: Any) -> str:
+    generator = QuotingGenerator(model, FIRST)  # type: ignore[arg-type]
+    *pieces, done = generator.stream(GenerationRequest("How many threads?", passages=(PASSAGE,), **changes))
+    assert isinstance(done, GenerationDone) and not done.refused
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
-def test_the_sentence_behind_which_the_question_is_likeliest_is_said_first_verbatim_and_cited() -> None:
+@pytest.mark.parametrize(("arm", "adapter"), [("rag", None), ("rag+tuned", "qa")])
+def test_the_sentence_behind_which_the_question_is_likeliest_is_said_first(arm: Any, adapter: str | None) -> None:
     model = Model("32 threads")
-    text, done = answer(QuotingGenerator(model, First()), passages=(PASSAGE,))  # type: ignore[arg-type]
-    assert text.startswith("A warp has 32 threads. [1]")
-    assert not done.refused
-    ((contexts, asked, adapter),) = model.asked
+    assert answer(model, arm=arm, adapter=adapter).startswith("A warp has 32 threads. [1]")
+    ((contexts, *asked),) = model.asked
     assert contexts[1] == "Passage: Chapter > Warps: A warp has 32 threads.\nQuestion:"
-    assert (asked, adapter) == (" How many threads?", None)
-
-
-def test_the_tuned_arm_reads_with_its_adapter() -> None:
-    model = Model("any order")
-    generator = QuotingGenerator(model, First())  # type: ignore[arg-type]
-    answer(generator, arm="rag+tuned", adapter="qa", passages=(PASSAGE,))
-    assert model.asked[0][2] == "qa"
+    assert asked == [" How many threads?", adapter]
 
 
 @pytest.mark.parametrize("arm", ["base", "tuned"])
 def test_there_is_nothing_to_quote_without_passages(arm: Any) -> None:
     with pytest.raises(ArmUnavailable, match="no passages to quote"):
-        QuotingGenerator(Model(""), First()).check(GenerationRequest("Why?", arm))  # type: ignore[arg-type]
+        QuotingGenerator(Model(""), FIRST).check(GenerationRequest("Why?", arm))  # type: ignore[arg-type]
 
 
 def test_only_the_best_sentences_are_read_and_none_is_lost() -> None:
-    text = " ".join(f"Sentence number {number} is here." for number in range(30))
-    passage = Passage("n", "d", "Book", ("S",), None, None, None, text, 1.0)
+    passage = make_passage(" ".join(f"Sentence number {number} is here." for number in range(30)))
     model = Model("number 1 ")
-    read = LikelihoodReader(model, First()).read("Which?", [passage])  # type: ignore[arg-type]
-    assert len(model.asked[0][0]) == READ_SENTENCES
-    assert len(read) == 30
+    first = ScriptedReader({f"Sentence number {number} ": 0.5 - 0.01 * number for number in range(30)})
+    read = LikelihoodReader(model, first).read(english_query("Which?"), [passage])  # type: ignore[arg-type]
+    assert len(model.asked[0][0]) == READ_SENTENCES and len(read) == 30
     assert read[0].unit.text == "Sentence number 1 is here."
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from api_fakes import ShelfLibrary
-from fakes import make_node
+from fakes import make_library
 
 from indexes.errors import NotFound
+from indexes.library import Library
 from indexes.types import Section
 from rag.reading import PART_CHARACTERS, Reading, find_part
 
@@ -24,52 +25,45 @@ SECTIONS = (
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> ShelfLibrary:
-    shelf = ShelfLibrary()
-    shelf.put("b", "unused", source="A Book")
-    shelf.nodes = [
-        make_node(section.text[:200], n, document_id="b", heading_path=section.heading_path, chapter=section.chapter,
-                  page_marks=section.page_marks, page_labels=("iii",) if section.page_marks else ())
-        for n, section in enumerate(SECTIONS)
-    ]  # fmt: skip
-    monkeypatch.setattr(shelf, "sections_of", lambda document_id: SECTIONS)
-    return shelf
+def library(tmp_path: Path) -> Library:
+    return make_library(tmp_path, *SECTIONS)
 
 
 @pytest.fixture
-def reading(library: Any) -> Reading:
+def reading(library: Library) -> Reading:
     return Reading(lambda: library)
 
 
 def test_parts_are_bounded_and_lose_no_word(reading: Reading) -> None:
-    parts = reading.parts("b")
+    parts = reading.parts("book")
     assert "".join(s.text for part in parts for s in part.sections) == "".join(s.text for s in SECTIONS)
     assert all(sum(len(s.text) for s in part.sections) <= PART_CHARACTERS for part in parts)
     assert [(part.number, part.chapter, part.title) for part in parts] == [
         (1, 1, "Memory"), (2, 2, "Tiles"), (3, 2, "Tiles (2)")
     ]  # fmt: skip
-    assert (parts[0].sections[0].page_start, parts[0].sections[0].page_label) == (7, "iii")
+    assert (parts[0].sections[0].page_start, parts[0].sections[0].page_label) == (7, "p7")
     assert [s.begins for part in parts[1:] for s in part.sections] == [True, False]
     assert find_part(parts, chapter=2).number == 2
     with pytest.raises(NotFound):
         find_part(parts, number=9)
 
 
-def test_a_quote_is_found_where_it_stands_whatever_its_line_breaks(reading: Reading) -> None:
-    place = reading.place("b", "b-1", "one bank\nwait. Padding helps")
-    section = reading.parts("b")[place.part - 1].sections[place.section]
+def test_a_quote_is_found_where_it_stands_whatever_its_line_breaks(reading: Reading, library: Library) -> None:
+    ids = [node.node_id for node in library.nodes_of("book")]
+    place = reading.place("book", ids[1], "one bank\nwait. Padding helps")
+    section = reading.parts("book")[place.part - 1].sections[place.section]
     assert section.section[-1] == "1.2 Bank conflicts"
     assert section.text[place.char_start : place.char_end] == "one bank wait.\n\nPadding helps"
-    assert reading.place("b", "b-4", "Paragraph 899 says").part == 3
+    assert reading.place("book", ids[-1], "Paragraph 899 says").part == 3
     with pytest.raises(NotFound):
-        reading.place("b", "gone")
+        reading.place("book", "gone")
 
 
-def test_headings_that_say_something_become_questions(reading: Reading, library: ShelfLibrary) -> None:
-    first = reading.suggest(["b"])
+def test_headings_that_say_something_become_questions(reading: Reading, library: Library) -> None:
+    first = reading.suggest(["book"])
     assert [one.question for one in first] == ["Explain “Bank conflicts”", "Explain “Coalescing”", "Explain “Tiles”"]
-    citation = SimpleNamespace(document_id="b", section=("Memory", "1.2 Bank conflicts"))
+    citation = SimpleNamespace(document_id="book", section=("Memory", "1.2 Bank conflicts"))
     answer: Any = SimpleNamespace(citations=(citation,), passages=(), question="And tiles?")
     assert [one.heading for one in reading.suggest_next(answer)] == ["Coalescing"]
-    library.remove("b")
+    library.remove("book")
     assert reading.suggest_next(answer) == ()

@@ -9,7 +9,7 @@ from fakes import HashEncoder
 
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
-from rag.retrieval import prepare_query
+from rag.query import understand
 from rag.spelling import correct
 
 
@@ -64,7 +64,7 @@ def test_a_text_in_another_language_is_left_alone(library: Library) -> None:
 
 
 def test_the_note_names_corrections_except_of_stop_words(library: Library) -> None:
-    query = prepare_query("wich memory coalesing?", library=library)
+    query = understand("wich memory coalesing?", library)
     assert len(query.notes) == 1 and "coalescing" in query.notes[0] and "which" not in query.notes[0]
     assert query.text == "wich memory coalesing?"
     assert query.lexical == query.dense == "which memory coalescing?"

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from fakes import make_passage, signals_only
+from fakes import ScriptedReader, make_passage
 from safetensors.numpy import save_file
 from waiting import wait_until
 
@@ -25,7 +25,6 @@ from rag.generators import openai_client
 from rag.generators.prompts import BRIEF_WITH_PASSAGES
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.generators.vllm import VllmGenerator, start_vllm
-from rag.sentence_reader import LearnedReader
 from rag.settings import GeneratorSettings
 
 pytestmark = pytest.mark.integration
@@ -71,7 +70,7 @@ def test_the_base_and_adapters_are_models_of_one_vllm(generator: VllmGenerator) 
 
 def test_a_small_model_is_prompted_as_in_the_local_generator(tmp_path: Path, tiny_model: Path) -> None:
     passages = (make_passage("A warp has 32 threads. " * 40),)
-    reader = LearnedReader(signals_only)
+    reader = ScriptedReader({"A warp": 0.9})
     request = GenerationRequest("Show the prompt: how many threads has a warp?", "rag", passages)
     shown = {}
     for read_by in (reader, None):

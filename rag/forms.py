@@ -1,22 +1,20 @@
-"""What answers look like by their form alone: a listing of what was asked for, a definition, a number.
+"""What answers look like by their form alone: a listing of what was asked for, a definition.
 
-Search ranks prose by how near it is to the question, and what answers is often not the nearest: 'How many threads can
-a block have?' is nearer 'threads per block' than 'at most 1024 threads', and a question for code shares few words with
-the prose around its listing. So listings are ranked on their own, by the names in them, the headings over them and the
-sentence before them, and definitions and numbers are known by their form.
+Search ranks prose by how near it is to the question, and what answers is often not the nearest: a question for code
+shares few words with the prose around its listing. So listings are ranked on their own, by the names in them, the
+headings over them and the sentence before them, and definitions are known by their form.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from indexes.sentences import split_spans
 from indexes.types import StoredNode
 from indexes.words import TermWeights, terms_of
-from rag.question import LONGEST_READ, QuestionKind, subject_of
+from rag.question import LONGEST_READ
 
 NAME_WEIGHT = 0.5
 """For terms in the name of a function or kernel that a listing defines, over those anywhere in it."""
@@ -24,8 +22,6 @@ PLACE_WEIGHT = 0.8
 """For terms in the headings over a listing, that it and the sentence before it do not hold."""
 OTHER_SORT = 0.5
 """Factor on the score of a listing of another sort than was asked for."""
-WITHOUT_BOUND = 0.5
-"""The weight of a number that is not a bound, where a maximum is asked for."""
 
 _ASKING = re.compile(
     r"\b(?:show|give|write|see|need|want|get|make|sample|examples?|code|program|snippet|listing|syntax|function"
@@ -70,51 +66,6 @@ SHORT_DEFINITION = 0.5
 MOST_LETTERS = 5
 """Of an abbreviation."""
 _DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
-
-_COUNTED = re.compile(
-    r"\b(?:how many|(?:number|count) of) (?P<counted>(?:[\w-]+ ){0,2}?[\w-]+)(?= |\W*$)", re.IGNORECASE
-)
-_END = r"\W*(?:\?.*)?$"  # an option may follow
-_THING = r"(?:[\w-]+ ){0,2}?[\w-]+"
-_WHOLE = re.compile(
-    r"\bhow many (?:[\w-]+ ){1,3}?(?:(?:(?:are|is)(?: there)? )?(?:in|per|inside)|make(?: up)?|form|does|do|has|have) "
-    rf"(?:an? |the |one |each |every |single )*({_THING})(?: (?:have|contain|hold|consist of|comprise))?{_END}"
-    rf"|^(?:each |every |one )?({_THING}) (?:include |contain |have |has |size )?how many(?: [\w-]+){{0,2}}{_END}",
-    re.IGNORECASE,
-)
-"""What the parts counted are of; the second form is how a Chinese question reads in English words."""
-_MEASURES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
-    (re.compile(asked, re.IGNORECASE), re.compile(rf"\d[\d.,{{}}]*\s?\$?[\s-]?(?:{units})(?![A-Za-z])", re.IGNORECASE))
-    for asked, units in (
-        (
-            r"\bhow (?:fast|quick\w*)\b|\b(?:bandwidth|throughput|speed)\b",
-            r"[KMGT]i?B\s?/\s?s|[MGTP]FLOPS?(?:/s)?|times|x|×|m?s|seconds?|cycles",
-        ),
-        (
-            r"\bhow long\b|\b(?:latency|time)\b",
-            r"[mµnu]?s|cycles?|seconds?|minutes?|hours?|(?:milli|micro|nano)seconds?|days?",
-        ),
-        (
-            r"^(?=.*\b(?:memory|cache|file|buffer|ram|storage|space|data)\b)"
-            r".*(?:\bhow (?:big|large|much|small)\b|\b(?:size|capacity) of\b)",
-            r"[KMGT]i?B|bytes?|bits?|(?:kilo|mega|giga)bytes?|percent|%",
-        ),
-    )
-)
-"""What a question measures, and the numbers with a unit that answer it."""
-_ASKS_BOUND = re.compile(
-    r"\b(?:can|could|may|maxim\w+|max|most|limit\w*|largest|biggest|allowed|up to)\b", re.IGNORECASE
-)
-_BOUND = re.compile(
-    r"\b(?:at most|up to|maxim\w+|limits? (?:is|are|of)|limited|no more than|not more than"
-    r"|(?:can|may)(?:not| not) exceed|largest|as (?:large|many) as|upper bound)\b",
-    re.IGNORECASE,
-)
-_HOW = re.compile(r"\bhow (?:big|large|much|small|fast|long|quick\w*|many)\b", re.IGNORECASE)
-_CODE = re.compile(r"`(?!_*[a-z]+_*`)[^`]*`")
-"""Code, unless it is one plain word: `__constant__` says 'constant'."""
-_SEVERAL = re.compile(r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen)\b", re.IGNORECASE)
-_NUMBER = re.compile(rf"{_SEVERAL.pattern}|\b(?:one|half|twice)\b", re.IGNORECASE)
 
 
 # --- listings
@@ -236,72 +187,7 @@ def _is_name(text: str, wanted: frozenset[str]) -> bool:
     return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted
 
 
-# --- numbers
-
-
-def gives_number(question: str, sentence: str) -> float:
-    """How much a sentence has the form of an answer to a question for a number, 0 to 1.
-
-    It holds a number outside code, with the unit asked for or beside the word for what is counted, and counts by its
-    share of the question's terms; where the most of something is asked for, a bound counts fully.
-    """
-    number = _number_asked(question)
-    sentence = _CODE.sub(" ", sentence[:LONGEST_READ])
-    if not number.form.search(sentence):
-        return 0.0
-    said = terms_of(sentence)
-    if number.counted and number.counted.isdisjoint(said.stems):
-        return 0.0
-    share = len(number.asked & said.pieces) / len(number.asked) if number.asked else 1.0
-    return share if not number.bound or _BOUND.search(sentence) else WITHOUT_BOUND * share
-
-
-def says_of_what(question: str, sentence: str) -> bool:
-    """Whether a sentence defines with a number what the question wants the parts of: 'groups of 32, called warps'."""
-    whole = _whole_of(question)
-    return bool(whole) and defines(whole, sentence) and _SEVERAL.search(_CODE.sub(" ", sentence)) is not None
-
-
-@lru_cache(maxsize=64)
-def _whole_of(question: str) -> str:
-    match = _WHOLE.search(question) if len(question) <= LONGEST_READ else None
-    return next(filter(None, match.groups()), "") if match is not None else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """The number that a question asks for: its form, what it counts, the question's terms, whether it is a bound."""
-
-    form: re.Pattern[str]
-    counted: frozenset[str]
-    asked: frozenset[str]
-    bound: bool
-
-
-@lru_cache(maxsize=64)
-def _number_asked(question: str) -> _Number:
-    counted = _COUNTED.search(question)
-    return _Number(
-        _NUMBER if counted else next((units for asked, units in _MEASURES if asked.search(question)), _NUMBER),
-        terms_of(counted["counted"]).stems if counted else frozenset(),
-        terms_of(_HOW.sub(" ", question)).pieces,
-        _ASKS_BOUND.search(question) is not None,
-    )
-
-
-def _number_form(question: str, sentence: str) -> float:
-    return 1.0 if says_of_what(question, sentence) else gives_number(question, sentence)
-
-
-def rank_by_form(kind: QuestionKind, question: str, texts: Sequence[str]) -> list[float]:
-    """For each text how much its best sentence has the form of an answer, 0 to 1; 0 for kinds without a form."""
-    if kind == "number":
-        return [max((_number_form(question, one) for one in _sentences(text)), default=0.0) for text in texts]
-    subject = subject_of(question) if kind == "define" else ""
-    if not subject:
-        return [0.0] * len(texts)
-    return [max((definition_share(subject, one) for one in _sentences(text)), default=0.0) for text in texts]
-
-
-def _sentences(text: str) -> Iterator[str]:
-    return (text[span.start : span.end] for span in split_spans(text) if span.kind in ("sentence", "item"))
+def best_definition(subject: str, text: str) -> float:
+    """How much the best sentence of a text defines `subject`, 0 to 1."""
+    spans = (text[span.start : span.end] for span in split_spans(text) if span.kind in ("sentence", "item"))
+    return max((definition_share(subject, sentence) for sentence in spans), default=0.0)

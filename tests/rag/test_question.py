@@ -1,0 +1,161 @@
+"""Laws of seeing whether a message is a question, what kind of answer it wants, and what it points back to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from fakes import section
+
+from indexes.library import Library
+from rag.forms import defines
+from rag.query import understand
+from rag.question import (
+    asks_in_chinese,
+    options_of,
+    prose_of,
+    question_kind,
+    refers_to_earlier,
+    standing_question,
+    subject_of,
+    talk_kind,
+)
+from rag.types import Turn
+from rag.wording import unknown_nouns
+
+TALK = {
+    "greeting": "hi|Hello!|hey there|你好|Good morning|how are you?|Hello... how are you?",
+    "thanks": "thanks|thanks a lot, bye|Thank you so much!|ok, thanks|谢谢！|👍|got it|good bye",
+    "about": "who are you?|What can you do?|help|你是谁？|你能做什么|are you an AI?",
+    "rewrite": (
+        "shorter please|Summarize that in one sentence|summarise chapter 5|"
+        "simpler please|in Chinese please|give me an example|短一点|一句话总结|用中文|说简单点|"
+        "举个例子|总结第三章"
+    ),
+    None: (
+        "why?|and on AMD?|什么是线程束|thanks, and what is a warp?|hi, what is a warp?|show the code for a stencil|"
+        "give me an example of a stencil|what is a summary statistic|translate cudaMemcpy to HIP|"
+        "what is short-circuit evaluation|Explain warps in simple words|是否需要简单的核函数|warp|5|???"
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TALK.items() for text in texts.split("|")])
+def test_only_a_message_that_is_nothing_else_is_talk(kind: str | None, text: str) -> None:
+    assert talk_kind(text) == kind
+
+
+KINDS = {
+    "define": "What is a warp?|what are warps|explain thread divergence|warp divergence|什么是线程束？|线程束是什么？|"
+    "can you tell me what a warp is|please explain coalescing to me|What is block size?",
+    "number": "How many threads does a warp hold?|线程束有多少线程？|What is the maximum grid size?|size of the cache",
+    "explain": "Why do bank conflicts slow a kernel down?|为什么要合并访存？|hipMalloc vs hipMallocManaged|"
+    "What is the difference between a block and a warp?|whats the diffrence of a block to a warp",
+    "list": "What are the memory spaces of a GPU?|In which ways can memory be shared?|GPU 有哪些内存？|"
+    "Which extensions must be installed?",
+    "code": "Show a kernel that adds two vectors|How do I declare shared memory?|example of cudaMemcpy|"
+    "What is the command to compile a kernel?|1D convolution code",
+    "fact": "How do I avoid bank conflicts?|Is unified memory slower?|"
+    "What is a command queue used for?|tell me what happens when a warp diverges",
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in KINDS.items() for text in texts.split("|")])
+def test_a_questions_words_tell_its_kind(kind: str, text: str) -> None:
+    assert question_kind(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("question", "subject"),
+    [
+        ("so what's a warp exactly?", "warp"),
+        ("explain like I'm five: what is a GPU", "GPU"),
+        ("What is a kernel in CUDA?", "kernel"),
+        ("what does SPMD stand for", "SPMD"),
+        ("help me understand occupancy", "occupancy"),
+        ("I dont understand bank conflicts", "bank conflicts"),
+        ("i dont get any speedup", ""),
+        ("I don't understand why warps diverge", ""),
+        ("What is the largest size of a block?", ""),
+        ("what is it?", ""),
+        ("show the code", ""),
+    ],
+)
+def test_the_name_to_be_defined_is_found(question: str, subject: str) -> None:
+    assert subject_of(question) == subject
+
+
+@pytest.mark.parametrize(
+    ("message", "prose"),
+    [
+        ("what does this do?\n__global__ void f(float* x) {\n  x[0] = 1;\n}", "what does this do?"),
+        ("What is a?\n```\na ? b : c\n```\nAnd b?", "What is a?\n \nAnd b?"),
+        ("Two lines\r\nof prose\r\n", "Two lines\r\nof prose"),
+        ("What does depend(in: x) mean?", "What does depend(in: x) mean?"),
+    ],
+)
+def test_code_is_left_out_of_a_messages_prose(message: str, prose: str) -> None:
+    assert prose_of(message) == prose
+
+
+def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
+    code = "\n".join(f"float value{number} = cudaMalloc(&pointer, bytes_of_{number});" for number in range(9))
+    assert asks_in_chinese(f"这个核函数为什么慢？\n{code}") and not asks_in_chinese(f"why is this slow?\n{code}")
+    assert asks_in_chinese("int x = 1; // 第一个变量的值")
+
+
+@pytest.mark.parametrize(
+    ("pasted", "asked", "options"),
+    [
+        ("What is a warp?\nA. a unit, i.e. threads\nB. a cable; C. both", "What is a warp?",
+         ("a unit, i.e. threads", "a cable", "both")),
+        ("线程束有多少线程？ A. 16 B、32；C：64", "线程束有多少线程？", ("16", "32", "64")),
+        ("Coalescing means that\nA) a\nB) b", "Coalescing means that", ("a", "b")),
+        ("Is it a) host or b) device code?", "Is it a) host or b) device code?", ()),
+        ("What is plan A. Or B?", "What is plan A. Or B?", ()),
+        ("A. 16 B. 32", "A. 16 B. 32", ()),
+    ],
+)  # fmt: skip
+def test_options_of_an_exam_question_are_told_apart(pasted: str, asked: str, options: tuple[str, ...]) -> None:
+    assert options_of(pasted) == (asked, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "refers"),
+    [
+        *((text, True) for text in ("Why?", "And how large is it?", "What about texture memory?", "它有多大？")),
+        ("How is constant memory declared in a CUDA program?", False),
+        ("Can two kernels run at the same time?", False),
+    ],
+)
+def test_short_and_pointing_questions_refer_to_the_one_before(text: str, refers: bool) -> None:
+    assert refers_to_earlier(text) is refers
+
+
+def test_a_follow_up_is_about_the_newest_question_that_needs_no_other() -> None:
+    turns = [Turn(text, "") for text in ("What is occupancy?", "thanks", "And what limits it?", "shorter please")]
+    assert standing_question(turns, "why?") == "What is occupancy? And what limits it?"
+    assert standing_question(turns, "and on AMD GPUs?") == standing_question(turns[:2], "why?") == "What is occupancy?"
+    assert standing_question([Turn("hello", "Hello!")], "why?") == ""
+
+
+HOSTILE = (
+    "a" * 20_000, "a or " * 4000, "what is a " * 2000, "abc.def::" * 2222, "贷款" * 10_000, f"a{' ' * 19_998}b",
+    f"x = {'(' * 19_990}", "?" * 20_000, "A." * 10_000, "?A. x " * 3333, "\nA) " * 5000, "```\n" * 5000, "a;\n" * 6666,
+    "#a " * 6666, "@1 " * 6666, '@"a ' * 5000, "ok, " * 5000, "简单" * 10_000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: repr(text[:6]))
+def test_the_longest_message_is_understood_in_no_time(hostile: str, library_of: Callable[..., Library]) -> None:
+    """Alone and as the question that a follow-up is about; each takes some 20 ms, and some once took minutes."""
+    library = library_of(section("A warp is a group of 32 threads."))
+    understand("warp", library)  # loads the dictionary
+    started = time.process_time()
+    talk_kind(hostile)
+    understand(hostile, library)
+    understand("why is it?", library, turns=[Turn(hostile, "")])
+    defines("warp", hostile)
+    unknown_nouns(hostile)
+    assert time.process_time() - started < 2
