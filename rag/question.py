@@ -248,19 +248,13 @@ def options_of(text: str) -> tuple[str, tuple[str, ...]]:
 
 # --- questions: what kind of answer
 
-QuestionKind: TypeAlias = Literal["define", "number", "list", "code", "explain", "fact"]
-"""`explain`: why, or a comparison. They set how long an answer is, and which forms of answer are looked for."""
+QuestionKind: TypeAlias = Literal["define", "number", "list", "code", "fact"]
+"""Sets how long an answer is, and which forms of answer are looked for."""
 
 LONGEST_READ = 300
 """Only the beginning of a longer question or sentence is looked at, in characters."""
 
 _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
-    "explain": (
-        r"\b(?:why|how come|what(?:'s| is) the reason|reasons? for|what causes)\b",
-        "为什么|为何|原因",
-        r"\bdiff?e?r(?:s|ently|[ae]?n[cs]es?)?\b|\bdifferent\b|\bcompare[ds]?\b|\bversus\b|\bvs\b|\bunlike\b",
-        "区别|不同|差别|差异|比较|相比|不一样",
-    ),
     "number": (
         r"\bhow (?:many|much|large|big|long|fast|wide|high|deep|often|small)\b",
         r"\b(?:max(?:imum|imal)?|minimum|largest|smallest)\b.*\b(?:number|size|count|amount|dimensions?)\b",
@@ -272,7 +266,7 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
         r"^\W*(?:an? |some )?(?:code |sample )?(?:examples?|code|samples?) (?:of|for|with|using|that|to)\b",
         r"^(?!\W*(?:wh\w+|how|can|do|does|is|are|to|in)\b).*\b(?:command|example|code)\W*$|\bcode (?:for|to|that)\b",
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
-        r"^(?!\W*(?:do|does|did|should|is|are|when|must)\b).*\b(?:show|see|give|need|want|write|sample|example)\b"
+        r"^(?!\W*(?:do|does|did|should|is|are|when|must|why)\b).*\b(?:show|see|give|need|want|write|sample|example)\b"
         r".{0,40}\b(?:code|kernel|program|loop|function|command|@?\w+ize)\b",
         r"\b(?:what(?:'?s| is| are)|which) (?:(?!an? )\w+ ){0,3}(?:command|pragma|line)\b(?! (?:queue|buffer)s?\b)"
         r"|\bi (?:type|add)\b",

@@ -57,7 +57,6 @@ BUDGETS: dict[QuestionKind, Budget] = {
     "define": Budget(60, 3),
     "number": Budget(50, 2),
     "fact": Budget(100, 4),
-    "explain": Budget(100, 4),
     "list": Budget(100, 4),
     "code": Budget(40, 1),
 }
