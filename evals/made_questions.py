@@ -250,11 +250,10 @@ class _Maker:
                     yield node, _written_question(node, pair, quote, self._document_id, generator.model_name)
 
     def _passages(self, draft: Draft) -> tuple[Passage, ...]:
-        """What the question finds; empty unless its own passage comes first."""
+        """What the question finds; empty unless its own sentence is among it."""
         filters = Filters(document_ids=(self._document_id,))
         found = self._engine.search(draft.question, _SCREENED_PASSAGES, filters)
-        first = bool(found) and found[0].node_id == draft.statement.node.node_id
-        return found if first and draft.statement.quote in found[0].text else ()
+        return found if any(draft.statement.quote in passage.text for passage in found) else ()
 
     def _is_read(self, draft: Draft, passages: Sequence[Passage], choices: Sequence[str]) -> bool:
         """Whether the reader finds the draft's sentence, and no wrong option in one that it likes nearly as well."""
