@@ -3,13 +3,14 @@
 import json
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from indexes.errors import TooLarge, UnreadableBook
 from indexes.readers import read_book
-from indexes.readers.elements import Block, Heading
+from indexes.readers.elements import Block, Element, Heading
 from indexes.readers.html import html_to_elements
 from indexes.readers.text import parse_plain_text
 
@@ -19,7 +20,56 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def words(found: Sequence[Element]) -> list[str | Heading]:
+    return [element.text if isinstance(element, Block) else element for element in found]
+
+
 # --- HTML
+
+# fmt: off
+HTML = [
+    ("entities hide no identifiers",
+     "<p>cuda&shy;Malloc&#8203;Async</p><pre>if&nbsp;(a)\n&nbsp;&nbsp;b;</pre>",
+     ["cudaMallocAsync", "```\nif (a)\n  b;\n```"]),
+    ("listings keep indentation and language",
+     '<div class="highlight-cuda notranslate"><pre><span>int</span> a;\n  b;</pre></div>',
+     ["```cuda\nint a;\n  b;\n```"]),
+    ("listings without pre are listings",
+     '<p>So:</p><div class="fragment"><div class="line"><a name="l1"></a><span class="lineno">    1</span>'
+     '<span class="keywordflow">for</span> (;;)</div>\n<div class="line">&#160; f(a&lt;b);</div>\n'
+     '<div class="line"></div>\n<div class="line">g();</div></div><!-- fragment --><p>Then.</p>',
+     ["So:", "```\nfor (;;)\n  f(a<b);\n\ng();\n```", "Then."]),
+    ("lists tables and formulas",
+     "<ul><li>one<ul><li>inner</li></ul></li><li>two</li></ul><table><tr><th>a</th><th>b</th></tr>"
+     "<tr><td>1</td><td>2</td></tr></table><dl><dt>warp</dt><dd>32 threads</dd></dl>"
+     '<p><math alttext="x^2"><mi>x</mi></math></p>',
+     ["- one\n  - inner\n- two", "| a | b |\n| --- | --- |\n| 1 | 2 |", "warp: 32 threads", "$x^2$"]),
+    ("cells that span keep the columns",
+     "<table><tr><th>kind</th><th>name</th><th>size</th></tr>"
+     "<tr><td rowspan=2>memory</td><td>shared</td><td>48</td></tr><tr><td>constant</td><td>64</td></tr>"
+     "<tr><td colspan=2>other</td><td>1</td></tr></table>",
+     ["| kind | name | size |\n| --- | --- | --- |\n| memory | shared | 48 |\n| memory | constant | 64 |\n"
+      "| other |  | 1 |"]),
+    ("formulas for mathjax are formulas and other scripts nothing",
+     '<p>So <script type="math/tex">a^2</script>.</p><script>run()</script><script type="math/tex">b</script>',
+     ["So $a^2$.", "$b$"]),
+    ("pages of sphinx keep formulas labels and verse",
+     '<div class="admonition note"><p class="admonition-title">Note</p>'
+     '<p>So <span class="math">\\(a_1\\)</span>.</p></div>'
+     '<div class="math notranslate">\n\\[x = y\\]</div>'
+     '<div class="line-block"><div class="line">one</div><div class="line">two</div></div>',
+     ["**Note**", "So $a_1$.", "$$\nx = y\n$$", "one\ntwo"]),
+    ("tables that only frame keep what they frame",
+     "<table><tr><td><p>So:</p><pre>a;\n  b;</pre></td></tr></table>", ["So:", "```\na;\n  b;\n```"]),
+    ("lists begin where they say", "<ol start=3><li>three<li>four</ol>", ["3. three\n4. four"]),
+    ("lists begin where they say", f"<ol start={'9' * 5_000}><li>one</ol>", ["1. one"]),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("law", "page", "expected"), HTML, ids=[case[0] for case in HTML])
+def test_html_becomes_clean_blocks(law: str, page: str, expected: list[str]) -> None:
+    assert words(html_to_elements(page)) == expected
 
 
 def test_html_keeps_text_and_drops_navigation(tmp_path: Path) -> None:
@@ -43,76 +93,8 @@ def test_html_of_several_articles_or_in_a_form_is_read_whole(tmp_path: Path) -> 
     assert read_book(write(tmp_path / "b.html", form)).sections[0].text == "Text."
 
 
-def test_html_entities_hide_no_identifiers() -> None:
-    page = "<p>cuda&shy;Malloc&#8203;Async</p><pre>if&nbsp;(a)\n&nbsp;&nbsp;b;</pre>"
-    assert html_to_elements(page) == [Block("cudaMallocAsync"), Block("```\nif (a)\n  b;\n```")]
-
-
-def test_html_listings_keep_indentation_and_language() -> None:
-    page = '<div class="highlight-cuda notranslate"><pre><span>int</span> a;\n  b;</pre></div>'
-    assert html_to_elements(page) == [Block("```cuda\nint a;\n  b;\n```")]
-
-
-def test_html_listings_without_pre_are_listings() -> None:
-    page = (
-        '<p>So:</p><div class="fragment"><div class="line"><a name="l1"></a><span class="lineno">    1</span>'
-        '<span class="keywordflow">for</span> (;;)</div>\n<div class="line">&#160; f(a&lt;b);</div>\n'
-        '<div class="line"></div>\n<div class="line">g();</div></div><!-- fragment --><p>Then.</p>'
-    )
-    assert html_to_elements(page) == [Block("So:"), Block("```\nfor (;;)\n  f(a<b);\n\ng();\n```"), Block("Then.")]
-
-
-def test_html_lists_tables_and_formulas() -> None:
-    page = (
-        "<ul><li>one<ul><li>inner</li></ul></li><li>two</li></ul><table><tr><th>a</th><th>b</th></tr>"
-        "<tr><td>1</td><td>2</td></tr></table><dl><dt>warp</dt><dd>32 threads</dd></dl>"
-        '<p><math alttext="x^2"><mi>x</mi></math></p>'
-    )
-    assert [e.text for e in html_to_elements(page) if isinstance(e, Block)] == [
-        "- one\n  - inner\n- two", "| a | b |\n| --- | --- |\n| 1 | 2 |", "warp: 32 threads", "$x^2$",
-    ]  # fmt: skip
-
-
-def test_html_cells_that_span_keep_the_columns() -> None:
-    page = (
-        "<table><tr><th>kind</th><th>name</th><th>size</th></tr><tr><td rowspan=2>memory</td><td>shared</td><td>48</td>"
-        "</tr><tr><td>constant</td><td>64</td></tr><tr><td colspan=2>other</td><td>1</td></tr></table>"
-    )
-    assert [e.text for e in html_to_elements(page) if isinstance(e, Block)] == [
-        "| kind | name | size |\n| --- | --- | --- |\n| memory | shared | 48 |\n| memory | constant | 64 |\n"
-        "| other |  | 1 |"
-    ]
-
-
-def test_html_formulas_for_mathjax_are_formulas_and_other_scripts_nothing() -> None:
-    page = '<p>So <script type="math/tex">a^2</script>.</p><script>run()</script><script type="math/tex">b</script>'
-    assert html_to_elements(page) == [Block("So $a^2$."), Block("$b$")]
-
-
 def test_html_nested_without_end_is_read() -> None:
     assert "deep" in str(html_to_elements("<div>" * 3000 + "deep" + "</div>" * 3000))
-
-
-def test_html_of_sphinx_keeps_its_formulas_labels_and_verse() -> None:
-    page = (
-        '<div class="admonition note"><p class="admonition-title">Note</p>'
-        '<p>So <span class="math">\\(a_1\\)</span>.</p></div>'
-        '<div class="math notranslate">\n\\[x = y\\]</div>'
-        '<div class="line-block"><div class="line">one</div><div class="line">two</div></div>'
-    )
-    assert html_to_elements(page) == [
-        Block("**Note**"), Block("So $a_1$."), Block("$$\nx = y\n$$"), Block("one\ntwo"),
-    ]  # fmt: skip
-
-
-def test_html_tables_that_only_frame_keep_what_they_frame() -> None:
-    page = "<table><tr><td><p>So:</p><pre>a;\n  b;</pre></td></tr></table>"
-    assert html_to_elements(page) == [Block("So:"), Block("```\na;\n  b;\n```")]
-
-
-def test_html_lists_begin_where_they_say() -> None:
-    assert html_to_elements("<ol start=3><li>three<li>four</ol>") == [Block("3. three\n4. four")]
-    assert html_to_elements(f"<ol start={'9' * 5_000}><li>one</ol>") == [Block("1. one")]
 
 
 @pytest.mark.parametrize("tag", ["div", "table", "ul", "span", "dl", "blockquote"])
@@ -243,25 +225,23 @@ def test_a_zip_that_is_not_an_epub_is_refused(tmp_path: Path) -> None:
 
 # --- plain text and code
 
+# fmt: off
+PLAIN = [
+    ("plain text undoes hard line breaks",
+     "CHAPTER 1. Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n1.1 Size\n\n"
+     "- one\n- two\n",
+     [Heading(1, "CHAPTER 1. Warps"), "A warp is a group of threads that march together through the code.",
+      Heading(2, "1.1 Size"), "- one\n- two"]),
+    ("plain text finds listings",
+     "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone.",
+     ["Look:", "```\nfor (;;) {\n    x();\n\n}\n```", "Done."]),
+]
+# fmt: on
 
-def test_plain_text_undoes_hard_line_breaks() -> None:
-    text = (
-        "CHAPTER 1. Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n"
-        "1.1 Size\n\n- one\n- two\n"
-    )
-    assert parse_plain_text(text) == [
-        Heading(1, "CHAPTER 1. Warps"),
-        Block("A warp is a group of threads that march together through the code."),
-        Heading(2, "1.1 Size"),
-        Block("- one\n- two"),
-    ]
 
-
-def test_plain_text_finds_listings() -> None:
-    text = "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone."
-    assert [e.text for e in parse_plain_text(text) if isinstance(e, Block)] == [
-        "Look:", "```\nfor (;;) {\n    x();\n\n}\n```", "Done.",
-    ]  # fmt: skip
+@pytest.mark.parametrize(("law", "text", "expected"), PLAIN, ids=[case[0] for case in PLAIN])
+def test_plain_text_becomes_clean_blocks(law: str, text: str, expected: list[str | Heading]) -> None:
+    assert words(parse_plain_text(text)) == expected
 
 
 def test_code_is_cut_at_its_definitions(tmp_path: Path) -> None:

@@ -1,61 +1,65 @@
 """reStructuredText is read with Sphinx's words tolerated, and nothing in it is carried out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from indexes.readers.elements import Block, Heading
+from indexes.readers.elements import Block, Element, Heading
 from indexes.readers.rst import parse_rst, read_rst
 
 
-def elements(text: str, folder: Path = Path("/nowhere")) -> list[object]:
+def elements(text: str, folder: Path = Path("/nowhere")) -> list[Element]:
     return list(parse_rst(text, folder / "a.rst", folder).elements)
 
 
-def blocks(text: str) -> list[str]:
-    return [element.text for element in elements(text) if isinstance(element, Block)]
+def words(found: Sequence[Element]) -> list[str | Heading]:
+    return [element.text if isinstance(element, Block) else element for element in found]
 
 
-def test_sections_become_headings_of_their_level() -> None:
-    assert elements("Top\n===\n\nText.\n\nSub\n---\n\nMore.") == [
-        Heading(1, "Top"), Block("Text."), Heading(2, "Sub"), Block("More."),
-    ]  # fmt: skip
+# fmt: off
+CASES = [
+    ("sections become headings of their level",
+     "Top\n===\n\nText.\n\nSub\n---\n\nMore.", [Heading(1, "Top"), "Text.", Heading(2, "Sub"), "More."]),
+    ("code blocks keep their language and indentation",
+     ".. code-block:: c++\n   :linenos:\n   :caption: add\n\n   int a;\n     b;", ["add", "```c++\nint a;\n"
+     "  b;\n```"]),
+    ("captions of listings are read as text",
+     ".. code-block:: c\n   :caption: See :ref:`foo <x>` and ``y``\n\n   int a;\n",
+     ["See foo and `y`", "```c\nint a;\n```"]),
+    ("unknown directives and roles leave their words",
+     ".. challenge:: What is ``x``?\n\n   Think.\n\nSee :func:`~numba.cuda.grid` and :ref:`this <label>`.",
+     ["**What is `x`?**", "Think.", "See `numba.cuda.grid` and this."]),
+    ("api directives name what they describe",
+     ".. function:: numba.cuda.grid(ndim)\n\n   Gives the index.\n", ["`numba.cuda.grid(ndim)`", "Gives the index."]),
+    ("undefined substitutions become identifiers", "Call |cudaMalloc| first.", ["Call `cudaMalloc` first."]),
+    ("tables and definitions are kept",
+     ".. list-table:: Devices\n   :header-rows: 1\n\n   * - Name\n     - SMs\n   * - A\n     - 1\n",
+     ["Devices", "| Name | SMs |\n| --- | --- |\n| A | 1 |"]),
+    ("tables and definitions are kept", "warp\n  32 threads.\n", ["warp: 32 threads."]),
+    ("math is kept as text", "So :math:`a^2`.\n\n.. math::\n\n   x = y", ["So $a^2$.", "$$\nx = y\n$$"]),
+    ("a described class keeps its members",
+     ".. class :: Array(shape, dtype)\n\n   Holds data.\n\n   .. method :: __len__()\n\n      Leading one.\n",
+     ["`Array(shape, dtype)`", "Holds data.", "`__len__()`", "Leading one."]),
+    ("a style class leaves no words", ".. class:: centered\n\nText.", ["Text."]),
+    ("a directive that docutils refuses keeps its words",
+     ".. list-table:: Limits\n   :header-rows: 1\n\n   Threads a block: 1024.\n\n   Warps: 32.\n\nAfter.",
+     ["Limits", "Threads a block: 1024.", "Warps: 32.", "After."]),
+    ("versions say what happened and conditions say nothing",
+     ".. versionadded:: 3.2\n   Streams.\n\n.. deprecated:: 4\n\n.. only:: html\n\n   Shown.",
+     ["New in version 3.2: Streams.", "Deprecated since version 4", "Shown."]),
+    ("notes lists and code are as in markdown",
+     ".. note::\n\n   Mind ``a`` *much*.", ["**Note**", "Mind `a` *much*."]),
+    ("notes lists and code are as in markdown", "0. zero\n1. one\n\n   - in\n", ["0. zero\n1. one\n  - in"]),
+    ("notes lists and code are as in markdown", "See [1]_.\n\n.. [1] The guide.", ["See .", "[1]: The guide."]),
+    ("notes lists and code are as in markdown", "-v  verbose", ["`-v`: verbose"]),
+]
+# fmt: on
 
 
-def test_code_blocks_keep_their_language_and_indentation() -> None:
-    assert blocks(".. code-block:: c++\n   :linenos:\n   :caption: add\n\n   int a;\n     b;") == [
-        "add", "```c++\nint a;\n  b;\n```",
-    ]  # fmt: skip
-
-
-def test_captions_of_listings_are_read_as_text() -> None:
-    text = ".. code-block:: c\n   :caption: See :ref:`foo <x>` and ``y``\n\n   int a;\n"
-    assert blocks(text) == ["See foo and `y`", "```c\nint a;\n```"]
-
-
-def test_unknown_directives_and_roles_leave_their_words() -> None:
-    text = ".. challenge:: What is ``x``?\n\n   Think.\n\nSee :func:`~numba.cuda.grid` and :ref:`this <label>`."
-    assert blocks(text) == ["**What is `x`?**", "Think.", "See `numba.cuda.grid` and this."]
-
-
-def test_api_directives_name_what_they_describe() -> None:
-    assert blocks(".. function:: numba.cuda.grid(ndim)\n\n   Gives the index.\n") == [
-        "`numba.cuda.grid(ndim)`", "Gives the index.",
-    ]  # fmt: skip
-
-
-def test_undefined_substitutions_become_identifiers() -> None:
-    assert blocks("Call |cudaMalloc| first.") == ["Call `cudaMalloc` first."]
-
-
-def test_tables_and_definitions_are_kept() -> None:
-    table = ".. list-table:: Devices\n   :header-rows: 1\n\n   * - Name\n     - SMs\n   * - A\n     - 1\n"
-    assert blocks(table) == ["Devices", "| Name | SMs |\n| --- | --- |\n| A | 1 |"]
-    assert blocks("warp\n  32 threads.\n") == ["warp: 32 threads."]
-
-
-def test_math_is_kept_as_text() -> None:
-    assert blocks("So :math:`a^2`.\n\n.. math::\n\n   x = y") == ["So $a^2$.", "$$\nx = y\n$$"]
+@pytest.mark.parametrize(("law", "text", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_rst_becomes_clean_blocks(law: str, text: str, expected: list[str | Heading]) -> None:
+    assert words(elements(text)) == expected
 
 
 @pytest.mark.parametrize("directive", ["include", "literalinclude", "raw"])
@@ -83,43 +87,16 @@ def test_a_missing_listing_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_broken_markup_is_read_all_the_same() -> None:
-    assert "word" in " ".join(blocks("word `unclosed\n\n=====\nodd\n==\n\n.. figure::\n\n.. [1 broken\n"))
-
-
-def test_a_described_class_keeps_its_members() -> None:
-    text = ".. class :: Array(shape, dtype)\n\n   Holds data.\n\n   .. method :: __len__()\n\n      Leading one.\n"
-    assert blocks(text) == ["`Array(shape, dtype)`", "Holds data.", "`__len__()`", "Leading one."]
-
-
-def test_a_style_class_leaves_no_words() -> None:
-    assert blocks(".. class:: centered\n\nText.") == ["Text."]
-
-
-def test_a_directive_that_docutils_refuses_keeps_its_words() -> None:
-    text = ".. list-table:: Limits\n   :header-rows: 1\n\n   Threads a block: 1024.\n\n   Warps: 32.\n\nAfter."
-    assert blocks(text) == ["Limits", "Threads a block: 1024.", "Warps: 32.", "After."]
+    assert "word" in str(elements("word `unclosed\n\n=====\nodd\n==\n\n.. figure::\n\n.. [1 broken\n"))
 
 
 def test_included_parts_stand_where_they_are_included(tmp_path: Path) -> None:
     (tmp_path / "part.inc").write_text("Sub\n---\n\n.. custom:: Lead\n\n   Part.\n\n.. include:: part.inc\n")
     (tmp_path / "own.rst").write_text("Read alone.\n")
     text = "Top\n===\n\nText.\n\n.. include:: part.inc\n\n.. include:: own.rst\n\nAfter."
-    found = [element.text for element in elements(text, tmp_path) if isinstance(element, Block)]
-    assert found[:3] == ["Text.", "Lead", "Part."]
-    assert found[-1] == "After."
+    found = [word for word in words(elements(text, tmp_path)) if isinstance(word, str)]
+    assert (found[:3], found[-1]) == (["Text.", "Lead", "Part."], "After.")
     assert "Read alone." not in found
-
-
-def test_versions_say_what_happened_and_conditions_say_nothing() -> None:
-    text = ".. versionadded:: 3.2\n   Streams.\n\n.. deprecated:: 4\n\n.. only:: html\n\n   Shown."
-    assert blocks(text) == ["New in version 3.2: Streams.", "Deprecated since version 4", "Shown."]
-
-
-def test_notes_lists_and_code_are_as_in_markdown() -> None:
-    assert blocks(".. note::\n\n   Mind ``a`` *much*.") == ["**Note**", "Mind `a` *much*."]
-    assert blocks("0. zero\n1. one\n\n   - in\n") == ["0. zero\n1. one\n  - in"]
-    assert blocks("See [1]_.\n\n.. [1] The guide.") == ["See .", "[1]: The guide."]
-    assert blocks("-v  verbose") == ["`-v`: verbose"]
 
 
 def test_headings_keep_the_underscores_of_identifiers() -> None:
