@@ -195,14 +195,16 @@ def read(name: str, data: bytes) -> None:
 
 @st.composite
 def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """The bytes with some stretches dropped, doubled, moved or overwritten."""
+    """The bytes with some stretches dropped, cut off, doubled, moved or overwritten."""
     out = data
     for _ in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, max(len(out) - 1, 0)))
         end = draw(st.integers(start, min(len(out), start + draw(st.sampled_from([1, 8, 200])))))
-        kind = draw(st.sampled_from(["drop", "double", "text", "bytes", "move"]))
+        kind = draw(st.sampled_from(["drop", "cut", "double", "text", "bytes", "move"]))
         if kind == "drop":
             out = out[:start] + out[end:]
+        elif kind == "cut":
+            out = out[:start]
         elif kind == "double":
             out = out[:end] + out[start:end] * draw(st.integers(1, 30)) + out[end:]
         elif kind == "text":
