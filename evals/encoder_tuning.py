@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from indexes.disk import disk_errors, file_sha256, make_folder
-from indexes.errors import Cancelled, InvalidInput
+from indexes.errors import InvalidInput
 from rag.generators.encoder import RECORD_FILE
 
 
@@ -58,18 +58,6 @@ class EncoderTuning:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderTuningResult:
-    """The result of a run; `first_loss` and `train_loss` are means over its first and last fifth."""
-
-    adapter: Path
-    steps: int
-    first_loss: float
-    train_loss: float
-    seconds: float
-    trainable_parameters: int
-
-
 def data_hash(examples: Sequence[ChoiceExample]) -> str:
     """SHA-256 over the examples in order."""
     return hashlib.sha256(json.dumps([asdict(example) for example in examples]).encode()).hexdigest()
@@ -81,17 +69,16 @@ def tune_encoder(
     out: Path,
     settings: EncoderTuning | None = None,
     *,
-    progress: Callable[[int, int, float], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> EncoderTuningResult:
+    progress: Callable[[int, int, float], None] = lambda *_: None,
+) -> None:
     """Trains an adapter of the sentence-transformers model in `base` and writes it to `out`.
 
     Args:
-        progress: called with step, number of steps and the step's loss.
+        progress: called with step, number of steps and the step's loss; what it raises stops the run, and nothing is
+            written.
 
     Raises:
         InvalidInput: there are no examples.
-        Cancelled: asked to stop; nothing is written.
     """
     settings = settings or EncoderTuning()
     if not examples:
@@ -120,8 +107,6 @@ def tune_encoder(
         losses: list[float] = []
         model.train()
         for batch in batches:
-            if cancelled():
-                raise Cancelled(f"Tuning was stopped after {len(losses)} of {len(batches)} steps.")
             optimizer.zero_grad(set_to_none=True)
             loss = _loss(model, batch, settings.scale)
             loss.backward()
@@ -129,31 +114,21 @@ def tune_encoder(
             optimizer.step()
             schedule.step()
             losses.append(float(loss.detach()))
-            if progress is not None:
-                progress(len(losses), len(batches), losses[-1])
+            progress(len(losses), len(batches), losses[-1])
     make_folder(out)
     with disk_errors(out):
         model[0].model.save_pretrained(str(out))
-    tail = max(1, len(losses) // 5)
-    result = EncoderTuningResult(
-        out,
-        len(losses),
-        float(np.mean(losses[:tail])),
-        float(np.mean(losses[-tail:])),
-        time.perf_counter() - started,
-        sum(weight.numel() for weight in weights),
-    )
     record = {
         "base": file_sha256(base / "model.safetensors"),
         "data_sha256": data_hash(examples),
         "examples": len(examples),
         "settings": asdict(settings),
-        "train_loss": result.train_loss,
-        "seconds": round(result.seconds, 2),
+        "steps": len(losses),
+        "train_loss": float(np.mean(losses[-max(1, len(losses) // 5) :])),
+        "seconds": round(time.perf_counter() - started, 2),
     }
     # written last: a folder with a record is complete
     (out / RECORD_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
-    return result
 
 
 def _load(base: Path) -> Any:

@@ -66,7 +66,7 @@ class _Setup:
     library: Library
     adapters: ArmAdapters
     tune: Sequence[BankQuestion]
-    costs: Mapping[str, float]
+    costs: dict[str, float]
     documents: Mapping[str, str]
 
     @property
@@ -248,7 +248,7 @@ def run_experiment(
         with closing(build_engine(rag, library)) as engine:
             setup = _Setup(spec, engine, library, adapters, tune, costs, {})
             _check_open_arms(setup)
-            setup = replace(setup, documents=_load(setup, costs, progress))
+            setup = replace(setup, documents=_load(setup, progress))
             return _compare(setup, out, progress)
 
 
@@ -273,7 +273,7 @@ def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
     return open_library(replace(index, home=index.home / CACHE_FOLDER / "sample-library"))
 
 
-def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> dict[str, str]:
+def _load(setup: _Setup, progress: Progress) -> dict[str, str]:
     """Loads the embedder, and brings the library up to date; gives the id of each question set's book."""
     started = time.perf_counter()
     progress("loading the embedder", 0, 0)
@@ -294,7 +294,7 @@ def _load(setup: _Setup, costs: dict[str, float], progress: Progress) -> dict[st
         if (texts or document.sample) and document.document_id not in asked_about:
             library.remove(document.document_id)
     if any(result.status != "unchanged" for result in added):
-        costs["index_s"] = time.perf_counter() - started
+        setup.costs["index_s"] = time.perf_counter() - started
     return {name: result.document.document_id for name, result in zip(texts, added, strict=False)}
 
 
