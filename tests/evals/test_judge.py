@@ -8,62 +8,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import ScriptedGenerator
 
 from evals.errors import MalformedQuestions
-from evals.judge import (
-    JUDGEMENTS_FILE,
-    Judge,
-    agreement,
-    parse_grade,
-    read_labels,
-    write_label_sheet,
-)
-from evals.questions import BankQuestion, parse_question
-from evals.records import Record
+from evals.judge import Judge, agreement, parse_grade, read_labels, write_label_sheet
+from evals.questions import parse_question
+from evals.records import AnswerKey, Record
 from evals.scoring import score_records
 from rag.errors import EngineUnreachable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.types import Usage
+
+QUESTIONS = {
+    f"q{n}": parse_question(
+        {"id": f"q{n}", "question": f"Has warp {n} lanes?", "answer": f"{n} lanes.", "answerable": n < 9},
+        where="test:1",
+    )
+    for n in (0, 1, 2, 3, 9)
+}
 
 
-class ScriptedJudge:
-    """A generator that replies what `reply` says and counts what it was asked."""
+class ReplyingGenerator(ScriptedGenerator):
+    """Writes what `reply` says of the request."""
 
-    name = "remote"
-    model_name = "judge-1"
-    arms = ("base",)
-    adapters: tuple[str, ...] = ()
-
-    def __init__(self, reply: Callable[[GenerationRequest], str]) -> None:
-        self.reply = reply
-        self.asked: list[GenerationRequest] = []
-
-    def check(self, request: GenerationRequest) -> None:
-        pass
+    def __init__(self, reply: Callable[[GenerationRequest], str], model_name: str = "judge-1") -> None:
+        super().__init__()
+        self.reply, self.model_name = reply, model_name
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        self.asked.append(request)
-        yield TextPiece(self.reply(request))
-        yield GenerationDone(Usage(), 0.0, 0)
-
-    def close(self) -> None:
-        pass
+        self.pieces = (self.reply(request),)
+        return super().stream(request)
 
 
-def make_question(number: int, answerable: bool = True) -> BankQuestion:
-    record = {"id": f"q{number}", "question": f"How many lanes has warp {number}?", "answer": f"It has {number} lanes."}
-    return parse_question(record | {"answerable": answerable}, where="test:1")
-
-
-QUESTIONS = {f"q{number}": make_question(number) for number in range(4)}
+def says(grade: str, model_name: str = "judge-1") -> ReplyingGenerator:
+    return ReplyingGenerator(lambda _: f"It says so.\nGRADE: {grade}", model_name)
 
 
 def open_record(number: int, answer: str = "32 lanes", arm: str = "rag", **fields: Any) -> Record:
     return Record(f"q{number}", arm, 0, "open", answer=answer, **fields)
-
-
-def said(grade: str) -> Callable[[GenerationRequest], str]:
-    return lambda _request: f"It says so.\nGRADE: {grade}"
 
 
 @pytest.mark.parametrize(
@@ -82,37 +63,28 @@ def test_only_a_grade_line_is_a_grade(written: str, grade: str | None) -> None:
     assert parse_grade(written) == grade
 
 
-def test_grades_become_scores(tmp_path: Path) -> None:
-    judge = ScriptedJudge(lambda request: f"GRADE: {'correct' if 'right' in request.question else 'wrong'}")
-    records = [open_record(0, "right"), open_record(1, "nothing of the kind")]
-    grades, error = Judge(judge, tmp_path / JUDGEMENTS_FILE).grade(records, QUESTIONS)
-    rows = score_records(records, QUESTIONS, grades)
-    assert [row.metrics["judge_score"] for row in rows] == [1.0, 0.0]
-    assert error is None
-
-
-def test_nonsense_is_asked_once_more_and_then_unscored(tmp_path: Path) -> None:
-    judge = ScriptedJudge(lambda _request: "banana")
-    records = [open_record(0)]
-    grades, _ = Judge(judge, tmp_path / JUDGEMENTS_FILE).grade(records, QUESTIONS)
-    assert len(judge.asked) == 2
-    assert score_records(records, QUESTIONS, grades)[0].metrics["judge_score"] is None
-
-
-def test_a_refusal_is_wrong_without_asking_and_failures_are_not_graded(tmp_path: Path) -> None:
-    judge = ScriptedJudge(said("correct"))
-    questions = QUESTIONS | {"q9": make_question(9, answerable=False)}
+def test_grades_become_scores_and_a_refusal_is_wrong_without_asking(tmp_path: Path) -> None:
+    judge = ReplyingGenerator(lambda request: f"GRADE: {'correct' if 'yes' in request.question else 'wrong'}")
     records = [
-        open_record(0, "I do not know", refused=True),
+        open_record(0, "yes"),
+        open_record(2, "no"),
+        open_record(0, "I do not know", "tuned", refused=True),
         open_record(1, error="out of memory"),
         open_record(9, "It has nine."),
         Record("q2", "rag", 0, "choice", picked=0),
     ]
-    grades, _ = Judge(judge, tmp_path / JUDGEMENTS_FILE).grade(records, questions)
-    rows = score_records(records, questions, grades)
-    assert judge.asked == []
-    assert rows[0].metrics["judge_score"] == 0.0
-    assert all("judge_score" not in row.metrics for row in rows[1:])
+    grades, error = Judge(judge, tmp_path / "j.jsonl").grade(records, QUESTIONS)
+    rows = score_records(records, QUESTIONS, grades)
+    assert [row.metrics.get("judge_score") for row in rows] == [1.0, 0.0, 0.0, None, None, None]
+    assert (len(judge.requests), error) == (2, None)
+    assert "judge_score" not in score_records(records, QUESTIONS)[0].metrics, "without a judge there is no grade"
+
+
+def test_nonsense_is_asked_once_more_and_then_unscored(tmp_path: Path) -> None:
+    judge = ReplyingGenerator(lambda _: "banana")
+    grades, _ = Judge(judge, tmp_path / "j.jsonl").grade([open_record(0)], QUESTIONS)
+    assert len(judge.requests) == 2
+    assert score_records([open_record(0)], QUESTIONS, grades)[0].metrics["judge_score"] is None
 
 
 def test_a_judge_that_goes_away_loses_nothing_and_is_asked_no_answer_twice(tmp_path: Path) -> None:
@@ -121,34 +93,25 @@ def test_a_judge_that_goes_away_loses_nothing_and_is_asked_no_answer_twice(tmp_p
             raise EngineUnreachable("the engine is away", hint="start it")
         return "GRADE: partial"
 
-    records = [open_record(number) for number in range(4)]
-    file = tmp_path / JUDGEMENTS_FILE
-    grades, error = Judge(ScriptedJudge(leaves), file).grade(records, QUESTIONS)
+    records, file = [open_record(number) for number in range(4)], tmp_path / "j.jsonl"
+    grades, error = Judge(ReplyingGenerator(leaves), file).grade(records, QUESTIONS)
     assert error == "the engine is away"
     assert list(grades.values()) == ["partial", "partial", None, None]
     file.write_bytes(file.read_bytes() + b'{"key": "cut by a ki')
-    again = ScriptedJudge(said("correct"))
-    grades, error = Judge(again, file).grade(records, QUESTIONS)
+    again = says("correct")
+    grades, _ = Judge(again, file).grade(records, QUESTIONS)
     assert list(grades.values()) == ["partial", "partial", "correct", "correct"]
-    assert len(again.asked) == 2
-    assert all(json.loads(line)["grade"] for line in file.read_text().splitlines())
-
-
-def test_another_model_grades_again(tmp_path: Path) -> None:
-    file = tmp_path / JUDGEMENTS_FILE
-    Judge(ScriptedJudge(said("correct")), file).grade([open_record(0)], QUESTIONS)
-    other = ScriptedJudge(said("wrong"))
-    other.model_name = "judge-2"
-    grades, _ = Judge(other, file).grade([open_record(0)], QUESTIONS)
-    assert list(grades.values()) == ["wrong"]
+    assert len(again.requests) == 2
+    other, _ = Judge(says("wrong", "judge-2"), file).grade(records, QUESTIONS)
+    assert set(other.values()) == {"wrong"}, "another model grades again"
 
 
 def test_agreement_by_hand() -> None:
-    labels = {(f"q{n}", "rag", 0): label for n, label in enumerate(["correct"] * 5 + ["wrong"] * 4 + ["partial"])}
-    grades: dict[tuple[str, str, int], str | None] = dict.fromkeys(labels, "correct")
-    for number in (5, 6, 7):
-        grades["q" + str(number), "rag", 0] = "wrong"
-    grades["q9", "rag", 0] = None
+    labels: dict[AnswerKey, str] = {
+        (f"q{n}", "rag", 0): label for n, label in enumerate(["correct"] * 5 + ["wrong"] * 4 + ["partial"])
+    }
+    grades: dict[AnswerKey, str | None] = dict.fromkeys(labels, "correct")
+    grades |= {(f"q{n}", "rag", 0): "wrong" for n in (5, 6, 7)} | {("q9", "rag", 0): None}
     found = agreement(grades, labels)
     assert (found["n"], found["unscored"]) == (9, 1)
     assert found["agreed"] == pytest.approx(8 / 9, abs=1e-4)
@@ -171,17 +134,12 @@ def test_a_sheet_is_written_filled_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"label": "good", "question_id": "q1", "arm": "rag"}', "labels.jsonl:1: label 'good'"),
-        ('{"label": "wrong"}', "labels.jsonl:1"),
-        ("no json", "labels.jsonl:1"),
-    ],
+    "line", ['{"label": "good", "question_id": "q1", "arm": "rag"}', '{"label": "wrong"}', "[]", "x"]
 )
-def test_a_broken_label_is_named_by_line(tmp_path: Path, line: str, message: str) -> None:
+def test_a_broken_label_is_named_by_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "labels.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(MalformedQuestions, match=message):
+    with pytest.raises(MalformedQuestions, match=r"labels\.jsonl:1"):
         read_labels(path)
     with pytest.raises(MalformedQuestions, match=r"gone\.jsonl"):
         read_labels(tmp_path / "gone.jsonl")
