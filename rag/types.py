@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 from indexes.types import Chapter, Document, Filters, Hit, PageMarks, StoredNode, page_at
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Arm: TypeAlias = Literal["base", "tuned", "rag", "rag+tuned"]
-ARMS: tuple[Arm, ...] = ("base", "tuned", "rag", "rag+tuned")
+ARMS: tuple[Arm, ...] = get_args(Arm)
 RETRIEVING_ARMS: frozenset[str] = frozenset({"rag", "rag+tuned"})
 TUNED_ARMS: frozenset[str] = frozenset({"tuned", "rag+tuned"})
 

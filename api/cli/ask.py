@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from api.cli.options import (
     generator_options,
 )
 from api.console import Console
+from rag.types import Arm
 
 if TYPE_CHECKING:
     from api.running_server import RunningServer
@@ -48,7 +49,7 @@ CUT_OFF = "The answer was cut off: it reached its longest length (see --max-toke
 def ask(
     context: typer.Context,
     question: Annotated[str, typer.Argument(help="The question.")],
-    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="The arm that answers.")] = "rag",
+    arm: Annotated[Arm, typer.Option(help="The arm that answers.")] = "rag",
     book: Book = None,
     chapter: Chapter = None,
     pages: Pages = None,
@@ -85,7 +86,7 @@ def ask(
 @commands.command(epilog="Example: coalesce chat --chapter 5")
 def chat(
     context: typer.Context,
-    arm: Annotated[Literal["base", "tuned", "rag", "rag+tuned"], typer.Option(help="The arm that answers.")] = "rag",
+    arm: Annotated[Arm, typer.Option(help="The arm that answers.")] = "rag",
     book: Book = None,
     chapter: Chapter = None,
     top_k: TopK = 5,

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.query import Query
-from rag.types import TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage, Waiting
+from rag.types import ARMS, TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class TokenCounter(Protocol):
 
 def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of a language model with these adapters: the tuned ones need one."""
-    return ("base", "tuned", "rag", "rag+tuned") if adapters else ("base", "rag")
+    return tuple(arm for arm in ARMS if adapters or arm not in TUNED_ARMS)
 
 
 def only_thought(model: str, usage: Usage) -> GenerationFailed:
