@@ -38,15 +38,9 @@ def _translated(text: str) -> str | None:
     exact, patterns = _table()
     if text in exact:
         return exact[text]
-    sentences = [_by_pattern(one, exact, patterns) for one in _SENTENCE_END.split(text)]
-    if any(one is None for one in sentences):
-        return _by_pattern(text, {}, patterns)
-    return "".join(one for one in sentences if one is not None)
-
-
-def _by_pattern(text: str, exact: dict[str, str], patterns: tuple[tuple[re.Pattern[str], str], ...]) -> str | None:
-    if text in exact:
-        return exact[text]
+    sentences = _SENTENCE_END.split(text)
+    if len(sentences) > 1 and all(found := [_translated(one) for one in sentences]):
+        return "".join(one or "" for one in found)
     for pattern, chinese in patterns:
         if match := pattern.fullmatch(text):
             parts = [_inner(part) for part in match.groups()]
