@@ -70,7 +70,7 @@ class Embedder:
     """An embedding model that runs here (a `TextEncoder`). Threads may share it: `encode_workers` runs their batches.
 
     Args:
-        model: the loaded weights.
+        model: the loaded weights, whose `dimension`, `device` (`cpu` or `cuda`) and `dtype` are the embedder's too.
         fingerprint: as `TextEncoder.fingerprint`.
         name: the model's name in error messages.
         batch_size: texts embedded together.
@@ -79,29 +79,15 @@ class Embedder:
     def __init__(self, model: _Model, fingerprint: str, name: str, batch_size: int) -> None:
         self.fingerprint = fingerprint
         self.batch_size = batch_size
+        self.dimension, self.device, self.dtype = model.dimension, model.device, model.dtype
         self._model = model
         self._name = name
         prompts = [len(model.tokenizer.encode(one, add_special_tokens=False)) for one in model.prompts.values()]
         specials = len(model.tokenizer.encode(""))
         self.max_text_tokens = model.max_tokens - specials - max(prompts, default=0)
 
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return self._model.dimension
-
-    @property
-    def device(self) -> str:
-        """`cpu` or `cuda`."""
-        return self._model.device
-
-    @property
-    def dtype(self) -> str:
-        """`float32`, `bfloat16` or `float16`."""
-        return self._model.dtype
-
     def token_starts(self, texts: Sequence[str]) -> list[list[int]]:
-        """For each text, the character offsets at which its tokens begin."""
+        """As `TextEncoder.token_starts`."""
         encodings = self._model.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [[start for start, _ in encoding.offsets] for encoding in encodings]
 
@@ -112,17 +98,12 @@ class Embedder:
         progress: EncodeListener | None = None,
         cancelled: CancelCheck | None = None,
     ) -> Matrix:
-        """Vectors of passages: float32, shape (len(texts), dimension), unit length.
-
-        Raises:
-            Cancelled: `cancelled` returned True between two batches.
-            EmbedderCannotLoad: the model computed NaN or infinity.
-        """
+        """As `TextEncoder.encode`. Raises EmbedderCannotLoad when the model computes NaN or infinity."""
         prompts = self._model.prompts
         return self._encode(texts, prompts.get("document") or prompts.get("passage", ""), progress, cancelled)
 
     def encode_queries(self, texts: Sequence[str]) -> Matrix:
-        """Vectors of questions: float32, shape (len(texts), dimension), unit length."""
+        """As `TextEncoder.encode_queries`."""
         return self._encode(texts, self._model.prompts.get("query", ""), None, None)
 
     def _encode(
