@@ -8,7 +8,6 @@ looked up and scored in the catalog. So a store need not filter, keep transactio
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
@@ -19,11 +18,12 @@ from filelock import FileLock
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
 from indexes.catalog import Catalog, RowRange
-from indexes.disk import disk_errors, replaced_file
+from indexes.disk import disk_errors
 from indexes.errors import VectorStoreUnavailable
 from indexes.llama_index import load_part, reason_of, to_text_node
 from indexes.settings import IndexSettings
 from indexes.types import Filters
+from indexes.vectors import read_note, write_note
 
 SENT_TOGETHER = 1_000
 """Nodes sent in one call."""
@@ -149,16 +149,11 @@ class StoreVectors:
         with disk_errors(self._note_path):
             lock.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(lock):
-                yield self._read_note()
-
-    def _read_note(self) -> dict[str, RowRange]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            note = json.loads(self._note_path.read_text(encoding="utf-8"))
-            if note["identity"] == self._identity:
-                return {str(name): RowRange(int(first), int(last)) for name, (first, last) in note["ranges"].items()}
-        return {}
+                noted: dict[str, RowRange] = {}
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                    note, ranges = read_note(self._note_path)
+                    noted = ranges if note["identity"] == self._identity else {}
+                yield noted
 
     def _write_note(self, noted: dict[str, RowRange]) -> None:
-        ranges = {name: [span.first, span.last] for name, span in noted.items()}
-        with replaced_file(self._note_path) as draft:
-            draft.write_text(json.dumps({"identity": self._identity, "ranges": ranges}), encoding="utf-8")
+        write_note(self._note_path, noted, identity=self._identity)

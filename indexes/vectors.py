@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -151,24 +152,30 @@ class FaissVectors:
             # An index without its note is not read, so a crash between the two files does no harm.
             self._note_path.unlink(missing_ok=True)
             self.index.save(self._path)
-            note = {
-                "embedder": self._embedder,
-                "bytes": self._path.stat().st_size,
-                "trained": self._num_trained,
-                "ranges": {name: [span.first, span.last] for name, span in self._ranges.items()},
-            }
-            with replaced_file(self._note_path) as draft:
-                draft.write_text(json.dumps(note), encoding="utf-8")
+            size = self._path.stat().st_size
+            write_note(self._note_path, self._ranges, embedder=self._embedder, bytes=size, trained=self._num_trained)
             self._num_unsaved = 0
 
     def _load(self) -> None:
-        note = json.loads(self._note_path.read_text(encoding="utf-8"))
+        note, ranges = read_note(self._note_path)
         if note["embedder"] != self._embedder or note["bytes"] != self._path.stat().st_size:
             return
-        ranges = {str(name): RowRange(int(first), int(last)) for name, (first, last) in note["ranges"].items()}
         index = load_index(self._path, self.index.dimension, use_gpu=self._use_gpu)
         if len(index) == sum(span.last - span.first + 1 for span in ranges.values()):
             self.index, self._ranges, self._num_trained = index, ranges, int(note["trained"])
+
+
+def read_note(path: Path) -> tuple[dict[str, Any], dict[str, RowRange]]:
+    """A note and the ranges in it. Raises OSError, ValueError, KeyError or TypeError when it is missing or damaged."""
+    note = json.loads(path.read_text(encoding="utf-8"))
+    return note, {str(name): RowRange(int(first), int(last)) for name, (first, last) in note["ranges"].items()}
+
+
+def write_note(path: Path, ranges: Mapping[str, RowRange], **fields: Any) -> None:
+    """Note in a file which nodes of which books something holds."""
+    with replaced_file(path) as draft:
+        spans = {name: [span.first, span.last] for name, span in ranges.items()}
+        draft.write_text(json.dumps({**fields, "ranges": spans}), encoding="utf-8")
 
 
 class VectorIndex:
