@@ -162,9 +162,8 @@ class Database:
             raise IndexCorrupt(
                 f"'{self.path}' is a database of another program.", hint="set COALESCE_HOME to another folder"
             )
-        if stored is None and not there & set(self._schema.tables.tables):
-            self._schema.tables.create_all(connection)
-        else:
+        self._schema.tables.create_all(connection)  # those that are missing
+        if stored is not None or there & set(self._schema.tables.tables):
             _migrate(connection, self._schema, stored, self.path)
         _VERSIONS.create(connection, checkfirst=True)
         connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.version_num == stored))

@@ -37,7 +37,7 @@ library. Their scores count all terms. `docs/benchmarks.md` says how often the f
 
 LEXICAL = table("lexical", column("rowid", Integer), column("heading"), column("body"))
 # Terms are separated by spaces; bytes above 127 are letters to this tokenizer.
-_CREATE = """CREATE VIRTUAL TABLE lexical USING fts5(heading, body, tokenize = "ascii tokenchars '_.'")"""
+_CREATE = """CREATE VIRTUAL TABLE IF NOT EXISTS lexical USING fts5(heading, body, tokenize = "ascii tokenchars '_.'")"""
 _SCORE: ColumnElement[float] = literal_column(f"bm25(lexical, {HEADING_WEIGHT}, 1.0)").label("score")
 _RANKING = (
     select(LEXICAL.c.rowid, _SCORE).where(text("lexical MATCH :query")).order_by(_SCORE).limit(bindparam("top_k"))

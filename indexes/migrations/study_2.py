@@ -1,4 +1,4 @@
-"""A study file of version 0.1 gets drafts, and exams of a class, whose time begins when its learner opens them."""
+"""An exam of version 0.1 may be one of a class, whose time begins when its learner opens it."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,13 +8,6 @@ down_revision = None
 
 
 def upgrade() -> None:
-    op.create_table(
-        "drafts",
-        sa.Column("exam_id", sa.Text, sa.ForeignKey("exams.id", ondelete="CASCADE"), primary_key=True),
-        sa.Column("answers", sa.Text, nullable=False),
-        sa.Column("updated_at", sa.Text, nullable=False),
-        if_not_exists=True,
-    )
     if "class_id" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("exams")}:
         op.add_column("exams", sa.Column("class_id", sa.Text))
         op.add_column("exams", sa.Column("time_limit_s", sa.REAL))

@@ -258,6 +258,7 @@ def test_a_file_from_between_releases_gets_what_it_lacks(tmp_path: Path, name: s
     with closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (f"{STORES[name].prefix}1",))
         connection.execute("DROP TABLE IF EXISTS drafts")
+        connection.execute("DROP TABLE IF EXISTS feedback")
     Database(old, STORES[name]).open()
     assert layout(old) == layout(new)
 
