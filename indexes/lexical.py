@@ -6,23 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    DDL,
-    ColumnElement,
-    Connection,
-    Integer,
-    MetaData,
-    Select,
-    bindparam,
-    column,
-    delete,
-    event,
-    insert,
-    literal_column,
-    select,
-    table,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.schema import ExecutableDDLElement
 
 from indexes.words import index_terms
@@ -35,28 +19,31 @@ SCORED_SHARE = 0.1
 rows are scored that hold one of its rarer terms: as many terms as occur in `SCORED_AT_LEAST` rows or this share of the
 library. Their scores count all terms. `docs/benchmarks.md` says how often the first ten are the same."""
 
-LEXICAL = table("lexical", column("rowid", Integer), column("heading"), column("body"))
+LEXICAL = sa.table("lexical", sa.column("rowid", sa.Integer), sa.column("heading"), sa.column("body"))
 # Terms are separated by spaces; bytes above 127 are letters to this tokenizer.
 _CREATE = """CREATE VIRTUAL TABLE IF NOT EXISTS lexical USING fts5(heading, body, tokenize = "ascii tokenchars '_.'")"""
-_SCORE: ColumnElement[float] = literal_column(f"bm25(lexical, {HEADING_WEIGHT}, 1.0)").label("score")
+_SCORE: sa.ColumnElement[float] = sa.literal_column(f"bm25(lexical, {HEADING_WEIGHT}, 1.0)").label("score")
 _RANKING = (
-    select(LEXICAL.c.rowid, _SCORE).where(text("lexical MATCH :query")).order_by(_SCORE).limit(bindparam("top_k"))
+    sa.select(LEXICAL.c.rowid, _SCORE)
+    .where(sa.text("lexical MATCH :query"))
+    .order_by(_SCORE)
+    .limit(sa.bindparam("top_k"))
 )
 # The plus keeps SQLite from running the whole query again for each of these rows.
-_RARE_RANKING = _RANKING.where(text("+rowid IN (SELECT rowid FROM lexical WHERE lexical MATCH :rare)"))
-_COUNTS = text(
+_RARE_RANKING = _RANKING.where(sa.text("+rowid IN (SELECT rowid FROM lexical WHERE lexical MATCH :rare)"))
+_COUNTS = sa.text(
     "SELECT asked.value, (SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH asked.value LIMIT :most)) "
     "FROM json_each(:terms) AS asked"
 )
 
 
-def create_with(tables: MetaData) -> None:
+def create_with(tables: sa.MetaData) -> None:
     """Create the index whenever these tables are created."""
-    create: ExecutableDDLElement = DDL(_CREATE)  # type: ignore[no-untyped-call]  # typed in its stubs only in part
-    event.listen(tables, "after_create", create.execute_if(dialect="sqlite"))
+    create: ExecutableDDLElement = sa.DDL(_CREATE)  # type: ignore[no-untyped-call]  # typed in its stubs only in part
+    sa.event.listen(tables, "after_create", create.execute_if(dialect="sqlite"))
 
 
-def add(connection: Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]]) -> None:
+def add(connection: sa.Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]]) -> None:
     """Index nodes: rowid, heading path and text of each."""
     headings: dict[tuple[str, ...], str] = {}
     rows = []
@@ -65,16 +52,16 @@ def add(connection: Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]
             headings[path] = " ".join(index_terms(" \n ".join(path)))
         rows.append({"rowid": rowid, "heading": headings[path], "body": " ".join(index_terms(body))})
     if rows:
-        connection.execute(insert(LEXICAL), rows)
+        connection.execute(sa.insert(LEXICAL), rows)
 
 
-def remove(connection: Connection, first: int, last: int) -> None:
+def remove(connection: sa.Connection, first: int, last: int) -> None:
     """Forget the nodes with these rowids, both ends included."""
-    connection.execute(delete(LEXICAL).where(LEXICAL.c.rowid.between(first, last)))
+    connection.execute(sa.delete(LEXICAL).where(LEXICAL.c.rowid.between(first, last)))
 
 
 def ranking(
-    connection: Connection, query: Sequence[str], top_k: int, num_nodes: int, scored_at_least: int | None = None
+    connection: sa.Connection, query: Sequence[str], top_k: int, num_nodes: int, scored_at_least: int | None = None
 ) -> list[tuple[int, float]]:
     """Rowids and BM25 scores of the nodes that hold any of the terms, best first.
 
@@ -91,13 +78,13 @@ def ranking(
 
 
 def ranking_among(
-    connection: Connection, query: Sequence[str], top_k: int, conditions: Sequence[ColumnElement[bool]]
+    connection: sa.Connection, query: Sequence[str], top_k: int, conditions: Sequence[sa.ColumnElement[bool]]
 ) -> list[tuple[int, float]]:
     """As `ranking`, of the rows that meet all conditions; each of them is scored."""
     return _ranked(connection, _RANKING.where(*conditions), _quoted(query), top_k)
 
 
-def counts(connection: Connection, terms: Sequence[str], most: int) -> dict[str, int]:
+def counts(connection: sa.Connection, terms: Sequence[str], most: int) -> dict[str, int]:
     """How many rows hold each of these terms, counted up to `most`."""
     quoted = {f'"{term}"': term for term in terms if '"' not in term}
     found = connection.execute(_COUNTS, {"terms": json.dumps(list(quoted)), "most": most})
@@ -105,7 +92,7 @@ def counts(connection: Connection, terms: Sequence[str], most: int) -> dict[str,
 
 
 def _ranked(
-    connection: Connection, statement: Select[Any], terms: Sequence[str], top_k: int, **values: str
+    connection: sa.Connection, statement: sa.Select[Any], terms: Sequence[str], top_k: int, **values: str
 ) -> list[tuple[int, float]]:
     if not terms or top_k < 1:
         return []
@@ -118,7 +105,7 @@ def _quoted(query: Sequence[str]) -> list[str]:
     return [f'"{term}"' for term in query if '"' not in term]
 
 
-def _rare_terms(connection: Connection, terms: Sequence[str], most: int) -> Sequence[str]:
+def _rare_terms(connection: sa.Connection, terms: Sequence[str], most: int) -> Sequence[str]:
     """The rarest of the terms, at least one, that together occur in at most `most` rows."""
     occurs = {f'"{term}"': count for term, count in counts(connection, [one[1:-1] for one in terms], most + 1).items()}
     # A term that occurs nowhere narrows nothing.

@@ -18,23 +18,20 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _FORMULA = re.compile(r"^[ \t]*\$\$")
 _HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+\S")
 _PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*+[^|\n]++(\|[^|\n]+){2,}$")
-_GRID_ROW = re.compile(r"^[ \t]*(\+[-=+]{3,}\+?|={2,}([ \t]+={2,})+)[ \t]*$")
 _RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
 _BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.?g|i\.?e|cf|vs|etc|approx|resp|incl|esp|viz|figs?|eqs?|secs?|sect|ch|chap|tab|refs?|nos?|vol|pp|"
-    r"dr|mrs?|(?-i:Ms)|prof|st|inc|corp|ltd|jr|sr|al|ca|min|max|avg|dept|eds?|a\.k\.a|w\.r\.t))\.$",
+    r"(?:\b(?:e\.?g|i\.?e|cf|vs|approx|resp|incl|esp|viz|figs?|eqs?|secs?|sect|ch|chap|tab|refs?|nos|vol|pp|"
+    r"dr|mrs?|(?-i:Ms)|prof|st|jr|sr|ca|dept|a\.k\.a|w\.r\.t))\.$",
     re.IGNORECASE,
 )
+"""Those after which a sentence goes on: 113 places in seven texts, nearly all of them *e.g.* and *i.e.*"""
 _END = re.compile(r"""[.!?…]+["'”’)\]*_`]*(?=\s|$)|[。！？；]["'”’）」』]*""")
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)|\$\$.+?\$\$", re.DOTALL)
 _NOT_SPACE = re.compile(r"\S")
 _STARTS_LOWER_WORD = re.compile(r"[a-z]+(?![\w(]|\.\w|::)")
-_NUMBER_ALONE = re.compile(r"\s*\(?\d{1,3}\.")
 _LOOKED_BACK = 40
 """Characters looked at before a mark: reading the whole sentence again at each of its marks takes quadratic time."""
-_MAY_END = frozenset({"etc.", "no.", "min.", "max.", "avg.", "al.", "inc.", "corp.", "ltd.", "ed."})
-"""Abbreviations that end a sentence when a capital follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
             open_end = end
             if "$$" in line:
                 yield from close()
-        elif _FORMULA.match(line) and open_kind != "table" and _is_displayed(text, start, line):
+        elif _FORMULA.match(line) and open_kind != "table":
             yield from close()
             open_kind, open_start, open_end = "formula", start, end
             if line.count("$$") > 1:
@@ -128,7 +125,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
         elif _HEADING.match(line):
             yield from close()
             yield (*_trim(text, start, end), "heading")
-        elif _PIPE_ROW.match(line) or _GRID_ROW.match(line) or (open_kind == "table" and "  " in line.strip()):
+        elif _PIPE_ROW.match(line) or (open_kind == "table" and "  " in line.strip()):
             if open_kind != "table":
                 yield from close()
                 open_kind, open_start = "table", start
@@ -157,16 +154,6 @@ def _lines(text: str) -> Iterator[tuple[int, int, str]]:
     for line in text.splitlines(keepends=True):
         yield start, start + len(line), line.rstrip("\r\n")
         start += len(line)
-
-
-def _is_displayed(text: str, start: int, line: str) -> bool:
-    """Whether a formula that opens on this line fills its lines: nothing but punctuation follows its closing `$$`."""
-    closing = text.find("$$", start + line.index("$$") + 2)
-    if closing < 0:
-        return False
-    line_end = text.find("\n", closing)
-    rest = text[closing + 2 : line_end if line_end >= 0 else len(text)]
-    return not rest.strip(" \t\r.,;:。，")
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
@@ -209,9 +196,6 @@ def _ends_sentence(text: str, begin: int, mark: int, stop: int, end: int) -> boo
     if first in "})]":  # `{ ... }` in running text
         return False
     before = text[max(begin, mark - _LOOKED_BACK) : mark + 1]
-    last_word = before.split()[-1].lower()
-    if text[mark] == "." and _ABBREVIATION.search(before) and not (last_word in _MAY_END and first.isupper()):
-        return False
-    if _NUMBER_ALONE.fullmatch(text, begin, mark + 1):
+    if text[mark] == "." and _ABBREVIATION.search(before):
         return False
     return not (first.islower() and _STARTS_LOWER_WORD.match(text, following.start(), end))
