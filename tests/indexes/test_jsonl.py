@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -73,30 +74,13 @@ def test_a_row_that_a_full_disk_cut_short_leaves_the_file_as_it_was(
     log = JsonlLog(tmp_path / "a.jsonl")
     log.append(ROWS[0])
     whole = log.path.read_bytes()
-    really_open = Path.open
 
-    def half_open(path: Path, *args: Any) -> Any:
-        file = really_open(path, *args)
-        really_write = file.write
+    class FullDisk(FileIO):
+        def write(self, data: Any) -> int:
+            super().write(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-        class Half:
-            def __enter__(self) -> Half:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                file.close()
-
-            def tell(self) -> int:
-                return int(file.tell())
-
-            def write(self, data: bytes) -> None:
-                really_write(data[: len(data) // 2])
-                file.flush()
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-        return Half()
-
-    monkeypatch.setattr(Path, "open", half_open)
+    monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk(path, mode))
     with pytest.raises(StorageFull, match=r"a\.jsonl"):
         log.append(ROWS[1])
     monkeypatch.undo()
