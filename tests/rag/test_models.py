@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, r
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, reset_peak_memory
 from rag.models.fast_paths import attention_in_products, grouped_attention, speed_up_norms
-from rag.models.folder import check_folder, load_config
+from rag.models.folder import load_config
 from rag.models.loading import load_model
 from rag.models.memory import estimate_memory, linear_layers, lora_kinds, usual_quantization
 
@@ -49,62 +50,68 @@ def weights_bytes(model: object) -> int:
     return total
 
 
-def test_a_half_downloaded_folder_is_named_before_loading(folder: Path) -> None:
+def cut_short(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(ModelCannotLoad, match=r"model\.safetensors is cut short or damaged") as error:
-        load_model(str(folder))
-    assert "Download it again" in error.value.hint
 
 
-def test_a_missing_shard_is_named(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}), "utf-8"
-    )
-    with pytest.raises(ModelCannotLoad, match=r"1 of 2 weight files are missing \(model-00002-of-00002"):
-        check_folder(folder)
+def lacks_a_shard(folder: Path) -> None:
+    weight_map = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}), "utf-8")
 
 
-def test_an_unfinished_download_is_named(folder: Path) -> None:
+def is_unfinished(folder: Path) -> None:
     (folder / ".cache").mkdir()
     (folder / ".cache" / "model.safetensors.incomplete").touch()
-    with pytest.raises(ModelCannotLoad, match="half downloaded"):
-        check_folder(folder)
 
 
-def test_an_error_says_what_a_folder_without_a_model_is(tmp_path: Path, folder: Path, tiny_adapter: Path) -> None:
-    with pytest.raises(ModelCannotLoad, match="does not exist"):
-        load_model(str(tmp_path / "nowhere"))
-    with pytest.raises(ModelCannotLoad, match=r"holds no config\.json"):
-        load_model(str(tmp_path))
+def lacks_its_chat_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    build_tokenizer(chat_template=None).save_pretrained(folder)
+
+
+def lacks_its_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said", "hint"),
+    [
+        (cut_short, r"model\.safetensors is cut short or damaged", "Download it again"),
+        (lacks_a_shard, r"1 of 2 weight files are missing \(model-00002-of-00002", "hf download"),
+        (is_unfinished, "half downloaded", "hf download"),
+        (lambda folder: shutil.rmtree(folder), "does not exist", "--model"),
+        (lambda folder: (folder / "config.json").unlink(), r"holds no config\.json", "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "cannot be read", "Download"),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "model.gguf"),
+            "no weight files",
+            "/model.gguf",  # a file of another program
+        ),
+        (lacks_its_chat_template, "no chat template", "instruct"),
+        (lacks_its_tokenizer, "tokenizer", "chat_template.jinja"),
+        (lambda folder: edit_json(folder / "config.json", model_type="no-such-architecture"), "no-such", "--model"),
+        (
+            lambda folder: edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+            "quantized with gptq",
+            "--generator remote",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said_with_what_to_do(
+    folder: Path, damage: Callable[[Path], object], said: str, hint: str
+) -> None:
+    damage(folder)
+    with pytest.raises(ModelCannotLoad, match=said) as error:
+        load_model(str(folder))
+    assert hint in error.value.hint
+
+
+def test_an_adapter_is_no_model(tiny_adapter: Path) -> None:
     with pytest.raises(ModelCannotLoad, match="LoRA adapter, not a model") as error:
         load_model(str(tiny_adapter))
     assert "--adapter" in error.value.hint
-    (folder / "config.json").write_text("{", "utf-8")
-    with pytest.raises(ModelCannotLoad, match="cannot be read"):
-        load_model(str(folder))
-
-
-def test_weights_that_are_not_there_or_of_another_program_say_so(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model.gguf")
-    with pytest.raises(ModelCannotLoad, match="no weight files") as error:
-        check_folder(folder)
-    assert f"--model {folder / 'model.gguf'}" in error.value.hint
-
-
-def test_a_tokenizer_without_chat_template_is_refused(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink()
-    build_tokenizer(chat_template=None).save_pretrained(folder)
-    with pytest.raises(ModelCannotLoad, match="no chat template") as error:
-        load_model(str(folder))
-    assert "instruct" in error.value.hint
-
-
-def test_a_folder_without_tokenizer_is_refused(folder: Path) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        (folder / name).unlink()
-    with pytest.raises(ModelCannotLoad, match="tokenizer"):
-        load_model(str(folder))
 
 
 def test_an_unreachable_hub_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,19 +120,6 @@ def test_an_unreachable_hub_is_reported_in_one_sentence(monkeypatch: pytest.Monk
         load_model("nobody/not-on-this-disk")
     assert "nobody/not-on-this-disk" in error.value.message
     assert "hub" in error.value.hint
-
-
-def test_an_unknown_architecture_is_refused(folder: Path) -> None:
-    edit_json(folder / "config.json", model_type="no-such-architecture")
-    with pytest.raises(ModelCannotLoad):
-        load_model(str(folder))
-
-
-def test_foreign_quantization_is_sent_to_an_engine(folder: Path) -> None:
-    edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ModelCannotLoad, match="quantized with gptq") as error:
-        load_model(str(folder))
-    assert "--generator remote" in error.value.hint
 
 
 def test_weights_larger_than_the_free_memory_are_refused_with_the_numbers(
@@ -458,11 +452,20 @@ def test_layers_in_a_list_are_named_in_full() -> None:
     assert "0" not in kinds  # would mean the first layer too
 
 
-def test_an_architecture_with_a_cache_of_its_own_is_refused_before_it_is_loaded() -> None:
+@pytest.mark.parametrize(
+    ("family", "shape", "said"),
+    [
+        ("minimax", {"num_hidden_layers": 2}, "minimax cannot be run here: it keeps its state"),
+        ("mamba", {}, "architecture mamba cannot be run"),
+    ],
+)
+def test_an_architecture_that_cannot_be_run_is_refused_before_it_is_loaded(
+    family: str, shape: dict[str, Any], said: str
+) -> None:
     from transformers import AutoConfig
 
-    with pytest.raises(ModelCannotLoad, match="minimax cannot be run here: it keeps its state"):
-        read_capabilities(AutoConfig.for_model("minimax", num_hidden_layers=2))
+    with pytest.raises(ModelCannotLoad, match=said):
+        read_capabilities(AutoConfig.for_model(family, **shape))
 
 
 def test_a_config_that_transformers_wrote_is_read_back(tmp_path: Path) -> None:
@@ -472,13 +475,6 @@ def test_a_config_that_transformers_wrote_is_read_back(tmp_path: Path) -> None:
     written.save_pretrained(tmp_path)  # holds infinity as {"__float__": "Infinity"}
     for source in (tmp_path, tmp_path / "config.json"):
         assert load_config(str(source)).time_step_limit == written.time_step_limit
-
-
-def test_an_architecture_without_attention_is_refused_by_name() -> None:
-    from transformers import AutoConfig
-
-    with pytest.raises(ModelCannotLoad, match="architecture mamba cannot be run"):
-        read_capabilities(AutoConfig.for_model("mamba"))
 
 
 def test_the_memory_of_foreign_quantization_is_not_guessed(folder: Path) -> None:
