@@ -147,6 +147,9 @@ class RemoteGenerator:
         """Closes the connections."""
         self._client.close()
 
+    def _prepare(self) -> None:
+        """Called before the engine is asked anything for a request."""
+
     def _until_it_fits(
         self, request: GenerationRequest, attempt: Callable[[GenerationRequest], Yields[Result, None, None]]
     ) -> Yields[Result, None, None]:
@@ -325,6 +328,7 @@ class RemoteGenerator:
             ArmUnavailable: the engine does not list the model or the adapter; it might answer with another one.
             EngineUnreachable, GenerationFailed, Busy: it gives no list.
         """
+        self._prepare()
         adapter = adapter_of(request, self.adapters)
         wanted = None if adapter is None else self._settings.adapters[adapter]
         serving = self._serving(needed=asked and wanted is not None)

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from indexes.errors import CoalesceError
 from rag.errors import ModelCannotLoad
 from rag.generators import watchdog
 from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
-from rag.generators.protocol import ChoiceScores, GenerationRequest, Item
 from rag.generators.remote import RemoteGenerator
 from rag.models.adapters import read_adapter, vllm_rank
 from rag.models.folder import load_config
@@ -156,20 +154,8 @@ class VllmGenerator(RemoteGenerator):
         """`vllm`."""
         return "vllm"
 
-    def check(self, request: GenerationRequest) -> None:
-        """As `RemoteGenerator.check`."""
+    def _prepare(self) -> None:
         self._server.ensure_running()
-        super().check(request)
-
-    def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """As `RemoteGenerator.stream`."""
-        self._server.ensure_running()
-        return super().stream(request)
-
-    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """As `RemoteGenerator.score_choices`."""
-        self._server.ensure_running()
-        return super().score_choices(request, choices)
 
     def close(self) -> None:
         """Stops vLLM."""
