@@ -50,7 +50,7 @@ class GeneratorSettings:
         home: keeps models that were fetched or converted; None knows folders and hub names only.
         context_tokens: cap on the context; None takes the model's own.
         max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.
-        kv_budget_bytes: bytes for caches of running answers and kept prefixes; None derives it from free memory.
+        kv_budget_bytes: bytes for KV caches of running answers and cached prefixes; None derives it from free memory.
         answer_cache: answers of a language model that are kept for the same request; a measurement keeps none.
         max_queue: answers that may wait, None as many as come; queue_timeout_s: how long one may wait; what would
             wait longer is refused as busy.

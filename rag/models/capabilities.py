@@ -1,6 +1,6 @@
 """What a model's architecture allows, read from its config before any weights.
 
-Full attention keeps a key and a value for every token and layer, so a cache can be cut, shared and looked up.
+Full attention caches a key and a value for every token and layer, so its KV cache can be cut, shared and looked up.
 Sliding-window and recurrent (hybrid) layers discard state as they go: for those the generator keeps the library's own
 cache for one answer, without prefix reuse and prompt lookup.
 """
@@ -27,7 +27,7 @@ class Capabilities:
     Attributes:
         attention: `full`, `sliding` (some layers see a window shorter than the context), `hybrid` (some are recurrent).
         context_tokens: longest prompt and answer together.
-        num_layers, num_full_layers, num_sliding_layers: all layers, and those that keep keys and values.
+        num_layers, num_full_layers, num_sliding_layers: all layers, and those that have a KV cache.
         kv_heads: key and value heads; key_dim, value_dim: their widths.
         window_tokens: width of the sliding window, None without one.
         rescaled_after_tokens: a longer prompt turns the keys of all its tokens otherwise (LongRoPE), so it is read in
@@ -55,7 +55,7 @@ class Capabilities:
         return self.attention == "full"
 
     def kv_bytes(self, tokens: int, dtype_bytes: int = 2) -> int:
-        """Bytes of keys and values for `tokens` tokens: layers × heads × (key + value width) × bytes each."""
+        """Bytes of the KV cache of `tokens` tokens: layers × heads × (key + value width) × bytes each."""
         per_layer_token = self.kv_heads * (self.key_dim + self.value_dim) * dtype_bytes
         windowed = min(tokens, self.window_tokens) if self.window_tokens else tokens
         return per_layer_token * (self.num_full_layers * tokens + self.num_sliding_layers * windowed)

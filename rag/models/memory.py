@@ -31,7 +31,7 @@ class MemoryEstimate:
     """Bytes by what they hold; `total_bytes` is their sum.
 
     Attributes:
-        weights_bytes: the base model; kv_cache_bytes: keys and values of `context × batch` tokens.
+        weights_bytes: the base model; kv_cache_bytes: the KV cache of `context × batch` tokens.
         adapter_bytes: LoRA weights in float32.
         optimizer_bytes: gradients and the two Adam moments of the adapter, float32 each (0 without training).
         activation_bytes: other tensors that one step keeps.

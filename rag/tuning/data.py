@@ -352,7 +352,7 @@ def split_rows(rows: Sequence[TrainingRow], validation_share: float, seed: int =
     validation = tuple(row for row, group in zip(rows, groups, strict=True) if group in chosen)
     if not train or not validation:
         raise MalformedTrainingData(
-            f"{len(rows)} row(s) leave an empty split: {len(train)} to train on, {len(validation)} to validate with.",
+            f"One side of the split is empty: rows to train on {len(train)}, to validate with {len(validation)}.",
             hint="Add rows, or train without validation (--validation-share 0).",
         )
     return Split(train, validation, "section" if by_section else "row")

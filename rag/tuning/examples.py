@@ -97,7 +97,8 @@ def encode_rows(
             dropped += 1
     if rows and not encoded:
         raise MalformedTrainingData(
-            f"All {dropped} rows are longer than {max_tokens} tokens.", hint="Raise --max-length, or shorten the rows."
+            f"No row fits into {max_tokens} tokens; left out: {dropped}.",
+            hint="Raise --max-length, or shorten the rows.",
         )
     return EncodedRows(encoded, num_shortened, dropped)
 
