@@ -147,6 +147,7 @@ def tune_preferences(
         shortened=0,
         dropped=len(preferences) - len(pairs),
         loss=preference_loss,
+        steady=True,
         notes={"preferences": source, "beta": BETA},
     )
     return train_adapter(model, lessons, out, settings, resume=resume, progress=progress, cancelled=cancelled)

@@ -51,7 +51,7 @@ class TuneSettings:
     max_steps: int = option(0, "Stop after this many steps; 0 sets no limit.", least=0)
     learning_rate: float | None = option(
         None,
-        "Highest rate of the schedule. By default 2e-4 up to 5B parameters, else 1e-4; 5e-5 for preferences.",
+        "2e-4 up to 5B parameters, else 1e-4; 5e-5 for preferences.",
         least=1e-9,
     )
     batch_size: int = option(2, "Rows per pass and device.", least=1)
@@ -218,14 +218,21 @@ def _state(kind: str) -> Any:
 
 
 def training_arguments(
-    folder: Path, settings: TuneSettings, place: Placement, config: Any, num_rows: int, *, validates: bool
+    folder: Path,
+    settings: TuneSettings,
+    place: Placement,
+    config: Any,
+    num_rows: int,
+    *,
+    validates: bool,
+    steady: bool,
 ) -> Any:
     """The `transformers.TrainingArguments` of a run.
 
     Args:
         folder: for the checkpoints.
         config: the base model's.
-        num_rows: encoded training rows; validates: there are validation rows.
+        num_rows: encoded training rows; validates: there are validation rows; steady: one learning rate throughout.
     """
     from transformers import TrainingArguments
 
@@ -241,8 +248,8 @@ def training_arguments(
         num_train_epochs=settings.epochs,
         max_steps=settings.max_steps or -1,
         learning_rate=settings.learning_rate or _usual_rate(config),
-        lr_scheduler_type="cosine",
-        warmup_steps=0.05,
+        lr_scheduler_type="constant" if steady else "cosine",
+        warmup_steps=0 if steady else 0.05,
         logging_steps=settings.log_steps or max(steps // 50, 1),
         save_steps=every,
         save_total_limit=2,

@@ -44,6 +44,7 @@ class Lessons:
 
     Attributes:
         loss: mean over the examples of a batch, by (model, batch); None takes `answer_loss`.
+        steady: keep the learning rate as it is; else it rises and falls (cosine, 5 % warm-up).
         data_sha256, num_rows, with_passages: of the rows, for the record, with `notes` among its settings.
         split_by, shortened, dropped: of the rows, for the report.
     """
@@ -57,6 +58,7 @@ class Lessons:
     shortened: int
     dropped: int
     loss: Callable[[Any, dict[str, Any]], Any] | None = None
+    steady: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -132,7 +134,13 @@ def train_adapter(
     place.wait()
     checkpoint = folder.newest_checkpoint()
     arguments = training_arguments(
-        folder.checkpoints, settings, place, load_config(model), len(lessons.train), validates=bool(lessons.validation)
+        folder.checkpoints,
+        settings,
+        place,
+        load_config(model),
+        len(lessons.train),
+        validates=bool(lessons.validation),
+        steady=lessons.steady,
     )
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
