@@ -387,7 +387,7 @@ def test_a_silent_engine_times_out(engine: Engine) -> None:
 
 
 def queued(engine: Engine, **patience: float) -> tuple[str, float]:
-    """The answer to a question that waits while the engine writes 3 s for another one; and the seconds it took."""
+    """The answer to a question that waits while the engine writes 1.5 s for another one; and the seconds it took."""
     writing, written = threading.Event(), threading.Event()
 
     def one_at_a_time(handler: Handler, body: dict[str, Any]) -> None:
@@ -396,7 +396,7 @@ def queued(engine: Engine, **patience: float) -> tuple[str, float]:
             say("Mine.")(handler, body)
             return
         writing.set()
-        say(*(f"{number} " for number in range(30)), pause_s=0.1)(handler, body)
+        say(*(f"{number} " for number in range(15)), pause_s=0.1)(handler, body)
         written.set()
 
     engine.answer = one_at_a_time
@@ -413,13 +413,13 @@ def queued(engine: Engine, **patience: float) -> tuple[str, float]:
 
 
 def test_an_engine_that_answers_others_first_is_waited_for(engine: Engine) -> None:
-    text, seconds = queued(engine, request_timeout_s=2)
-    assert text == "Mine." and seconds > 2
+    text, seconds = queued(engine, request_timeout_s=1)
+    assert text == "Mine." and seconds > 1
 
 
 def test_a_wait_beyond_the_setting_is_busy_with_a_time_to_come_back(engine: Engine) -> None:
-    with pytest.raises(Busy, match="waited 1 s") as error:
-        queued(engine, request_timeout_s=60, queue_timeout_s=1)
+    with pytest.raises(Busy, match=r"waited 0\.5 s") as error:
+        queued(engine, request_timeout_s=60, queue_timeout_s=0.5)
     assert error.value.retry_after_s
 
 
