@@ -6,10 +6,10 @@ import pytest
 from fakes import hash_embed
 
 from evals.answer_terms import same_number, terms
-from tools.marks import grade_all, load_answers, measure
 from evals.marking import Grade, Reading, _compared, grade_answers
 from evals.question_checks import bundled_encoder
 from evals.questions import BankQuestion, parse_question
+from tools.marks import grade_all, load_answers, measure
 
 BOUNDS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.87, 1.0), "to_check": (0.0, 0.25)}
 """Least and most of each share on answers that nothing was fitted on."""
