@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeLibrary, hash_embed, make_node
+from fakes import HashEncoder, hash_embed
 
 from evals.arms import GoldPassages, parse_arms
 from evals.comparison import compare, compare_runs, verdict_sentence
@@ -19,6 +19,8 @@ from evals.records import PassageRecord, Record, RecordFile
 from evals.run import Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
 from evals.scoring import Row, fact_flow, score_records
 from indexes.errors import Conflict
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import ChoiceScores
 from rag.retrieval import PassageBudget
@@ -226,37 +228,51 @@ class Engine:
         return ChoiceScores(tuple(float(choice in context.split()) for choice in choices))
 
 
-def gold_passages(most: int = 12, most_each: int = 4) -> GoldPassages:
-    nodes = [
-        make_node(f"item{number} stands here", ordinal=number, heading_path=("Chapter", f"Part {number % 10}"))
-        for number in range(60)
-    ]
-    return GoldPassages(FakeLibrary(nodes), nodes, PassageBudget(most=most, most_each=most_each))
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """A book in which the sixty items stand in ten sections, six in each, between sections of other text."""
+    folder = tmp_path_factory.mktemp("gold")
+    parts = []
+    for number in range(10):
+        items = " ".join(f"item{number + tens} stands here." for tens in range(0, 60, 10))
+        parts.append(f"### Part {number}\n\n{items}")
+        parts += [f"### Other {number}{letter}\n\nOther text of {number}{letter}." for letter in "abcdefghij"]
+    (folder / "book.md").write_text("# Book\n\n## Chapter\n\n" + "\n\n".join(parts), encoding="utf-8")
+    library = open_library(IndexSettings(folder / "home"), embedder=HashEncoder())
+    library.add(folder / "book.md")
+    yield library
+    library.close()
 
 
-def ran(engine: Engine, spec: RunSpec, folder: Path) -> list[Record]:
+def gold_passages(library: Library, most: int = 60, most_each: int = 20) -> GoldPassages:
+    (document,) = library.documents()
+    budget = PassageBudget(most=most, most_each=most_each)
+    return GoldPassages(library, library.nodes_of(document.document_id), budget)
+
+
+def ran(engine: Engine, spec: RunSpec, library: Library, folder: Path) -> list[Record]:
     """The records of a run in `folder`."""
     records = RecordFile(folder / "r.jsonl", {})
-    runner = Runner(engine, gold_passages(), spec, {})  # type: ignore[arg-type]  # only what the runner calls
+    runner = Runner(engine, gold_passages(library), spec, {})  # type: ignore[arg-type]  # only what the runner calls
     jobs = plan_jobs(spec, {}, frozenset())
     assert list(runner.run(jobs, records))[-1] == len(jobs)
     return records.records
 
 
-def test_oracle_reads_the_gold_and_random_never_does(tmp_path: Path) -> None:
+def test_oracle_reads_the_gold_and_random_never_does(library: Library, tmp_path: Path) -> None:
     engine, spec = Engine(), RunSpec(tuple(QUESTIONS), parse_arms(["base", "oracle", "random"]))
-    records = ran(engine, spec, tmp_path)
+    records = ran(engine, spec, library, tmp_path)
     assert len(records) == 180
     oracle = compare(scored(records)).arms["oracle"]
     assert (oracle.metrics["accuracy"].value, oracle.unscored) == (1.0, 1)
     # Without its evidence every option scores alike and the first is taken, which is the right one here.
     assert all(record.scores == (0.0,) * 4 for record in records if record.arm == "random" and not record.error)
     before = len(engine.asked)
-    assert ran(engine, spec, tmp_path) == records
+    assert ran(engine, spec, library, tmp_path) == records
     assert len(engine.asked) == before, "what is there is not asked again"
 
 
-def test_questions_asked_together_are_logged_in_their_order(tmp_path: Path) -> None:
+def test_questions_asked_together_are_logged_in_their_order(library: Library, tmp_path: Path) -> None:
     four = threading.Barrier(4, timeout=10)
 
     class Waits(Engine):
@@ -264,31 +280,31 @@ def test_questions_asked_together_are_logged_in_their_order(tmp_path: Path) -> N
             four.wait()
             return super().choose(*args, **more)
 
-    records = ran(Waits(), RunSpec(tuple(QUESTIONS[:20]), parse_arms(["oracle"]), together=4), tmp_path)
+    records = ran(Waits(), RunSpec(tuple(QUESTIONS[:20]), parse_arms(["oracle"]), together=4), library, tmp_path)
     assert [record.question_id for record in records] == [question.id for question in QUESTIONS[:20]]
     assert [record.picked for record in records if not record.error] == [0] * 19
 
 
-def test_random_passages_do_not_reach_into_the_gold_section() -> None:
-    gold = gold_passages(most=200, most_each=24)
+def test_random_passages_do_not_reach_into_the_gold_section(library: Library) -> None:
+    gold = gold_passages(library, most=200, most_each=24)
     texts = [passage.text for seed in range(200) for passage in gold.random(make_question(5), 5, seed)]
-    assert max(len(text.split()) for text in texts) > 6, "passages reach past their node"
+    assert any(text.count("Other text") > 1 for text in texts), "passages reach past their node"
     assert not [text for text in texts if "item5 stands here" in text]
 
 
-def test_passages_that_were_not_read_are_counted_and_reported(tmp_path: Path) -> None:
+def test_passages_that_were_not_read_are_counted_and_reported(library: Library, tmp_path: Path) -> None:
     class Short(Engine):
         def choose(self, *args: Any, passages: Any = None, **more: Any) -> ChoiceScores:
             return replace(super().choose(*args, passages=passages[:1], **more), passages_used=1)
 
-    records = ran(Short(), RunSpec(tuple(QUESTIONS[:1]), parse_arms(["random"]), top_k=3), tmp_path)
+    records = ran(Short(), RunSpec(tuple(QUESTIONS[:1]), parse_arms(["random"]), top_k=3), library, tmp_path)
     assert [(len(record.passages), record.passages_left_out) for record in records] == [(1, 2)]
     assert "1 of 1 prompts" in unread_passages(records) and "2 of 3 passages" in unread_passages(records)
     assert [row.metrics["passages_left_out"] for row in scored(records)] == [2.0]
     assert unread_passages([replace(record, passages_left_out=0) for record in records]) == ""
 
 
-def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None:
+def test_four_cyclic_shifts_are_averaged_back_into_place(library: Library, tmp_path: Path) -> None:
     class Letters(Engine):
         """Cannot name an option in words."""
 
@@ -297,18 +313,18 @@ def test_four_cyclic_shifts_are_averaged_back_into_place(tmp_path: Path) -> None
 
     engine = Letters()
     spec = RunSpec(tuple(QUESTIONS[7:8]), parse_arms(["oracle"]), with_model=True, remote=True)
-    records = ran(engine, spec, tmp_path)
+    records = ran(engine, spec, library, tmp_path)
     assert len({options[0] for options in engine.asked}) == 4
     assert records[0].scores == (1.0, 0.0, 0.0, 0.0)
 
 
-def test_an_arm_that_cannot_run_stops_the_comparison(tmp_path: Path) -> None:
+def test_an_arm_that_cannot_run_stops_the_comparison(library: Library, tmp_path: Path) -> None:
     class NoAdapter(Engine):
         def choose(self, *_: Any, **__: Any) -> ChoiceScores:
             raise ArmUnavailable("no adapter")
 
     with pytest.raises(ArmUnavailable):
-        ran(NoAdapter(), RunSpec(tuple(QUESTIONS[:1]), parse_arms(["tuned"])), tmp_path)
+        ran(NoAdapter(), RunSpec(tuple(QUESTIONS[:1]), parse_arms(["tuned"])), library, tmp_path)
 
 
 # --- leakage

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from fakes import FakeLibrary, make_node, make_passage
+from fakes import HashEncoder, make_passage
 
 from evals.errors import LeakageFound
 from evals.questions import JUDGED_FOLDER, BankQuestion, Gold, Split, load_bank
@@ -22,17 +22,31 @@ from evals.training_rows import (
     write_closed_book,
 )
 from indexes.jsonl import to_jsonl
+from indexes.library import Library, open_library
+from indexes.settings import IndexSettings
 from rag.generators.prompts import REFUSAL, says_unknown
 from rag.retrieval import PassageBudget
 from rag.tuning.data import TrainingRow, read_dataset
 from rag.types import Passage
 
-NODES = [
-    make_node("A warp is a group of 32 threads.", 0, heading_path=("GPUs", "Warps")),
-    make_node("Each bank of shared memory delivers one word per cycle.", 10, heading_path=("GPUs", "Banks")),
-    *(make_node(f"Chapter {n} is about compilers.", n * 10, heading_path=("GPUs", f"S{n}")) for n in range(2, 9)),
-]
-OTHERS = [make_passage(node.text, node_id=node.node_id, section=node.heading_path) for node in NODES[2:]]
+TEXTS = {
+    "Warps": "A warp is a group of 32 threads.",
+    "Banks": "Each bank of shared memory delivers one word per cycle.",
+    **{f"S{n}": f"Chapter {n} is about compilers." for n in range(2, 9)},
+}
+OTHERS = [make_passage(TEXTS[f"S{n}"], node_id=f"other-{n}", section=("GPUs", f"S{n}")) for n in range(2, 9)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """Each text is a book of its own, so that no passage reaches into another."""
+    folder = tmp_path_factory.mktemp("rows")
+    library = open_library(IndexSettings(folder / "home"), embedder=HashEncoder())
+    for name, text in TEXTS.items():
+        (folder / f"{name}.md").write_text(f"# GPUs\n\n## {name}\n\n{text}\n", encoding="utf-8")
+        library.add(folder / f"{name}.md")
+    yield library
+    library.close()
 
 
 def question(number: int = 0, **fields: object) -> BankQuestion:
@@ -46,10 +60,11 @@ def question(number: int = 0, **fields: object) -> BankQuestion:
     return BankQuestion(**(values | fields))  # type: ignore[arg-type]
 
 
-def rows_of(questions: Sequence[BankQuestion], found: Sequence[Passage], *, shown: int = 3) -> list[TrainingRow]:
-    maker = ReadingRows(
-        lambda _, top_k: found[:top_k], FakeLibrary(NODES), NODES, shown=shown, budget=PassageBudget(200)
-    )
+def rows_of(
+    library: Library, questions: Sequence[BankQuestion], found: Sequence[Passage], *, shown: int = 3
+) -> list[TrainingRow]:
+    nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
+    maker = ReadingRows(lambda _, top_k: found[:top_k], library, nodes, shown=shown, budget=PassageBudget(200))
     return [row for one in questions for row in maker.of(one)]
 
 
@@ -83,8 +98,8 @@ def test_the_rows_hold_the_tuning_questions_and_no_wording_of_a_measuring_one(tm
     assert not [q.id for q in load_bank() if q.split != "tune" and json.dumps(q.question, ensure_ascii=False) in text]
 
 
-def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_tells_nothing() -> None:
-    rows = [row for row in rows_of([question(n) for n in range(60)], OTHERS) if row.answer != REFUSAL]
+def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_tells_nothing(library: Library) -> None:
+    rows = [row for row in rows_of(library, [question(n) for n in range(60)], OTHERS) if row.answer != REFUSAL]
     places = [next(i for i, p in enumerate(row.passages) if "32 threads" in p.text) for row in rows]
     assert len(rows) == 60
     assert all(len(row.passages) == 3 for row in rows)
@@ -92,9 +107,9 @@ def test_a_passage_that_was_not_found_takes_the_last_ones_place_and_its_place_te
     assert [row.answer for row in rows] == [f"A warp is a group of 32 threads. [{place + 1}]" for place in places]
 
 
-def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -> None:
+def test_some_questions_are_also_shown_without_the_right_passage_and_refused(library: Library) -> None:
     near = make_passage("Warps have 32 lanes.", section=("GPUs", "Elsewhere"))  # it may answer, so it is not shown
-    rows = rows_of([question(n) for n in range(200)], [near, *OTHERS])
+    rows = rows_of(library, [question(n) for n in range(200)], [near, *OTHERS])
     refused = [row for row in rows if row.answer == REFUSAL]
     assert 20 <= len(refused) <= 60
     assert len(rows) == 200 + len(refused)
@@ -102,9 +117,9 @@ def test_some_questions_are_also_shown_without_the_right_passage_and_refused() -
     assert says_unknown(REFUSAL)
 
 
-def test_refusals_are_a_twentieth_of_the_rows() -> None:
+def test_refusals_are_a_twentieth_of_the_rows(library: Library) -> None:
     unknown = [question(n, answerable=False, gold=()) for n in range(1000, 1020)]
-    rows = rows_of([*(question(n) for n in range(100)), *unknown], OTHERS)
+    rows = rows_of(library, [*(question(n) for n in range(100)), *unknown], OTHERS)
     assert [(row.answer, len(row.passages)) for row in rows[-20:]] == [(REFUSAL, 3)] * 20
     few = few_refusals(rows)
     assert [row.answer == REFUSAL for row in few].count(True) == 5
@@ -112,17 +127,17 @@ def test_refusals_are_a_twentieth_of_the_rows() -> None:
     assert [row for row in rows if row in few] == few == few_refusals(rows) != few_refusals(rows, seed=1)
 
 
-def test_each_sentence_cites_the_passage_that_supports_it() -> None:
+def test_each_sentence_cites_the_passage_that_supports_it(library: Library) -> None:
     both = question(
         answer="A warp is a group of 32 threads. A bank delivers one word per cycle.",
         gold=(Gold("b.md", "Warps", 1, "32 threads"), Gold("b.md", "Banks", 2, "one word per cycle")),
     )
-    row = rows_of([both], OTHERS)[0]
+    row = rows_of(library, [both], OTHERS)[0]
     places = [next(i for i, p in enumerate(row.passages, 1) if part in p.text) for part in ("32 threads", "one word")]
     assert row.answer == (
         f"A warp is a group of 32 threads. [{places[0]}] A bank delivers one word per cycle. [{places[1]}]"
     )
-    assert rows_of([both], OTHERS, shown=1) == []  # both parts do not fit
+    assert rows_of(library, [both], OTHERS, shown=1) == []  # both parts do not fit
 
 
 def test_a_listing_is_cited_behind_it() -> None:
@@ -131,9 +146,9 @@ def test_a_listing_is_cited_behind_it() -> None:
     assert cited(text, [passage], [passage]).startswith("Use this: [1]\n```")
 
 
-def test_passages_stay_within_the_budget() -> None:
+def test_passages_stay_within_the_budget(library: Library) -> None:
     wide = [make_passage(f"Compilers {n} " + "word " * 150, section=("GPUs", f"S{n}")) for n in range(3)]
-    row = rows_of([question()], wide)[0]
+    row = rows_of(library, [question()], wide)[0]
     assert len(row.passages) == 2  # 200 words
 
 
