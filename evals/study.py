@@ -166,15 +166,10 @@ class Study:
         others = [question for question in pool if question not in hidden]
         if pool and not others:
             raise Conflict("all of these are questions of your class's open exam", hint="hand it in first")
-        drawn = draw_exam(others, plan)
         now = self._clock()
-        exam = StoredExam(
-            id=f"exam-{secrets.token_hex(8)}",
-            learner=learner,
-            created_at=now,
-            deadline=now + timedelta(seconds=plan.time_limit_s) if plan.time_limit_s is not None else None,
-            questions=drawn,
-        )
+        exam = StoredExam(_new_id("exam"), learner, now, None, draw_exam(others, plan))
+        if plan.time_limit_s is not None:
+            exam = replace(exam, deadline=now + timedelta(seconds=plan.time_limit_s))
         self._store.add_exams([exam])
         return exam
 
@@ -190,19 +185,8 @@ class Study:
         if not 1 <= len(names) <= MAX_LEARNERS:
             raise InvalidInput(f"the class has {len(names)} learners", hint=f"name 1 to {MAX_LEARNERS:,}")
         drawn = draw_exam(self._questions() if questions is None else questions, plan)
-        class_id, now = f"class-{secrets.token_hex(8)}", self._clock()
-        exams = tuple(
-            StoredExam(
-                id=f"exam-{secrets.token_hex(8)}",
-                learner=name,
-                created_at=now,
-                deadline=None,
-                questions=drawn,
-                class_id=class_id,
-                time_limit_s=plan.time_limit_s,
-            )
-            for name in names
-        )
+        one = StoredExam("", "", self._clock(), None, drawn, class_id=_new_id("class"), time_limit_s=plan.time_limit_s)
+        exams = tuple(replace(one, id=_new_id("exam"), learner=name) for name in names)
         self._store.add_exams(exams)
         return exams
 
@@ -275,12 +259,13 @@ class Study:
             InvalidInput: an answer that cannot be marked.
         """
         exam = self._open_exam(exam_id, learner)
-        self._store.put_draft(exam.id, _readable_answers(exam, answers), self._clock())
+        self._store.keep_draft(exam.id, _readable_answers(exam, answers), self._clock())
 
     def keep_answer(self, exam: StoredExam, question_id: str, answer: Given) -> dict[str, Given]:
         """Keeps one answer of a draft beside the others and returns all; None takes it back. Raises as `keep_draft`."""
         open_exam = self._open_exam(exam.id, exam.learner)
-        return self._store.change_draft(exam.id, _readable_answers(open_exam, {question_id: answer}), self._clock())
+        given = _readable_answers(open_exam, {question_id: answer})
+        return self._store.keep_draft(exam.id, given, self._clock(), beside=True)
 
     def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> Result:
         """Marks an exam; what was not answered is 0. Nothing is kept when it raises.
@@ -323,9 +308,7 @@ class Study:
             raise Conflict(f"exam {exam.id} was given to a class, and its marks stand", hint="ask who gave the exam")
         if question in self._asked_of_class():
             raise Conflict(f"question {question_id!r} is in your class's open exam", hint="hand it in first")
-        now = self._clock()
-        attempt = Attempt(question.id, question.chapter, question.section, share, now)
-        return self._store.keep_verdict(exam, question, attempt)
+        return self._store.keep_verdict(exam, question, Attempt.of(question, share, self._clock()))
 
     def _open_exam(self, exam_id: str, learner: str | None) -> StoredExam:
         """An exam that answers can still be given to. Raises NotFound, ExamClosed."""
@@ -356,17 +339,11 @@ class Study:
 
     def _mark(self, exam: StoredExam, answers: Mapping[str, Given], now: datetime) -> Result:
         """Marks an exam as of `now` and keeps result, attempts and cards."""
-        marked = mark_answers(exam.questions, answers, self._embed, self._judge)
-        marks = tuple(
-            replace(mark, passage=self._find_passage(question))
-            for mark, question in zip(marked, exam.questions, strict=True)
-        )
-        result = Result(marks)
-        attempts = [
-            Attempt(question.id, question.chapter, question.section, mark.share, now)
-            for mark, question in zip(marks, exam.questions, strict=True)
-        ]
-        missed = [question for mark, question in zip(marks, exam.questions, strict=True) if not mark.passed]
+        marks = mark_answers(exam.questions, answers, self._embed, self._judge)
+        marked = list(zip(exam.questions, marks, strict=True))
+        result = Result(tuple(replace(mark, passage=self._find_passage(question)) for question, mark in marked))
+        attempts = [Attempt.of(question, mark.share, now) for question, mark in marked]
+        missed = [question for question, mark in marked if not mark.passed]
         self._store.close_exam(exam, result, attempts, missed, now)
         return result
 
@@ -378,11 +355,8 @@ class Study:
 
     def count_due(self, learner: str = DEFAULT_LEARNER) -> int:
         """How many cards are due now."""
-        learner, hidden = self._up_to_date(learner), self.asked_now()
-        if not hidden:
-            return self._store.count_due(learner, self._clock())
-        due = self._store.due_cards(learner, self._clock(), None)
-        return sum(card.question not in hidden for card in due)
+        learner, hidden, now = self._up_to_date(learner), self.asked_now().ids, self._clock()
+        return sum(due <= now and key not in hidden for key, due in self._store.due_times(learner))
 
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
@@ -418,9 +392,7 @@ class Study:
             raise InvalidInput(f"the review is dated {at.isoformat()}, ahead of {now.isoformat()}", hint="leave it out")
         when = at or now
         schedule = review(card.fsrs_json, rating, when)
-        question = card.question
-        attempt = Attempt(question.id, question.chapter, question.section, float(rating > 1), when)
-        return self._store.keep_review(card, schedule, rating, attempt)
+        return self._store.keep_review(card, schedule, rating, Attempt.of(card.question, float(rating > 1), when))
 
     def undo_review(self, card_id: str, learner: str | None = None) -> StoredCard:
         """The card as it was before its newest review. Raises NotFound, and Conflict where there is none."""
@@ -475,14 +447,12 @@ class Study:
         questions = {question.id: question for question in (*asked, *made) if question.answerable}
         book_of = {question.id: question.book for question in made}
         hidden = self._asked_of_class().ids
-        attempts = [
-            attempt
-            for attempt in self._store.latest_attempts(learner)
-            if attempt.question_id not in hidden and (about is None or attempt.question_id in questions)
-        ]
-        chapter_of = {
-            attempt.question_id: (book_of.get(attempt.question_id, ""), attempt.chapter) for attempt in attempts
-        }
+
+        def counts(key: str) -> bool:
+            return key not in hidden and (about is None or key in questions)
+
+        attempts = [attempt for attempt in self._store.latest_attempts(learner) if counts(attempt.question_id)]
+        chapter_of = {each.question_id: (book_of.get(each.question_id, ""), each.chapter) for each in attempts}
         chapter_of |= {key: (book_of.get(key, ""), question.chapter) for key, question in questions.items()}
         begun = {book for book, _ in (chapter_of[attempt.question_id] for attempt in attempts)} | {""}
         totals = Counter(chapter_of[key] for key in questions if chapter_of[key][0] in begun)
@@ -497,7 +467,7 @@ class Study:
         due: Counter[_Chapter] = Counter()
         forecast: dict[_Chapter, list[int]] = defaultdict(lambda: [0] * FORECAST_DAYS)
         for question_id, when in self._store.due_times(learner):
-            if question_id in hidden or (about is not None and question_id not in questions):
+            if not counts(question_id):
                 continue
             chapter = chapter_of.get(question_id, ("", 0))
             day = int((when - now).total_seconds() // 86_400)
@@ -523,12 +493,10 @@ def class_marks_csv(exams: Sequence[StoredExam]) -> str:
         if exam.result is None or exam.handed_in_at is None:
             rows.append([exam.learner, "", "", len(exam.questions), "", "", *[""] * len(exam.questions)])
             continue
-        result = exam.result
-        share = result.score / result.max_score
-        unsure = sum(mark.needs_check for mark in result.marks)
+        score, most, marks = exam.result.score, exam.result.max_score, exam.result.marks
+        share, unsure = f"{100 * score / most:.1f}", sum(mark.needs_check for mark in marks)
         handed_in = exam.handed_in_at.isoformat(timespec="seconds")
-        points = [mark.score for mark in result.marks]
-        rows.append([exam.learner, handed_in, result.score, result.max_score, f"{100 * share:.1f}", unsure, *points])
+        rows.append([exam.learner, handed_in, score, most, share, unsure, *(mark.score for mark in marks)])
     return csv_table(rows)
 
 
@@ -549,6 +517,10 @@ def _load_encoder() -> Embed:
 
 def _embed(texts: Sequence[str]) -> NDArray[np.float32]:
     return _load_encoder()(texts)
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}-{secrets.token_hex(8)}"
 
 
 def _card_text(text: str, name: str) -> str:

@@ -6,11 +6,11 @@ learner, and every list is of one learner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
     REAL,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Row,
+    Select,
     Table,
     Text,
     UniqueConstraint,
@@ -40,6 +41,7 @@ from indexes.database import Database, IsoTime, JsonText, Schema
 from indexes.errors import Conflict, NotFound
 from rag.types import Passage
 
+Value = TypeVar("Value")
 _TABLES = MetaData()
 _exams = Table(
     "exams",
@@ -158,6 +160,11 @@ class Attempt:
     score: float
     at: datetime
 
+    @classmethod
+    def of(cls, question: BankQuestion, score: float, at: datetime) -> Self:
+        """The attempt at a question."""
+        return cls(question.id, question.chapter, question.section, score, at)
+
 
 class StudyStore:
     """Exams, attempts and cards of every learner. Light to make; threads may share it."""
@@ -168,6 +175,10 @@ class StudyStore:
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         self._database.close()
+
+    def _list(self, wanted: Select[Any], made: Callable[[Row[Any]], Value]) -> tuple[Value, ...]:
+        with self._database.reading() as connection:
+            return tuple(made(row) for row in connection.execute(wanted))
 
     # --- exams
 
@@ -205,15 +216,12 @@ class StudyStore:
 
     def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, newest first."""
-        wanted = select(_exams).where(_exams.c.learner == learner).order_by(_exams.c.created_at.desc()).limit(limit)
-        with self._database.reading() as connection:
-            return tuple(_exam(row) for row in connection.execute(wanted))
+        own = select(_exams).where(_exams.c.learner == learner)
+        return self._list(own.order_by(_exams.c.created_at.desc()).limit(limit), _exam)
 
     def class_exams(self, class_id: str) -> tuple[StoredExam, ...]:
         """The exams of one class, by learner."""
-        wanted = select(_exams).where(_exams.c.class_id == class_id).order_by(_exams.c.learner)
-        with self._database.reading() as connection:
-            return tuple(_exam(row) for row in connection.execute(wanted))
+        return self._list(select(_exams).where(_exams.c.class_id == class_id).order_by(_exams.c.learner), _exam)
 
     def class_ids(self, limit: int) -> tuple[str, ...]:
         """The classes that were given an exam, newest first."""
@@ -224,42 +232,39 @@ class StudyStore:
 
     def open_exams(self, learner: str) -> tuple[StoredExam, ...]:
         """A learner's exams that are not handed in."""
-        wanted = select(_exams).where(_exams.c.learner == learner, _exams.c.handed_in_at.is_(None))
-        with self._database.reading() as connection:
-            return tuple(_exam(row) for row in connection.execute(wanted))
+        return self._list(select(_exams).where(*_open(learner)), _exam)
 
-    def overdue(self, now: datetime, learner: str | None = None) -> tuple[StoredExam, ...]:
-        """Open exams past their deadline: a learner's, or everybody's."""
-        wanted = select(_exams).where(_exams.c.handed_in_at.is_(None), _exams.c.deadline < now)
-        if learner is not None:
-            wanted = wanted.where(_exams.c.learner == learner)
-        with self._database.reading() as connection:
-            return tuple(_exam(row) for row in connection.execute(wanted))
+    def overdue(self, now: datetime, learner: str) -> tuple[StoredExam, ...]:
+        """A learner's open exams past their deadline."""
+        return self._list(select(_exams).where(*_open(learner), _exams.c.deadline < now), _exam)
 
     def draft(self, exam_id: str) -> dict[str, Given]:
         """The answers given so far in an open exam, by question id."""
         with self._database.reading() as connection:
             return _draft(connection, exam_id)
 
-    def put_draft(self, exam_id: str, answers: Mapping[str, Given], now: datetime) -> None:
-        """Keep these answers in place of those given before. Raises as `change_draft`."""
-        with self._database.writing() as connection:
-            _check_open(connection, exam_id)
-            _keep_draft(connection, exam_id, answers, now)
-
-    def change_draft(self, exam_id: str, answers: Mapping[str, Given], now: datetime) -> dict[str, Given]:
-        """Keep these answers beside those given before, and return all; None takes an answer back.
+    def keep_draft(
+        self, exam_id: str, answers: Mapping[str, Given], now: datetime, *, beside: bool = False
+    ) -> dict[str, Given]:
+        """Keep these answers in place of those given before, or beside them, and return all; None takes one back.
 
         Raises:
             NotFound: no exam has this id.
             ExamClosed: it was handed in.
         """
         with self._database.writing() as connection:
-            _check_open(connection, exam_id)
-            changed = _draft(connection, exam_id) | dict(answers)
-            given = {question_id: answer for question_id, answer in changed.items() if answer is not None}
-            _keep_draft(connection, exam_id, given, now)
-            return {**given}
+            found = connection.execute(select(_exams.c.handed_in_at).where(_exams.c.id == exam_id)).one_or_none()
+            if found is None:
+                raise _not_found("exam", exam_id, None, hint="start one with POST /v1/exams")
+            if found.handed_in_at is not None:
+                raise _closed(exam_id)
+            changed = (_draft(connection, exam_id) if beside else {}) | dict(answers)
+            given: dict[str, Given] = {
+                question_id: answer for question_id, answer in changed.items() if answer is not None
+            }
+            connection.execute(delete(_drafts).where(_drafts.c.exam_id == exam_id))
+            connection.execute(insert(_drafts), {"exam_id": exam_id, "answers": given, "updated_at": now})
+            return given
 
     def close_exam(
         self,
@@ -313,28 +318,18 @@ class StudyStore:
 
     def due_cards(self, learner: str, now: datetime, limit: int | None) -> tuple[StoredCard, ...]:
         """Cards due at `now`, the longest overdue first; all of them without a limit."""
-        wanted = select(_cards).where(*_due(learner, now)).order_by(_cards.c.due, _cards.c.number).limit(limit)
-        with self._database.reading() as connection:
-            return tuple(_card(row) for row in connection.execute(wanted))
-
-    def count_due(self, learner: str, now: datetime) -> int:
-        """How many cards are due at `now`, without reading them."""
-        with self._database.reading() as connection:
-            return connection.scalars(select(func.count()).where(*_due(learner, now))).one()
+        due = select(_cards).where(_cards.c.learner == learner, _cards.c.due <= now, _cards.c.state != SUSPENDED)
+        return self._list(due.order_by(_cards.c.due, _cards.c.number).limit(limit), _card)
 
     def cards(self, learner: str) -> tuple[StoredCard, ...]:
         """All cards of a learner, by due time."""
-        wanted = select(_cards).where(_cards.c.learner == learner).order_by(_cards.c.due, _cards.c.number)
-        with self._database.reading() as connection:
-            return tuple(_card(row) for row in connection.execute(wanted))
+        own = select(_cards).where(_cards.c.learner == learner)
+        return self._list(own.order_by(_cards.c.due, _cards.c.number), _card)
 
     def due_times(self, learner: str) -> tuple[tuple[str, datetime], ...]:
-        """`(question_id, due)` of every card, without reading the questions."""
-        wanted = select(_cards.c.question_id, _cards.c.due).where(
-            _cards.c.learner == learner, _cards.c.state != SUSPENDED
-        )
-        with self._database.reading() as connection:
-            return tuple((question_id, due) for question_id, due in connection.execute(wanted))
+        """`(question_id, due)` of every card that comes due, without reading the questions."""
+        own = select(_cards.c.question_id, _cards.c.due).where(_cards.c.learner == learner)
+        return self._list(own.where(_cards.c.state != SUSPENDED), lambda row: (row.question_id, row.due))
 
     def card(self, card_id: str, learner: str | None) -> StoredCard:
         """One card of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
@@ -383,16 +378,15 @@ class StudyStore:
 
     def suspend(self, card: StoredCard, *, on: bool) -> StoredCard:
         """Keep a card from coming due, or let it come due again as scheduled."""
-        schedule = stored_schedule(card.fsrs_json)
-        new = {"state": SUSPENDED if on else schedule.state}
-        with self._database.writing() as connection:
-            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
-        return self.card(card.id, card.learner)
+        return self._change(card, state=SUSPENDED if on else stored_schedule(card.fsrs_json).state)
 
     def change_card(self, card: StoredCard, question: BankQuestion) -> StoredCard:
         """Keep another wording of a card's question; its schedule stays."""
+        return self._change(card, question=asdict(question))
+
+    def _change(self, card: StoredCard, **new: object) -> StoredCard:
         with self._database.writing() as connection:
-            connection.execute(update(_cards).where(_cards.c.id == card.id).values({"question": asdict(question)}))
+            connection.execute(update(_cards).where(_cards.c.id == card.id).values(new))
         return self.card(card.id, card.learner)
 
     def add_card(self, learner: str, question: BankQuestion, now: datetime) -> StoredCard:
@@ -415,30 +409,16 @@ class StudyStore:
         newest = select(func.max(_attempts.c.number)).where(_attempts.c.learner == learner)
         columns = (_attempts.c.question_id, _attempts.c.chapter, _attempts.c.section, _attempts.c.score, _attempts.c.at)
         wanted = select(*columns).where(_attempts.c.number.in_(newest.group_by(_attempts.c.question_id)))
-        with self._database.reading() as connection:
-            return tuple(Attempt(*row) for row in connection.execute(wanted.order_by(_attempts.c.number)))
+        return self._list(wanted.order_by(_attempts.c.number), lambda row: Attempt(**row._mapping))
 
 
-def _due(learner: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
-    return _cards.c.learner == learner, _cards.c.due <= now, _cards.c.state != SUSPENDED
-
-
-def _check_open(connection: Connection, exam_id: str) -> None:
-    found = connection.execute(select(_exams.c.handed_in_at).where(_exams.c.id == exam_id)).one_or_none()
-    if found is None:
-        raise _not_found("exam", exam_id, None, hint="start one with POST /v1/exams")
-    if found.handed_in_at is not None:
-        raise _closed(exam_id)
+def _open(learner: str) -> tuple[ColumnElement[bool], ...]:
+    return _exams.c.learner == learner, _exams.c.handed_in_at.is_(None)
 
 
 def _draft(connection: Connection, exam_id: str) -> dict[str, Given]:
     row = connection.execute(select(_drafts.c.answers).where(_drafts.c.exam_id == exam_id)).one_or_none()
     return dict(row.answers) if row is not None else {}
-
-
-def _keep_draft(connection: Connection, exam_id: str, answers: Mapping[str, Given], now: datetime) -> None:
-    connection.execute(delete(_drafts).where(_drafts.c.exam_id == exam_id))
-    connection.execute(insert(_drafts), {"exam_id": exam_id, "answers": dict(answers), "updated_at": now})
 
 
 def _make_card(connection: Connection, learner: str, question: BankQuestion, now: datetime) -> None:

@@ -88,7 +88,7 @@ def test_its_exams_and_cards_are_there_and_the_open_exam_takes_a_draft(home: Pat
     }
     now = datetime.now(UTC)
     answers = {open_exam.questions[0].id: 2}
-    store.put_draft(open_exam.id, answers, now)
+    store.keep_draft(open_exam.id, answers, now)
     assert store.draft(open_exam.id) == answers
 
 
