@@ -76,6 +76,7 @@ def test_other_rules_are_not_underscores(tmp_path: Path) -> None:
     page.rule(60, 150, 90)  # over a footnote
     page.text(60, 170, "left right")
     page.rule(60 + pdf.get_string_width("left") + 30, 170, 5)
+    page.text(60, 190, "150_ 140_")  # an axis and its ticks
     assert "_" not in page.read(tmp_path / "a.pdf")
 
 

@@ -668,7 +668,7 @@ def _is_free(rule: Rule, near: Sequence[Word]) -> bool:
 
 
 def _chains(rules: Sequence[Rule], near: Sequence[Word]) -> Iterator[list[_Token]]:
-    """Words and underscores that touch each other, from left to right; with at least one letter or digit."""
+    """Words and underscores that touch each other, from left to right; with a letter, as every name has."""
     tokens: list[_Token] = sorted((*rules, *near), key=lambda one: one.x0)
     chains: list[list[_Token]] = []
     for token in tokens:
@@ -678,7 +678,7 @@ def _chains(rules: Sequence[Rule], near: Sequence[Word]) -> Iterator[list[_Token
             chains.append([token])
     for chain in chains:
         words = [part for part in chain if isinstance(part, Word)]
-        if len(words) < len(chain) and any(letter.isalnum() for word in words for letter in word.text):
+        if len(words) < len(chain) and any(letter.isalpha() for word in words for letter in word.text):
             yield chain
 
 
