@@ -89,6 +89,17 @@ def test_recognised_pages_are_text_and_named_in_the_health(tmp_path: Path, readi
     assert [shape[2] for shape in reading.shapes] == [3], "only the page without letters was looked at"
 
 
+def test_a_page_on_which_the_recogniser_fails_is_named_and_the_others_are_read(
+    tmp_path: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch, unforeseen_errors: list[Exception]
+) -> None:
+    monkeypatch.setattr(Reading, "__call__", lambda self, picture: 1 / 0)
+    make_scan(tmp_path / "a.pdf")
+    book = read_book(tmp_path / "a.pdf", ocr=True)
+    assert (book.sections[0].text, book.health.pages_without_text) == (PRINTED.strip(), (2,))
+    assert any("page 2" in note for note in book.health.notes)
+    assert len(unforeseen_errors) == 1
+
+
 def test_nothing_is_recognised_unless_asked(tmp_path: Path, reading: Reading) -> None:
     make_scan(tmp_path / "a.pdf")
     assert read_book(tmp_path / "a.pdf").health.pages_without_text == (2,)

@@ -126,14 +126,16 @@ def _extract(
         pages: list[PageLines] = []
         damaged: list[str] = []
         recognised: list[int] = []
+        notes: list[str] = []
         for number in range(1, count + 1):
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Reading '{path.name}' was cancelled at page {number} of {count}.")
-            page, note = _page(document, number, path.name)
+            page, note = _tried(partial(_read, document, number), PageLines(number, 0.0, 0.0, (), True), path)
             damaged.extend([note] if note else [])
             if recogniser is not None and page.has_content and page.width and not page.lines:
-                page = _recognised(document, page, recogniser)
+                page, note = _tried(partial(_recognised, document, page, recogniser), page, path)
                 recognised.extend([number] if page.lines else [])
+                notes.extend([note] if note else [])
             pages.append(page)
             if progress is not None:
                 progress(number, count)
@@ -148,7 +150,7 @@ def _extract(
     roots = [entry.title for entry in outline if entry.level == 1]
     if title is None and len(roots) == 1 and len(outline) > 1:
         title = roots[0]
-    notes = [*damaged, *_lost_letters(pages)]
+    notes = [*damaged, *notes, *_lost_letters(pages)]
     return _Extracted(pages, declared if any(declared) else [], outline, title, recognised, notes)
 
 
@@ -170,20 +172,23 @@ def _opened(path: Path) -> Iterator[tuple[Any, int]]:
             document.close()
 
 
-def _page(document: Any, number: int, name: str) -> tuple[PageLines, str]:
-    """A page's lines, and why it cannot be read, if it cannot: one page never costs the whole book."""
+def _tried(read: Callable[[], PageLines], otherwise: PageLines, path: Path) -> tuple[PageLines, str]:
+    """A page, and why it cannot be read, if it cannot: one page never costs the whole book."""
     import pypdfium2
 
-    nothing = PageLines(number, 0.0, 0.0, (), True)
+    try:
+        return read(), ""
+    except pypdfium2.PdfiumError as error:
+        return otherwise, f"page {otherwise.page} is damaged: {error}"
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  reported as every error that no reader foresaw
+        return otherwise, unforeseen(f"page {otherwise.page} of '{path.name}'", error)
+
+
+def _read(document: Any, number: int) -> PageLines:
     with _pdfium_lock:
-        try:
-            return read_page(document, number), ""
-        except pypdfium2.PdfiumError as error:
-            return nothing, f"page {number} is damaged: {error}"
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001  reported as every error that no reader foresaw
-            return nothing, unforeseen(f"page {number} of '{name}'", error)
+        return read_page(document, number)
 
 
 def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageLines:
