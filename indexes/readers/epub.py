@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -34,20 +35,34 @@ def read_epub(
         TooLarge: it would unpack to more than a book can hold.
         Cancelled: `cancelled` returned True between two chapters.
     """
+    with _damage(path.name), zipfile.ZipFile(path) as file:
+        check_archive(file, path.name)
+        return _read(file, path.name, cancelled, progress)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn what `zipfile` raises over a damaged archive into UnreadableBook."""
     try:
-        with zipfile.ZipFile(path) as file:
-            check_archive(file, path.name)
-            return _read(file, path.name, cancelled, progress)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
         raise UnreadableBook(
-            f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="copy or download the file again"
+            f"'{name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="copy or download the file again"
         ) from error
-    except KeyError as error:
-        raise UnreadableBook(
-            f"'{path.name}' is not an EPUB: {error.args[0]}.", hint="copy or download the file again"
-        ) from error
+
+
+def _part(file: zipfile.ZipFile, member: str) -> bytes | None:
+    """A file of the archive, or None if it is not there."""
+    try:
+        return file.read(member)
+    except KeyError:
+        return None
     except RuntimeError as error:
-        raise UnreadableBook(f"'{path.name}' is encrypted.", hint="remove its protection first") from error
+        raise _encrypted(Path(str(file.filename)).name) from error
+
+
+def _encrypted(name: str) -> UnreadableBook:
+    return UnreadableBook(f"'{name}' is encrypted.", hint="remove its protection first")
 
 
 def _read(
@@ -56,13 +71,16 @@ def _read(
     cancelled: Callable[[], bool] | None,
     progress: Callable[[int, int], None] | None,
 ) -> Parsed:
-    root = make_soup(file.read("META-INF/container.xml"), "xml").find("rootfile")
-    if not isinstance(root, Tag) or not root.get("full-path"):
-        raise KeyError("its container names no package file")
-    package_path = str(root["full-path"])
-    package = make_soup(file.read(package_path), "xml")
-    if "META-INF/encryption.xml" in file.namelist() and _text_is_encrypted(file):
-        raise RuntimeError("encrypted")
+    root = make_soup(_part(file, "META-INF/container.xml") or b"", "xml").find("rootfile")
+    package_path = str(root.get("full-path") or "") if isinstance(root, Tag) else ""
+    package_file = _part(file, package_path)
+    if package_file is None:
+        raise UnreadableBook(
+            f"'{name}' is not an EPUB: it has no package file '{package_path}'.", hint="copy or download the file again"
+        )
+    package = make_soup(package_file, "xml")
+    if _text_is_encrypted(_part(file, "META-INF/encryption.xml") or b""):
+        raise _encrypted(name)
     base = posixpath.dirname(package_path)
     items = {str(item.get("id")): item for item in package.find_all("item")}
     spine = [items[ref] for itemref in package.find_all("itemref") if (ref := str(itemref.get("idref"))) in items]
@@ -76,9 +94,12 @@ def _read(
         member = _member(base, str(item.get("href", "")))
         if _is_nav(item) or str(item.get("media-type", "")) not in _TEXT_TYPES:
             continue
+        data = _part(file, member)
         try:
-            source = decode(file.read(member), member)
-        except (KeyError, UnreadableBook):
+            source = None if data is None else decode(data, member)
+        except UnreadableBook:
+            source = None
+        if source is None:
             skipped.append(member)
             continue
         notes.extend(source.notes)
@@ -123,10 +144,10 @@ def _titles(file: zipfile.ZipFile, base: str, items: list[Tag]) -> dict[str, str
         if not is_ncx and not _is_nav(item):
             continue
         member = _member(base, str(item.get("href", "")))
-        try:
-            soup = make_soup(file.read(member), "xml" if is_ncx else "lxml")
-        except KeyError:
+        data = _part(file, member)
+        if data is None:
             continue
+        soup = make_soup(data, "xml" if is_ncx else "lxml")
         folder = posixpath.dirname(member)
         if is_ncx:
             pairs = [(point.find("content"), point.find("text")) for point in soup.find_all("navPoint")]
@@ -149,8 +170,8 @@ def _is_nav(item: Tag) -> bool:
     return "nav" in str(item.get("properties", "")).split()
 
 
-def _text_is_encrypted(file: zipfile.ZipFile) -> bool:
-    """True if more than fonts is encrypted."""
-    soup = make_soup(file.read("META-INF/encryption.xml"), "xml")
+def _text_is_encrypted(listed: bytes) -> bool:
+    """True if more than fonts is listed as encrypted."""
+    soup = make_soup(listed, "xml")
     targets = [str(reference.get("URI", "")) for reference in soup.find_all("CipherReference")]
     return any(target.casefold().endswith((".xhtml", ".html", ".htm", ".xml")) for target in targets)

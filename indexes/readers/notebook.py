@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from indexes.errors import UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed, fence
@@ -28,49 +28,64 @@ def read_notebook(path: Path) -> Parsed:
         notebook = json.loads(source.text)
         cells = notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"]
         language = str(notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python"))
-        elements: list[Element] = []
-        title: str | None = None
-        for number, cell in enumerate(cells, 1):
-            parsed = _cell(cell, number, language)
-            elements.extend(parsed.elements)
-            title = title or (parsed.title if number == 1 else None)
+        found = [_cell(cell) for cell in cells]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UnreadableBook(
             f"'{path.name}' is not a Jupyter notebook: {str(error)[:100]}.", hint="open and save it with Jupyter"
         ) from error
-    return Parsed(tuple(elements), title, health=BookHealth(notes=source.notes))
+    parsed = [_parsed(cell, number, language) for number, cell in enumerate(found, 1)]
+    elements = tuple(element for one in parsed for element in one.elements)
+    return Parsed(elements, parsed[0].title if parsed else None, health=BookHealth(notes=source.notes))
 
 
-def _cell(cell: dict[str, Any], number: int, language: str) -> Parsed:
-    source = clean_text(_joined(cell.get("source", cell.get("input", ""))))
-    kind = cell.get("cell_type")
-    if kind == "raw":
-        return _raw(source, cell.get("metadata", {}))
-    if kind == "markdown":
-        return parse_markdown(source)
-    if kind == "heading":
-        return Parsed((Heading(int(cell.get("level", 1)), source),))
-    if kind != "code" or not source.strip():
+class _Cell(NamedTuple):
+    """A cell; `written_in` is the format that a raw one names, `level` that of a heading in old notebooks."""
+
+    kind: str
+    source: str
+    output: str
+    written_in: str
+    level: int
+
+
+def _cell(cell: dict[str, Any]) -> _Cell:
+    kind = str(cell.get("cell_type"))
+    metadata = cell.get("metadata", {}) if kind == "raw" else {}
+    return _Cell(
+        kind,
+        clean_text(_joined(cell.get("source", cell.get("input", "")))),
+        _output(cell.get("outputs", [])) if kind == "code" else "",
+        str(metadata.get("raw_mimetype") or metadata.get("format") or ""),
+        int(cell.get("level", 1)) if kind == "heading" else 1,
+    )
+
+
+def _parsed(cell: _Cell, number: int, language: str) -> Parsed:
+    if cell.kind == "raw":
+        return _raw(cell)
+    if cell.kind == "markdown":
+        return parse_markdown(cell.source)
+    if cell.kind == "heading":
+        return Parsed((Heading(cell.level, cell.source),))
+    if cell.kind != "code" or not cell.source.strip():
         return Parsed(())
-    magic = re.match(r"%%(\w+)[^\n]*\n", source)
+    magic = re.match(r"%%(\w+)[^\n]*\n", cell.source)
     language = (
         {"cu": "cuda", "writefile": "", "bash": "bash", "sh": "bash"}.get(magic[1], language) if magic else language
     )
-    elements: list[Element] = [Block(f"Cell {number}:\n{fence(source, language)}")]
-    output = _output(cell.get("outputs", []))
-    if output:
-        elements.append(Block(f"Output of cell {number}:\n{fence(output)}"))
+    elements: list[Element] = [Block(f"Cell {number}:\n{fence(cell.source, language)}")]
+    if cell.output:
+        elements.append(Block(f"Output of cell {number}:\n{fence(cell.output)}"))
     return Parsed(tuple(elements))
 
 
-def _raw(source: str, metadata: dict[str, Any]) -> Parsed:
+def _raw(cell: _Cell) -> Parsed:
     """A cell that is in the format its metadata names; where they name none, Quarto's front matter or plain words."""
-    written_in = str(metadata.get("raw_mimetype") or metadata.get("format") or "")
-    if written_in == "text/html":
-        return Parsed(tuple(html_to_elements(source)))
-    if written_in == "text/restructuredtext" and (html := rst_to_html(source, None, None, [])) is not None:
+    if cell.written_in == "text/html":
+        return Parsed(tuple(html_to_elements(cell.source)))
+    if cell.written_in == "text/restructuredtext" and (html := rst_to_html(cell.source, None, None, [])) is not None:
         return Parsed(tuple(html_to_elements(html)))
-    return parse_markdown(source)
+    return parse_markdown(cell.source)
 
 
 def _output(outputs: list[dict[str, Any]]) -> str:
