@@ -169,7 +169,8 @@ def read_book(
         Cancelled: `cancelled` returned True.
     """
     if path.is_dir():
-        return _read_folder(path, cancelled, progress)
+        with _readable(path.name):
+            return _read_folder(path, cancelled, progress)
     if not path.exists():
         raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
     name = name or path.name

@@ -34,18 +34,17 @@ def exact_share(maker: PdfMaker, book: Book) -> float:
     [{}, {"columns": 2}, {"heads": False}, {"mirrored": False, "seed": 5}, {"seed": 7, "columns": 2, "chapters": 8}],
     ids=str,
 )
-def test_sentences_are_on_their_pages(options: dict[str, int], tmp_path: Path) -> None:
+def test_a_book_is_read_as_it_is_printed(options: dict[str, int], tmp_path: Path) -> None:
+    """Its sentences are on their pages, its listings as typed, its headers and page numbers not in the text."""
     maker = make_book(tmp_path / "a.pdf", **options)
     book = read_book(tmp_path / "a.pdf")
     assert any(placed.page_start != placed.page_end for placed in maker.placed)
     assert exact_share(maker, book) >= 0.98
     assert book.page_labels == tuple(maker.labels)
-
-
-def test_listings_come_out_as_typed(tmp_path: Path) -> None:
-    maker = make_book(tmp_path / "a.pdf")
-    text = "\n".join(section.text for section in read_book(tmp_path / "a.pdf").sections)
+    text = "\n".join(section.text for section in book.sections)
     assert [code for code in maker.listings if f"```\n{code}\n```" not in text] == []
+    assert maker.head_title not in text and maker.chapter_title not in text
+    assert not any(line.strip().isdigit() for line in text.split("\n"))
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -76,15 +75,6 @@ def test_a_column_of_numbers_in_a_programs_output_is_kept(tmp_path: Path) -> Non
         pdf.text(60, 160 + 11 * row, f"{row} value {row * 7}")
     pdf.output(str(tmp_path / "a.pdf"))
     assert "1 value 7\n2 value 14\n" in read_book(tmp_path / "a.pdf").sections[0].text
-
-
-def test_headers_and_page_numbers_are_not_text(tmp_path: Path) -> None:
-    maker = make_book(tmp_path / "a.pdf")
-    maker.head_title = "A Book of Kernels"
-    text = "\n".join(section.text for section in read_book(tmp_path / "a.pdf").sections)
-    assert maker.head_title not in text
-    assert maker.chapter_title not in text
-    assert not any(line.strip().isdigit() for line in text.split("\n"))
 
 
 def test_outline_becomes_chapters_and_sections(tmp_path: Path) -> None:
