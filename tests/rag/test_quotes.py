@@ -1,82 +1,58 @@
-"""A model that may only quote: what its reading changes, and what it cannot."""
+"""A model that may only quote: it says what the default says, and scores options itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from fakes import ScriptedReader, make_passage
+from fakes import make_passage, signals_only
 
 from indexes.errors import InvalidInput
 from rag.assemble import check_before_loading
 from rag.errors import ArmUnavailable
-from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.generators.quotes import READ_SENTENCES, LikelihoodReader, QuotingGenerator, together
-from rag.query import english_query
+from rag.generators.extractive import ExtractiveGenerator
+from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.quotes import QuotingGenerator
+from rag.sentence_reader import LearnedReader
 from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Question
 
-TEXT = "A grid holds blocks. A warp has 32 threads. Blocks run in any order."
-PASSAGE = make_passage(TEXT, section=("Chapter", "Warps"))
-FIRST = ScriptedReader({"A grid": 0.5, "A warp": 0.49, "Blocks": 0.48})
+REQUEST = GenerationRequest("How many threads has a warp?", "rag", (make_passage("A warp has 32 threads."),))
 
 
 class Model:
-    """A local model to which the question is likely behind sentences that hold `likely`."""
+    """A local model that writes nothing and likes the second option."""
 
-    name, model_name, adapters = "local", "small", ("qa",)
+    name, model_name, adapters, closed = "local", "small", ("qa",), False
 
-    def __init__(self, likely: str) -> None:
-        self.likely = likely
-        self.asked: list[Any] = []
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        return ChoiceScores((0.0, 1.0))
 
-    def log_likelihoods(self, contexts: Sequence[str], text: str, adapter: str | None = None) -> list[float]:
-        self.asked.append((list(contexts), text, adapter))
-        return [-10.0 if self.likely in context else -40.0 for context in contexts]
-
-    def check(self, request: GenerationRequest) -> None:
-        """Runs everything."""
+    def close(self) -> None:
+        self.closed = True
 
 
-def answer(model: Model, **changes: Any) -> str:
-    generator = QuotingGenerator(model, FIRST)  # type: ignore[arg-type]
-    *pieces, done = generator.stream(GenerationRequest("How many threads?", passages=(PASSAGE,), **changes))
-    assert isinstance(done, GenerationDone) and not done.refused
-    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+def text_of(generator: Generator) -> str:
+    items = list(generator.stream(REQUEST))
+    assert isinstance(items[-1], GenerationDone)
+    return "".join(item.text for item in items if isinstance(item, TextPiece))
 
 
-@pytest.mark.parametrize(("arm", "adapter"), [("rag", None), ("rag+tuned", "qa")])
-def test_the_sentence_behind_which_the_question_is_likeliest_is_said_first(arm: Any, adapter: str | None) -> None:
-    model = Model("32 threads")
-    assert answer(model, arm=arm, adapter=adapter).startswith("A warp has 32 threads. [1]")
-    ((contexts, *asked),) = model.asked
-    assert contexts[1] == "Passage: Chapter > Warps: A warp has 32 threads.\nQuestion:"
-    assert asked == [" How many threads?", adapter]
+def test_a_quoting_model_says_what_the_default_says_and_scores_options_itself() -> None:
+    reader, model = LearnedReader(signals_only), Model()
+    quoting = QuotingGenerator(model, reader)  # type: ignore[arg-type]
+    assert text_of(quoting) == text_of(ExtractiveGenerator(reader, "default")) != ""
+    assert (quoting.name, quoting.model_name, quoting.arms, quoting.adapters) == ("local", "small", ("rag",), ())
+    assert quoting.score_choices(REQUEST, ("a", "b")).scores == (0.0, 1.0)
+    quoting.close()
+    assert model.closed
 
 
-@pytest.mark.parametrize("arm", ["base", "tuned"])
-def test_there_is_nothing_to_quote_without_passages(arm: Any) -> None:
-    with pytest.raises(ArmUnavailable, match="no passages to quote"):
-        QuotingGenerator(Model(""), FIRST).check(GenerationRequest("Why?", arm))  # type: ignore[arg-type]
-
-
-def test_only_the_best_sentences_are_read_and_none_is_lost() -> None:
-    passage = make_passage(" ".join(f"Sentence number {number} is here." for number in range(30)))
-    model = Model("number 1 ")
-    first = ScriptedReader({f"Sentence number {number} ": 0.5 - 0.01 * number for number in range(30)})
-    read = LikelihoodReader(model, first).read(english_query("Which?"), [passage])  # type: ignore[arg-type]
-    assert len(model.asked[0][0]) == READ_SENTENCES and len(read) == 30
-    assert read[0].unit.text == "Sentence number 1 is here."
-
-
-def test_both_readers_count_alike_on_the_scale_of_the_first() -> None:
-    scores = np.array([0.9, 0.5, 0.1])
-    assert together(scores, np.array([3.0, 3.0, 3.0])) == pytest.approx([0.75, 0.5, 0.25])  # half the log odds
-    assert together(scores, np.array([2.0, 1.0, 0.0])) == pytest.approx(scores)
-    assert together(scores, np.array([0.0, 1.0, 2.0])) == pytest.approx([0.5, 0.5, 0.5])
+@pytest.mark.parametrize("arm", ["base", "tuned", "rag+tuned"])
+def test_there_is_nothing_to_quote_without_passages_and_nothing_to_tune(arm: Any) -> None:
+    with pytest.raises(ArmUnavailable, match="only quotes"):
+        QuotingGenerator(Model(), LearnedReader(signals_only)).check(GenerationRequest("Why?", arm))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["auto", "extractive", "remote"])

@@ -172,15 +172,6 @@ def test_one_model_serves_all_four_arms_and_the_shipped_adapter_mostly_cites_or_
     assert kept >= len(THREE) - 1
 
 
-def test_a_question_is_likelier_behind_the_sentence_that_answers_it(generator: LocalGenerator) -> None:
-    contexts = [f"Passage: {text}\nQuestion:" for text in ("A warp has 32 threads.", "Paris is the capital of France.")]
-    read = generator.log_likelihoods(contexts, f" {FRANCE}")
-    assert read[1] > read[0] + 3
-    alone = [generator.log_likelihoods([context], f" {FRANCE}")[0] for context in contexts]
-    # Where the processor multiplies in bfloat16, rows read together differ in its last digits.
-    assert alone == pytest.approx(read, abs=0.1)
-
-
 def test_an_option_gains_from_the_question_that_it_answers(generator: LocalGenerator) -> None:
     scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Paris", "Berlin"))
     assert scored.extra["pmi"][0] > scored.extra["pmi"][1]

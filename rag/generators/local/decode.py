@@ -374,25 +374,6 @@ def option_log_probabilities(
     return totals
 
 
-def continuation_log_probabilities(model: Any, heads: Sequence[Sequence[int]], tail: Sequence[int]) -> list[float]:
-    """log P(tail | head) for each head, in one batch padded on the right, without a cache."""
-    import torch
-
-    rows = [[*head, *tail] for head in heads]
-    width = max(map(len, rows))
-    ids = torch.tensor([[*row, *([0] * (width - len(row)))] for row in rows], device=model.device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
-    places = torch.tensor([[len(head) - 1 + step for step in range(len(tail))] for head in heads], device=model.device)
-    body, output = model.get_decoder(), model.get_output_embeddings()
-    with torch.inference_mode():
-        hidden = body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        hidden = hidden.gather(1, places[:, :, None].expand(-1, -1, hidden.shape[-1]))  # the output is the dear part
-        logits = output(hidden).float().log_softmax(-1)
-        wanted = torch.tensor(list(tail), device=model.device).expand(len(rows), -1)
-        total = logits.gather(2, wanted[:, :, None])[:, :, 0].sum(1)
-    return [float(value) for value in total]
-
-
 def has_rotary_positions(model: Any) -> bool:
     """Whether the model takes its tokens' places as they are given."""
     return bool(getattr(model.config.get_text_config(decoder=True), "rope_parameters", None))

@@ -7,7 +7,7 @@ is decoded (`decode`) with others (`batch`) and turned into text (`stream_text`)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
 from rag.generators.local.decode import (
     Decoding,
     Sampler,
-    continuation_log_probabilities,
     has_rotary_positions,
     letter_log_probabilities,
     new_cache,
@@ -181,22 +180,6 @@ class LocalGenerator:
                 self._batches.leave(_SCORES)
 
         return self._thread.call(score, fits=partial(self._batches.take, _SCORES, capacity))
-
-    def log_likelihoods(self, contexts: Sequence[str], text: str, adapter: str | None = None) -> list[float]:
-        """log P(text | context) for each of some short contexts, in nats, read in one pass.
-
-        Raises:
-            Busy, GenerationFailed: as `stream`.
-        """
-        start = self._loaded.tokenizer.bos_token_id
-        heads = [[*([start] if start is not None else []), *self._chat.text_tokens(each)] for each in contexts]
-        tail = self._chat.text_tokens(text)
-
-        def read() -> list[float]:
-            self._adapters.activate(adapter)
-            return continuation_log_probabilities(self._model, heads, tail)
-
-        return self._thread.call(read)
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text, by the model's own tokenizer."""
