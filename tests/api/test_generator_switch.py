@@ -75,6 +75,18 @@ def test_a_failure_keeps_the_old_generator_and_says_why(live: Live, engine: Fake
     assert live.client.get("/v1/generator").json()["chosen"] is False
 
 
+def test_a_password_in_an_engines_address_is_in_no_reply(live: Live, engine: FakeEngine) -> None:
+    address = engine.address.replace("http://", "http://user:hidden@")
+    failed = put(live, generator="remote", base_url=address, model="another")
+    assert failed["state"] == "failed"
+    assert put(live, generator="remote", base_url=address, model=MODEL)["state"] == "done"
+    now = live.client.get("/v1/generator").json()
+    assert now["base_url"] == engine.address
+    refused = live.client.put("/v1/generator", json={"generator": "remote", "model": "m", "base_url": "x:hidden@y"})
+    for shown in (failed, now, ask(live), refused.json(), live.client.get("/v1/jobs").json()):
+        assert "hidden" not in str(shown)
+
+
 def test_an_answer_in_work_is_finished_by_the_old_generator_before_that_is_freed(
     live: Live, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
