@@ -18,6 +18,7 @@ from rag.sentence_reader import (
     HEADING_TOKENS,
     QUESTION_TOKENS,
     READ_UNITS,
+    REMEMBERED,
     SENTENCE_TOKENS,
     CrossEncoder,
     LearnedReader,
@@ -76,7 +77,10 @@ def test_a_limited_number_of_sentences_is_read_and_asking_again_reads_none() -> 
     passage = make_passage(" ".join(f"Sentence {number} is about a warp." for number in range(60)))
     assert reader.read(english_query(QUESTION), [passage]) == reader.read(english_query(QUESTION), [passage])
     assert read == [READ_UNITS]
-    assert reader.read(english_query(QUESTION), []) == []
+    for number in range(REMEMBERED):
+        assert reader.read(english_query(f"What is warp {number}?"), []) == []
+    reader.read(english_query(QUESTION), [passage])
+    assert read == [READ_UNITS] * 2, "the oldest reading was forgotten"
 
 
 SENTENCES = (
