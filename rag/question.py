@@ -349,7 +349,7 @@ _POINTS_BACK = re.compile(
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(
-    r"^(?:(?:ok|okay|well|yes|great|thanks?),?\s+)?(?:and|but|so|or|then|also|why|how so|what about|how about|what if"
+    r"^(?:(?:ok|okay|well|yes|great|thanks?),?\s+)?(?:and|but|so|or|then|also|how so|what about|how about|what if"
     r"|any|more|another|else|tell me more|go on)\b|为什么呢|还有|呢[？?]?$",
     re.IGNORECASE,
 )
@@ -360,7 +360,7 @@ def refers_to_earlier(text: str) -> bool:
     """Whether a question in a conversation is too short, or points back too much, to be searched for alone."""
     stems = len(own_terms(text))
     points_back = bool(_POINTS_BACK.search(text))
-    if stems and subject_of(text) and not points_back:
+    if stems and question_kind(text) == "define" and not points_back:
         return False
     return stems < 2 or (stems <= _FEW_STEMS and (points_back or bool(_GOES_ON.search(text))))
 
