@@ -39,6 +39,7 @@ from rag.wording import find_other_words, put_into_books_words, translate_terms
 _TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?！!；;]{1,200}))")
 _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
+_QUESTION_MARKS = re.compile("[?？]+")
 _NOT_A_LETTER = re.compile(r"[\W_]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
 _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
@@ -114,7 +115,7 @@ def understand(
         asked = asked[:MOST_SEARCHED_CHARACTERS]
         notes.append(_BEGINNING[chinese])
     asked, options = options_of(asked)
-    if asked.count("?") + asked.count("？") > 1:
+    if len(_QUESTION_MARKS.findall(asked)) > 1:
         undone.append(_SEVERAL[chinese])
     standalone, standing = asked, ""
     if turns and refers_to_earlier(asked) and (standing := standing_question(turns, asked)):

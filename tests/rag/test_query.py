@@ -97,7 +97,7 @@ def test_code_and_options_are_not_searched_for_and_what_needs_a_model_is_said(as
     assert (pasted.standalone, pasted.options, pasted.undone) == ("How many threads?", ("16", "32"), ())
     several = asked("What is memory? What are threads?")
     assert len(several.undone) == 1 and "threads" in several.standalone
-    assert asked("Several lines\r\nof prose\r\nare no code?").undone == ()
+    assert asked("Several lines\r\nof prose\r\nare no code??").undone == ()
 
 
 def test_of_a_very_long_text_the_beginning_is_searched_for(asked: Asked) -> None:
