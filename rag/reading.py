@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from indexes.errors import NotFound
 from indexes.types import Document, Section, StoredNode, page_at
+from rag.retrieval import labels_by_page
 from rag.types import Answer
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def find_part(parts: Sequence[Part], *, number: int | None = None, chapter: int 
 
 
 def _read(library: Library, document: Document) -> tuple[Part, ...]:
-    labels = _labels(library.nodes_of(document.document_id))
+    labels = labels_by_page(library.nodes_of(document.document_id))
     parts: list[Part] = []
     for chapter, sections in groupby(library.sections_of(document.document_id), key=lambda section: section.chapter):
         for number, stretches in enumerate(_in_lengths(list(sections), labels), 1):
@@ -219,16 +220,7 @@ def _suggestion(document: Document, section: Stretch) -> Suggestion:
     return Suggestion(document.document_id, document.title, section.section, name, question)
 
 
-def _labels(nodes: Sequence[StoredNode]) -> dict[int, str]:
-    """The printed number of each page that has one."""
-    found: dict[int, str] = {}
-    for node in nodes:
-        pages = list(dict.fromkeys(page for _, page in node.page_marks))
-        found |= {page: label for page, label in zip(pages, node.page_labels, strict=False) if label}
-    return found
-
-
-def _in_lengths(sections: Sequence[Section], labels: dict[int, str]) -> Iterator[tuple[Stretch, ...]]:
+def _in_lengths(sections: Sequence[Section], labels: dict[int, str | None]) -> Iterator[tuple[Stretch, ...]]:
     """The sections of a chapter, together as long as a part may be."""
     kept: list[Stretch] = []
     length = 0

@@ -410,11 +410,17 @@ def _merged(marks: Sequence[tuple[int, int]]) -> PageMarks:
     return tuple(kept)
 
 
+def labels_by_page(nodes: Sequence[StoredNode]) -> dict[int, str | None]:
+    """The printed number of each file page that these nodes touch."""
+    found: dict[int, str | None] = {}
+    for node in nodes:
+        pages = dict.fromkeys(page for _, page in node.page_marks)
+        found.update(zip(pages, node.page_labels, strict=False))
+    return found
+
+
 def _page_labels(nodes: Sequence[StoredNode], marks: PageMarks) -> tuple[str | None, ...]:
     if not marks:
         return ()
-    by_page: dict[int, str | None] = {}
-    for node in nodes:
-        pages = list(dict.fromkeys(page for _, page in node.page_marks))
-        by_page.update(zip(pages, node.page_labels, strict=False))
+    by_page = labels_by_page(nodes)
     return tuple(by_page.get(page) for page in range(marks[0][1], marks[-1][1] + 1))
