@@ -172,13 +172,14 @@ _TALK: dict[TalkKind, str] = {
 }
 _WISHES = frozenset(
     "short shorter brief briefly concise simple simpler simply easier plain plainly summary summarise summarize "
-    "shorten simplify rephrase reword paraphrase translate tldr eli5 example examples english chinese".split()
+    "shorten simplify rephrase reword paraphrase translate tl tldr eli5 five beginner long sentence example examples "
+    "english chinese".split()
 )
 """What a language model can do with the last answer, or with a whole chapter."""
 _BESIDE_WISHES = frozenset(
-    "a again an and answer another as beginner book can chapter could do explain five for from give i i'm i'd if in "
-    "into it like line lines long make me more much number of one please put say section sentence sentences show tell "
-    "terms text that the this to too up version want with words would you your".split()
+    "a again an and answer another as book can chapter could do dr explain for from give i i'm i'd if in into it like "
+    "line lines make me more much number of one please put say section sentences show tell terms text that the this to "
+    "too up version want with words would you your".split()
 )
 _WISHES_ZH = re.compile(
     r"简单|简短|简洁|短|通俗|大白话|翻译|总结|概括|归纳|换(?:一?个|一?种)说法|举例|例子|示例|一句话|英文|英语|中文"
