@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from api.errors import RateLimited, describe
 from api.metrics import Metrics
+from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
-from indexes.errors import Busy, Cancelled, NotFound
+from indexes.errors import Busy, Cancelled, InvalidInput, NotFound
 from rag.types import (
+    TUNED_ARMS,
     Answer,
     AnswerDone,
     Arm,
@@ -36,7 +38,9 @@ from rag.types import (
 )
 
 if TYPE_CHECKING:
+    from rag.conversations import Vote
     from rag.engine import AnswerEngine
+    from rag.explanation import Explanation
 
 T = TypeVar("T")
 IsCancelled = Callable[[], bool]
@@ -45,6 +49,8 @@ RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
 PAGE_GRACE_S = 30.0
 """How long a run of the page goes on unread: a reader who loads the page again is back long before."""
+MOST_EXPLAINED = 6
+"""Nodes of one section that are explained."""
 
 
 class AdmissionLimit:
@@ -365,6 +371,75 @@ class Answering:
                 hint="Finished answers are in their conversation: GET /v1/conversations/ID.",
             )
         return run
+
+    def answer(self, answer_id: str, owner: str | None) -> Answer:
+        """A finished answer: one that has just ended, or one that a conversation keeps; raises NotFound."""
+        with suppress(NotFound):
+            if done := self.find(answer_id, owner).done:
+                return done
+        return self._engine().conversations.of(owner).answer(answer_id)
+
+    def vote(self, answer_ids: Sequence[str], preferred: str | None, owner: str | None, *, blind: bool = True) -> Vote:
+        """Keeps a vote between answers of one question; `preferred` is None when none is better.
+
+        Raises:
+            InvalidInput: fewer than two answers, answers of several questions, or a preferred one that is not theirs.
+            NotFound: no answer has one of the ids.
+        """
+        answers = [self.answer(answer_id, owner) for answer_id in dict.fromkeys(answer_ids)]
+        if preferred is not None and preferred not in answer_ids:
+            raise InvalidInput(
+                f"the preferred answer {preferred!r:.80} is not among the answers", hint="Name one of them, or null."
+            )
+        if len({answer.question for answer in answers}) > 1:
+            raise InvalidInput("the answers belong to several questions", hint="Vote between answers to one question.")
+        winner = next((answer.name for answer in answers if answer.id == preferred), "")
+        return self._engine().conversations.vote(answers, winner, blind=blind)
+
+    def explain(
+        self, question: str, document_id: str, *, page: int | None = None, section: Sequence[str] = ()
+    ) -> Explanation:
+        """Why a page or a section of a book was not found: the ranks of its nodes for `question`.
+
+        Args:
+            section: the heading path.
+
+        Raises:
+            InvalidInput: neither page nor section is given, or both, or the question cannot be used.
+            NotFound: the book, the page or the section does not exist.
+        """
+        engine = self._engine()
+        document = engine.library.document(document_id)
+        if (page is None) == (not section):
+            raise InvalidInput("give either a page or a section", hint="Use `page`, or the heading path as `section`.")
+        if page is not None:
+            return engine.explain(question, document_id, page=page)
+        path = tuple(section)
+        node_ids = [node.node_id for node in engine.library.nodes_of(document_id) if node.heading_path == path]
+        if not node_ids:
+            raise NotFound(
+                f"the book {document.title!r} has no section {' › '.join(path)!r:.200}",
+                hint="Use the heading path of a passage.",
+            )
+        return engine.explain(question, document_id, node_ids=node_ids[:MOST_EXPLAINED])
+
+    def choose(
+        self,
+        question: str,
+        choices: Sequence[str],
+        arms: Sequence[Arm] | None = None,
+        *,
+        adapter: str | None = None,
+        top_k: int = 5,
+    ) -> tuple[Pick, ...]:
+        """Which option of a choice question each arm takes, by default each arm that can choose; raises as `choose`."""
+        engine = self._engine()
+        picks = []
+        for arm in dict.fromkeys(arms or engine.chooser.arms):
+            named = adapter if arm in TUNED_ARMS else None
+            scores = engine.choose(question, choices, arm, adapter=named, top_k=top_k).scores
+            picks.append(Pick(arm, max(range(len(scores)), key=scores.__getitem__), scores))
+        return tuple(picks)
 
     def unfinished(self, conversation_id: str) -> AnswerRun | None:
         """The newest run of a conversation, unless it ended with an answer, which the conversation keeps."""

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from api.job_store import Job
-from api.jobs import JobHandle, JobQueue
+from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.questions import BankQuestion
 from evals.run import RunSpec

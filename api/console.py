@@ -90,3 +90,8 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     with terminal.capture() as captured:
         terminal.print(grid)
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is one: `1 book`, `2 books`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -7,14 +7,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from api.console import counted
 from api.services import check_home
 from api.settings import CoalesceSettings
 from indexes.errors import CoalesceError, IndexMissing
+from indexes.types import book_id
 
 MIN_FREE_BYTES = 1024**3
 PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi", "nicegui")
@@ -38,15 +41,12 @@ def run_checks(settings: CoalesceSettings) -> list[Check]:
     return checks
 
 
-def book_report(settings: CoalesceSettings, document_id: str) -> dict[str, Any]:
-    """What reading one book lost or doubts; raises NotFound, IndexMissing."""
+def book_report(settings: CoalesceSettings, book: str) -> dict[str, Any]:
+    """What reading one book, named by its id or title, lost or doubts; raises NotFound, IndexMissing."""
     from indexes.library import open_library
 
-    library = open_library(settings.index, create=False)
-    try:
-        document = library.document(document_id)
-    finally:
-        library.close()
+    with closing(open_library(settings.index, create=False)) as library:
+        document = library.document(book_id(book, [(one.document_id, one.title) for one in library.documents()]))
     health = {name: list(items) for name, items in asdict(document.health).items()}
     return {"id": document.document_id, "title": document.title, "format": document.format} | health
 
@@ -142,18 +142,15 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
     except IndexMissing:
         yield Check("library", ok=True, detail="none yet; `coalesce serve` or `coalesce add PATH` makes one")
         return
-    try:
+    with closing(library):
         library.load()
         documents = library.documents()
         if documents:
             library.dense("warp", 1)
             library.lexical("warp", 1)
-    finally:
-        library.close()
     nodes = sum(document.nodes for document in documents)
-    yield Check(
-        "library", ok=True, detail=f"{len(documents)} books, {nodes} nodes, searchable on {library.faiss_device}"
-    )
+    held = f"{counted(len(documents), 'book')}, {counted(nodes, 'node')}"
+    yield Check("library", ok=True, detail=f"{held}, searchable on {library.faiss_device}")
 
 
 def _generator(settings: CoalesceSettings) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""The job queue: one job after another on one thread, with progress, time left, cancel, and a stored result.
+"""The job queue: one job after another on one thread, with progress, time left and cancel, its end kept in the home.
 
 A job that was running when the server stopped is `failed` after the next start: its work is one transaction of the
 library, so nothing of it was kept. Two servers may share a home; only the first one there marks such jobs.
@@ -11,16 +11,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, Literal, TypeAlias
 
 from filelock import FileLock, Timeout
+from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, insert, select
 
 from api.errors import describe
-from api.job_store import Job, JobStore, now
-from indexes.errors import Cancelled, CoalesceError, Conflict
+from indexes.database import Database, JsonText, Schema
+from indexes.errors import Cancelled, CoalesceError, Conflict, NotFound
 
+logger = logging.getLogger("coalesce.jobs")
+STOP_TIMEOUT_S = 10.0
 SOON_S = 2.0
 """No estimate before this: the first steps of a stage load models and are slow."""
 
@@ -58,8 +63,110 @@ def as_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-logger = logging.getLogger("coalesce.jobs")
-STOP_TIMEOUT_S = 10.0
+JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
+FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
+KEPT_JOBS = 1000
+
+_TABLES = MetaData()
+_jobs = Table(
+    "jobs",
+    _TABLES,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("done", Integer, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("error", JsonText),
+    Column("document_id", Text),
+    Column("created_at", Text, nullable=False),
+    Column("updated_at", Text, nullable=False),
+    Column("title", Text, nullable=False, server_default=""),
+    Index("jobs_by_time", "created_at"),
+)
+JOBS = Schema("jobs_2", _TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        done, total: steps of the stage that `message` names; total is 0 while it is not known.
+        error: `type`, `message` and `hint` of a job that failed.
+        document_id: the book it is about, if any.
+        created_at, updated_at: ISO 8601 in UTC.
+        title: the name of what it works on, "" where the kind says all.
+        seconds_left: of the stage, while it runs and as far as it can be known; not kept.
+    """
+
+    id: str
+    kind: str
+    state: JobState
+    done: int
+    total: int
+    message: str
+    error: dict[str, str] | None
+    document_id: str | None
+    created_at: str
+    updated_at: str
+    title: str = ""
+    seconds_left: float | None = None
+
+    @property
+    def final(self) -> bool:
+        """True when it will not change any more."""
+        return self.state in FINAL_STATES
+
+    def changed(self, **fields: object) -> Job:
+        """The job with other values, and now as its time."""
+        return replace(self, **{"seconds_left": None} | fields, updated_at=now())  # type: ignore[arg-type]  # the callers name known fields
+
+
+class JobStore:
+    """All jobs of one home. Light to make; the file is created at the first call."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, JOBS)
+
+    def save(self, job: Job) -> None:
+        """Keep a job as it is now, and forget all but the newest jobs."""
+        row = asdict(job)
+        del row["seconds_left"]
+        newest = select(_jobs.c.id).order_by(_jobs.c.created_at.desc()).limit(KEPT_JOBS)
+        with self._database.writing() as connection:
+            connection.execute(delete(_jobs).where(_jobs.c.id == job.id))
+            connection.execute(insert(_jobs), row)
+            connection.execute(delete(_jobs).where(_jobs.c.id.not_in(newest)))
+
+    def get(self, job_id: str) -> Job:
+        """One job. Raises NotFound."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(_jobs).where(_jobs.c.id == job_id)).one_or_none()
+        if row is None:
+            raise NotFound(f"no job has the id {job_id!r}", hint="use the `job_id` that the upload replied")
+        return Job(*row)
+
+    def list(self) -> list[Job]:
+        """Every job kept, newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(_jobs).order_by(_jobs.c.created_at.desc()))
+            return [Job(*row) for row in rows]
+
+    def forget(self, failed: Job) -> None:
+        """Forget a job that failed, and those of its kind that failed before it."""
+        same = (_jobs.c.kind == failed.kind, _jobs.c.state == "failed", _jobs.c.created_at <= failed.created_at)
+        with self._database.writing() as connection:
+            connection.execute(delete(_jobs).where(*same))
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        self._database.close()
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 @dataclass(slots=True)
@@ -141,21 +248,18 @@ class JobQueue:
         return job
 
     def submit_alone(
-        self,
-        kind: str,
-        work: Work,
-        refusal: Callable[[Job], CoalesceError],
-        *,
-        document_id: str | None = None,
-        title: str = "",
-        undo: Callable[[], None] = lambda: None,
+        self, kind: str, work: Work, refusal: Callable[[Job], CoalesceError], *, about: str | None = None, **more: Any
     ) -> Job:
-        """As `submit`, but raises what `refusal` makes of an unfinished job of this kind: two may ask at once."""
+        """As `submit`, but raises what `refusal` makes of an unfinished job of this kind: two may ask at once.
+
+        Args:
+            about: a book, where there may be one such job for each; more: as for `submit`.
+        """
         with self._alone:
-            other = self.unfinished(kind)
+            other = self.unfinished(kind, about)
             if other is not None:
                 raise refusal(other)
-            return self.submit(kind, work, document_id=document_id, title=title, undo=undo)
+            return self.submit(kind, work, **{"document_id": about} | more)
 
     def get(self, job_id: str) -> Job:
         """A job as it is now; raises NotFound."""
@@ -243,8 +347,7 @@ class JobQueue:
             reply = describe(error)
             if reply.status == 500:
                 logger.error("job %s (%s) failed", live.job.id, live.job.kind, exc_info=error)
-            shown = {"type": reply.type, "message": reply.message, "hint": reply.hint}
-            return live.job.changed(state="failed", message=reply.message, error=shown)
+            return live.job.changed(state="failed", message=reply.message, error=reply.body["error"])
         total = max(live.job.total, 1)
         return live.job.changed(state="done", done=total, total=total, message=message)
 

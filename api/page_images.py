@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from api.console import counted
 from indexes.errors import NotFound
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def render_page(path: Path, page: int, quote: str = "") -> bytes:
             raise NotFound(f"{path.name} cannot be read: {error}", hint="Add the book again.") from error
         try:
             if not 1 <= page <= len(pdf):
-                raise NotFound(f"{path.name} has no page {page}", hint=f"It has {len(pdf)} pages.")
+                raise NotFound(f"{path.name} has no page {page}", hint=f"It has {counted(len(pdf), 'page')}.")
             sheet = pdf[page - 1]
             width, height = sheet.get_size()
             scale = min(SCALE, math.sqrt(MAX_PIXELS / max(width * height, 1.0)))

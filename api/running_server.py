@@ -62,10 +62,17 @@ class RunningServer:
                         _raise(data)
                     yield name, data
 
+    def get(self, path: str) -> Any:
+        """What the server keeps at a path; raises the error that it names."""
+        return self._call("GET", path)
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The reply to a call; raises the error that the server names."""
+        return self._call("POST", path, body)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         with _connected(), _client(REPLY_S) as client:
-            reply = client.post(self.address + path, json=body, headers=self._headers)
+            reply = client.request(method, self.address + path, json=body, headers=self._headers)
         if reply.status_code != 200:
             _raise(reply.json())
         return reply.json()

@@ -19,7 +19,7 @@ from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
 from api.pages.mount import LazyPages
-from api.routes import answers, library, openai, service, study
+from api.routes import ask, books, conversations, evaluation, openai, service, study
 from api.running_server import announce, withdraw
 from api.security import Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
@@ -27,7 +27,16 @@ from api.settings import CoalesceSettings, program_version
 from api.uploads import BodyLimit
 from indexes.errors import InvalidInput
 
-ROUTERS = (answers.router, library.router, library.page_router, study.router, openai.router)
+ROUTERS = (
+    ask.router,
+    conversations.router,
+    books.router,
+    books.page_router,
+    study.router,
+    evaluation.router,
+    openai.router,
+    service.api_router,
+)
 BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
 """Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
 

@@ -23,12 +23,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.console import counted
 from api.errors import describe, reply_for
 from api.fetch import fetch, fetch_pages, listed_pages
-from api.job_store import Job
-from api.jobs import JobHandle, JobQueue
+from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from indexes.errors import InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.readers import TEXT_FORMATS, content_digest, document_id_of
 from indexes.sample import SAMPLE_PATH
 from indexes.types import AddProgress, Document
 
@@ -141,8 +142,6 @@ class UploadFolder:
 
     def take_in_folder(self, files: Sequence[tuple[PurePosixPath, IO[bytes]]]) -> Incoming:
         """Copies files, each with its path in it, into a folder that is one book; `settle` or `drop` must follow."""
-        from indexes.readers import content_digest
-
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=PARTIAL_PREFIX, dir=self._folder))
         try:
@@ -182,13 +181,6 @@ class UploadFolder:
         """Removes the files kept for a content, unless a book that is kept has it: two sites may be alike."""
         if not any(book.sha256 == sha256 and not Path(book.source).is_absolute() for book in kept):
             shutil.rmtree(self._folder / sha256, ignore_errors=True)
-
-
-def upload_id(sha256: str) -> str:
-    """The id of an uploaded book with this content."""
-    from indexes.readers import document_id_of
-
-    return document_id_of(sha256)
 
 
 def file_name(given: str) -> str:
@@ -255,7 +247,11 @@ class Books:
             InvalidInput: the file is empty or has no name.
         """
         endings = self._library().readable_endings()  # raises NotReady before the file is stored
-        name = check_format(file_name(name), endings)
+        name = file_name(name)
+        suffix = Path(name).suffix.casefold()
+        if suffix not in endings.split():
+            what = f"files ending in {suffix!r}" if suffix else "files without an ending"
+            raise UnsupportedFormat(f"{name!r}: {what} are not read", hint=f"These endings are read: {endings}.")
         return self._queue(self._folder.take_in(source), name)
 
     def upload_folder(self, files: Sequence[tuple[str, IO[bytes]]]) -> Taken:
@@ -264,8 +260,6 @@ class Books:
         Args:
             files: path and content of each; a first part that all paths share is the folder's name.
         """
-        from indexes.readers import TEXT_FORMATS
-
         self._library()
         paths = [path_in_folder(given) for given, _ in files]
         if not any(path.suffix.casefold() in TEXT_FORMATS for path in paths):
@@ -279,7 +273,7 @@ class Books:
         return self._queue(self._folder.take_in_folder(list(zip(paths, contents, strict=True))), name)
 
     def _queue(self, incoming: Incoming, name: str) -> Taken:
-        document_id = upload_id(incoming.sha256)
+        document_id = document_id_of(incoming.sha256)
         with self._lock:
             waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None or self._has(document_id):
@@ -308,7 +302,7 @@ class Books:
             pages = listed_pages(page, private=private)
             if not pages:
                 return self.upload(page.content, page.name)
-        document_id, site = upload_id(url), urlsplit(page.url).hostname or FOLDER_NAME
+        document_id, site = document_id_of(url), urlsplit(page.url).hostname or FOLDER_NAME
 
         def work(handle: JobHandle) -> str:
             handle.progress(0, len(pages), FETCHING)
@@ -378,7 +372,8 @@ class Books:
             source_name=path.name,
             document_id=document_id,
         )
-        return f"{result.status}: {result.document.title}, {result.document.nodes} nodes in {result.seconds:.1f} s"
+        nodes = counted(result.document.nodes, "node")
+        return f"{result.status}: {result.document.title}, {nodes} in {result.seconds:.1f} s"
 
     def _renew(self, handle: JobHandle, outdated: Sequence[tuple[Document, Path | None]]) -> str:
         library = self._library()
@@ -386,7 +381,7 @@ class Books:
             handle.progress(number, len(outdated), f"reading {document.title} again")
             with suppress(NotFound, UnreadableBook):  # removed meanwhile, or its file is damaged: it stays as it is
                 library.renew(document, path, cancelled=handle.cancelled)
-        return f"{len(outdated)} books were read again"
+        return f"read again: {counted(len(outdated), 'book')}"
 
     def _find_file(self, document: Document) -> Path | None:
         if document.sample:
@@ -401,12 +396,3 @@ class Books:
         except NotFound:
             return False
         return True
-
-
-def check_format(name: str, endings: str) -> str:
-    """Returns `name`; raises UnsupportedFormat when its ending is not one of `endings`."""
-    suffix = Path(name).suffix.casefold()
-    if suffix not in endings.split():
-        what = f"files ending in {suffix!r}" if suffix else "files without an ending"
-        raise UnsupportedFormat(f"{name!r}: {what} are not read", hint=f"These endings are read: {endings}.")
-    return name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from indexes.errors import InvalidInput
 
 PageMarks = tuple[tuple[int, int], ...]
 """Where pages begin in a text: `(char_offset, page)` pairs, ascending, offsets in code points, pages from 1.
@@ -206,3 +208,21 @@ class AddResult:
     status: str
     embedded_nodes: int
     seconds: float
+
+
+def book_id(named: str, books: Iterable[tuple[str, str]]) -> str:
+    """The id of a book that is named by its id or title; a name that no book has stays as it is.
+
+    Args:
+        books: id and title of each.
+
+    Raises:
+        InvalidInput: several books have the title.
+    """
+    known = dict(books)
+    ids = [each for each, title in known.items() if title.casefold() == named.casefold()]
+    if named in known or not ids:
+        return named
+    if len(ids) > 1:
+        raise InvalidInput(f"{len(ids)} books are called {named!r:.200}", hint=f"Name one by its id: {', '.join(ids)}")
+    return ids[0]

@@ -42,7 +42,7 @@ from sqlalchemy import (
 
 from indexes.database import Database, Schema
 from indexes.errors import InvalidInput, NotFound
-from rag.types import Answer, Arm
+from rag.types import Answer, Arm, place_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -427,9 +427,8 @@ def conversation_markdown(title: str, answers: Sequence[Answer]) -> str:
         notes = []
         for marker, citation in sorted(cited.items()):
             text = re.sub(rf"\[{marker}\](?!\()", f"[^{number}-{marker}]", text)
-            page = f", page {citation.page_label or citation.page_start}" if citation.page_start is not None else ""
-            place = " › ".join((citation.title, *citation.section))
-            notes.append(f"[^{number}-{marker}]: {place}{page}: “{' '.join(citation.quote.split())}”")
+            place = place_of(citation.title, citation.section, citation.page_label or citation.page_start)
+            notes.append(f"[^{number}-{marker}]: {place}: “{' '.join(citation.quote.split())}”")
         blocks += [f"## {' '.join(answer.question.split())}", text, *notes]
     return "\n\n".join(blocks) + "\n"
 

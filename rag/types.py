@@ -339,3 +339,9 @@ class AnswerDone:
 
 
 Event: TypeAlias = PassagesFound | Waiting | Thinking | TextDelta | AnswerDone
+
+
+def place_of(title: str, section: Sequence[str], page: str | int | None = None) -> str:
+    """Where a text stands, for people: its book, the headings over it, and the page where there are pages."""
+    place = " › ".join((title, *section))
+    return place if page is None else f"{place}, page {page}"

@@ -1,4 +1,4 @@
-"""A shelf of books in memory and a live server over it, for tests of the API: no models, real HTTP."""
+"""A live server over a library of small books, for tests of the API: no models, real HTTP."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from itertools import count
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
-from uuid import uuid4
+from weakref import finalize
 
 import httpx
 import uvicorn
-from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
+from fakes import HashEncoder, ScriptedGenerator, put_book, signals_only
 from waiting import PATIENCE_S, wait_until
 
-from api.adapter_tuning import Tune
+from api.generator import Tune
 from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
-from indexes.errors import Cancelled, NotFound, UnreadableBook
-from indexes.readers import book_files, content_digest, document_id_of, find_books, readable_endings
-from indexes.types import AddProgress, AddResult, BookHealth, Document, FindFile, Section, StoredNode
+from indexes.catalog import open_catalog
+from indexes.library import Library
+from indexes.settings import IndexSettings
+from indexes.types import AddProgress, AddResult, Book, Document, ProgressListener, Section
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.evidence import EvidenceJudge
@@ -34,114 +37,73 @@ WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of
 SAMPLE_ID = "sample"
 
 
-class ShelfLibrary(FakeLibrary):
-    """A fake library that books can be added to and removed from. `before_step` runs between steps of an add."""
+class Shelf(Library):
+    """The real library in a folder of its own, over vectors of hashes, to put small books on.
 
-    faiss_device = "cpu"
+    `before_step` runs before each step of an add: 0 as it begins, then one for each eight texts that are embedded, and
+    a last one as it stores.
+    """
 
     def __init__(self) -> None:
-        super().__init__([])
-        self._documents: dict[str, Document] = {}
+        folder = Path(mkdtemp(prefix="coalesce-shelf-"))
+        finalize(self, rmtree, folder, ignore_errors=True)
+        settings = IndexSettings(folder)
+        self._hashes = encoder = HashEncoder()
+        encoder.before_batch = lambda: self.before_step(next(self._steps))
+        super().__init__(settings, open_catalog(settings.catalog_path, create=True), encoder)
         self.before_step: Callable[[int], None] = lambda step: None
+        self._steps = count()
+        self._books: dict[str, Book] = {}
+        self._samples: set[str] = set()
         self.closed = False
 
-    def readable_endings(self) -> str:
-        return readable_endings()
+    def put(self, document_id: str, text: str, *, source: str, sample: bool = False, pages: bool = False) -> Document:
+        """A book of one section; with `pages`, on page 3 of 9, which is printed as iii."""
+        section = Section(("Chapter", "Section"), text, 1, ((0, 3),) if pages else ())
+        labels = ("i", "ii", "iii", *"123456") if pages else ()
+        book = Book(source, "text", (section,), len(labels) or None, labels)
+        if sample:
+            self._samples.add(document_id)
+        return self._keep(document_id, book, source)
 
-    def documents(self) -> tuple[Document, ...]:  # type: ignore[override]
-        return tuple(self._documents.values())
+    def extend(self, document_id: str, text: str, *, path: tuple[str, ...] = (), chapter: int = 1) -> Document:
+        """One section more for a book."""
+        book = self._books[document_id]
+        path = path or ("Chapter", f"Section {len(book.sections) + 1}")
+        sections = (*book.sections, Section(path, text, chapter))
+        return self._keep(document_id, replace(book, sections=sections), book.title)
+
+    def clear(self) -> None:
+        """Takes every book off."""
+        for document in self.documents():
+            self.remove(document.document_id)
+
+    def _keep(self, document_id: str, book: Book, source: str) -> Document:
+        self._books[document_id] = book
+        before, self.before_step = self.before_step, lambda step: None
+        put_book(self._catalog, self._hashes, book, document_id, source)
+        self.before_step = before
+        return self.document(document_id)
 
     def document(self, document_id: str) -> Document:
-        try:
-            return self._documents[document_id]
-        except KeyError:
-            raise NotFound(f"no book has the id {document_id!r}", hint="coalesce list") from None
+        return replace(super().document(document_id), sample=document_id in self._samples)
 
-    def dense(self, query: str, k: int, filters: Any = None) -> Any:
-        for document_id in filters.document_ids if filters is not None else ():
-            self.document(document_id)
-        return super().dense(query, k, filters)
+    def documents(self) -> tuple[Document, ...]:
+        return tuple(self.document(document.document_id) for document in super().documents())
 
-    def find_books(self, path: Path) -> list[Path]:
-        return find_books(path)
-
-    def extend(self, node: StoredNode) -> None:
-        """One node more for a book, which then has another digest, as a book that changed has."""
-        self.nodes.append(node)
-        document = self._documents[node.document_id]
-        self._documents[node.document_id] = replace(document, sha256=uuid4().hex)
-
-    def section(self, document_id: str, text: str, ordinal: int) -> StoredNode:
-        """A node that is a section of its own."""
-        return make_node(text, ordinal, document_id=document_id, heading_path=("Chapter", f"Section {ordinal}"))
-
-    def put(self, document_id: str, text: str, *, source: str, sample: bool = False, pages: bool = False) -> Document:
-        marks = ((0, 3),) if pages else ()
-        node = make_node(
-            text, document_id=document_id, title=source, page_marks=marks, page_labels=("iii",) if pages else ()
-        )
-        self.nodes.append(node)
-        digest = sha256(text.encode()).hexdigest()
-        document = Document(
-            document_id,
-            source,
-            source,
-            sample,
-            "text",
-            9 if pages else None,
-            1,
-            1,
-            digest,
-            "2026-01-01T00:00:00+00:00",
-            BookHealth(),
-        )
-        self._documents[document_id] = document
-        return document
-
-    def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
-        return []
-
-    def add(
-        self,
-        path: Path,
-        *,
-        progress: Callable[[AddProgress], None] | None = None,
-        cancelled: Callable[[], bool] | None = None,
-        title: str | None = None,
-        sample: bool = False,
-        source_name: str | None = None,
-        document_id: str | None = None,
-    ) -> AddResult:
-        files = book_files(path)
-        data = b"\n".join(file.read_bytes() for file in files)
-        digest = content_digest(path) if path.is_dir() else sha256(data).hexdigest()
-        for step in range(3):
-            self.before_step(step)
-            if cancelled is not None and cancelled():
-                raise Cancelled("the add was cancelled")
+    def add(self, path: Path, *, progress: ProgressListener | None = None, **more: Any) -> AddResult:
+        def tell(step: AddProgress) -> None:
+            if step.stage == "storing" and not step.done:
+                self.before_step(next(self._steps))
             if progress is not None:
-                progress(AddProgress("embedding", step + 1, 3))
-        if b"\0" in data:
-            raise UnreadableBook(f"{source_name!r} holds binary data", hint="give a text file")
-        document_id = document_id or document_id_of(digest if source_name else str(path))
-        document = self.put(document_id, data.decode(), source=source_name or str(path), sample=sample)
-        self._documents[document_id] = replace(document, sha256=digest)
-        return AddResult(self._documents[document_id], "added", 1, 0.1)
+                progress(step)
 
-    def remove(self, document_id: str) -> None:
-        self.document(document_id)
-        del self._documents[document_id]
-        self.nodes = [node for node in self.nodes if node.document_id != document_id]
-
-    def nodes_of(self, document_id: str) -> list[StoredNode]:
-        return [node for node in self.nodes if node.document_id == document_id]
-
-    def sections_of(self, document_id: str) -> tuple[Section, ...]:
-        """One section for each node."""
-        nodes = self.nodes_of(document_id)
-        return tuple(Section(node.heading_path, node.text, node.chapter, node.page_marks) for node in nodes)
+        self._steps = count()
+        self.before_step(next(self._steps))
+        return super().add(path, progress=tell, **more)
 
     def close(self) -> None:
+        super().close()
         self.closed = True
 
 
@@ -149,7 +111,7 @@ class FakeBuilder:
     """Builds a real engine over the shelf with a scripted generator. `gate` holds the preparation back."""
 
     def __init__(self, generator: ScriptedGenerator | None = None) -> None:
-        self.shelf = ShelfLibrary()
+        self.shelf = Shelf()
         self.generator = generator or ScriptedGenerator(["A warp has ", "32 threads [1]."])
         self.judge = EvidenceJudge(LearnedReader(signals_only), 0.0)
         self.gate = threading.Event()
@@ -159,6 +121,7 @@ class FakeBuilder:
     def load(self, settings: CoalesceSettings, on_step: Callable[[str], None]) -> Any:
         on_step("opening the library and loading the embedder")
         self.gate.wait(PATIENCE_S)
+        self.shelf.load()
         return self.shelf, self.engine(settings, self.shelf)
 
     def add_sample(self, library: Any, progress: Callable[[AddProgress], None]) -> None:
@@ -188,12 +151,23 @@ class Live:
     address: str
 
     @property
-    def shelf(self) -> ShelfLibrary:
+    def shelf(self) -> Shelf:
         return self.builder.shelf
 
     @property
     def generator(self) -> ScriptedGenerator:
         return self.builder.generator
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        """The job once it has ended."""
+        job: dict[str, Any] = {}
+
+        def final() -> bool:
+            job.update(self.client.get(f"/v1/jobs/{job_id}").json())
+            return job["state"] in ("done", "failed", "cancelled")
+
+        wait_until(final, "the job ends")
+        return job
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexes.catalog import BookIdentity, CatalogEntry, open_catalog
+from indexes.catalog import BookIdentity, Catalog, CatalogEntry, open_catalog
 from indexes.chunking import chunk_book
 from indexes.errors import Cancelled, NotFound
 from indexes.ingest import CHUNKER_VERSION
@@ -126,6 +126,18 @@ def _empty_catalog() -> bytes:
         return settings.catalog_path.read_bytes()
 
 
+def put_book(
+    catalog: Catalog, encoder: HashEncoder, book: Book, document_id: str, source: str, node_tokens: int = 100
+) -> None:
+    """Cut, embed and store a book that no file holds."""
+    drafts = list(chunk_book(book, encoder.token_starts, node_tokens))
+    texts = {draft.text_sha: draft.embedded_text for draft in drafts}
+    vectors = zip(texts, encoder.encode(list(texts.values())), strict=True)
+    identity = BookIdentity(document_id, source, False, document_id, f"{CHUNKER_VERSION}/{node_tokens}/0")
+    known = {sha: vector.astype("<f4").tobytes() for sha, vector in vectors}
+    catalog.put([CatalogEntry(identity, book, drafts)], encoder.fingerprint, known)
+
+
 def make_library(home: Path, *sections: Section, **books: Sequence[Section]) -> Library:
     """The real library over hashes: the book `book` of these sections, then `books`, each titled as its id.
 
@@ -142,12 +154,7 @@ def make_library(home: Path, *sections: Section, **books: Sequence[Section]) -> 
             labels = tuple(f"p{page}" for page in range(1, pages + 1))
             title = document_id.replace("_", " ").title()
             book = Book(title, "markdown", tuple(held), pages or None, labels)
-            drafts = list(chunk_book(book, encoder.token_starts, settings.chunk_tokens or 0))
-            texts = {draft.text_sha: draft.embedded_text for draft in drafts}
-            vectors = zip(texts, encoder.encode(list(texts.values())), strict=True)
-            identity = BookIdentity(document_id, f"{document_id}.md", False, document_id, f"{CHUNKER_VERSION}/2000/0")
-            known = {sha: vector.astype("<f4").tobytes() for sha, vector in vectors}
-            catalog.put([CatalogEntry(identity, book, drafts)], encoder.fingerprint, known)
+            put_book(catalog, encoder, book, document_id, f"{document_id}.md", settings.chunk_tokens or 0)
     catalog.close()
     library = open_library(settings, embedder=encoder)
     library.load()

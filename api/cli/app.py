@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 from api.cli import ask, books, compare, service, study, tuning
-from api.cli.options import Invocation
 
 SECTIONS = {
     "Serve": ("serve", "mcp", "doctor", "models"),
@@ -70,13 +69,15 @@ def _print_version(wanted: bool) -> None:
 def _common(
     context: typer.Context,
     home: Annotated[Path | None, typer.Option(help="The folder that holds everything you make.")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the details of an unexpected error.")] = False,
+    debug: Annotated[  # noqa: ARG001  `run` looks for it, since it may have to tell before options are read
+        bool, typer.Option("--debug", help="Show the details of an unexpected error.")
+    ] = False,
     version: Annotated[  # noqa: ARG001  its callback prints and ends
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Cited answers from GPU-programming books."""
-    context.obj = Invocation(home=home, debug=debug)
+    context.obj = home
 
 
 for group in (service, books, ask, study, compare, tuning):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.options import Invocation, Json
-from api.console import Console, table
+from api.cli.options import Json, settings_of
+from api.console import Console, counted, table
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -37,8 +37,7 @@ def add(
     json_output: Json = False,
 ) -> None:
     """Add books. A folder of text files is one book; a PDF or EPUB is a book wherever it lies."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings(ocr=ocr or None)
+    settings = settings_of(context, ocr=ocr or None)
     from indexes.errors import InvalidInput
     from indexes.library import open_library
 
@@ -73,9 +72,8 @@ def add(
 @commands.command("list", epilog="Example: coalesce list --json")
 def list_books(context: typer.Context, json_output: Json = False) -> None:
     """List the books in the library."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
-    from api.schemas.library import DocumentOut
+    settings = settings_of(context)
+    from api.schemas.books import DocumentOut
     from indexes.errors import IndexMissing
     from indexes.library import open_library
 
@@ -87,9 +85,7 @@ def list_books(context: typer.Context, json_output: Json = False) -> None:
     else:
         documents = library.documents()
         library.close()
-    rows = [
-        (document.document_id, _extent(document), f"{document.nodes} nodes", document.title) for document in documents
-    ]
+    rows = [(book.document_id, _extent(book), counted(book.nodes, "node"), book.title) for book in documents]
     empty = ["the library is empty; add a book: coalesce add PATH"]
     found = {"documents": [DocumentOut.model_validate(document).model_dump(mode="json") for document in documents]}
     Console(json_output=json_output).result(found, table(rows) or empty)
@@ -102,8 +98,7 @@ def remove(
     json_output: Json = False,
 ) -> None:
     """Remove a book; nothing of it is found afterwards."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = settings_of(context)
     from api.uploads import UploadFolder
     from evals.made_store import MadeQuestions
     from indexes.library import open_library
@@ -172,7 +167,7 @@ class _Adding:
         self._console.step(f"{name}: {progress.stage}", progress.done, progress.total)
 
     def _keep(self, result: AddResult) -> None:
-        from api.schemas.library import DocumentOut
+        from api.schemas.books import DocumentOut
 
         document = DocumentOut.model_validate(result.document).model_dump(mode="json")
         more = {"status": result.status, "embedded_nodes": result.embedded_nodes, "seconds": round(result.seconds, 3)}
@@ -231,12 +226,11 @@ def _states(paths: list[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _extent(document: Document) -> str:
-    return f"{document.pages} pages" if document.pages is not None else f"{document.sections} sections"
+    pages, sections = document.pages, document.sections
+    return counted(sections, "section") if pages is None else counted(pages, "page")
 
 
 def _line(result: AddResult) -> str:
-    document = result.document
-    return (
-        f"{result.status}: {document.title} ({_extent(document)}, {document.nodes} nodes, {result.seconds:.1f} s) "
-        f"{document.document_id}"
-    )
+    book = result.document
+    size = f"{_extent(book)}, {counted(book.nodes, 'node')}, {result.seconds:.1f} s"
+    return f"{result.status}: {book.title} ({size}) {book.document_id}"

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.options import (
-    Adapter,
-    Answers,
-    BaseUrl,
-    GeneratorName,
-    Invocation,
-    Json,
-    Model,
-    Quantization,
-    generator_options,
-)
+from api.cli.options import AnswerOptions, Json, settings_of, with_options
 from api.console import Console, table
 
 if TYPE_CHECKING:
@@ -44,21 +34,14 @@ With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Ins
 
 
 def _questions_on(settings: CoalesceSettings, document_id: str) -> Sequence[BankQuestion]:
-    """The questions made from a book of the home. Raises NotFound, IndexMissing, Conflict where none were made."""
-    from contextlib import closing
+    """The questions made from a book of the home, or the bank's test ones on the bundled book."""
+    from api.questions import questions_on
 
-    from evals.made_store import MadeQuestions
-    from evals.questions import load_bank
-    from indexes.library import open_library
-
-    with closing(open_library(settings.index, create=False)) as library:
-        document = library.document(document_id)
-    if document.sample:
-        return load_bank(split="test")
-    return MadeQuestions(settings.made_questions_path).about([document])
+    return [question for question in questions_on(settings, document_id) if question.split == "test"]
 
 
 @commands.command("eval", epilog=EXAMPLES)
+@with_options
 def evaluate(
     context: typer.Context,
     arms: Annotated[
@@ -98,12 +81,8 @@ def evaluate(
     against: Annotated[
         Path | None, typer.Option(help="Folder of an earlier run: paired differences from it, question by question.")
     ] = None,
-    generator: GeneratorName = None,
-    model: Model = None,
-    quantization: Quantization = None,
-    adapter: Adapter = None,
-    base_url: BaseUrl = None,
-    answers: Answers = None,
+    *,
+    writer: AnswerOptions,
     judge_url: Annotated[
         str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
     ] = None,
@@ -117,9 +96,9 @@ def evaluate(
 
     Without a language model the embedded encoder answers the choice questions; its adapter is trained on the spot.
     """
-    invocation: Invocation = context.obj
-    settings = invocation.settings(
-        **generator_options(generator, model, quantization, adapter, base_url, answers),
+    settings = settings_of(
+        context,
+        **writer.given,
         judge_url=judge_url,
         judge_model=judge_model,
     )
@@ -203,8 +182,7 @@ def generator(
         from evals.bench.precision import bench_precision
         from rag.models.home import find_model
 
-        invocation: Invocation = invoked.obj
-        path = find_model(model, invocation.settings().home, Console().step)
+        path = find_model(model, settings_of(invoked).home, Console().step)
         _print(bench_precision(path, windows=windows, rounds=rounds), json_output)
         return
     from evals.bench.generator import bench_generator
@@ -236,11 +214,10 @@ def readers(
     from evals.bench.readers import bench_readers, bench_server
     from rag.models.home import find_model
 
-    invocation: Invocation = invoked.obj
     if address is not None:
         result = bench_server(address, clients, tokens, rounds)
     else:
-        settings = invocation.settings()
+        settings = settings_of(invoked)
         path = find_model(model, settings.home, Console().step)
         result = bench_readers(path, quantization, rounds, clients, tokens, settings.dtype)
     _print(result, json_output)

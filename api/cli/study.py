@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli.options import Invocation, Json
-from api.console import Console
+from api.cli.options import Json, settings_of
+from api.console import Console, counted
 
 if TYPE_CHECKING:
     from evals.exam import Result
@@ -43,7 +43,8 @@ def quiz(
     book: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="A book's id; questions are made from it where there are none. See `coalesce list`."
+            metavar="BOOK",
+            help="A book's id or title; questions are made from it where there are none. See `coalesce list`.",
         ),
     ] = None,
     count: Annotated[
@@ -61,8 +62,7 @@ def quiz(
     Answers are read from standard input, one per line; an empty line leaves a question out. Afterwards you mark
     each open answer without full marks yourself: r right, p in part, w wrong; an empty line keeps the mark.
     """
-    invocation: Invocation = context.obj
-    settings = invocation.settings()
+    settings = settings_of(context)
     from api.schemas.study import ResultOut
     from api.services import open_study
     from evals.exam import ExamPlan
@@ -82,7 +82,7 @@ def quiz(
         raise InvalidInput("--book and --questions both name questions", hint="Name one of them.")
     own = load_questions(questions) if questions is not None else None
     if book is not None:
-        own = _questions_on(invocation, book, console)
+        own = _questions_on(context, book, console)
     if count is None:
         plan = replace(plan, count=min(5, len(own)) if own else 5)
     with open_study(settings) as study:
@@ -94,35 +94,11 @@ def quiz(
     console.result({"exam_id": exam.id, **document}, _marks(exam, result))
 
 
-def _questions_on(invocation: Invocation, document_id: str, console: Console) -> tuple[BankQuestion, ...]:
-    """The questions on a book, made and kept where there are none."""
-    settings = invocation.settings(generator="extractive")  # no language model is needed
-    from contextlib import closing
+def _questions_on(context: typer.Context, book: str, console: Console) -> tuple[BankQuestion, ...]:
+    from api.questions import questions_on
 
-    from evals.made_questions import make_questions
-    from evals.made_store import MadeQuestions
-    from indexes.errors import Conflict
-    from indexes.library import open_library
-    from rag.assemble import build_engine
-
-    with closing(open_library(settings.index, create=False)) as library:
-        document = library.document(document_id)
-        made = MadeQuestions(settings.made_questions_path)
-        if not document.sample and not made.of(document):
-            console.step("loading the embedder")
-            library.load()
-            with closing(build_engine(settings.rag, library)) as engine:
-                found = make_questions(
-                    engine,
-                    document_id,
-                    progress=lambda at: console.step("making questions", at.done, at.total),
-                )
-            if not found:
-                raise Conflict(
-                    f"no question can be made from '{document.title}'", hint="choose a book with more running text"
-                )
-            made.keep(document, found)
-        return made.about([document])
+    # No language model is needed.
+    return questions_on(settings_of(context, generator="extractive"), book, console.step)
 
 
 def _numbers(chapters: str | None) -> list[int]:
@@ -245,17 +221,20 @@ def _shown(question: BankQuestion, answer: int | str | None) -> str:
 
 
 def _proof(passage: Passage, question: BankQuestion) -> list[str]:
-    page = f", page {passage.page_label or passage.page_start}" if passage.page_start else ""
+    from rag.types import place_of
+
     quote = question.gold[0].evidence if question.gold else textwrap.shorten(passage.text, 200)
     filled = textwrap.fill(f"“{quote}”", WIDTH, initial_indent="   ", subsequent_indent="   ")
-    return [filled, f"   {' > '.join(passage.section)}{page}"]
+    return [filled, f"   {place_of(passage.title, passage.section, passage.page_label or passage.page_start)}"]
 
 
 @bank.command(epilog="Example: coalesce questions export --book ID --out questions.csv")
 def export(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The file to write: .jsonl with every field, or .csv for a spreadsheet.")],
-    book: Annotated[str | None, typer.Option(metavar="ID", help="A book's id; by default the bundled bank.")] = None,
+    book: Annotated[
+        str | None, typer.Option(metavar="BOOK", help="A book's id or title; by default the bundled bank.")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Write questions with their answers as a question file, made from the book where there are none."""
@@ -266,7 +245,7 @@ def export(
     if out.suffix not in FILE_ENDINGS:
         raise InvalidInput(f"{out.name!r} is not the name of a question file", hint="Name it .jsonl or .csv.")
     console = Console(json_output=json_output)
-    questions = _questions_on(context.obj, book, console) if book is not None else load_bank()
+    questions = _questions_on(context, book, console) if book is not None else load_bank()
     with disk_errors(out):
         out.write_text(questions_file(questions, out.suffix), encoding="utf-8")
-    console.result({"file": str(out), "questions": len(questions)}, [f"{len(questions)} questions in {out}"])
+    console.result({"file": str(out), "questions": len(questions)}, [f"{counted(len(questions), 'question')} in {out}"])

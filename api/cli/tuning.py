@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from api.cli.options import (
-    Adapter,
-    BaseUrl,
-    GeneratorName,
-    Invocation,
-    Json,
-    Model,
-    Quantization,
-    generator_options,
-)
-from api.console import Console, table
+from api.cli.options import Json, Quantization, WriterOptions, settings_of, with_options
+from api.console import Console, counted, table
+from rag.tuning.settings import TuneSettings
 
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
@@ -30,7 +22,7 @@ if TYPE_CHECKING:
     from rag.errors import MalformedTrainingData
     from rag.tuning.data import Format, TrainingRow
     from rag.tuning.preferences import Preference
-    from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
+    from rag.tuning.settings import TuneProgress, TuneReport
     from rag.tuning.synthesis import SynthesisSettings
 
 
@@ -49,6 +41,7 @@ Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 
 
 @commands.command(epilog=TUNE_EXAMPLES)
+@with_options
 def tune(
     context: typer.Context,
     model: BaseModel,
@@ -63,60 +56,15 @@ def tune(
             "model samples to the bank's questions in --data, by their key facts."
         ),
     ] = None,
-    quantization: Annotated[
-        Literal["auto", "none", "nf4"],
-        typer.Option(
-            help="nf4 is QLoRA: a 4-bit base. none is LoRA over 16 or 32 bits. auto: nf4 on a GPU, else none."
-        ),
-    ] = "auto",
-    rank: Annotated[int, typer.Option(min=1, max=512, help="LoRA rank.")] = 16,
-    alpha: Annotated[int | None, typer.Option(min=1, help="LoRA alpha; by default twice the rank.")] = None,
-    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="LoRA dropout.")] = 0.05,
-    target_modules: Annotated[
-        str | None,
-        typer.Option(help="Layers to adapt: q_proj,v_proj or a regular expression. All linear ones if not given."),
-    ] = None,
-    rslora: Annotated[bool, typer.Option("--rslora", help="Scale by alpha / √rank: steadier at high ranks.")] = False,
-    dora: Annotated[
-        bool, typer.Option("--dora", help="Learn the weights' magnitudes too: slower, often better.")
-    ] = False,
-    neftune: Annotated[float, typer.Option(min=0, help="Noise on the embeddings while training; 5 is usual.")] = 0.0,
-    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over all rows.")] = 3.0,
-    max_steps: Annotated[int, typer.Option(min=0, help="Stop after this many steps; 0 sets no limit.")] = 0,
-    learning_rate: Annotated[float | None, typer.Option(min=0, help="2e-4 up to 5B parameters, else 1e-4.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows per pass and device.")] = 2,
-    accumulation: Annotated[int, typer.Option(min=1, help="Passes per update.")] = 4,
-    max_length: Annotated[int, typer.Option(min=8, help="Longest row in tokens.")] = 2048,
-    validation_share: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Rows kept for validation, by section.")
-    ] = 0.1,
-    patience: Annotated[
-        int, typer.Option(min=0, help="Stop after this many validations without a lower loss; 0 does not.")
-    ] = 3,
-    passages: Annotated[
-        bool,
-        typer.Option("--passages/--no-passages", help="Show the rows' passages in the prompt, or train closed book."),
-    ] = True,
-    train_on_prompt: Annotated[bool, typer.Option("--train-on-prompt", help="Learn the questions too.")] = False,
-    activation_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--activation-checkpointing/--no-activation-checkpointing",
-            help="Compute activations twice instead of keeping them: slower, far less memory.",
-        ),
-    ] = True,
-    checkpoint_steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps between validations, each with a checkpoint; an eighth of the run.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of initialisation, order and dropout.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    *,
+    settings: TuneSettings,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --out.")] = False,
     json_output: Json = False,
 ) -> None:
     """Train a LoRA adapter on questions and answers. Ctrl-C writes a checkpoint first."""
     from indexes.errors import Cancelled, InvalidInput
     from rag.tuning.data import read_dataset
-    from rag.tuning.settings import TuneSettings, place_process
+    from rag.tuning.settings import place_process
     from rag.tuning.train import tune as train
 
     console = Console(json_output=json_output)
@@ -129,68 +77,25 @@ def tune(
     rows = read_dataset(data, bad.append) if data is not None else []
     if bad:
         console.say(f"{len(bad)} rows cannot be used and are left out; the first: {bad[0].message}")
-    settings = TuneSettings(
-        quantization=quantization,
-        rank=rank,
-        alpha=alpha,
-        dropout=dropout,
-        target_modules=target_modules,
-        rslora=rslora,
-        dora=dora,
-        neftune=neftune,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        accumulation=accumulation,
-        max_tokens=max_length,
-        epochs=epochs,
-        max_steps=max_steps,
-        validation_share=validation_share,
-        patience=patience,
-        activation_checkpointing=activation_checkpointing,
-        passages=passages,
-        train_on_prompt=train_on_prompt,
-        checkpoint_steps=checkpoint_steps,
-        seed=seed,
-        device=device,
-    )
     path = _model_path(context, model, console)
     console.step(f"loading {model}")
+    show = partial(_show, console)
     try:
         with stopping_gently(console.say) as stopped:
             if preferences:
                 from rag.tuning.preferences import tune_preferences
 
-                pairs = (
-                    _sampled(path, rows, settings, console, stopped)
-                    if rows
-                    else _kept(context.obj.settings().rag.conversations_path)
-                )
+                kept = settings_of(context).rag.conversations_path
+                pairs = _sampled(path, rows, settings, console, stopped) if rows else _kept(kept)
                 report = tune_preferences(
-                    path,
-                    pairs,
-                    out,
-                    settings,
-                    source=preferences,
-                    resume=resume,
-                    progress=lambda now: _show(console, now),
-                    cancelled=stopped,
+                    path, pairs, out, settings, source=preferences, resume=resume, progress=show, cancelled=stopped
                 )
             else:
-                report = train(
-                    path,
-                    rows,
-                    out,
-                    settings,
-                    resume=resume,
-                    progress=lambda now: _show(console, now),
-                    cancelled=stopped,
-                )
+                report = train(path, rows, out, settings, resume=resume, progress=show, cancelled=stopped)
     except Cancelled as cancelled:
         console.say(f"{cancelled.message} Go on with --resume.")
         raise typer.Exit(130) from cancelled
-    if place_process(device).main:
-        if report.warning:
-            console.say(f"warning: {report.warning}")
+    if place_process(settings.device).main:
         console.result(asdict(report), _report_lines(report))
 
 
@@ -234,16 +139,16 @@ def _sampled(
         GeneratorSettings("local", model, quantization, device=settings.device, prefix_cache=True), reader
     )
 
-    def counted() -> Iterator[tuple[TrainingRow, Callable[[str], float | None]]]:
-        for number, each in enumerate(asked):
+    def each() -> Iterator[tuple[TrainingRow, Callable[[str], float | None]]]:
+        for number, row in enumerate(asked):
             if number and number % max(len(asked) // 10, 1) == 0:
-                console.say(f"sampled {number} of {len(asked)} questions: {found} pairs")
+                console.say(f"sampled {number} of {counted(len(asked), 'question')}: {counted(found, 'pair')}")
             console.step("sampling answers", number, len(asked))
-            yield each
+            yield row
 
     found = 0
     try:
-        for pair in sampled_preferences(writer, counted(), cancelled=stopped):
+        for pair in sampled_preferences(writer, each(), cancelled=stopped):
             found += 1
             yield pair
     finally:
@@ -294,10 +199,9 @@ def quantize(
 
 def _model_path(context: typer.Context, model: str, console: Console) -> str:
     """The folder (or hub name) of what `--model` names."""
-    invocation: Invocation = context.obj
     from rag.models.home import find_model
 
-    return find_model(model, invocation.settings().home, console.step)
+    return find_model(model, settings_of(context).home, console.step)
 
 
 @contextmanager
@@ -335,11 +239,11 @@ def _report_lines(report: TuneReport) -> list[str]:
         if report.eval_loss is not None
         else ""
     )
-    left_out = f"; {report.dropped_rows} rows were too long" if report.dropped_rows else ""
+    left_out = f"; too long: {counted(report.dropped_rows, 'row')}" if report.dropped_rows else ""
     return [
         f"adapter in {report.adapter} (loss curve: {report.adapter}/loss.svg)",
-        f"{report.steps} steps over {report.train_rows} rows, {report.validation_rows} kept by {report.split_by} "
-        f"for validation{left_out}",
+        f"{counted(report.steps, 'step')} over {counted(report.train_rows, 'row')}, {report.validation_rows} kept by "
+        f"{report.split_by} for validation{left_out}",
         f"training loss {report.train_loss:.3f}{validation}; {report.tokens_per_s:,.0f} tokens/s; "
         f"{report.seconds:.0f} s; {report.peak_memory_bytes / 2**30:.2f} GiB at most",
         f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
@@ -356,6 +260,7 @@ The folder can be given to `coalesce tune --data`, or to LLaMA-Factory as its da
 
 
 @commands.command(epilog=DATASET_EXAMPLES)
+@with_options
 def dataset(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to write into; its dataset_info.json is extended.")],
@@ -393,11 +298,8 @@ def dataset(
         bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
-    generator: GeneratorName = None,
-    model: Model = None,
-    quantization: Quantization = None,
-    adapter: Adapter = None,
-    base_url: BaseUrl = None,
+    *,
+    writer: WriterOptions,
     json_output: Json = False,
 ) -> None:
     """Make training data that `coalesce tune` and other trainers read.
@@ -414,7 +316,6 @@ def dataset(
             "give one of --from-bank, --questions or the paths of books",
             hint="Run `coalesce dataset --from-bank --out FOLDER`, or `coalesce dataset PATH… --out FOLDER`.",
         )
-    invocation: Invocation = context.obj
     if from_bank or questions:
         from evals.training_rows import bank_source, file_source, some_of
 
@@ -425,12 +326,12 @@ def dataset(
         )
         source = some_of(source, limit, seed)
         options = {} if passage_tokens is None else {"passage_budget_tokens": passage_tokens}
-        settings = invocation.settings(**options)
+        settings = settings_of(context, **options)
         _write_questions(source, out, settings, passages, file_format, split, seed=seed, json_output=json_output)
         return
     from rag.tuning.synthesis import SynthesisSettings
 
-    settings = invocation.settings(**generator_options(generator, model, quantization, adapter, base_url))
+    settings = settings_of(context, **writer.given)
     wanted = SynthesisSettings(pairs=pairs, shown_passages=passages, verify=verify, limit=limit, seed=seed)
     _write_synthesis(paths or [], out, settings, wanted, file_format, json_output=json_output)
 
@@ -475,8 +376,9 @@ def _write_synthesis(
         writer.close()
     thrown = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in report.thrown_away.items())
     lines = [
-        f"{report.rows} rows from {report.passages} passages of {len(books)} books in {report.data_file}",
-        f"{report.written} pairs were written; thrown away: {thrown or 'none'}",
+        f"{counted(report.rows, 'row')} from {counted(report.passages, 'passage')} of {counted(len(books), 'book')} "
+        f"in {report.data_file}",
+        f"written: {counted(report.written, 'pair')}; thrown away: {thrown or 'none'}",
     ]
     console.result(asdict(report), lines)
 
@@ -503,9 +405,16 @@ def _write_questions(
     else:
         report = write_closed_book(source, out, file_format=file_format)
     document = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(report).items()}
-    left_out = f"; {report.left_out} questions are left out: their passages were not found" if report.left_out else ""
+    left_out = (
+        f"; left out, as their passages were not found: {counted(report.left_out, 'question')}"
+        if report.left_out
+        else ""
+    )
     refused = f", {report.refusals} of them refusals" if report.refusals else ""
-    line = f"{report.rows} rows from {report.questions} questions in {report.data_file}{refused}{left_out}"
+    line = (
+        f"{counted(report.rows, 'row')} from {counted(report.questions, 'question')} in {report.data_file}"
+        f"{refused}{left_out}"
+    )
     console.result(document | {"format": file_format, "split": split}, [line])
 
 

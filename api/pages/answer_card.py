@@ -445,7 +445,7 @@ class ExplainPanel:
         try:
             document = services.library.document(self._book)
             place = self._page_asked(document) if document.pages else {"section": self._place}
-            explain = partial(services.explain, self._question, self._book, **place)
+            explain = partial(services.answering.explain, self._question, self._book, **place)
             found = await services.answering.run(explain, self._visit.asker)
         except CoalesceError as error:
             with self._result:

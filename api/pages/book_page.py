@@ -255,7 +255,7 @@ class _GuideView:
 
     async def _fill(self) -> None:
         try:
-            chapters = await asyncio.to_thread(self._visit.services.guide, self._document.document_id)
+            chapters = await asyncio.to_thread(self._visit.services.questions.guide, self._document.document_id)
         except CoalesceError as error:  # the book has gone meanwhile
             self._wait.delete()
             with self._chapters:

@@ -13,7 +13,7 @@ from nicegui import ui
 
 from api.answering import AnswerRun
 from api.chosen_generator import GeneratorChoice
-from api.job_store import Job
+from api.jobs import Job
 from api.pages.answer_card import QUOTING, REDRAW_S, THINKING, MarkedAnswer
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, toast
 from api.pages.filter_bar import FilterBar
@@ -168,7 +168,7 @@ class _CompareView:
 
     def _draw_choice(self) -> None:
         """A choice question of the books, and a button for another one."""
-        self._question = self._visit.services.draw_choice_question(self._visit.study.asked_now())
+        self._question = self._visit.services.questions.draw_choice(self._visit.study.asked_now())
         tag("p", self._t("compare.about.choice"), "soft")
         if self._question is None:
             tag("p", self._t("compare.no_choice"), "soft")
@@ -195,7 +195,7 @@ class _CompareView:
         try:
             named = self._filters.adapter
             adapter = named if named in services.engine.chooser.adapters else None
-            choose = partial(services.choose, question.question, question.choices, adapter=adapter)
+            choose = partial(services.answering.choose, question.question, question.choices, adapter=adapter)
             picks = await services.answering.run(choose, self._visit.asker)
             self._ballot.clear()
             self._columns.clear()
@@ -311,7 +311,9 @@ class _CompareView:
 
     async def _vote(self, answers: list[Answer], columns: list[ArmAnswer], best: Answer | None, *, blind: bool) -> None:
         ids = [answer.id for answer in answers]
-        vote = partial(self._visit.services.vote, ids, best.id if best else None, self._visit.owner, blind=blind)
+        vote = partial(
+            self._visit.services.answering.vote, ids, best.id if best else None, self._visit.owner, blind=blind
+        )
         try:
             await asyncio.to_thread(vote)
         except CoalesceError as error:

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 from nicegui import ui
 
-from api.job_store import Job
-from api.jobs import as_clock
+from api.jobs import Job, as_clock
 from api.pages.controls import button, set_attributes, tag, toast
 from api.pages.frame import Visit
 from api.pages.texts import Texts

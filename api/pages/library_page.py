@@ -15,12 +15,12 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
-from api.job_store import Job
+from api.jobs import Job
 from api.pages.controls import button, confirm, field, link, set_attributes, tag, toast
 from api.pages.frame import Visit, book_path, empty_state, open_view
 from api.pages.job_row import job_name, say_job
 from api.pages.texts import Texts
-from api.services import MAKING
+from api.questions import MAKING
 from api.uploads import Taken
 from indexes.errors import CoalesceError
 from indexes.types import BookHealth, Document
@@ -95,7 +95,7 @@ class _LibraryView:
         if jobs != self._jobs_shown:
             self._draw_jobs(jobs)
         self._tell_made()
-        shown = services.library.documents(), services.made.counts()
+        shown = services.library.documents(), services.questions.made.counts()
         if shown != self._shown:
             self._shown = shown
             self._draw_books(*shown)
@@ -179,7 +179,7 @@ class _LibraryView:
 
     async def _make(self, document: Document) -> None:
         try:
-            await asyncio.to_thread(self._visit.services.make_questions, document.document_id, None, ())
+            await asyncio.to_thread(self._visit.services.questions.make, document.document_id, None, ())
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
         self._look()

@@ -35,7 +35,7 @@ class _ProgressView:
 
     def __init__(self, visit: Visit, source: str) -> None:
         self._visit = visit
-        self._books = {book.document_id: book for book in visit.services.books_with_questions()}
+        self._books = {book.document_id: book for book in visit.services.questions.books()}
         self._sources = ["", *self._books, EVERYTHING]
         self._source = source if source in self._sources else ""
         self._asked = bool(source)
@@ -61,7 +61,7 @@ class _ProgressView:
     def _progress(self) -> Progress:
         services, study, learner = self._visit.services, self._visit.study, self._visit.learner
         if self._source:
-            found, self._titles = services.progress(
+            found, self._titles = services.questions.progress(
                 study, learner, None if self._source == EVERYTHING else self._source
             )
             return found

@@ -13,7 +13,7 @@ from urllib.parse import quote as url_quote
 from fastapi import Request
 from nicegui import ui
 
-from api.job_store import Job
+from api.jobs import Job
 from api.pages.controls import button, field, link, select, set_attributes, tag
 from api.pages.frame import Visit, empty_state, open_view
 from api.pages.job_row import JobSlot
@@ -63,7 +63,7 @@ def _quick_comparison(visit: Visit) -> None:
     async def show_report(job: Job) -> None:
         ui.navigate.to(f"/reports/{url_quote(job.message)}")
 
-    books = [(book.document_id, book.title) for book in visit.services.books_with_questions()]
+    books = [(book.document_id, book.title) for book in visit.services.questions.books()]
     chosen = {"book": ""}
 
     async def begin() -> None:

@@ -12,8 +12,8 @@ from nicegui import ui
 from nicegui.element import Element
 
 from api.chosen_generator import GeneratorChoice
-from api.generator_switch import Answers
-from api.job_store import Job
+from api.generator import Answers
+from api.jobs import Job
 from api.pages.controls import button, field, link, select, set_attributes, tag
 from api.pages.frame import Visit, open_view, sign_out
 from api.pages.job_row import JobSlot

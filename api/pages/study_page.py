@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 from fastapi import Request
 from nicegui import ui
 
-from api.job_store import Job
+from api.jobs import Job
 from api.pages.controls import button, check, field, link, select, set_attributes, tag, text_area, text_box, toast
 from api.pages.frame import Visit, open_view, show_problem, sign_out
 from api.pages.job_row import JobRow
-from api.services import MAKING
+from api.questions import MAKING
 from evals.exam import MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import DEFAULT_LEARNER
 from evals.questions import FILE_ENDINGS, TYPES, BankQuestion, chapter_titles
@@ -102,7 +102,7 @@ class _ExamView:
     def __init__(self, visit: Visit, chapter: int, file: str, book: str) -> None:
         self._visit = visit
         self._t = visit.t
-        self._files = visit.services.question_files.names()
+        self._files = visit.services.questions.files.names()
         self._books = {document.document_id: document for document in visit.services.library.documents()}
         known = book in self._books and not self._books[book].sample
         self._source = f"{BOOK}{book}" if known else file if file in self._files else ""
@@ -237,8 +237,8 @@ class _ExamView:
     def _questions(self) -> tuple[BankQuestion, ...]:
         services = self._visit.services
         if self._book is not None:
-            return services.made.of(self._book)
-        return services.question_files.load(self._source or None)
+            return services.questions.made.of(self._book)
+        return services.questions.files.load(self._source or None)
 
     @property
     def _book(self) -> Document | None:
@@ -261,7 +261,7 @@ class _ExamView:
 
     async def _make(self, book: Document) -> None:
         try:
-            await asyncio.to_thread(self._visit.services.make_questions, book.document_id, None, ())
+            await asyncio.to_thread(self._visit.services.questions.make, book.document_id, None, ())
         except CoalesceError as error:
             toast(self._t.error(error), bad=True)
         self._draw_chapters()

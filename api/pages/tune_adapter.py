@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from nicegui import ui
 
-from api.adapter_tuning import ADAPTER
-from api.job_store import Job
+from api.generator import ADAPTER
+from api.jobs import Job
 from api.pages.controls import button, field, link, select, set_attributes, tag, text_box, toast
 from api.pages.frame import Visit
 from api.pages.job_row import JobSlot
-from api.services import BANK_TUNE
+from api.questions import BANK_TUNE
 from indexes.errors import CoalesceError, InvalidInput
 from rag.question import whole_number
 
@@ -28,7 +28,7 @@ class TuneAdapter:
         self._visit = visit
         self._t = visit.t
         self._adapters = visit.services.adapters
-        books = [(book.document_id, book.title) for book in visit.services.books_with_questions()]
+        books = [(book.document_id, book.title) for book in visit.services.questions.books()]
         self._sources = [(BANK_TUNE, self._t("exam.bank")), *books]
         self._source = self._sources[-1][0]
         self._name = ""
@@ -78,7 +78,11 @@ class TuneAdapter:
             toast(self._t.error(wrong), bad=True)
             return
         books = () if self._source == BANK_TUNE else (self._source,)
-        begin = partial(self._visit.services.tune_adapter, self._name, float(epochs), books)
+        services = self._visit.services
+
+        def begin() -> Job:
+            return services.adapters.start(self._name, services.questions.for_tuning(books), float(epochs))
+
         if job := await self._slot.start(begin):
             self._follow(job.title)
 

@@ -18,7 +18,7 @@ from sse_starlette import ServerSentEvent
 from api.answering import AnswerRun
 from api.deps import ServicesDep
 from api.errors import describe, openai_body
-from api.routes.answers import CLIENT_LEFT
+from api.routes.ask import CLIENT_LEFT
 from api.schemas.answers import filters_of
 from api.schemas.base import error_responses
 from api.schemas.openai import (

@@ -1,22 +1,36 @@
-"""`/healthz`, `/readyz`, `/metrics`, `/docs` and the login page."""
+"""The running server: whether it is ready, its metrics, jobs and generator, and the login page."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
+from dataclasses import asdict
 from html import escape
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from sse_starlette import ServerSentEvent
 
-from api.deps import ServicesDep
+from api.chosen_generator import GeneratorChoice
+from api.deps import CallerDep, ServicesDep
 from api.errors import NotReady, describe
+from api.generator import Generators
+from api.jobs import Job, JobQueue
 from api.pages.texts import HTML_LANGUAGES, Texts, language_of, texts_of
-from api.schemas.base import error_responses
+from api.schemas.answers import GeneratorIn
+from api.schemas.base import JobStartedOut, error_responses
+from api.schemas.books import JobsOut
 from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, KeyRing, cookie_value
+from api.streaming import event_stream, sse
 
 router = APIRouter(tags=["service"])
+"""Open to all, as far as `api.security` leaves them so."""
+api_router = APIRouter(prefix="/v1", tags=["service"])
+POLL_S = 0.1
+"""How often a watched job is read."""
 
 
 @router.get("/healthz")
@@ -46,6 +60,59 @@ def readyz(services: ServicesDep) -> Response:
 def read_metrics(services: ServicesDep) -> Response:
     """Counters, histograms and gauges of this server."""
     return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@api_router.get("/jobs")
+def list_jobs(services: ServicesDep) -> JobsOut:
+    """The jobs that are kept, the newest first."""
+    return JobsOut.model_validate({"jobs": services.jobs.list()})
+
+
+@api_router.get("/jobs/{job_id}", responses=error_responses(404))
+def get_job(job_id: str, services: ServicesDep) -> Job:
+    """One job as it is now."""
+    return services.jobs.get(job_id)
+
+
+@api_router.delete("/jobs/{job_id}", responses=error_responses(403, 404, 409))
+def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Job:
+    """Cancels a queued or running job; a running one stops at its next safe point."""
+    caller.need_open_key("cancel jobs")
+    return services.jobs.cancel(job_id)
+
+
+@api_router.get("/jobs/{job_id}/events", response_class=Response, responses=error_responses(404))
+async def watch_job(job_id: str, services: ServicesDep) -> Response:
+    """`progress` at every change and `done` at the end, each with the whole job."""
+    first = await asyncio.to_thread(services.jobs.get, job_id)
+    return event_stream(_watched(first, services.jobs))
+
+
+async def _watched(job: Job, jobs: JobQueue) -> AsyncIterator[ServerSentEvent]:
+    while not job.final:
+        yield sse(asdict(job), "progress")
+        seen = job
+        while job == seen:
+            await asyncio.sleep(POLL_S)
+            job = await asyncio.to_thread(jobs.get, job.id)
+    yield sse(asdict(job), "done")
+
+
+@api_router.get("/generator", responses=error_responses(503))
+def get_generator(services: ServicesDep) -> Generators:
+    """What answers now, and the engines, models and adapters found on this machine."""
+    return services.generators.found()
+
+
+@api_router.put("/generator", status_code=202, responses=error_responses(400, 403, 404, 409, 422, 503))
+def put_generator(body: GeneratorIn, services: ServicesDep, caller: CallerDep) -> JobStartedOut:
+    """Loads another generator while the old one answers; a failure keeps the old one, and the job says why."""
+    caller.need_open_key("change what answers")
+    named = body.model_dump()
+    if body.generator == "auto":
+        named["generator"] = "local"
+    as_set = body.generator == "auto" and body.model is None
+    return JobStartedOut(job_id=services.generators.switch(None if as_set else GeneratorChoice(**named)).id)
 
 
 _PAGE = """<!doctype html>

@@ -1,19 +1,18 @@
-"""`/v1/questions`, `/v1/exams`, `/v1/cards`, `/v1/progress` and `/v1/reports`."""
+"""`/v1/questions`, `/v1/exams`, `/v1/cards`, `/v1/progress`, and what is made from a book to study it."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
 from datetime import UTC
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote as url_quote
 
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
-from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
 from api.pages.texts import language_of, texts_of
-from api.schemas.base import Id, error_responses, listed
+from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
     CardChangeIn,
@@ -28,7 +27,6 @@ from api.schemas.study import (
     ExamsOut,
     GuideOut,
     MakeIn,
-    MakingOut,
     MarkOut,
     NewCardIn,
     ProgressOut,
@@ -37,8 +35,6 @@ from api.schemas.study import (
     QuestionKind,
     QuestionOut,
     QuestionsOut,
-    ReportsOut,
-    ReportSummaryOut,
     ResultOut,
     ReviewIn,
     VerdictIn,
@@ -52,11 +48,10 @@ from evals.questions import BankQuestion, questions_file
 from evals.study import Asked, class_marks_csv
 from evals.study_guide import guide_markdown
 from indexes.errors import InvalidInput
-from indexes.types import Document
 from rag.question import whole_number
 
 router = APIRouter(prefix="/v1", tags=["study"])
-MAX_LIMIT = 5000
+Limit = Annotated[int, Query(ge=1, le=5000)]
 
 
 @router.get("/questions", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
@@ -66,7 +61,7 @@ def list_questions(
     document_id: Annotated[Id | None, Query()] = None,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
+    limit: Limit = 100,
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> Response:
@@ -74,13 +69,14 @@ def list_questions(
 
     A learner's key gets no answer to a question of an exam that is not handed in yet.
     """
-    document: Document | None = services.library.document(document_id) if document_id is not None else None
-    made = document is not None and not document.sample and question_file is None
+    document = services.library.document(document_id) if document_id is not None else None
+    if document is None or document.sample or question_file is not None:
+        questions = services.questions.files.load(question_file)
+    else:
+        questions = services.questions.made.of(document)
     chosen = [
         question
-        for question in (
-            services.made.of(document) if made and document else services.question_files.load(question_file)
-        )
+        for question in questions
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     asked = study.asked_now() if with_answers else Asked()
@@ -93,14 +89,14 @@ def list_questions(
 @router.get("/questions/files", responses=error_responses(503))
 def list_question_files(services: ServicesDep) -> QuestionFilesOut:
     """Question files in the home, for `question_file` of an exam."""
-    return QuestionFilesOut(files=list(services.question_files.names()))
+    return QuestionFilesOut(files=list(services.questions.files.names()))
 
 
 @router.post("/questions/files", status_code=201, responses=error_responses(400, 409, 413, 422, 503))
 def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep) -> QuestionFileOut:
     """Keeps a question file: JSON Lines, or a table as CSV. A broken line is a 422 that names it; nothing is kept."""
     name = file_name(file.filename or "")
-    return QuestionFileOut(name=name, questions=len(services.question_files.add(name, file.file.read())))
+    return QuestionFileOut(name=name, questions=len(services.questions.files.add(name, file.file.read())))
 
 
 @router.get(
@@ -115,22 +111,21 @@ def export_questions(
 ) -> Response:
     """The questions on a book, of a question file or of the bank, with their answers, as a question file."""
     caller.need_open_key("export questions with their answers")
-    if document_id is not None and question_file is None:
-        questions = services.questions_on([document_id])
-    else:
-        questions = services.question_files.load(question_file)
+    questions = services.questions.named([] if document_id is None else [document_id], question_file)
     media_type = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
-    return _file(questions_file(questions, f".{form}").encode(), media_type, f"coalesce-questions.{form}")
+    return attached(questions_file(questions, f".{form}").encode(), media_type, f"coalesce-questions.{form}")
 
 
 @router.post(
     "/documents/{document_id}/questions", status_code=202, responses=error_responses(400, 403, 404, 409, 422, 503)
 )
-def make_questions(document_id: str, services: ServicesDep, caller: CallerDep, body: MakeIn | None = None) -> MakingOut:
+def make_questions(
+    document_id: str, services: ServicesDep, caller: CallerDep, body: MakeIn | None = None
+) -> JobStartedOut:
     """Makes questions from a book, in place of those made before; the job says how many."""
     caller.need_open_key("make questions")
     wanted = body or MakeIn()
-    return MakingOut(job_id=services.make_questions(document_id, wanted.count, wanted.types or ()).id)
+    return JobStartedOut(job_id=services.questions.make(document_id, wanted.count, wanted.types or ()).id)
 
 
 @router.get("/documents/{document_id}/guide", responses=error_responses(404, 422, 503))
@@ -140,7 +135,7 @@ def read_guide(
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
 ) -> GuideOut:
     """What to know of each chapter of a book, or of one: definitions, numbers, names of code, with their sentences."""
-    chapters = [item for item in services.guide(document_id) if chapter is None or item.chapter == chapter]
+    chapters = [item for item in services.questions.guide(document_id) if chapter is None or item.chapter == chapter]
     title = services.library.document(document_id).title
     return GuideOut.model_validate({"document_id": document_id, "title": title, "chapters": chapters})
 
@@ -152,8 +147,8 @@ def export_guide(document_id: str, request: Request, services: ServicesDep) -> R
     headings = {name: t(f"guide.{name}") for name in ("definitions", "numbers", "names")}
     title = f"{services.library.document(document_id).title}: {t('guide.title')}"
     address = f"{request.base_url}book/{url_quote(document_id, safe='')}"
-    text = guide_markdown(title, services.guide(document_id), headings, address)
-    return _file(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")
+    text = guide_markdown(title, services.questions.guide(document_id), headings, address)
+    return attached(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")
 
 
 @router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -171,19 +166,11 @@ def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQ
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="Name chapters by their numbers.")
     if body.document_ids is not None and body.question_file is not None:
         raise InvalidInput("`document_ids` and `question_file` both name questions", hint="Name one of them.")
-    plan = body.plan(secrets.randbelow(2**31))
-    if body.document_ids:
-        return plan, services.questions_on(body.document_ids)
-    return plan, services.question_files.load(body.question_file)
+    return body.plan(secrets.randbelow(2**31)), services.questions.named(body.document_ids or (), body.question_file)
 
 
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
-def list_exams(
-    study: StudyDep,
-    caller: CallerDep,
-    learner: LearnerDep,
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100,
-) -> ExamsOut:
+def list_exams(study: StudyDep, caller: CallerDep, learner: LearnerDep, limit: Limit = 100) -> ExamsOut:
     """The newest exams of a learner, newest first, each with its marks once it was handed in."""
     shown = [
         replace(exam, questions=()) if exam.waits and caller.learner else exam  # its time runs once it is opened
@@ -209,9 +196,7 @@ def start_class_exam(body: ClassExamIn, services: ServicesDep, caller: CallerDep
 
 
 @router.get("/class-exams", responses=error_responses(403, 422, 503))
-def list_class_exams(
-    services: ServicesDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100
-) -> ClassExamsOut:
+def list_class_exams(services: ServicesDep, caller: CallerDep, limit: Limit = 100) -> ClassExamsOut:
     """The exams given to classes, newest first."""
     caller.need_open_key("see the exams of a class")
     study = services.study
@@ -230,7 +215,7 @@ def export_class_marks(class_id: str, services: ServicesDep, caller: CallerDep) 
     """The marks of a class as CSV: a row for each learner, a column for each question."""
     caller.need_open_key("read the marks of a class")
     marks = class_marks_csv(services.study.class_exam(class_id))
-    return _file(marks.encode(), "text/csv; charset=utf-8", "coalesce-marks.csv")
+    return attached(marks.encode(), "text/csv; charset=utf-8", "coalesce-marks.csv")
 
 
 @router.get("/exams/{exam_id}/draft", responses=error_responses(400, 403, 404, 422, 503))
@@ -260,7 +245,7 @@ def decide(exam_id: str, body: VerdictIn, study: StudyDep, caller: CallerDep) ->
 
 
 @router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
-def due_cards(study: StudyDep, learner: LearnerDep, limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 100) -> Response:
+def due_cards(study: StudyDep, learner: LearnerDep, limit: Limit = 100) -> Response:
     """Cards that are due, the longest overdue first; a learner's key does not see those of an open exam."""
     return listed(CardsOut(cards=[card_out(card) for card in study.due_cards(learner, limit)]))
 
@@ -311,65 +296,18 @@ def progress(
     services: ServicesDep, study: StudyDep, learner: LearnerDep, document_id: Annotated[Id | None, Query()] = None
 ) -> ProgressOut:
     """What was seen and right, what is due and what is coming, by book and chapter; of one book where it is named."""
-    return ProgressOut.of(*services.progress(study, learner, document_id))
+    return ProgressOut.of(*services.questions.progress(study, learner, document_id))
 
 
 @router.get("/cards/export.apkg", response_class=Response, responses=error_responses(400, 403, 422, 503))
 def export_anki(study: StudyDep, learner: LearnerDep) -> Response:
     """The learner's cards as an Anki deck; importing a newer one keeps Anki's own history."""
     questions = [card.question for card in study.cards(learner)]
-    return _file(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
+    return attached(anki_deck(questions), "application/octet-stream", "coalesce.apkg")
 
 
 @router.get("/cards/export.csv", response_class=Response, responses=error_responses(400, 403, 422, 503))
 def export_csv(study: StudyDep, learner: LearnerDep) -> Response:
     """The learner's cards as CSV."""
     questions = [card.question for card in study.cards(learner)]
-    return _file(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")
-
-
-def _file(content: bytes, media_type: str, name: str) -> Response:
-    return Response(content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})
-
-
-@router.get("/reports", responses=error_responses(503))
-def get_reports(services: ServicesDep) -> ReportsOut:
-    """Comparisons that were run with `coalesce eval`, newest first."""
-    from evals.report import list_reports
-
-    return ReportsOut(reports=[ReportSummaryOut(**report) for report in list_reports(services.settings.reports_folder)])
-
-
-@router.get("/reports/{report_id}", responses=error_responses(404, 503))
-def get_report(report_id: str, services: ServicesDep, study: StudyDep) -> dict[str, Any]:
-    """One report, all its numbers."""
-    from evals.report import read_report
-
-    return _without(read_report(services.settings.reports_folder, report_id), study.asked_now())
-
-
-@router.get("/reports/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
-def get_report_page(
-    report_id: str, services: ServicesDep, study: StudyDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
-) -> HTMLResponse:
-    """One report as a page."""
-    from evals.report import read_report, render, report_page
-    from evals.report_chinese import in_chinese
-
-    folder = services.settings.reports_folder
-    report = read_report(folder, report_id)
-    shown = _without(report, study.asked_now())
-    page = report_page(folder, report_id) if shown == report else render(shown, "report.html.j2")
-    return HTMLResponse(in_chinese(page) if language == "zh" else page)
-
-
-def _without(report: dict[str, Any], asked: Asked) -> dict[str, Any]:
-    """The report without its examples, which name the right option, of questions that are asked now."""
-    if not asked:
-        return report
-    flips = [
-        {name: [each for each in side if each["id"] not in asked.ids] if isinstance(side, list) else side
-         for name, side in table.items()}
-        for table in report.get("flips", ())
-    ]  # fmt: skip
-    return report | {"flips": flips}
+    return attached(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")

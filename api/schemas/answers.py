@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from api.schemas.base import Id, Seed, WireIn, WireOut
-from indexes import types as index_types
-from rag import types as rag_types
+from indexes.types import Filters
+from rag.conversations import Conversation
+from rag.explanation import NodeRanks
+from rag.types import (
+    AnswerDone,
+    Arm,
+    Citation,
+    Event,
+    Evidence,
+    PassagesFound,
+    Searched,
+    TextDelta,
+    Thinking,
+    Timings,
+    Usage,
+    Variant,
+    Waiting,
+)
 
 MAX_TOP_K = 50
 MAX_TITLE_CHARS = 300
@@ -36,12 +53,12 @@ class FiltersIn(WireIn):
         return self
 
 
-def filters_of(given: FiltersIn | None) -> index_types.Filters:
+def filters_of(given: FiltersIn | None) -> Filters:
     """The filters as the library takes them."""
     if given is None:
-        return index_types.Filters()
+        return Filters()
     pages = (given.pages[0], given.pages[1]) if given.pages else None
-    return index_types.Filters(tuple(given.document_ids), tuple(given.chapters), pages)
+    return Filters(tuple(given.document_ids), tuple(given.chapters), pages)
 
 
 class SearchIn(WireIn):
@@ -55,9 +72,9 @@ class SearchIn(WireIn):
 class VariantIn(WireIn):
     """A way of answering; what it leaves out is taken from the question."""
 
-    arm: rag_types.Arm = "rag"
+    arm: Arm = "rag"
     top_k: TopK | None = None
-    retrieval: rag_types.Searched | None = Field(default=None, description="both searches fused, or one of them alone")
+    retrieval: Searched | None = Field(default=None, description="both searches fused, or one of them alone")
     filters: FiltersIn | None = None
 
 
@@ -65,7 +82,7 @@ class CompareIn(WireIn):
     """Body of `POST /v1/compare`; without `arms` and `variants`, the arms that can run here."""
 
     question: str
-    arms: list[rag_types.Arm] | None = Field(default=None, min_length=1, max_length=8)
+    arms: list[Arm] | None = Field(default=None, min_length=1, max_length=8)
     variants: list[VariantIn] | None = Field(default=None, min_length=1, max_length=8, description="instead of `arms`")
     adapter: Id | None = None
     top_k: TopK = 5
@@ -79,10 +96,10 @@ class CompareIn(WireIn):
             raise ValueError("give either `arms` or `variants`")
         return self
 
-    def ways(self) -> tuple[rag_types.Variant, ...]:
+    def ways(self) -> tuple[Variant, ...]:
         """The variants as the engine takes them."""
         return tuple(
-            rag_types.Variant(one.arm, one.top_k, one.retrieval, filters_of(one.filters) if one.filters else None)
+            Variant(one.arm, one.top_k, one.retrieval, filters_of(one.filters) if one.filters else None)
             for one in self.variants or ()
         )
 
@@ -92,17 +109,18 @@ class ChooseIn(WireIn):
 
     question: str
     choices: list[Annotated[str, Field(max_length=4000)]] = Field(min_length=2, max_length=10)
-    arms: list[rag_types.Arm] | None = Field(default=None, min_length=1, max_length=8)
+    arms: list[Arm] | None = Field(default=None, min_length=1, max_length=8)
     adapter: Id | None = None
     top_k: TopK = 5
 
 
-class PickOut(WireOut):
+@dataclass(frozen=True, slots=True)
+class Pick:
     """What an arm chose: the option's index, and the score of each, higher is better."""
 
-    arm: rag_types.Arm
+    arm: Arm
     picked: int
-    scores: list[float]
+    scores: tuple[float, ...]
 
 
 class PicksOut(WireOut):
@@ -110,14 +128,14 @@ class PicksOut(WireOut):
 
     generator: str
     model: str
-    picks: list[PickOut]
+    picks: list[Pick]
 
 
 class AskIn(WireIn):
     """Body of `POST /v1/ask`."""
 
     question: str
-    arm: rag_types.Arm = "rag"
+    arm: Arm = "rag"
     adapter: Id | None = None
     top_k: TopK = 5
     filters: FiltersIn | None = None
@@ -130,14 +148,6 @@ class AskIn(WireIn):
     replaces: Id | None = Field(
         default=None, description="an answer of the conversation that goes when this one is finished"
     )
-
-
-class FiltersOut(WireOut):
-    """What a question was restricted to; empty lists and null restrict nothing."""
-
-    document_ids: list[str]
-    chapters: list[int | str]
-    pages: list[int] | None
 
 
 class PassageOut(WireOut):
@@ -163,43 +173,8 @@ class PassagesOut(WireOut):
 class PassagesEventOut(PassagesOut):
     """The first event of a streamed answer; `note` is what is known of the answer's before it is written."""
 
-    evidence: rag_types.Evidence | None
+    evidence: Evidence | None
     note: str | None
-
-
-class CitationOut(WireOut):
-    """A verbatim quote of a passage: `passage.text[char_start:char_end] == quote`."""
-
-    marker: int
-    node_id: str
-    document_id: str
-    title: str
-    section: list[str]
-    page_label: str | None
-    page_start: int | None
-    page_end: int | None
-    quote: str
-    char_start: int
-    char_end: int
-    verdict: rag_types.Verdict
-
-
-class TimingsOut(WireOut):
-    """Seconds."""
-
-    retrieve_s: float
-    ttft_s: float
-    total_s: float
-
-
-class UsageOut(WireOut):
-    """Tokens; `completion_tokens` counts reasoning too. `finish` is `length` when the answer was cut off."""
-
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    finish: rag_types.Finish
 
 
 class AnswerOut(WireOut):
@@ -213,19 +188,19 @@ class AnswerOut(WireOut):
     question: str
     answer: str
     refused: bool
-    evidence: rag_types.Evidence | None
+    evidence: Evidence | None
     note: str | None
-    arm: rag_types.Arm
+    arm: Arm
     generator: str
     model: str
     adapter: str | None
-    citations: list[CitationOut]
+    citations: list[Citation]
     passages: list[PassageOut]
-    timings: TimingsOut
-    usage: UsageOut
+    timings: Timings
+    usage: Usage
     tokens_per_s: float
     peak_memory_bytes: int
-    filters: FiltersOut
+    filters: Filters
 
 
 class AnswersOut(WireOut):
@@ -247,23 +222,14 @@ class RenameIn(WireIn):
     title: Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
 
 
-class ConversationOut(WireOut):
-    """A conversation in the list."""
-
-    id: str
-    title: str
-    created_at: str
-    updated_at: str
-    num_answers: int
-
-
 class ConversationsOut(WireOut):
     """Every conversation, the newest first."""
 
-    conversations: list[ConversationOut]
+    conversations: list[Conversation]
 
 
-class ConversationDetailOut(ConversationOut):
+@dataclass(frozen=True, slots=True)
+class ConversationDetail(Conversation):
     """A conversation with its answers."""
 
     answers: list[AnswerOut]
@@ -275,15 +241,6 @@ class FeedbackIn(WireIn):
     answer_id: Id
     rating: Literal["up", "down"]
     comment: str | None = None
-
-
-class FeedbackOut(WireOut):
-    """The feedback as it is kept."""
-
-    answer_id: str
-    rating: Literal["up", "down"]
-    comment: str
-    created_at: str
 
 
 class ReportIn(WireIn):
@@ -300,27 +257,11 @@ class VoteIn(WireIn):
     blind: bool = True
 
 
-class WinsOut(WireOut):
-    """How often an arm or variant won, of the votes in which it was shown."""
-
-    name: str
-    won: int
-    shown: int
-
-
-class VotesOut(WireOut):
-    """The table of wins; `undecided` counts the votes in which none was better."""
-
-    votes: int
-    undecided: int
-    wins: list[WinsOut]
-
-
 class VoteOut(WireOut):
     """A vote as it is kept; `winner` is the arm or variant of the preferred answer, or null."""
 
     question: str
-    winner: str | None
+    winner: Annotated[str | None, BeforeValidator(lambda winner: winner or None)]
     blind: bool
     at: str
 
@@ -334,29 +275,11 @@ class ExplainIn(WireIn):
     section: list[Annotated[str, Field(max_length=1000)]] = Field(default_factory=list, max_length=20)
 
 
-class NodeRanksOut(WireOut):
-    """A node's rank in each search, from 1; null where it is not among the candidates.
-
-    `shared` and `missing` are the stems of the question's words that the node has and lacks.
-    """
-
-    node_id: str
-    section: list[str]
-    page_start: int | None
-    page_end: int | None
-    text: str
-    dense_rank: int | None
-    lexical_rank: int | None
-    fused_rank: int | None
-    shared: list[str]
-    missing: list[str]
-
-
 class ExplanationOut(WireOut):
     """Why a page was not found: its nodes, the best rank first, and how many candidates each search had."""
 
     query: str
-    nodes: list[NodeRanksOut]
+    nodes: list[NodeRanks]
     candidates_dense: int
     candidates_lexical: int
 
@@ -382,57 +305,16 @@ class AdapterIn(WireIn):
     epochs: Annotated[float, Field(ge=0.1, le=100)] = 3.0
 
 
-class FoundModelOut(WireOut):
-    """A model on this machine; `name` is what `model` takes."""
-
-    name: str
-    kind: str
-    path: str
-    weights_bytes: int
-    architecture: str
-    quantization: str
-
-
-class FoundAdapterOut(WireOut):
-    """An adapter of the home, or one that Coalesce carries for a fetched model, and the found models that it fits."""
-
-    name: str
-    path: str
-    base_model: str
-    rank: int
-    fits: list[str]
-
-
-class FoundEngineOut(WireOut):
-    """An engine that answers on this machine."""
-
-    engine: str
-    base_url: str
-    models: list[str]
-
-
-class AvailableOut(WireOut):
-    """A model that can be fetched by its name; `adapter` is the name of the one that comes with Coalesce for it."""
-
-    name: str
-    about: str
-    licence: str
-    download_bytes: int
-    adapter: str
-    here: bool
-
-
-class GeneratorOut(WireOut):
-    """What answers now, and what was found that could."""
-
-    generator: str
-    model: str
-    base_url: str | None
-    adapter: str | None
-    quantization: str | None
-    chosen: bool
-    problem: str | None
-    engines: list[FoundEngineOut]
-    models: list[FoundModelOut]
-    adapters: list[FoundAdapterOut]
-    available: list[AvailableOut]
+def wire_event(event: Event) -> tuple[str, dict[str, Any]]:
+    """An event of an answer by its name in a stream, with its data."""
+    match event:
+        case PassagesFound():
+            return "passages", PassagesEventOut.model_validate(event).model_dump(mode="json")
+        case Waiting(before):
+            return "waiting", {"before": before}
+        case Thinking():
+            return "thinking", {}
+        case TextDelta(text):
+            return "delta", {"text": text}
+        case AnswerDone(answer):
+            return "done", AnswerOut.model_validate(answer).model_dump(mode="json")

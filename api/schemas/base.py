@@ -20,9 +20,10 @@ class WireIn(BaseModel):
 
 
 class WireOut(BaseModel):
-    """Base of what clients get; `model_validate` makes one from a dataclass with the same field names."""
+    """Base of what clients get and no dataclass says; `model_validate` makes one from a dataclass with these fields."""
 
-    model_config = ConfigDict(from_attributes=True)
+    # Defaults are sent too, and pydantic gives this configuration to dataclasses inside a form.
+    model_config = ConfigDict(from_attributes=True, json_schema_serialization_defaults_required=True)
 
 
 class ErrorDetail(WireOut):
@@ -53,3 +54,8 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def listed(value: WireOut) -> Response:
     """A long list as a reply: FastAPI would validate every item a second time."""
     return Response(value.model_dump_json(), media_type="application/json")
+
+
+def attached(content: str | bytes, media_type: str, name: str) -> Response:
+    """A file as a reply, to be kept under this name."""
+    return Response(content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from api.schemas.answers import CitationOut, FiltersIn, MaxTokens, PassageOut, TopK
+from api.schemas.answers import FiltersIn, MaxTokens, PassageOut, TopK
 from api.schemas.base import Id, Seed, WireOut
-from rag.types import Evidence
+from rag.types import Citation, Evidence
 
 MAX_MESSAGES = 1000
 MAX_STOP_STRINGS = 16
@@ -106,7 +106,7 @@ class ChatMessageOut(WireOut):
     role: Literal["assistant"] = "assistant"
     content: Annotated[str, Field(validation_alias="answer")]
     refusal: None = None
-    citations: list[CitationOut]
+    citations: list[Citation]
     passages: list[PassageOut]
     refused: bool
     evidence: Evidence | None

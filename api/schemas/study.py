@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import Annotated, Literal, Self
 from urllib.parse import quote as url_quote
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
 from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
-from evals.questions import MOST_BY_DEFAULT, BankQuestion, own_question
+from evals.questions import MOST_BY_DEFAULT, BankQuestion, Gold, own_question
 from evals.study import MAX_LEARNERS, ChapterProgress, Progress
+from evals.study_guide import GuideChapter
 from evals.study_store import StoredCard, StoredExam
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
@@ -25,13 +26,7 @@ MadeType = Literal["choice", "short"]
 ChapterNumber = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-class GoldOut(WireOut):
-    """Where the book answers a question."""
-
-    file: str
-    heading: str
-    part: int
-    evidence: str
+ANSWER_FIELDS = ("answer", "answer_index", "key_facts", "gold")
 
 
 class QuestionOut(WireOut):
@@ -43,7 +38,7 @@ class QuestionOut(WireOut):
     kind: str = ""
     question: str
     question_zh: str
-    choices: list[str] | None = None
+    choices: Annotated[list[str] | None, BeforeValidator(lambda choices: choices or None)] = None
     difficulty: int
     split: str
     section: str | None
@@ -52,35 +47,13 @@ class QuestionOut(WireOut):
     answer: str | None = None
     answer_index: int | None = None
     key_facts: list[str] | None = None
-    gold: list[GoldOut] | None = None
+    gold: list[Gold] | None = None
 
     @classmethod
     def of(cls, value: BankQuestion, *, with_answer: bool) -> Self:
         """From the bank's question."""
-        shown = cls(
-            id=value.id,
-            chapter=value.chapter,
-            type=value.type,
-            kind=value.kind,
-            question=value.question,
-            question_zh=value.question_zh,
-            choices=list(value.choices) or None,
-            difficulty=value.difficulty,
-            split=value.split,
-            section=value.section,
-            answerable=value.answerable,
-            made_by=value.made_by,
-        )
-        if not with_answer:
-            return shown
-        return shown.model_copy(
-            update={
-                "answer": value.answer,
-                "answer_index": value.answer_index,
-                "key_facts": list(value.key_facts),
-                "gold": [GoldOut(**asdict(gold)) for gold in value.gold],
-            }
-        )
+        shown = cls.model_validate(value)
+        return shown if with_answer else shown.model_copy(update=dict.fromkeys(ANSWER_FIELDS))
 
 
 class QuestionsOut(WireOut):
@@ -109,12 +82,6 @@ class MakeIn(WireIn):
         default=None, description=f"what the book holds, up to {MOST_BY_DEFAULT}, if left out"
     )
     types: list[MadeType] | None = Field(default=None, max_length=10, description="all if left out")
-
-
-class MakingOut(WireOut):
-    """The job that makes questions."""
-
-    job_id: str
 
 
 class ExamIn(WireIn):
@@ -418,34 +385,12 @@ class ProgressOut(WireOut):
         )
 
 
-class GuideEntryOut(WireOut):
-    """A term, number or name and the sentence that says what it is: `quote` is verbatim in the node."""
-
-    term: str
-    text: str
-    quote: str
-    node_id: str
-    section: list[str]
-    page_start: int | None
-    asked: bool = Field(description="a question was made from the sentence")
-
-
-class GuideChapterOut(WireOut):
-    """What to know of one chapter, in reading order."""
-
-    chapter: int
-    title: str
-    definitions: list[GuideEntryOut]
-    numbers: list[GuideEntryOut]
-    names: list[GuideEntryOut]
-
-
 class GuideOut(WireOut):
     """A study guide of a book; chapters without an entry are left out."""
 
     document_id: str
     title: str
-    chapters: list[GuideChapterOut]
+    chapters: list[GuideChapter]
 
 
 class StepOut(WireOut):

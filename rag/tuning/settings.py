@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from indexes.errors import InvalidInput
-from rag.models.devices import choose_device, choose_dtype
-from rag.models.memory import estimate_memory
 
 _SMALL_BASE_PARAMETERS = 5e9
 
@@ -203,6 +201,8 @@ def place_process(device: str) -> Placement:
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
     from transformers.integrations.fsdp import is_fsdp_enabled
 
+    from rag.models.devices import choose_device
+
     kind = choose_device(device)
     state = _state(kind)
     if state.num_processes > 1 and kind == "cuda":
@@ -235,6 +235,8 @@ def training_arguments(
         num_rows: encoded training rows; validates: there are validation rows; steady: one learning rate throughout.
     """
     from transformers import TrainingArguments
+
+    from rag.models.devices import choose_dtype
 
     updates = math.ceil(num_rows / (settings.batch_size * settings.accumulation * place.processes))
     steps = settings.max_steps or max(math.ceil(updates * settings.epochs), 1)
@@ -281,5 +283,7 @@ def training_arguments(
 
 def _usual_rate(config: Any) -> float:
     """2e-4 for bases up to 5 billion parameters, 1e-4 above."""
+    from rag.models.memory import estimate_memory
+
     size = estimate_memory(config, context_tokens=1).num_parameters
     return 2e-4 if size <= _SMALL_BASE_PARAMETERS else 1e-4

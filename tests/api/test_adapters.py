@@ -70,28 +70,19 @@ def live(settings: CoalesceSettings, tune: FakeTune) -> Iterator[Live]:
 
 def ended(live: Live, reply: Any) -> dict[str, Any]:
     assert reply.status_code == 202, reply.text
-    job: dict[str, Any] = {}
-
-    def final() -> bool:
-        job.update(live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json())
-        return job["state"] in ("done", "failed", "cancelled")
-
-    wait_until(final, "the job ends")
-    return job
+    return live.ended(reply.json()["job_id"])
 
 
 def add_book(live: Live) -> None:
     live.shelf.put("own", SENTENCES[0], source="own.md")
-    for number, sentence in enumerate(SENTENCES[1:], 1):
-        live.shelf.extend(live.shelf.section("own", sentence, number))
+    for sentence in SENTENCES[1:]:
+        live.shelf.extend("own", sentence)
     ended(live, live.client.post("/v1/documents/own/questions"))
 
 
-def test_an_adapter_learns_half_of_a_books_sections_with_the_passages_that_serving_shows(
-    live: Live, tune: FakeTune
-) -> None:
+def test_an_adapter_learns_half_of_a_books_sections_with_the_passages_that_serving_shows(live, tune):
     add_book(live)
-    made = live.services.questions_on(["own"])
+    made = live.services.questions.on(["own"])
     learnt = {question.question for question in made if is_for_tuning(question)}
     assert learnt and len(learnt) < len(made), "the other half measures"
     job = ended(live, live.client.post("/v1/adapters", json={"name": "mine", "document_ids": ["own"]}))
@@ -146,9 +137,7 @@ def test_without_a_local_model_nothing_can_be_tuned(shared: Live) -> None:
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("one_thread")
-def test_a_tiny_model_is_tuned_on_a_books_questions_and_the_adapter_fits_it(
-    settings: CoalesceSettings, tmp_path: Path
-) -> None:
+def test_a_tiny_model_is_tuned_on_a_books_questions_and_the_adapter_fits_it(settings, tmp_path):
     from tiny_models import build_model
 
     model = build_model(tmp_path / "tiny", num_hidden_layers=1)

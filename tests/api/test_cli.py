@@ -7,24 +7,24 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from api_fakes import WARP, FakeBuilder, ShelfLibrary, running
+from api_fakes import SAMPLE_ID, WARP, FakeBuilder, Shelf, running
 from fakes import signals_only
 
-from api.cli import ask, run
+from api.cli import run
 from api.cli.app import SECTIONS
-from api.console import Console, table
 from api.health_checks import faiss_check
 from api.running_server import announce, withdraw
 from api.settings import load_settings
 from indexes.errors import InvalidInput
 from rag.evidence import EvidenceJudge
 from rag.sentence_reader import LearnedReader
+from rag.tuning.data import TrainingRow, write_dataset
+from rag.tuning.settings import TuneSettings
 
-COMMANDS = ("serve", "add", "list", "remove", "ask", "search", "doctor")
+COMMANDS = ("serve", "add", "list", "remove", "ask", "search", "doctor", "questions export", "dataset", "tune")
 HEAVY = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "llama_index", "nicegui", "fastapi")
 
 
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(command, capsys):
-    assert run([command, "--help"]) == 0
+    assert run([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert f"Example: coalesce {command}" in text
     assert ("--json" in text) == (command != "serve")
@@ -56,10 +56,6 @@ def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
     found = json.loads(capsys.readouterr().out)
     assert {"models", "adapters", "engines", "available"} == set(found)
     assert [(each["name"], each["here"]) for each in found["available"]] == [("smollm2-135m", False)]
-    assert run(["models"]) == 0
-    listed = capsys.readouterr().out
-    assert "can be fetched (coalesce models get):\n  smollm2-135m  Apache-2.0  93 MB" in listed
-    assert "with the adapter gpu-books" in listed
     assert run(["models", "get", "nobody-1t"]) == 1
     assert "There is no model 'nobody-1t' to fetch" in capsys.readouterr().err
     assert run(["memory", "--model", "smollm2-135m"]) == 1
@@ -78,7 +74,8 @@ def test_help_imports_nothing_heavy():
     [
         ["--nonsense"], ["nonsense"], ["ask"], ["add"], ["remove"], ["ask", "q", "--arm", "both"],
         ["ask", "q", "--top-k", "many"], ["serve", "--port", "x"], ["ask", "q", "--generator", "magic"],
-        ["ask", "q", "--quantization", "int3"],
+        ["ask", "q", "--quantization", "int3"], ["tune", "--model", "m", "--out", "o", "--rank", "0"],
+        ["tune", "--model", "m", "--out", "o", "--quantization", "int8"],
     ],
 )  # fmt: skip
 def test_wrong_usage_is_status_2(arguments, capsys):
@@ -109,6 +106,21 @@ def test_our_errors_are_status_1_with_the_value_and_what_mends_it(arguments, sai
     assert said in streams.err
     assert "Traceback" not in streams.err
     assert len(streams.err.strip().splitlines()) == 2
+
+
+def test_the_options_of_tuning_are_its_settings(tmp_path, monkeypatch):
+    given: list[TuneSettings] = []
+
+    def tune(model: str, rows: object, out: Path, settings: TuneSettings, **_: object) -> None:
+        given.append(settings)
+        raise InvalidInput("enough")
+
+    monkeypatch.setattr("rag.tuning.train.tune", tune)
+    write_dataset([TrainingRow("What is it?", "It.")], tmp_path / "data")
+    command = ["tune", "--model", str(tmp_path), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    assert run(command) == 1
+    assert run([*command, "--max-length", "64", "--no-passages", "--dora", "--learning-rate", "1e-3"]) == 1
+    assert given == [TuneSettings(), TuneSettings(max_tokens=64, passages=False, dora=True, learning_rate=1e-3)]
 
 
 def test_a_misspelt_setting_stops_every_command(monkeypatch, capsys):
@@ -174,22 +186,18 @@ def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, h
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_reported_as_full(monkeypatch, capsys):
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [(OSError(28, "No space left on device"), 1, "disk is full"), (KeyboardInterrupt(), 130, "")],
+)
+def test_a_full_disk_and_ctrl_c_have_words_and_a_status_of_their_own(error, status, said, monkeypatch, capsys):
+    def raises(*_: object, **__: object) -> None:
+        raise error
 
-    monkeypatch.setattr("indexes.library.open_library", full)
-    assert run(["list"]) == 1
-    assert "disk is full" in capsys.readouterr().err
-
-
-def test_ctrl_c_is_status_130(monkeypatch, capsys):
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("indexes.library.open_library", interrupted)
-    assert run(["list"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr("indexes.library.open_library", raises)
+    assert run(["list"]) == status
+    streams = capsys.readouterr()
+    assert said in streams.err and "Traceback" not in streams.err
 
 
 @pytest.mark.integration
@@ -234,7 +242,7 @@ def test_a_port_in_use_is_reported_with_another_one_to_try(capsys):
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_models_load(arguments, said, monkeypatch, capsys):
-    shelf = ShelfLibrary()
+    shelf = Shelf()
     shelf.put("sample", WARP, source="Sample", sample=True)
     _refuse_to_load(monkeypatch, shelf)
     assert run(arguments) == 1
@@ -244,20 +252,19 @@ def test_what_cannot_be_answered_is_refused_before_models_load(arguments, said, 
 
 @pytest.mark.parametrize("command", ["ask", "search"])
 def test_an_empty_library_says_how_to_fill_it_before_models_load(command, monkeypatch, capsys):
-    _refuse_to_load(monkeypatch, ShelfLibrary())
+    _refuse_to_load(monkeypatch, Shelf())
     assert run([command, "warp"]) == 1
     assert "coalesce add PATH" in capsys.readouterr().err
 
 
-def test_a_refusal_names_the_nearest_passages(monkeypatch, capsys, home):
+def test_a_refusal_names_the_nearest_sections_once(monkeypatch, capsys, home):
     builder = FakeBuilder()
     _answer_by(builder, monkeypatch, home)
+    assert run(["ask", "What does a warp cost?", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["refused"] and " › ".join(answer["passages"][0]["section"]) in answer["answer"]
     assert run(["ask", "What does a warp cost?"]) == 0
-    answer, heading, place = filter(None, capsys.readouterr().out.splitlines())
-    assert answer == "The library does not answer this question.", "the nearest are named once, in the list"
-    assert heading == "The nearest passages:", "they are no sources"
-    assert place.startswith("[1] Sample"), "a model may cite the passage that it does not find enough in"
-    assert "page iii" in place
+    assert capsys.readouterr().out.strip() == answer["answer"]
 
 
 def test_a_refusal_of_the_server_and_an_answer_cut_off_say_so_once(home, capsys):
@@ -271,6 +278,27 @@ def test_a_refusal_of_the_server_and_an_answer_cut_off_say_so_once(home, capsys)
         said = capsys.readouterr().out
         assert "does not answer" in said and "cut off" not in said
         assert said.count("nearest") == 1
+        live.generator.pieces, live.generator.refused = ("Not enough of it in [1].",), True
+        assert run(["ask", "How many threads are in a warp?"]) == 0
+        assert capsys.readouterr().out.endswith("[1].\n\n[1] Sample › Chapter › Section, page iii\n")
+    withdraw(home)
+
+
+def test_a_book_is_named_by_its_title_or_its_id(monkeypatch, capsys, home):
+    builder = FakeBuilder()
+    _answer_by(builder, monkeypatch, home)
+    for document_id in ("a", "b"):
+        builder.shelf.put(document_id, WARP, source="Twice")
+    assert run(["search", "warp", "--book", "sample", "--json"]) == 0
+    by_id = capsys.readouterr().out
+    assert run(["search", "warp", "--book", "SAMPLE", "--json"]) == 0
+    assert capsys.readouterr().out == by_id and json.loads(by_id)["passages"]
+    assert run(["search", "warp", "--book", "twice"]) == 1
+    assert "a, b" in capsys.readouterr().err
+    with running(load_settings({"home": home})) as live:
+        announce(home, live.address)
+        assert run(["ask", "What is a warp?", "--book", "Sample", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["filters"]["document_ids"] == [SAMPLE_ID]
     withdraw(home)
 
 
@@ -294,34 +322,12 @@ def _answer_by(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, home: Path
     monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)
 
 
-def _refuse_to_load(monkeypatch: pytest.MonkeyPatch, library: ShelfLibrary) -> None:
+def _refuse_to_load(monkeypatch: pytest.MonkeyPatch, library: Shelf) -> None:
     def build_engine(*_: object) -> None:
         raise AssertionError("models were loaded")
 
     monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: library)
     monkeypatch.setattr("rag.assemble.build_engine", build_engine)
-
-
-def test_a_bar_is_drawn_on_a_terminal_and_lines_elsewhere(capsys):
-    console = Console()
-    for done in range(3):
-        console.step("reading", done, 3)
-    console.step("storing")
-    assert capsys.readouterr().err.splitlines() == ["reading ...", "storing ..."]
-
-
-def test_results_go_to_stdout_and_everything_else_to_stderr(capsys):
-    console = Console(json_output=True)
-    console.say("working")
-    console.result({"zahl": "σ"}, ["not shown"])
-    streams = capsys.readouterr()
-    assert json.loads(streams.out) == {"zahl": "σ"}
-    assert streams.err == "working\n"
-
-
-def test_columns_are_aligned():
-    assert table([("a", "bbb", "c"), ("aa", "b", "c c")]) == ["a   bbb  c", "aa  b    c c"]
-    assert table([]) == []
 
 
 def test_both_faiss_distributions_at_once_are_a_fault():
@@ -333,27 +339,18 @@ def test_both_faiss_distributions_at_once_are_a_fault():
     assert not none.ok
 
 
-def test_errors_are_words_for_every_kind_of_exception(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "api.cli.app.app", lambda *_, **__: (_ for _ in ()).throw(InvalidInput("bad value 'x'", hint="mend it"))
-    )
-    assert run([]) == 1
-    assert capsys.readouterr().err == "coalesce: bad value 'x'\n  mend it\n"
-
-
 def _closed_pipe() -> int:
     read, write = os.pipe()
     os.close(read)
     return write
 
 
-def test_a_chat_asks_one_question_after_another_in_one_conversation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chat_asks_one_question_after_another_in_one_conversation(tmp_path, monkeypatch, capsys):
     builder = FakeBuilder()
     builder.shelf.put("b", WARP, source="A Book")
     engine = builder.engine(load_settings({"home": tmp_path}), builder.shelf)
-    monkeypatch.setattr(ask, "_engine", lambda *_: nullcontext(engine))
+    monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: builder.shelf)
+    monkeypatch.setattr("rag.assemble.build_engine", lambda *_: engine)
     lines = iter(["How many threads are in a warp?", "?!?", "And why?", ""])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     assert run(["--home", str(tmp_path), "chat"]) == 0

@@ -47,7 +47,7 @@ def test_the_quick_comparison_is_a_job_that_ends_in_its_report_or_is_cancelled(s
         builder.shelf.put("own", WARP, source="own.md")
         assert client.post("/v1/reports", json={"document_id": "own"}).status_code == 409, "none were made yet"
         assert client.post("/v1/reports", json={"document_id": "none"}).status_code == 404
-        services.made.keep(builder.shelf.document("own"), [OWN])
+        services.questions.made.keep(builder.shelf.document("own"), [OWN])
         third = client.post("/v1/reports", json={"document_id": "own"}).json()["job_id"]
         wait_until(lambda: client.get(f"/v1/jobs/{third}").json()["state"] == "done", "it ends")
     assert (settings.reports_folder / report).is_dir()

@@ -21,14 +21,6 @@ def upload(live: Live, data: bytes = BOOK, name: str = "occupancy.txt"):
     return live.client.post("/v1/documents", files={"file": (name, data)})
 
 
-def finished(live: Live, job_id: str) -> dict:
-    def final() -> bool:
-        return live.client.get(f"/v1/jobs/{job_id}").json()["state"] in ("done", "failed", "cancelled")
-
-    wait_until(final, f"job {job_id} ended")
-    return live.client.get(f"/v1/jobs/{job_id}").json()
-
-
 def kept_files(live: Live) -> list[str]:
     return [path.name for path in live.services.settings.home.glob("uploads/**/*") if path.is_file()]
 
@@ -45,7 +37,7 @@ def test_an_upload_is_a_job_that_adds_a_searchable_book(live: Live):
     reply = upload(live)
     assert reply.status_code == 202
     assert set(reply.json()) == {"job_id", "document_id"}
-    job = finished(live, reply.json()["job_id"])
+    job = live.ended(reply.json()["job_id"])
     assert set(job) >= JOB_FIELDS
     assert (job["kind"], job["state"], job["error"]) == ("add", "done", None)
     assert job["done"] == job["total"] > 0
@@ -58,9 +50,13 @@ def test_several_files_are_the_chapters_of_one_book(live: Live):
     def send(*parts: tuple[str, bytes]):
         return live.client.post("/v1/documents", files=[("file", part) for part in parts])
 
-    chapters = ("Kernels/1.md", b"# One"), ("Kernels/part/2.md", b"# Two"), ("Kernels/_toc.yml", b"- 1")
+    chapters = (
+        ("Kernels/1.md", b"# One\n\nA tile."),
+        ("Kernels/part/2.md", b"# Two\n\nA warp."),
+        ("Kernels/_toc.yml", b"- 1"),
+    )
     first = send(*chapters)
-    assert finished(live, first.json()["job_id"])["title"] == "Kernels"
+    assert live.ended(first.json()["job_id"])["title"] == "Kernels"
     assert live.client.get(f"/v1/documents/{first.json()['document_id']}").json()["source"] == "Kernels"
     assert sorted(kept_files(live)) == ["1.md", "2.md", "_toc.yml"]
     again = send(*chapters)
@@ -76,7 +72,7 @@ def test_several_files_are_the_chapters_of_one_book(live: Live):
 
 def test_the_same_content_again_is_a_200_with_the_same_id(live: Live):
     first = upload(live)
-    finished(live, first.json()["job_id"])
+    live.ended(first.json()["job_id"])
     again = upload(live, name="another-name.txt")
     assert again.status_code == 200
     assert again.json()["document_id"] == first.json()["document_id"]
@@ -94,12 +90,12 @@ def test_the_same_content_while_it_is_on_its_way_is_the_same_job(settings):
         assert (first.status_code, again.status_code) == (202, 200)
         assert first.json() == again.json()
         go_on.set()
-        assert finished(live, first.json()["job_id"])["state"] == "done"
+        assert live.ended(first.json()["job_id"])["state"] == "done"
 
 
 def test_a_removed_book_is_found_no_more_and_can_come_again(live: Live):
     first = upload(live).json()
-    finished(live, first["job_id"])
+    live.ended(first["job_id"])
     assert live.client.delete(f"/v1/documents/{first['document_id']}").status_code == 204
     assert live.client.get(f"/v1/documents/{first['document_id']}").status_code == 404
     passages = live.client.post("/v1/search", json={"query": "occupancy resident warps", "top_k": 50}).json()[
@@ -113,7 +109,7 @@ def test_a_removed_book_is_found_no_more_and_can_come_again(live: Live):
 
 def test_a_file_that_cannot_be_read_is_a_failed_job_that_says_why(live: Live):
     reply = upload(live, b"not \0 text", "lies.txt")
-    job = finished(live, reply.json()["job_id"])
+    job = live.ended(reply.json()["job_id"])
     assert job["state"] == "failed"
     assert set(job["error"]) == {"type", "message", "hint"}
     assert job["error"]["type"] == "unreadable_book"
@@ -138,7 +134,7 @@ def test_a_format_that_is_not_supported_is_a_415(name, live: Live):
 def test_a_name_is_only_a_name(name, source, live: Live):
     reply = upload(live, name=name)
     assert reply.status_code == 202, reply.text
-    finished(live, reply.json()["job_id"])
+    live.ended(reply.json()["job_id"])
     assert live.client.get(f"/v1/documents/{reply.json()['document_id']}").json()["source"] == source
     assert kept_files(live) == [source]
 
@@ -176,7 +172,7 @@ def test_a_running_job_is_cancelled_and_nothing_is_kept(settings):
         assert live.client.delete(f"/v1/jobs/{waiting['job_id']}").json()["state"] == "cancelled"
         assert live.client.delete(f"/v1/jobs/{taken['job_id']}").status_code == 200
         go_on.set()
-        assert finished(live, taken["job_id"])["state"] == "cancelled"
+        assert live.ended(taken["job_id"])["state"] == "cancelled"
         assert live.client.delete(f"/v1/jobs/{taken['job_id']}").json()["state"] == "cancelled"
         assert len(live.shelf.documents()) == 1
         assert kept_files(live) == []
@@ -184,16 +180,17 @@ def test_a_running_job_is_cancelled_and_nothing_is_kept(settings):
 
 def test_a_job_that_is_done_cannot_be_cancelled(live: Live):
     job_id = upload(live).json()["job_id"]
-    finished(live, job_id)
+    live.ended(job_id)
     assert live.client.delete(f"/v1/jobs/{job_id}").status_code == 409
 
 
 def test_watching_a_job_shows_its_progress_up_to_its_end(settings):
     builder = FakeBuilder()
-    steps = [threading.Event() for _ in range(3)]
+    steps = [threading.Event() for _ in range(4)]
     builder.shelf.before_step = lambda step: steps[step].wait(PATIENCE_S) and None
     with running(settings, builder) as live:
-        job_id = upload(live).json()["job_id"]
+        sections = "\n".join(f"# {n}\n\nWarp {n}." for n in range(12))
+        job_id = upload(live, sections.encode(), "warps.md").json()["job_id"]
         seen: list[tuple[str, dict]] = []
         with live.client.stream("GET", f"/v1/jobs/{job_id}/events") as response:
             name = ""
@@ -202,7 +199,7 @@ def test_watching_a_job_shows_its_progress_up_to_its_end(settings):
                     name = line.removeprefix("event: ")
                 elif line.startswith("data: "):
                     seen.append((name, json.loads(line.removeprefix("data: "))))
-                    steps[min(len(seen) - 1, 2)].set()
+                    steps[min(len(seen) - 1, 3)].set()
     assert [name for name, _ in seen] == ["progress"] * (len(seen) - 1) + ["done"]
     assert any(job["state"] == "running" and 0 < job["done"] < job["total"] for _, job in seen)
     assert seen[-1][1]["state"] == "done"
@@ -212,7 +209,7 @@ def test_jobs_that_a_restart_interrupted_are_failed_and_their_ends_are_kept(sett
     builder = FakeBuilder()
     with running(settings, builder) as live:
         done = upload(live).json()["job_id"]
-        finished(live, done)
+        live.ended(done)
         # A server that is killed leaves the row as it is: written here as that server would have left it.
         job = live.services.jobs.get(done).changed(state="running", message="embedding", error=None)
         live.services.jobs._store.save(type(job)(**{**_fields(job), "id": "interrupted"}))
@@ -233,7 +230,7 @@ def test_a_second_server_on_one_home_leaves_the_firsts_jobs_alone(settings):
         with running(settings, FakeBuilder()) as second:
             assert second.client.get(f"/v1/jobs/{job_id}").json()["state"] in ("queued", "running")
         go_on.set()
-        assert finished(first, job_id)["state"] == "done"
+        assert first.ended(job_id)["state"] == "done"
 
 
 def _fields(job) -> dict:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import HashEncoder
 
 from api.cli import run
 from indexes.library import Library
@@ -21,9 +20,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
 
 
-def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(
-    tmp_path: Path, hashed_home: Path, hashed: HashEncoder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(tmp_path, hashed_home, hashed, capsys):
     shutil.copytree(hashed_home, tmp_path / "home")
     out, export = tmp_path / "report", tmp_path / "export"
     command = ["eval", "--arms", "base,rag", "--questions", "bank:dev", "--limit", "4", "--top-k", "3", "--seed", "2"]
@@ -54,9 +51,7 @@ def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(
         (["--judge-labels", "labels.jsonl"], "--judge-url"),
     ],
 )
-def test_what_cannot_run_is_reported_before_a_model_loads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_what_cannot_run_is_reported_before_a_model_loads(monkeypatch, capsys, arguments, said):
     def loaded(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 

@@ -105,9 +105,7 @@ def test_a_host_in_any_script_is_asked_by_its_registered_name(web: str, monkeypa
         assert content.read() == PAGE
 
 
-def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_the_one_asked(
-    web: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_the_one_asked(web, monkeypatch):
     port = int(web.rpartition(":")[2])
     looked_up: list[str] = []
 
@@ -130,9 +128,7 @@ def test_a_redirect_to_a_private_address_is_refused_and_the_checked_address_is_t
         fetch(f"{web}/away", 1000)
 
 
-def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(
-    web: str, settings: CoalesceSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_becomes_a_book_over_rest_where_private_addresses_are_allowed(web, settings, monkeypatch):
     titles: list[str | None] = []
     with running(settings.model_copy(update={"private_urls": True})) as live:
         add = live.shelf.add

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from api_fakes import FakeBuilder, Live, running
 from fake_engine import MODEL, WRITES, FakeEngine, fake_engine
-from waiting import PATIENCE_S, wait_until
+from waiting import PATIENCE_S
 
 from api.chosen_generator import GeneratorChoice, keep_choice
 from api.settings import CoalesceSettings, load_settings
@@ -30,14 +30,7 @@ def put(live: Live, **body: Any) -> dict[str, Any]:
     """The job of a switch, ended."""
     reply = live.client.put("/v1/generator", json=body)
     assert reply.status_code == 202, reply.text
-    job: dict[str, Any] = {}
-
-    def ended() -> bool:
-        job.update(live.client.get(f"/v1/jobs/{reply.json()['job_id']}").json())
-        return job["state"] in ("done", "failed", "cancelled")
-
-    wait_until(ended, "the switch ends")
-    return job
+    return live.ended(reply.json()["job_id"])
 
 
 def ask(live: Live) -> dict[str, Any]:
@@ -45,9 +38,7 @@ def ask(live: Live) -> dict[str, Any]:
     return answer
 
 
-def test_a_switch_answers_at_once_and_is_kept_for_the_next_start(
-    live: Live, engine: FakeEngine, settings: CoalesceSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_switch_answers_at_once_and_is_kept_for_the_next_start(live, engine, settings, monkeypatch):
     assert live.client.get("/v1/generator").json()["chosen"] is False
     assert put(live, generator="remote", base_url=engine.address, model=MODEL)["state"] == "done"
     answer = ask(live)
@@ -87,53 +78,35 @@ def test_a_password_in_an_engines_address_is_in_no_reply(live: Live, engine: Fak
         assert "hidden" not in str(shown)
 
 
-def test_an_answer_in_work_is_finished_by_the_old_generator_before_that_is_freed(
-    live: Live, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("held", "path", "body"),
+    [
+        ("stream", "/v1/ask", QUESTION),
+        ("score_choices", "/v1/choose", QUESTION | {"choices": ["16", "32"], "arms": ["rag"]}),
+    ],
+)
+def test_what_is_in_work_is_finished_by_the_old_generator_before_that_is_freed(
+    held, path, body, live, engine, monkeypatch
+):
     reached, gate, closed = threading.Event(), threading.Event(), threading.Event()
-
-    def hold(index: int) -> None:
-        reached.set()
-        gate.wait(PATIENCE_S)
-
-    live.generator.before_piece = hold
-    monkeypatch.setattr(live.generator, "close", closed.set)
-    answers: list[dict[str, Any]] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(live)))
-    asking.start()
-    reached.wait(PATIENCE_S)
-    put(live, generator="remote", base_url=engine.address, model=MODEL)
-    assert ask(live)["generator"] == "remote"
-    assert not closed.is_set()
-    gate.set()
-    asking.join(PATIENCE_S)
-    assert answers[0]["generator"] == "scripted" and answers[0]["answer"].startswith("A warp has 32")
-    assert closed.wait(PATIENCE_S)
-
-
-def test_a_choice_in_work_is_made_before_its_generator_is_freed(
-    live: Live, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached, gate, closed = threading.Event(), threading.Event(), threading.Event()
-    score = live.generator.score_choices
+    work = getattr(live.generator, held)
 
     def hold(*given: Any) -> Any:
         reached.set()
         gate.wait(PATIENCE_S)
-        return score(*given)
+        return work(*given)
 
-    monkeypatch.setattr(live.generator, "score_choices", hold)
+    monkeypatch.setattr(live.generator, held, hold)
     monkeypatch.setattr(live.generator, "close", closed.set)
-    body = {"question": "How many threads has a warp?", "choices": ["16", "32"], "arms": ["rag"]}
-    picks: list[int] = []
-    choosing = threading.Thread(target=lambda: picks.append(live.client.post("/v1/choose", json=body).status_code))
-    choosing.start()
-    assert reached.wait(PATIENCE_S)
-    put(live, generator="remote", base_url=engine.address, model=MODEL)
-    assert not closed.is_set()
-    gate.set()
-    choosing.join(PATIENCE_S)
-    assert picks == [200] and closed.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(live.client.post, path, json=body)
+        assert reached.wait(PATIENCE_S)
+        put(live, generator="remote", base_url=engine.address, model=MODEL)
+        assert ask(live)["generator"] == "remote"
+        assert not closed.is_set()
+        gate.set()
+        assert reply.result().json()["generator"] == "scripted"
+    assert closed.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +129,7 @@ def test_what_may_not_answer_is_refused_before_any_job(shared: Live, body: dict[
     assert reply.status_code == status, reply.text
 
 
-def test_a_learners_key_changes_nothing_and_a_stored_key_goes_to_its_own_address_only(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_a_learners_key_changes_nothing_and_a_stored_key_goes_to_its_own_address_only(engine, tmp_path):
     configured = {"base_url": "http://books.example.org/v1", "generator_api_key": "secret"}
     values = {"home": tmp_path, "api_keys": ("open",), "learner_keys": {"ann": "hers"}, **configured}
     with running(load_settings(values)) as live:

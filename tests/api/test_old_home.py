@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from api_fakes import wait_until
 
-from api.job_store import JobStore
+from api.jobs import JobStore
 from api.services import Services
 from api.settings import load_settings
 from evals.study_store import StudyStore

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from api_fakes import SAMPLE_ID, wait_until
 from PIL import Image
 
-from api.page_images import page_source, render_page
-from api.uploads import UploadFolder, upload_id
+from api.page_images import render_page
 from indexes.errors import NotFound
-from indexes.types import BookHealth, Document
 
 fpdf = pytest.importorskip("fpdf", reason="fpdf2 is not installed")
 QUOTE = (
@@ -80,41 +80,16 @@ def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> N
         render_page(broken, 1)
 
 
-class Shelf:
-    """A library with one book."""
+def test_pictures_are_of_an_upload_and_of_a_book_added_by_path_while_their_files_are_there(live, book, tmp_path):
+    def status(document_id: str) -> int:
+        return live.client.get(f"/page-image/{document_id}/2.png", params={"quote": QUOTE}).status_code
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
-
-    def document(self, document_id: str) -> Document:
-        if document_id != self._document.document_id:
-            raise NotFound(document_id)
-        return self._document
-
-
-def a_document(source: str, sha256: str, form: str = "pdf") -> Document:
-    return Document(upload_id(sha256), "Book", source, False, form, 2, 1, 1, sha256, "2026-01-01", BookHealth())
-
-
-def test_an_uploaded_book_is_found_where_uploads_are_kept(book: Path, tmp_path: Path) -> None:
-    folder = UploadFolder(tmp_path)
-    with book.open("rb") as file:
-        incoming = folder.take_in(file)
-    kept = folder.settle(incoming, "book.pdf")
-    document = a_document("book.pdf", incoming.sha256)
-    shelf: Any = Shelf(document)
-    assert page_source(tmp_path, shelf, document.document_id) == kept
-    assert page_source(tmp_path, shelf, "another") is None
-    folder.forget(document.sha256, [])
-    assert page_source(tmp_path, shelf, document.document_id) is None
-
-
-def test_a_book_added_by_path_is_found_there_and_a_bare_name_is_not_a_path(
-    book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(book.parent)
-    for source, found in ((str(book), book), (book.name, None)):
-        shelf: Any = Shelf(a_document(source, "0"))
-        assert page_source(tmp_path, shelf, upload_id("0")) == found
-    other: Any = Shelf(a_document(str(book), "0", form="text"))
-    assert page_source(tmp_path, other, upload_id("0")) is None
+    taken = live.client.post("/v1/documents", files={"file": ("book.pdf", book.read_bytes())}).json()
+    wait_until(lambda: live.client.get(f"/v1/documents/{taken['document_id']}").status_code == 200, "it is added")
+    kept = Path(shutil.copy(book, tmp_path / "kept.pdf"))
+    by_path = live.shelf.add(kept).document.document_id
+    assert [status(one) for one in (taken["document_id"], by_path)] == [200, 200]
+    assert [status(one) for one in (SAMPLE_ID, "another")] == [404, 404], "no PDF, no book"
+    kept.unlink()
+    shutil.rmtree(live.services.settings.home / "uploads")
+    assert [status(one) for one in (taken["document_id"], by_path)] == [404, 404]

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from api.errors import ERROR_TABLE, MAX_TRANSLATED_CHARACTERS
-from api.job_store import Job, JobStore
-from api.jobs import JobQueue
+from api.jobs import Job, JobQueue, JobStore
 from api.pages.answer_card import AnswerCard
 from api.pages.job_row import say_job
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
@@ -130,7 +129,7 @@ def test_every_character_of_a_value_stays_in_its_place() -> None:
 
 
 HEARD_ON_THE_PAGE = (
-    "api/fetch.py", "api/generator_switch.py", "api/uploads.py", "indexes/readers",
+    "api/fetch.py", "api/generator.py", "api/uploads.py", "indexes/readers",
     "rag/models/adapters.py", "rag/models/folder.py", "rag/models/gguf.py", "rag/models/home.py",
     "rag/models/loading.py", "rag/generators/local", "rag/generators/quotes.py", "rag/generators/vllm.py",
 )  # fmt: skip

@@ -27,14 +27,6 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("command", [["questions", "export"], ["dataset"]])
-def test_the_commands_explain_themselves_with_an_example(command, capsys) -> None:
-    assert run([*command, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"Example: coalesce {' '.join(command)}" in text
-    assert "--json" in text
-
-
 def test_the_bank_is_written_for_trainers(tmp_path: Path, capsys) -> None:
     assert run(["dataset", "--from-bank", "--format", "alpaca", "--out", str(tmp_path / "data"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

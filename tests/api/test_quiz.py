@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import WARP, FakeBuilder, ShelfLibrary
+from api_fakes import WARP, FakeBuilder, Shelf
 
 from api.cli import run
 from api.mcp_server import build_mcp_server
@@ -23,9 +23,7 @@ def quiz(monkeypatch: pytest.MonkeyPatch, home: Path, answers: str, *options: st
     return run(["--home", str(home), "quiz", "--seed", "1", *options])
 
 
-def test_right_answers_score_and_misses_become_cards(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_right_answers_score_and_misses_become_cards(monkeypatch, tmp_path, capsys):
     assert quiz(monkeypatch, tmp_path, "", "--count", "3", "--types", "choice", "--json") == 0
     first = json.loads(capsys.readouterr().out)
     assert first["score"] == 0.0
@@ -39,9 +37,7 @@ def test_right_answers_score_and_misses_become_cards(
         assert {card.question_id for card in study.due_cards()} == {mark["question_id"] for mark in first["marks"]}
 
 
-def test_the_learner_has_the_last_word_in_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_learner_has_the_last_word_in_the_terminal(monkeypatch, tmp_path, capsys):
     own = tmp_path / "own.jsonl"
     own.write_text('{"question": "How many lanes does a warp have?", "answer": "It has 32.", "key_facts": ["32"]}')
     options = ("--questions", str(own), "--count", "1", "--json")
@@ -50,9 +46,7 @@ def test_the_learner_has_the_last_word_in_the_terminal(
     assert (result["score"], result["marks"][0]["by"]) == (0.5, "self")
 
 
-def test_the_terminal_shows_marks_with_their_quote(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_terminal_shows_marks_with_their_quote(monkeypatch, tmp_path, capsys):
     assert quiz(monkeypatch, tmp_path, "A\n", "--count", "1", "--types", "choice", "--zh") == 0
     shown = capsys.readouterr()
     assert "“" in shown.out
@@ -71,32 +65,24 @@ def test_the_terminal_shows_marks_with_their_quote(
         ["--chapters", "9" * 5000],
     ],
 )
-def test_a_quiz_that_makes_no_sense_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
+def test_a_quiz_that_makes_no_sense_is_one_line(monkeypatch, tmp_path, capsys, options):
     assert quiz(monkeypatch, tmp_path, "", *options) == 1
     assert capsys.readouterr().err.startswith("coalesce: ")
 
 
-def test_an_answer_that_is_not_an_option_gets_the_letters(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_that_is_not_an_option_gets_the_letters(monkeypatch, tmp_path, capsys):
     assert quiz(monkeypatch, tmp_path, "Z\n", "--count", "1", "--types", "choice") == 1
     assert "Answer A, B, C, D" in capsys.readouterr().err
 
 
-def test_chapters_are_weighed_in_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_chapters_are_weighed_in_the_terminal(monkeypatch, tmp_path, capsys):
     assert quiz(monkeypatch, tmp_path, "", "--count", "4", "--weights", "5=3,6=1", "--json") == 0
     asked = [mark["question_id"] for mark in json.loads(capsys.readouterr().out)["marks"]]
     chapters = {question.id: question.chapter for question in load_bank()}
     assert sorted(chapters[question_id] for question_id in asked) == [5, 5, 5, 6]
 
 
-def test_a_malformed_question_file_is_named_by_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_malformed_question_file_is_named_by_line(monkeypatch, tmp_path, capsys):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"question": "a", "answer": "b"}\n{', encoding="utf-8")
     assert quiz(monkeypatch, tmp_path, "", "--questions", str(path)) == 1
@@ -104,7 +90,7 @@ def test_a_malformed_question_file_is_named_by_line(
 
 
 def test_an_assistants_question_with_control_characters_is_refused_in_words(tmp_path: Path) -> None:
-    shelf = ShelfLibrary()
+    shelf = Shelf()
     shelf.put("sample", WARP, source="Sample")
     engine = FakeBuilder().engine(load_settings({"home": tmp_path}), shelf)
 

@@ -95,15 +95,18 @@ def test_a_vote_is_between_answers_to_one_question(shared: Live):
         assert shared.client.post("/v1/votes", json=body).status_code == 400
 
 
-def test_an_explanation_ranks_the_nodes_of_a_page_or_section(shared: Live):
-    section = shared.client.post("/v1/search", json={"query": QUESTION}).json()["passages"][0]["section"]
-    for place in ({"page": 3}, {"section": section}):
-        reply = shared.client.post("/v1/explain", json={"question": QUESTION, "document_id": SAMPLE_ID, **place})
-        assert reply.status_code == 200, reply.text
-        found = reply.json()
-        assert found["nodes"][0]["text"] == WARP
-        assert found["nodes"][0]["fused_rank"] == 1
-        assert found["candidates_dense"] >= 1
+def test_an_explanation_ranks_the_nodes_of_a_page_or_section_among_all(live: Live):
+    live.shelf.extend(SAMPLE_ID, "A stream is a queue of kernels and copies.", path=("Chapter", "Streams"))
+
+    def explained(**place: object) -> dict:
+        body = {"question": QUESTION, "document_id": SAMPLE_ID, **place}
+        return live.client.post("/v1/explain", json=body).json()
+
+    wanted, other = explained(page=3), explained(section=["Chapter", "Streams"])
+    assert [node["text"] for node in wanted["nodes"]] == [WARP]
+    assert [found["nodes"][0]["fused_rank"] for found in (wanted, other)] == [1, 2]
+    assert [found["nodes"][0]["lexical_rank"] for found in (wanted, other)] == [1, None]
+    assert "warp" in other["nodes"][0]["missing"] and "warp" in wanted["nodes"][0]["shared"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from api_fakes import SAMPLE_ID, Live
-from waiting import wait_until
 
 from evals.study_guide import GuideChapter
 
@@ -277,9 +276,7 @@ def test_a_table_of_questions_goes_in_and_comes_out_with_its_answers(live: Live)
         ("<script>.jsonl", b'{"question": "a", "answer": "b"}', 400, "jsonl"),
     ],
 )
-def test_a_question_file_that_cannot_be_read_is_not_kept(
-    shared: Live, name: str, content: bytes, status: int, said: str
-) -> None:
+def test_a_question_file_that_cannot_be_read_is_not_kept(shared, name, content, status, said):
     reply = shared.client.post("/v1/questions/files", files={"file": (name, content)})
     assert reply.status_code == status, reply.text
     assert said in reply.json()["error"]["message"] + reply.json()["error"]["hint"]
@@ -343,22 +340,13 @@ BOOK = (
 )
 
 
-def finished(live: Live, job_id: str) -> dict[str, Any]:
-    def job() -> dict[str, Any]:
-        shown: dict[str, Any] = live.client.get(f"/v1/jobs/{job_id}").json()
-        return shown
-
-    wait_until(lambda: job()["state"] in ("done", "failed", "cancelled"), "the job ended")
-    return job()
-
-
 def test_questions_are_made_from_a_book_and_go_with_it(live: Live) -> None:
     live.shelf.put("own", BOOK, source="own.md")
     early = live.client.post("/v1/exams", json={"document_ids": ["own"]})
     assert (early.status_code, early.json()["error"]["type"]) == (409, "conflict")
     reply = live.client.post("/v1/documents/own/questions", json={})
     assert reply.status_code == 202
-    job = finished(live, reply.json()["job_id"])
+    job = live.ended(reply.json()["job_id"])
     assert (job["state"], job["kind"]) == ("done", "questions")
     hidden = live.client.get("/v1/questions", params={"document_id": "own"}).json()["questions"]
     shown = live.client.get("/v1/questions", params={"document_id": "own", "with_answers": True}).json()["questions"]
@@ -392,7 +380,7 @@ def test_a_guide_is_read_by_chapter_and_exported(live: Live) -> None:
 
 def test_a_book_too_thin_for_questions_says_so_in_its_job(live: Live) -> None:
     live.shelf.put("thin", "See above.", source="thin.md")
-    job = finished(live, live.client.post("/v1/documents/thin/questions").json()["job_id"])
+    job = live.ended(live.client.post("/v1/documents/thin/questions").json()["job_id"])
     assert (job["state"], "no sentence" in job["message"]) == ("done", True)
 
 
@@ -400,9 +388,7 @@ def test_a_book_too_thin_for_questions_says_so_in_its_job(live: Live) -> None:
     ("book", "body", "status"),
     [("none", {}, 404), (SAMPLE_ID, {}, 409), (SAMPLE_ID, {"count": 0}, 422), (SAMPLE_ID, {"types": ["why"]}, 422)],
 )
-def test_questions_that_cannot_be_made_are_refused_in_words(
-    shared: Live, book: str, body: dict[str, Any], status: int
-) -> None:
+def test_questions_that_cannot_be_made_are_refused_in_words(shared, book, body, status):
     reply = shared.client.post(f"/v1/documents/{book}/questions", json=body)
     assert reply.status_code == status
     assert reply.json()["error"]["message"]
@@ -442,7 +428,7 @@ def test_a_guide_that_is_being_read_is_not_read_twice(live: Live, monkeypatch: p
         time.sleep(0.3)
         return ()
 
-    monkeypatch.setattr("api.services.study_guide", slowly)
+    monkeypatch.setattr("api.questions.study_guide", slowly)
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(live.services.guide, ["twice", "twice"])) == [(), ()]
+        assert list(pool.map(live.services.questions.guide, ["twice", "twice"])) == [(), ()]
     assert begun == ["begun"]

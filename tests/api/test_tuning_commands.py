@@ -40,9 +40,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_tuning_exporting_and_quantizing_work_end_to_end(
-    tmp_path: Path, model: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, capsys):
     out = tmp_path / "adapter"
     tune = ["tune", "--model", model, "--data", str(data), "--out", str(out), "--max-steps", "4", *QUICK, "--json"]
     assert run(tune) == 0
@@ -81,9 +79,7 @@ def test_memory_prints_the_contracts_fields(model: str, capsys: pytest.CaptureFi
     assert "GiB" in said and "quantization none" in said
 
 
-def test_a_broken_line_and_a_missing_model_are_reported_without_a_traceback(
-    tmp_path: Path, model: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_line_and_a_missing_model_are_reported_without_a_traceback(tmp_path, model, data, capsys):
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
     assert run(["tune", "--model", model, "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
@@ -97,9 +93,7 @@ def test_a_broken_line_and_a_missing_model_are_reported_without_a_traceback(
 
 
 @pytest.mark.parametrize("command", ["tune", "export", "quantize"])
-def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, model: str, tiny_adapter: Path, data: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, model, tiny_adapter, data, capsys, command):
     (tmp_path / "file").write_text("in the way", "utf-8")
     options = {"tune": ["--data", str(data), *QUICK], "export": ["--adapter", str(tiny_adapter)], "quantize": []}
     assert run([command, "--model", model, "--out", str(tmp_path / "file" / "out"), *options[command]]) == 1
@@ -109,9 +103,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert "--out" in said
 
 
-def test_a_config_with_a_wrong_value_is_named_with_it(
-    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_with_a_wrong_value_is_named_with_it(tmp_path, model, capsys):
     config = tmp_path / "config.json"
     config.write_bytes((Path(model) / "config.json").read_bytes())
     edit_json(config, hidden_size="many")
@@ -122,9 +114,7 @@ def test_a_config_with_a_wrong_value_is_named_with_it(
     assert "inside Coalesce" not in said
 
 
-def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(
-    tmp_path: Path, model: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path, model, data, monkeypatch, capsys):
     """A real signal, in this process: another one would import the libraries for longer than it trains."""
     show = tuning._show
     steps: list[int] = []
@@ -153,9 +143,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(
     assert not (out / "adapter_model.safetensors").exists()
 
 
-def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(tmp_path, monkeypatch, capsys):
     """A row to be refused shows no passage with the facts, so to state them there is no better answer."""
     question = next(question.question for question in load_bank(split="tune") if question.key_facts)
     rows = [TrainingRow(question, "Yes."), TrainingRow(question, REFUSAL), TrainingRow("Is it mine?", "Yes.")]

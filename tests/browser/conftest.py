@@ -66,8 +66,7 @@ def site(server: Live) -> Iterator[Live]:
     generator.before_piece = lambda index: None
     generator.requests.clear()
     shelf.before_step = lambda step: None
-    shelf.nodes.clear()
-    shelf._documents.clear()
+    shelf.clear()
     shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
     store = server.services.engine.conversations
     for conversation in store.list():

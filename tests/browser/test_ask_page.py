@@ -7,7 +7,6 @@ import threading
 
 from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
 from browser_help import Open, ask, drawn, noticed
-from fakes import make_node
 from playwright.sync_api import Page, expect
 
 from rag.errors import GenerationFailed
@@ -311,7 +310,7 @@ def _fail(index: int) -> None:
 
 def test_a_question_is_asked_again_changed_searched_for_and_all_are_deleted(site: Live, open_page: Open) -> None:
     site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
-    site.shelf.extend(make_node("Occupancy is a share. " * 30, 1, document_id=SAMPLE_ID, heading_path=("Occupancy",)))
+    site.shelf.extend(SAMPLE_ID, "Occupancy is a share. " * 30, path=("Occupancy",))
     page = open_page(viewport={"width": 390, "height": 844}, locale="zh-CN")
     ask(page, QUESTION)
     site.generator.before_piece = _fail

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from api_fakes import SAMPLE_ID, Live
 from browser_help import Open, ask
-from fakes import make_node
 from playwright.sync_api import expect
 
 
@@ -13,7 +12,7 @@ def test_a_citation_leads_into_the_book_and_on_to_the_next_chapter(site: Live, o
         "```cuda\nint warps = 32;\n```\n"
         + "Occupancy is the share of a multiprocessor's warp slots that are in use. " * 6
     )
-    site.shelf.extend(make_node(more, 1, document_id=SAMPLE_ID, heading_path=("Occupancy",), chapter=2))
+    site.shelf.extend(SAMPLE_ID, more, path=("Occupancy",), chapter=2)
     page = open_page("/", viewport={"width": 390, "height": 844}, locale="zh-CN")
     ask(page, "How many threads are in a warp?")
     expect(page.locator(".next-questions button")).to_contain_text("Occupancy")

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import docx
 import pytest
 from api_fakes import PATIENCE_S, Live, wait_until
 from browser_help import Open, ask, noticed
 from fake_engine import MODEL, fake_engine
 from playwright.sync_api import Browser, Page, expect
 
-from api.job_store import Job, JobStore
-from api.jobs import JobHandle
+from api.jobs import Job, JobHandle, JobStore
 from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.questions import parse_question
@@ -28,6 +28,8 @@ from evals.scoring import score_records
 from indexes.errors import InvalidInput, NotFound
 from rag.models import home
 
+TWELVE_SECTIONS = "\n".join(f"# Part {number}\n\nWarp {number}." for number in range(12))
+
 
 def upload(page: Page, name: str, text: str) -> None:
     page.set_input_files("input[type=file][accept]", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
@@ -35,14 +37,14 @@ def upload(page: Page, name: str, text: str) -> None:
 
 def test_a_book_is_added_with_progress_and_found(site: Live, open_page: Open) -> None:
     gate = threading.Event()
-    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 1 else None
+    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 2 else None
     page = open_page("/library")
-    upload(page, "occupancy.txt", "Occupancy is the share of warp slots in use.")
-    expect(page.locator(".upload")).to_contain_text("Embedding 1 / 3")
+    upload(page, "occupancy.md", TWELVE_SECTIONS)
+    expect(page.locator(".upload")).to_contain_text("Embedding 8 / 12")
     gate.set()
     expect(page.locator(".book")).to_have_count(2)
     expect(page.locator(".upload")).to_have_count(0)
-    expect(page.locator(".book").nth(1)).to_contain_text("occupancy.txt")
+    expect(page.locator(".book").nth(1)).to_contain_text("Occupancy")
 
 
 def test_a_folder_picked_in_the_browser_is_one_book_and_other_books_in_it_their_own(
@@ -52,7 +54,9 @@ def test_a_folder_picked_in_the_browser_is_one_book_and_other_books_in_it_their_
     (folder / "part").mkdir(parents=True)
     (folder / "1-tiles.md").write_text("# Tiles\n\nA tile is staged.")
     (folder / "part" / "2-warps.md").write_text("# Warps\n\nA warp runs in lockstep.")
-    (folder / "slides.pptx").write_text("no picture of anything")
+    document = docx.Document()
+    document.add_paragraph("A block has warps.")
+    document.save(str(folder / "notes.docx"))
     (folder / "picture.png").write_text("left out")
     page = open_page("/library", viewport={"width": 390, "height": 844}, locale="zh-CN")
     page.set_input_files(".drop input[accept]", {"name": "empty.md", "mimeType": "text/markdown", "buffer": b""})
@@ -61,17 +65,18 @@ def test_a_folder_picked_in_the_browser_is_one_book_and_other_books_in_it_their_
     page.locator("input[webkitdirectory]").set_input_files(folder)
     expect(page.locator(".book")).to_have_count(3)
     sources = {document.source for document in site.shelf.documents()}
-    assert sources == {"Sample", "Kernels", "slides.pptx"}
-    assert "A tile is staged.\n# Warps" in next(node.text for node in site.shelf.nodes if node.title == "Kernels")
+    assert sources == {"Sample", "Kernels", "notes.docx"}
+    (kernels,) = [document for document in site.shelf.documents() if document.title == "Kernels"]
+    assert [section.heading_path[0] for section in site.shelf.sections_of(kernels.document_id)] == ["Tiles", "Warps"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_adding_a_book_can_be_cancelled(site: Live, open_page: Open) -> None:
     gate = threading.Event()
-    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 1 else None
+    site.shelf.before_step = lambda step: gate.wait(PATIENCE_S) and None if step == 2 else None
     page = open_page("/library")
-    upload(page, "cancelled.txt", "This book is never added.")
-    row = page.locator(".upload", has_text="Embedding 1 / 3")
+    upload(page, "cancelled.md", TWELVE_SECTIONS)
+    row = page.locator(".upload", has_text="Embedding 8 / 12")
     row.get_by_role("button", name="Cancel").click()
     expect(page.locator(".upload")).to_contain_text("Stopping")
     gate.set()

@@ -93,7 +93,7 @@ def test_an_adapter_is_tuned_on_a_books_questions_and_offered_for_comparison(
     document = site.shelf.put("tuned", f"{BOOK} Tuned.", source="tuned.md")
     question = own_question("Which threads issue together?", "neighbouring ones", BOOK[:74], title="tuned.md")
     made = [replace(question, id=f"made-{n}", book="tuned", section=f"s{n}") for n in range(8)]
-    site.services.made.keep(document, made)
+    site.services.questions.made.keep(document, made)
     page = open_page("/compare")
     page.get_by_text("Tune an adapter").click()
     expect(page.locator(".tuning select")).to_have_value("tuned")

@@ -28,7 +28,7 @@ def assert_nothing_ran(page: Page) -> None:
 
 
 def test_markup_of_questions_answers_and_books_is_shown_as_text(site: Live, open_page: Open) -> None:
-    site.shelf.nodes.clear()
+    site.shelf.clear()
     site.shelf.put(SAMPLE_ID, f"A warp has 32 threads. {EVIL}", source=f"{EVIL}.pdf", sample=True, pages=True)
     site.generator.pieces = (f"A warp has 32 threads [1]. {EVIL}\n\n", EVIL_MARKDOWN)
     page = open_page()

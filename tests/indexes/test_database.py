@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, MetaData, Table, Text, event, func, insert, inspect, select
 
-from api.job_store import JOBS
+from api.jobs import JOBS
 from evals.study_store import STUDY
 from indexes import database
 from indexes.catalog import CATALOG

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from api.job_store import JobState
+from api.jobs import Job
 from api.schemas.base import WireIn, WireOut
+from indexes.types import BookHealth, Chapter
 
 
 class DocumentOut(WireOut):
@@ -24,7 +24,7 @@ class DocumentOut(WireOut):
     nodes: int
     sha256: str
     added_at: str
-    health: Annotated[dict[str, list[int] | list[str]], BeforeValidator(asdict)]
+    health: BookHealth
 
 
 class DocumentsOut(WireOut):
@@ -46,18 +46,10 @@ class UploadOut(WireOut):
     document_id: str
 
 
-class ChapterOut(WireOut):
-    """A chapter: its ordinal from 1, its title, and how many nodes it holds."""
-
-    ordinal: int
-    title: str
-    nodes: int
-
-
 class ChaptersOut(WireOut):
     """The chapters of a book, in order."""
 
-    chapters: list[ChapterOut]
+    chapters: list[Chapter]
 
 
 class HeadingOut(WireOut):
@@ -100,15 +92,6 @@ class PartOut(WireOut):
     parts: int
 
 
-class PlaceOut(WireOut):
-    """Where a quote stands: the part, its section from 0, and `text[char_start:char_end]` of that."""
-
-    part: int
-    section: int
-    char_start: int
-    char_end: int
-
-
 class SuggestionOut(WireOut):
     """A question that a section of a book answers."""
 
@@ -124,24 +107,7 @@ class SuggestionsOut(WireOut):
     suggestions: list[SuggestionOut]
 
 
-class JobOut(WireOut):
-    """Work that goes on after the call that started it."""
-
-    id: str
-    kind: str
-    state: JobState
-    done: int
-    total: int
-    message: str
-    error: dict[str, str] | None = None
-    document_id: str | None = None
-    created_at: str
-    updated_at: str
-    title: str = ""
-    seconds_left: float | None = None
-
-
 class JobsOut(WireOut):
     """Every job kept."""
 
-    jobs: list[JobOut]
+    jobs: list[Job]

@@ -1,9 +1,7 @@
-"""`/v1/documents` and `/v1/jobs`: the books, and the work that goes on after a call."""
+"""`/v1/documents`: the books of the library, to add, to remove and to read; and pictures of their pages."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,32 +9,24 @@ from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFi
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
-from sse_starlette import ServerSentEvent
 
 from api.deps import CallerDep, ServicesDep
-from api.job_store import Job
-from api.jobs import JobQueue
 from api.page_images import page_source, render_page
 from api.schemas.base import MAX_ID_CHARS, error_responses
-from api.schemas.library import (
+from api.schemas.books import (
     ChaptersOut,
     ContentsOut,
     DocumentOut,
     DocumentsOut,
-    JobOut,
-    JobsOut,
     PartOut,
-    PlaceOut,
-    SuggestionsOut,
     UploadOut,
     UrlIn,
 )
-from api.streaming import event_stream, sse
 from indexes.errors import NotFound
-from rag.reading import find_part
+from rag.reading import Place, find_part
 
-router = APIRouter(prefix="/v1", tags=["library"])
-page_router = APIRouter(tags=["library"])
+router = APIRouter(prefix="/v1", tags=["books"])
+page_router = APIRouter(tags=["books"])
 MAX_QUOTE_CHARS = 1000
 HAD_ALREADY: dict[int | str, dict[str, Any]] = {
     200: {"model": UploadOut, "description": "The library has this content already, or a job is adding it"}
@@ -125,23 +115,9 @@ def find_place(
     services: ServicesDep,
     node_id: Annotated[str, Query(max_length=MAX_ID_CHARS)],
     quote: Annotated[str, Query(max_length=MAX_QUOTE_CHARS)] = "",
-) -> PlaceOut:
+) -> Place:
     """Where a citation's quote stands in its book, or a passage's node."""
-    return PlaceOut.model_validate(services.reading.place(document_id, node_id, quote))
-
-
-@router.get("/suggestions", responses=error_responses(404, 422, 503))
-def suggest_questions(
-    services: ServicesDep,
-    caller: CallerDep,
-    answer_id: Annotated[str | None, Query(max_length=MAX_ID_CHARS, description="questions after this answer")] = None,
-) -> SuggestionsOut:
-    """Questions that the books' sections answer: to begin with, or after an answer from the sections around it."""
-    if answer_id is not None:
-        found = services.reading.suggest_next(services.answer(answer_id, caller.learner))
-    else:
-        found = services.reading.suggest([document.document_id for document in services.library.documents()])
-    return SuggestionsOut.model_validate({"suggestions": found})
+    return services.reading.place(document_id, node_id, quote)
 
 
 @router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 503))
@@ -149,10 +125,6 @@ def remove_document(document_id: str, services: ServicesDep, caller: CallerDep) 
     """Removes a book; nothing of it is found afterwards."""
     caller.need_open_key("remove books")
     services.books.remove(document_id)
-
-
-POLL_S = 0.1
-"""How often a watched job is read."""
 
 
 @page_router.get(
@@ -167,39 +139,3 @@ def page_image(
         raise NotFound(f"the file of book {document_id!r} is not there", hint="Add the book again.")
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(render_page(path, page, quote), media_type="image/png", headers=headers)
-
-
-@router.get("/jobs")
-def list_jobs(services: ServicesDep) -> JobsOut:
-    """The jobs that are kept, the newest first."""
-    return JobsOut.model_validate({"jobs": services.jobs.list()})
-
-
-@router.get("/jobs/{job_id}", responses=error_responses(404))
-def get_job(job_id: str, services: ServicesDep) -> JobOut:
-    """One job as it is now."""
-    return JobOut.model_validate(services.jobs.get(job_id))
-
-
-@router.delete("/jobs/{job_id}", responses=error_responses(403, 404, 409))
-def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> JobOut:
-    """Cancels a queued or running job; a running one stops at its next safe point."""
-    caller.need_open_key("cancel jobs")
-    return JobOut.model_validate(services.jobs.cancel(job_id))
-
-
-@router.get("/jobs/{job_id}/events", response_class=Response, responses=error_responses(404))
-async def watch_job(job_id: str, services: ServicesDep) -> Response:
-    """`progress` at every change and `done` at the end, each with the whole job."""
-    first = await asyncio.to_thread(services.jobs.get, job_id)
-    return event_stream(_watched(first, services.jobs))
-
-
-async def _watched(job: Job, jobs: JobQueue) -> AsyncIterator[ServerSentEvent]:
-    while not job.final:
-        yield sse(JobOut.model_validate(job).model_dump(mode="json"), "progress")
-        seen = job
-        while job == seen:
-            await asyncio.sleep(POLL_S)
-            job = await asyncio.to_thread(jobs.get, job.id)
-    yield sse(JobOut.model_validate(job).model_dump(mode="json"), "done")

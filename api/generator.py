@@ -1,0 +1,405 @@
+"""What answers: another model without a restart, and adapters of the local one, each loaded or tuned by a job."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of
+from api.console import counted
+from api.errors import NotAllowed
+from api.jobs import Job, JobHandle, JobQueue
+from api.settings import CoalesceSettings
+from evals.questions import BankQuestion
+from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
+from indexes.types import Filters
+from rag.assemble import resolve_kind
+from rag.models.home import (
+    ADAPTERS_FOLDER,
+    ENGINE_PORTS,
+    PACKAGES,
+    Available,
+    Finding,
+    FoundAdapter,
+    FoundEngine,
+    FoundModel,
+    adapters_tuned_on,
+    engine_address,
+    find_model,
+    get_model,
+    look_around,
+    shipped_adapters,
+)
+from rag.retrieval import PassageBudget
+from rag.settings import GeneratorSettings, RagSettings, shown_address
+
+if TYPE_CHECKING:
+    from indexes.library import Library
+    from rag.engine import AnswerEngine
+    from rag.tuning.data import TrainingRow
+    from rag.tuning.settings import TuneProgress, TuneSettings
+    from rag.types import Passage
+
+SWITCH = "generator"
+"""The kind of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What answers now; `chosen` on the page rather than by the settings, `problem` what kept a choice from loading."""
+
+    generator: str
+    model: str
+    base_url: str | None
+    adapter: str | None
+    quantization: str | None
+    chosen: bool
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Generators(Answers):
+    """What answers now, and what was found that could."""
+
+    engines: tuple[FoundEngine, ...]
+    models: tuple[FoundModel, ...]
+    adapters: tuple[FoundAdapter, ...]
+    available: tuple[Available, ...]
+
+
+class GeneratorSwitch:
+    """Finds what could answer and switches to it.
+
+    Args:
+        library, engine: of the running server; they raise NotReady until they are there.
+        use: makes an engine the one that answers, and frees the generator of the one before when it is done.
+
+    Attributes:
+        own_port: of this server, which is neither asked nor taken for an engine.
+        problem: why a choice kept from an earlier start does not answer.
+    """
+
+    def __init__(
+        self,
+        settings: CoalesceSettings,
+        jobs: JobQueue,
+        library: Callable[[], Library],
+        engine: Callable[[], AnswerEngine],
+        use: Callable[[AnswerEngine], None],
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._library = library
+        self._engine = engine
+        self._use = use
+        self._choice = settings.chosen
+        self.own_port = settings.port
+        self.problem: str | None = None
+
+    @property
+    def rag(self) -> RagSettings:
+        """The settings of what answers now."""
+        return self._settings.rag_with(self._choice)
+
+    @property
+    def running(self) -> GeneratorSettings:
+        """The settings of the generator that answers now."""
+        return self.rag.generator
+
+    def now(self) -> Answers:
+        """What answers now; raises NotReady."""
+        generator, running = self._engine().generator, self.running
+        loaded = getattr(generator, "loaded", None)
+        return Answers(
+            generator=generator.name,
+            model=generator.model_name,
+            base_url=shown_address(running.base_url or "") if generator.name == "remote" else None,
+            adapter=next(iter(generator.adapters), None),
+            quantization=loaded.quantization if loaded is not None else None,
+            chosen=self._choice is not None,
+            problem=self.problem,
+        )
+
+    def look_around(self) -> Finding:
+        """The models and adapters of the home, the engines of this machine, and what can be fetched (half a second)."""
+        return look_around(self._settings.home, self.own_port)
+
+    def found(self) -> Generators:
+        """What answers now, and what could; raises NotReady."""
+        now, finding = self.now(), self.look_around()
+        return Generators(**asdict(now), **{each.name: getattr(finding, each.name) for each in fields(finding)})
+
+    def is_silent(self, found: Finding) -> bool:
+        """Whether an engine on one of the usual ports was chosen, and `look_around` found none there."""
+        now = self.now()
+        silent = {engine_address(port) for port in ENGINE_PORTS.values()} - {
+            engine.base_url for engine in found.engines
+        }
+        return now.generator == "remote" and now.base_url in silent
+
+    def forget(self, error: BaseException) -> None:
+        """Starts without a kept choice that cannot load; its file stays, since the model may come back."""
+        self._choice, self.problem = None, str(error)
+
+    def switch(self, choice: GeneratorChoice | None) -> Job:
+        """Queues the job that loads a choice, None being what the settings say; the old one answers meanwhile.
+
+        Raises:
+            NotReady: nothing answers yet.
+            InvalidInput: it lacks its model or address.
+            NotAllowed: the address is neither of this machine nor that of the settings, or it is this server's own.
+            NotFound: the home has no such adapter.
+            Conflict: another switch is not done yet.
+        """
+        self._engine()
+        if choice is not None:
+            self._check(choice)
+        return self._jobs.submit_alone(
+            SWITCH,
+            lambda handle: self._load(handle, choice),
+            lambda _: Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job."),
+            title=(choice.model or "") if choice is not None else "",
+        )
+
+    def _check(self, choice: GeneratorChoice) -> None:
+        if choice.generator == "extractive":
+            return
+        if not choice.model:
+            raise InvalidInput(f"generator `{choice.generator}` needs a model", hint="Name it with `model`.")
+        if choice.generator == "remote":
+            self._check_address(choice.base_url)
+        elif choice.adapter is not None and choice.adapter not in {
+            *self._settings.adapters,
+            *shipped_adapters(choice.model),
+        }:
+            folder = self._settings.home / ADAPTERS_FOLDER / choice.adapter
+            if folder.parent != self._settings.home / ADAPTERS_FOLDER or not folder.is_dir():
+                raise NotFound(
+                    f"the home has no adapter {choice.adapter!r:.80}", hint="GET /v1/generator lists the adapters."
+                )
+
+    def _check_address(self, address: str | None) -> None:
+        origin = origin_of(address)
+        if origin is None:
+            raise InvalidInput(
+                f"{shown_address(address or '')!r:.200} is not the address of an engine",
+                hint="For example: http://127.0.0.1:11434/v1",
+            )
+        _, host, port = origin
+        if origin == origin_of(self._settings.base_url):
+            return
+        if not is_loopback(host):
+            raise NotAllowed(
+                f"{host} is not this machine",
+                hint="Name an engine elsewhere in the settings: COALESCE_BASE_URL=URL coalesce serve",
+            )
+        if port == self.own_port:
+            raise InvalidInput(f"port {port} is this server's own", hint="Name the port of the engine.")
+
+    def _load(self, handle: JobHandle, choice: GeneratorChoice | None) -> str:
+        from rag.assemble import switch_generator
+
+        def tell(step: str, done: int, total: int) -> None:
+            if handle.cancelled():
+                raise Cancelled("the switch was cancelled")
+            handle.progress(done, total, step)
+
+        settings = self._settings.rag_with(choice)
+        wanted = settings.generator
+        if wanted.kind in ("auto", "local") and wanted.model is not None and wanted.home is not None:
+            if wanted.model in PACKAGES:
+                get_model(wanted.model, wanted.home, tell)
+            find_model(wanted.model, wanted.home, tell)
+        tell("loading the model", 0, 0)
+        engine = switch_generator(self._engine(), settings, self._library())
+        if handle.cancelled():
+            engine.generator.close()
+            raise Cancelled("the switch was cancelled")
+        keep_choice(self._settings.home, choice)
+        self._choice, self.problem = choice, None
+        self._use(engine)
+        return f"{engine.generator.model_name} answers now"
+
+
+ADAPTER = "adapter"
+"""The kind of the job."""
+SHOWN_PASSAGES = 3
+"""Passages in a training row, as `coalesce dataset --passages` is used for the adapter that comes with Coalesce."""
+CURVE_FILE = "loss.svg"
+_NAME = re.compile(r"[A-Za-z0-9][\w\-.]{0,63}", re.ASCII)
+Tune = Callable[
+    [str, "Sequence[TrainingRow]", Path, "TuneSettings", Callable[["TuneProgress"], None], Callable[[], bool]], str
+]
+"""Trains an adapter of a model into a folder, and says in words what came of it."""
+
+
+class AdapterTuning:
+    """Queues the tuning of adapters.
+
+    Args:
+        running: settings of the generator that answers; engine: it, which finds the passages of the rows.
+        tune: trains one; None is `rag.tuning.train.tune`.
+    """
+
+    def __init__(
+        self,
+        settings: CoalesceSettings,
+        jobs: JobQueue,
+        running: Callable[[], GeneratorSettings],
+        engine: Callable[[], AnswerEngine],
+        tune: Tune | None = None,
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._running = running
+        self._engine = engine
+        self._tune = tune or _tune
+        self._curves: dict[str, list[dict[str, float]]] = {}
+
+    @property
+    def base(self) -> str | None:
+        """The local model that answers now, by the name it was given; None where another generator does."""
+        running = self._running()
+        return running.model if resolve_kind(running) == "local" else None
+
+    def start(self, name: str, questions: Sequence[BankQuestion], epochs: float) -> Job:
+        """Queues the tuning of an adapter `name` of the local model that answers.
+
+        Raises:
+            NotReady: nothing answers yet.
+            InvalidInput: the name cannot be that of a folder.
+            Conflict: no local model answers, the name is taken, too few questions, or another adapter is being tuned.
+        """
+        self._engine()
+        if self.base is None:
+            raise Conflict(
+                "no local language model answers", hint="Choose one: the settings page, or PUT /v1/generator."
+            )
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(
+                f"{name!r:.80} cannot be an adapter's name", hint="Use letters, digits, '-', '_' and '.', at most 64."
+            )
+        folder = self._folder(name)
+        if folder.exists():
+            raise Conflict(f"there is an adapter {name!r}", hint="Give yours another name.")
+        if not questions:
+            raise Conflict("none of these questions is for tuning", hint="Make more questions, or take another book.")
+        return self._jobs.submit_alone(
+            ADAPTER,
+            partial(self._work, self.base, folder, tuple(questions), epochs),
+            lambda other: Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {other.id}."),
+            title=name,
+            undo=partial(shutil.rmtree, folder, ignore_errors=True),
+        )
+
+    def choice_of(self, name: str) -> GeneratorChoice:
+        """What switches to the model that answers with one of its adapters."""
+        return GeneratorChoice.model_validate(
+            {
+                "generator": "local",
+                "model": self.base,
+                "adapter": name,
+                "quantization": self._running().quantization.removeprefix("auto") or None,
+            }
+        )
+
+    def fitting(self) -> list[str]:
+        """The adapters of the home that were tuned on the model that answers."""
+        return [] if self.base is None else adapters_tuned_on(self.base, self._settings.home)
+
+    def has_curve(self, name: str) -> bool:
+        """Whether there is a loss to draw: from the first steps on."""
+        return bool(self._curves.get(name)) or (self._folder(name) / CURVE_FILE).is_file()
+
+    def curve(self, name: str) -> str:
+        """The loss curve of an adapter as SVG, so far while it is being tuned. Raises NotFound."""
+        from rag.tuning.run_folder import draw_curve
+
+        points = self._curves.get(name)
+        if points is not None:
+            return draw_curve(list(points))
+        path = self._folder(name) / CURVE_FILE
+        if not _NAME.fullmatch(name) or not path.is_file():
+            raise NotFound(f"there is no adapter {name!r:.80}", hint="GET /v1/generator lists the adapters.")
+        return path.read_text(encoding="utf-8")
+
+    def _folder(self, name: str) -> Path:
+        return self._settings.home / ADAPTERS_FOLDER / name
+
+    def _work(
+        self, base: str, folder: Path, questions: Sequence[BankQuestion], epochs: float, handle: JobHandle
+    ) -> str:
+        from rag.tuning.settings import TuneSettings
+
+        points: list[dict[str, float]] = []
+        self._curves = {folder.name: points}
+        rows = self._rows(questions, handle)
+
+        def tell(now: TuneProgress) -> None:
+            handle.progress(now.step, now.total_steps, "training")
+            losses = {"loss": now.loss, "eval_loss": now.eval_loss}
+            known = {name: loss for name, loss in losses.items() if loss is not None}
+            if known:
+                points.append({"step": float(now.step), **known})
+
+        handle.progress(0, 0, "preparing the rows")
+        model = find_model(base, self._settings.home)
+        settings = TuneSettings(epochs=epochs, device=self._settings.device)
+        said = self._tune(model, rows, folder, settings, tell, handle.cancelled)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return said
+
+    def _rows(self, questions: Sequence[BankQuestion], handle: JobHandle) -> list[TrainingRow]:
+        """Rows that show what the search finds for each question, in the book that it is about."""
+        from evals.training_rows import ReadingRows, few_refusals
+
+        engine = self._engine()
+        library = engine.library
+        documents = library.documents()
+        usual = next((document.document_id for document in documents if document.sample), "")
+        known = {document.document_id for document in documents}
+        makers: dict[str, ReadingRows] = {}
+        rows: list[TrainingRow] = []
+        for number, question in enumerate(questions, 1):
+            if handle.cancelled():
+                raise Cancelled("stopped before training began")
+            book = question.book if question.book in known else usual
+            if book not in makers:
+                makers[book] = ReadingRows(
+                    partial(_search, engine, Filters(document_ids=(book,) if book else ())),
+                    library,
+                    library.nodes_of(book),
+                    shown=SHOWN_PASSAGES,
+                    budget=PassageBudget.of_tokens(self._settings.passage_budget_tokens),
+                )
+            rows += makers[book].of(question)
+            handle.progress(number, len(questions), "searching passages")
+        if not rows:
+            raise Conflict(
+                "the library has the passages of none of these questions", hint="Add the book that they are about."
+            )
+        return few_refusals(rows)
+
+
+def _search(engine: AnswerEngine, filters: Filters, query: str, top_k: int) -> Sequence[Passage]:
+    return engine.search(query, top_k, filters)
+
+
+def _tune(
+    model: str,
+    rows: Sequence[TrainingRow],
+    out: Path,
+    settings: TuneSettings,
+    progress: Callable[[TuneProgress], None],
+    cancelled: Callable[[], bool],
+) -> str:
+    from rag.tuning.train import tune
+
+    report = tune(model, rows, out, settings, progress=progress, cancelled=cancelled)
+    learnt = f"{counted(report.steps, 'step')} on {counted(report.train_rows, 'row')}"
+    return f"{learnt}, training loss {report.train_loss:.2f}"

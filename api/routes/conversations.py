@@ -1,0 +1,92 @@
+"""Conversations, their answers, and feedback."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from api.deps import CallerDep, ConversationsDep, ServicesDep
+from api.schemas.answers import (
+    AnswerOut,
+    ConversationDetail,
+    ConversationIn,
+    ConversationsOut,
+    FeedbackIn,
+    RenameIn,
+)
+from api.schemas.base import attached, error_responses
+from evals.export import feedback_cases
+from indexes.jsonl import to_jsonl
+from rag.conversations import Conversation, Feedback, conversation_markdown
+from rag.question import reject_control_characters
+
+router = APIRouter(prefix="/v1", tags=["conversations"])
+
+
+@router.get("/conversations", responses=error_responses(503))
+def list_conversations(
+    store: ConversationsDep,
+    search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
+) -> ConversationsOut:
+    """The conversations that the key may see, the one used last first."""
+    return ConversationsOut.model_validate({"conversations": store.list(search)})
+
+
+@router.delete("/conversations", status_code=204, responses=error_responses(503))
+def delete_conversations(services: ServicesDep, caller: CallerDep) -> None:
+    """Removes every conversation that the key may see, with their answers."""
+    services.delete_conversations(caller.learner)
+
+
+@router.post("/conversations", status_code=201, responses=error_responses(400, 422, 503))
+def start_conversation(store: ConversationsDep, body: ConversationIn | None = None) -> Conversation:
+    """Starts an empty conversation; without a title it takes the first question's words."""
+    title = reject_control_characters(body.title, "title") if body is not None else ""
+    return store.create(title)
+
+
+@router.get("/conversations/{conversation_id}", responses=error_responses(404, 503))
+def get_conversation(conversation_id: str, store: ConversationsDep) -> ConversationDetail:
+    """A conversation with its answers as they were given."""
+    conversation = asdict(store.get(conversation_id))
+    answers = [AnswerOut.model_validate(answer) for answer in store.answers(conversation_id)]
+    return ConversationDetail(**conversation, answers=answers)
+
+
+@router.patch("/conversations/{conversation_id}", responses=error_responses(400, 404, 422, 503))
+def rename_conversation(conversation_id: str, body: RenameIn, services: ServicesDep, caller: CallerDep) -> Conversation:
+    """Gives a conversation another title."""
+    return services.rename_conversation(conversation_id, body.title, caller.learner)
+
+
+@router.delete("/conversations/{conversation_id}", status_code=204, responses=error_responses(404, 503))
+def delete_conversation(conversation_id: str, services: ServicesDep, caller: CallerDep) -> None:
+    """Removes a conversation with its answers and their feedback."""
+    services.delete_conversation(conversation_id, caller.learner)
+
+
+@router.get("/conversations/{conversation_id}/export.md", response_class=Response, responses=error_responses(404, 503))
+def export_conversation(conversation_id: str, store: ConversationsDep) -> Response:
+    """A conversation as Markdown, its sources as footnotes."""
+    text = conversation_markdown(store.get(conversation_id).title, store.answers(conversation_id))
+    return attached(text, "text/markdown; charset=utf-8", "conversation.md")
+
+
+@router.delete("/answers/{answer_id}", status_code=204, responses=error_responses(404, 503))
+def remove_answer(answer_id: str, store: ConversationsDep) -> None:
+    """Removes an answer from its conversation, to ask again or otherwise."""
+    store.remove_answer(answer_id)
+
+
+@router.post("/feedback", status_code=201, responses=error_responses(400, 404, 422, 503))
+def give_feedback(body: FeedbackIn, services: ServicesDep, caller: CallerDep) -> Feedback:
+    """Keeps a thumb up or down; a second one on the same answer replaces the first."""
+    return services.give_feedback(body.answer_id, body.rating, body.comment or "", caller.learner)
+
+
+@router.get("/feedback/cases.jsonl", response_class=Response, responses=error_responses(503))
+def export_cases(store: ConversationsDep) -> Response:
+    """All feedback as evaluation cases, for `coalesce eval --questions FILE`."""
+    return attached(to_jsonl(feedback_cases(store.feedback())), "application/jsonl", "coalesce-feedback.jsonl")
