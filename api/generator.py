@@ -19,22 +19,8 @@ from evals.questions import BankQuestion
 from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
-from rag.models.home import (
-    ADAPTERS_FOLDER,
-    ENGINE_PORTS,
-    PACKAGES,
-    Available,
-    Finding,
-    FoundAdapter,
-    FoundEngine,
-    FoundModel,
-    adapters_tuned_on,
-    engine_address,
-    find_model,
-    get_model,
-    look_around,
-    shipped_adapters,
-)
+from rag.models import home
+from rag.models.home import Available, Finding, FoundAdapter, FoundEngine, FoundModel
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings, shown_address
 
@@ -127,7 +113,7 @@ class GeneratorSwitch:
 
     def look_around(self) -> Finding:
         """The models and adapters of the home, the engines of this machine, and what can be fetched (half a second)."""
-        return look_around(self._settings.home, self.own_port)
+        return home.look_around(self._settings.home, self.own_port)
 
     def found(self) -> Generators:
         """What answers now, and what could; raises NotReady."""
@@ -137,7 +123,7 @@ class GeneratorSwitch:
     def is_silent(self, found: Finding) -> bool:
         """Whether an engine on one of the usual ports was chosen, and `look_around` found none there."""
         now = self.now()
-        silent = {engine_address(port) for port in ENGINE_PORTS.values()} - {
+        silent = {home.engine_address(port) for port in home.ENGINE_PORTS.values()} - {
             engine.base_url for engine in found.engines
         }
         return now.generator == "remote" and now.base_url in silent
@@ -175,10 +161,10 @@ class GeneratorSwitch:
             self._check_address(choice.base_url)
         elif choice.adapter is not None and choice.adapter not in {
             *self._settings.adapters,
-            *shipped_adapters(choice.model),
+            *home.shipped_adapters(choice.model),
         }:
-            folder = self._settings.home / ADAPTERS_FOLDER / choice.adapter
-            if folder.parent != self._settings.home / ADAPTERS_FOLDER or not folder.is_dir():
+            folder = self._settings.home / home.ADAPTERS_FOLDER / choice.adapter
+            if folder.parent != self._settings.home / home.ADAPTERS_FOLDER or not folder.is_dir():
                 raise NotFound(
                     f"the home has no adapter {choice.adapter!r:.80}", hint="GET /v1/generator lists the adapters."
                 )
@@ -212,9 +198,9 @@ class GeneratorSwitch:
         settings = self._settings.rag_with(choice)
         wanted = settings.generator
         if wanted.kind in ("auto", "local") and wanted.model is not None and wanted.home is not None:
-            if wanted.model in PACKAGES:
-                get_model(wanted.model, wanted.home, tell)
-            find_model(wanted.model, wanted.home, tell)
+            if wanted.model in home.PACKAGES:
+                home.get_model(wanted.model, wanted.home, tell)
+            home.find_model(wanted.model, wanted.home, tell)
         tell("loading the model", 0, 0)
         engine = switch_generator(self._engine(), settings, self._library())
         if handle.cancelled():
@@ -310,7 +296,7 @@ class AdapterTuning:
 
     def fitting(self) -> list[str]:
         """The adapters of the home that were tuned on the model that answers."""
-        return [] if self.base is None else adapters_tuned_on(self.base, self._settings.home)
+        return [] if self.base is None else home.adapters_tuned_on(self.base, self._settings.home)
 
     def has_curve(self, name: str) -> bool:
         """Whether there is a loss to draw: from the first steps on."""
@@ -329,7 +315,7 @@ class AdapterTuning:
         return path.read_text(encoding="utf-8")
 
     def _folder(self, name: str) -> Path:
-        return self._settings.home / ADAPTERS_FOLDER / name
+        return self._settings.home / home.ADAPTERS_FOLDER / name
 
     def _work(
         self, base: str, folder: Path, questions: Sequence[BankQuestion], epochs: float, handle: JobHandle
@@ -348,7 +334,7 @@ class AdapterTuning:
                 points.append({"step": float(now.step), **known})
 
         handle.progress(0, 0, "preparing the rows")
-        model = find_model(base, self._settings.home)
+        model = home.find_model(base, self._settings.home)
         settings = TuneSettings(epochs=epochs, device=self._settings.device)
         said = self._tune(model, rows, folder, settings, tell, handle.cancelled)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

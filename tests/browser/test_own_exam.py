@@ -49,7 +49,7 @@ def test_an_exam_on_an_uploaded_book_goes_to_its_marks(site: Live, open_page: Op
     page.locator("dialog").get_by_role("button", name="Hand in").click()
     expect(page.locator(".mark.right")).to_have_count(1)
     expect(page.locator(".mark.wrong .proof mark").first).to_be_visible()
-    expect(page.locator(".mark.wrong .proof").first).to_contain_text("own.md")
+    expect(page.locator(".mark.wrong .proof").first).to_contain_text("Own")
     page.get_by_role("link", name="Progress", exact=True).first.click()
     expect(page.locator("main select")).to_have_value(re.compile(r"\w{16}"))
     expect(page.locator("tbody tr")).to_have_count(1)
