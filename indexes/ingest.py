@@ -23,7 +23,7 @@ from indexes.disk import disk_errors
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of, read_book
-from indexes.readers.elements import real_title, shown_name
+from indexes.readers.elements import real_title, whole_letters
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
@@ -72,7 +72,7 @@ class Ingest:
         started = time.monotonic()
         path = path.expanduser().resolve()
         digest = content_digest(path, self._cancelled)
-        source = source_name or shown_name(str(path))
+        source = whole_letters(source_name or str(path))
         reader = self._reader_of(source)
         document_id = document_id or document_id_of(digest if source_name is not None else str(path))
         with self._book_lock(document_id):

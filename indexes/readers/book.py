@@ -18,7 +18,7 @@ from typing import Any
 
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, CoalesceError, TooLarge, UnreadableBook, UnsupportedFormat
-from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, shown_name, title_of
+from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, title_of, whole_letters
 from indexes.readers.source import unforeseen
 from indexes.types import Book, BookHealth, Section
 
@@ -231,7 +231,7 @@ def _read_chapters(
     for number, path in enumerate(files, 1):
         if cancelled is not None and cancelled():
             raise Cancelled(f"Reading '{root.name}' was cancelled.")
-        relative = shown_name(path.relative_to(root).as_posix())
+        relative = whole_letters(path.relative_to(root).as_posix())
         try:
             with _readable(relative):
                 _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)

@@ -95,7 +95,10 @@ def _whole(element: Element) -> Element:
 
 
 def whole_letters(text: str) -> str:
-    """Replace halves of surrogate pairs, which UTF-8 cannot carry, by U+FFFD."""
+    """Replace halves of surrogate pairs, which UTF-8 cannot carry, by U+FFFD.
+
+    In a file's name they stand for bytes that are not UTF-8.
+    """
     return text if text.isascii() or not _HALF_PAIR.search(text) else _HALF_PAIR.sub("\ufffd", text)
 
 
@@ -177,14 +180,9 @@ _ACRONYMS = {
 }
 
 
-def shown_name(name: str) -> str:
-    """Make a name that can be stored and shown: bytes of it that are not UTF-8 become U+FFFD."""
-    return name.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
-
-
 def name_as_title(stem: str) -> str:
     """Make a title of a file or folder name: `01-gpu_data-layout` becomes `GPU data layout`."""
-    words = re.sub(r"[-_\s]+", " ", re.sub(r"^[\d.]+[-_. ]+", "", shown_name(stem))).strip()
+    words = re.sub(r"[-_\s]+", " ", re.sub(r"^[\d.]+[-_. ]+", "", whole_letters(stem))).strip()
     words = " ".join(_ACRONYMS.get(word.casefold(), word) for word in words.split(" "))
     return words[:1].upper() + words[1:] if words else stem
 

@@ -19,7 +19,7 @@ from docutils.transforms.universal import FilterMessages, Messages
 from docutils.utils import SystemMessage
 from docutils.writers import html5_polyglot
 
-from indexes.readers.elements import SPOKEN_LABELS, Parsed, caption_of, shown_name, words_of_role
+from indexes.readers.elements import SPOKEN_LABELS, Parsed, caption_of, whole_letters, words_of_role
 from indexes.readers.html import html_to_elements
 from indexes.readers.source import included_file, included_lines, read_text
 from indexes.readers.text import parse_plain_text
@@ -95,7 +95,7 @@ def parse_rst(text: str, path: Path, root: Path) -> Parsed:
     missing: list[str] = []
     html = rst_to_html(text, path, root, missing)
     if html is None:
-        note = f"'{shown_name(path.name)}' is not valid reStructuredText and was read as plain text"
+        note = f"'{whole_letters(path.name)}' is not valid reStructuredText and was read as plain text"
         return Parsed(tuple(parse_plain_text(text)), health=BookHealth(notes=(note,)))
     return Parsed(tuple(html_to_elements(html)), health=BookHealth(skipped_files=tuple(dict.fromkeys(missing))))
 

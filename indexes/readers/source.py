@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.errors import TooLarge, UnreadableBook
-from indexes.readers.elements import shown_name
+from indexes.readers.elements import whole_letters
 
 logger = logging.getLogger("coalesce.readers")
 
@@ -64,7 +64,7 @@ def unforeseen(what: str, error: Exception) -> str:
 
     The log's record carries it as `error`; its traceback is shown where the level is DEBUG.
     """
-    words = shown_name(f"{what} cannot be read, an error inside Coalesce: {type(error).__name__}: {error}"[:300])
+    words = whole_letters(f"{what} cannot be read, an error inside Coalesce: {type(error).__name__}: {error}"[:300])
     details = error if logger.isEnabledFor(logging.DEBUG) else None
     logger.error(words, exc_info=details, extra={"error": error})
     return words
@@ -108,7 +108,7 @@ def read_text(path: Path) -> SourceText:
         UnreadableBook: the file cannot be read, or holds binary data.
         TooLarge: more than `MAX_TEXT_BYTES`.
     """
-    return decode(read_bytes(path), shown_name(path.name))
+    return decode(read_bytes(path), whole_letters(path.name))
 
 
 def decode(data: bytes, name: str) -> SourceText:

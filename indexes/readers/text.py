@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from indexes.readers.elements import Block, Element, Heading, Parsed, fence, shown_name
+from indexes.readers.elements import Block, Element, Heading, Parsed, fence, whole_letters
 from indexes.readers.source import read_text
 from indexes.types import BookHealth
 from indexes.words import CJK
@@ -104,7 +104,7 @@ def read_code(path: Path) -> Parsed:
     source = read_text(path)
     language = _LANGUAGES.get(path.suffix.casefold(), "")
     elements = _code_elements(source.text.expandtabs(4), language)
-    return Parsed(tuple(elements), shown_name(path.name), health=BookHealth(notes=source.notes))
+    return Parsed(tuple(elements), whole_letters(path.name), health=BookHealth(notes=source.notes))
 
 
 def _code_elements(text: str, language: str) -> list[Element]:
