@@ -76,7 +76,7 @@ def tune(
     bad: list[MalformedTrainingData] = []
     rows = read_dataset(data, bad.append) if data is not None else []
     if bad:
-        console.say(f"{len(bad)} rows cannot be used and are left out; the first: {bad[0].message}")
+        console.say(f"rows that cannot be used and are left out: {len(bad)}; the first: {bad[0].message}")
     path = _model_path(context, model, console)
     console.step(f"loading {model}")
     show = partial(_show, console)
