@@ -31,6 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"num_key_value_heads": 1},
     "phi3": {"num_key_value_heads": 8, "hidden_size": 128},
     "granite": {},
+    "gemma2": {"sliding_window": 2048},
 }
 
 

@@ -360,9 +360,11 @@ def option_log_probabilities(
             if together:
                 places = [place for number in group for place in range(held, held + len(options[number]) - 1)]
                 own = (owner[:, None] == owner[None, :]).tril()
-                prompt = own.new_ones(len(fed), held)
+                unseen = ~torch.cat([own.new_ones(len(fed), held), own], dim=1)
+                # numbers, not truth values: transformers' eager attention (gemma2) adds whatever mask it is given
+                mask = torch.zeros(unseen.shape, dtype=cache.keys[0].dtype, device=model.device)
                 placed["position_ids"] = torch.tensor([places], device=model.device)
-                placed["attention_mask"] = torch.cat([prompt, own], dim=1)[None, None]
+                placed["attention_mask"] = mask.masked_fill(unseen, float("-inf"))[None, None]
             ids = torch.tensor([fed], device=model.device)
             output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=len(fed), **placed)
             rows = output.logits[0].float().log_softmax(-1)
