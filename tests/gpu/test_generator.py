@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_models import build_adapter, build_model
+from tiny_models import build_adapter, build_model, decode_together, prompt_of
 
 from indexes.embedder import MiniLM, bundled_model_folder
 from indexes.vectors import VectorIndex
 from rag.errors import GenerationFailed
-from rag.generators.local.batch import Batch, decode
+from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.decode import Decoding, Sampler, prefill
 from rag.generators.local.generator import load_local_generator
 from rag.generators.local.recorder import GraphMemory, Recorder
 from rag.generators.protocol import GenerationRequest, TextPiece
@@ -52,26 +51,11 @@ def adapter(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
     return build_adapter(tmp_path_factory.mktemp("adapters") / "qa", model)
 
 
-def prompt_of(length: int) -> list[int]:
-    return [3 + (7 * length + 13 * place * place) % 590 for place in range(length)]
-
-
 def write(loaded: Any, lengths: list[int], *, record: bool) -> list[list[int]]:
     """Eighty tokens after each prompt, decoded together."""
     graphs = GraphMemory()
-    batch = Batch(loaded.model, recorder=Recorder(loaded.model, graphs) if record else None)
-    rows, written = [], []
-    for length in lengths:
-        cache = SlabCache(3, length + 100)
-        logits = prefill(loaded.model, prompt_of(length), cache)
-        rows.append(Decoding(prompt_of(length), cache, Sampler()))
-        written.append(rows[-1].take(logits))
-        rows[-1].wrote(written[-1])
-    for _ in range(79):
-        for row, tokens, logits in zip(rows, written, batch.step(rows), strict=True):
-            new = row.take(logits)
-            row.wrote(new)
-            tokens += new
+    recorder = Recorder(loaded.model, graphs) if record else None
+    written = decode_together(loaded.model, [(length, 0, 80) for length in lengths], recorder)
     assert not graphs.fails
     return written
 

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import build_adapter
 
 from evals.bench.precision import window_losses
-from indexes.errors import Cancelled
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -30,7 +30,7 @@ def folder(small_model_home: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: str) -> object:
+def tokenizer(folder: str) -> Any:
     return load_tokenizer(folder)
 
 
@@ -52,25 +52,21 @@ def generator(small_model_home: Path, adapter: Path) -> Iterator[LocalGenerator]
 
 def ask(generator: LocalGenerator, question: str = FRANCE, **changes: object) -> tuple[str, GenerationDone]:
     request = GenerationRequest(question, **({"arm": "base", "max_tokens": 24} | changes))  # type: ignore[arg-type]
-    text = ""
-    for item in generator.stream(request):
-        if isinstance(item, GenerationDone):
-            return text, item
-        text += item.text
-    raise AssertionError("no end")
+    *pieces, done = generator.stream(request)
+    assert isinstance(done, GenerationDone)
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
 
 
-def test_digits_are_tokens_one_by_one_and_blanks_come_back(tokenizer: object) -> None:
-    assert tokenizer.tokenize("in 2048 ") == ["in", "Ġ", "2", "0", "4", "8", "Ġ"]  # type: ignore[attr-defined]
+def test_digits_are_tokens_one_by_one_and_blanks_come_back(tokenizer: Any, generator: LocalGenerator) -> None:
+    assert tokenizer.tokenize("in 2048 ") == ["in", "Ġ", "2", "0", "4", "8", "Ġ"]
+    assert generator.count_tokens("1234567890") == 10
     for text in ("a  b\n\n\tc ", " x", "2^10 = 1024; 1e-5", "线程束 32", "    for (int i = 0; i < 10; ++i)\r\n"):
-        tokens = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
-        assert tokenizer.decode(tokens) == text  # type: ignore[attr-defined]
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_the_chat_is_chatml_with_the_models_own_system_prompt(tokenizer: object) -> None:
+def test_the_chat_is_chatml_with_the_models_own_system_prompt(tokenizer: Any) -> None:
     chat = ChatPrompt(tokenizer, "smollm2-135m")
-    text = tokenizer.decode(chat.message_tokens([{"role": "user", "content": "Hi"}]))  # type: ignore[attr-defined]
-    assert text == (
+    assert tokenizer.decode(chat.message_tokens([{"role": "user", "content": "Hi"}])) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -82,68 +78,26 @@ def test_it_answers_and_ends_by_itself(generator: LocalGenerator) -> None:
     assert "<|im_end|>" not in text
     assert done.usage.completion_tokens < 64
     assert (generator.model_name, generator.loaded.quantization) == ("smollm2-135m", "none")
-
-
-def test_a_stop_string_ends_the_answer_before_it(generator: LocalGenerator) -> None:
-    text, _ = ask(generator, stop=("Paris",))
-    assert "France" in text
-    assert "Paris" not in text
-
-
-def test_the_adapter_changes_answers_and_leaves_the_base_as_it_was(generator: LocalGenerator) -> None:
-    before, _ = ask(generator)
-    tuned, _ = ask(generator, arm="tuned", adapter="noise", max_tokens=8)
-    assert tuned != before
-    assert ask(generator)[0] == before
-
-
-def test_a_repeated_beginning_is_read_once_and_changes_nothing(generator: LocalGenerator) -> None:
-    question = "A warp has 32 threads. " * 20 + "How many threads does a warp have?"
-    first, again = ask(generator, question), ask(generator, question)
-    assert first[1].usage.cached_prompt_tokens < 60, "no more than the system prompt"
-    assert again[1].usage.cached_prompt_tokens == again[1].usage.prompt_tokens - 1 > 100
-    assert first[0] == again[0]
-
-
-def test_a_cancelled_answer_stops_within_two_tokens(generator: LocalGenerator) -> None:
-    pieces: list[str] = []
-    request = GenerationRequest(
-        "Count from one to a hundred.", "base", max_tokens=200, cancelled=lambda: len(pieces) >= 3
-    )
-    with pytest.raises(Cancelled):
-        for item in generator.stream(request):
-            if isinstance(item, TextPiece):
-                pieces.append(item.text)
-    assert 3 <= len(pieces) <= 5
-
-
-def test_the_right_option_is_the_likeliest(generator: LocalGenerator) -> None:
-    scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris", "Madrid", "Rome"))
-    assert max(range(4), key=scored.scores.__getitem__) == 1
-
-
-def test_passages_are_counted_by_the_models_own_tokenizer(generator: LocalGenerator) -> None:
-    assert generator.count_tokens("1234567890") == 10
+    before, _ = ask(generator, stop=("Paris",))
+    assert before == text.partition("Paris")[0]
 
 
 def test_quantization_costs_some_perplexity_and_not_the_language(generator: LocalGenerator, folder: str) -> None:
-    plain = perplexity(generator._loaded)
+    def perplexity(loaded: LoadedModel) -> float:
+        return math.exp(statistics.fmean(window_losses(loaded, windows=1, window_tokens=64)))
+
+    plain = perplexity(generator.loaded)
     assert 8 < plain < 80
     for quantization in ("int8", "nf4"):
         assert 0.98 < perplexity(load_model(folder, quantization=quantization)) / plain < 1.4, quantization
 
 
-def perplexity(loaded: LoadedModel) -> float:
-    return math.exp(statistics.fmean(window_losses(loaded, windows=1, window_tokens=64)))
-
-
 def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
     found = look_around(small_model_home, ports={})
     assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
-    assert [(each.name, each.fits) for each in found.adapters] == [
-        ("noise", ("smollm2-135m",)), ("gpu-books", ("smollm2-135m",))
-    ]  # fmt: skip
-    assert found.adapters[1].path == shipped_adapters("smollm2-135m")["gpu-books"]
+    fitting = {each.name: (each.fits, each.path) for each in found.adapters}
+    shipped = shipped_adapters("smollm2-135m")["gpu-books"]
+    assert fitting == {"noise": (("smollm2-135m",), str(adapter)), "gpu-books": (("smollm2-135m",), shipped)}
     assert [each.here for each in found.available] == [True]
 
 
@@ -172,8 +126,9 @@ def test_one_model_serves_all_four_arms_and_the_shipped_adapter_mostly_cites_or_
     assert kept >= len(THREE) - 1
 
 
-def test_an_option_gains_from_the_question_that_it_answers(generator: LocalGenerator) -> None:
-    scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Paris", "Berlin"))
-    assert scored.extra["pmi"][0] > scored.extra["pmi"][1]
-    again = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris"))
-    assert again.scores == pytest.approx(scored.scores[::-1], abs=1e-3)
+def test_the_right_option_is_the_likeliest_and_gains_from_the_question(generator: LocalGenerator) -> None:
+    scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris", "Madrid", "Rome"))
+    for scores in (scored.scores, scored.extra["pmi"]):
+        assert max(range(4), key=scores.__getitem__) == 1
+    turned = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Rome", "Madrid", "Paris", "Berlin"))
+    assert turned.scores == pytest.approx(scored.scores[::-1], abs=1e-3)
