@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from waiting import PATIENCE_S, wait_until
 
-from indexes.errors import Busy, Cancelled, NotFound
+from indexes.errors import Busy, Cancelled
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators.local.admission import Admission
 from rag.generators.local.cache import CacheKey, PrefixCache, Segment
 from rag.generators.local.decode import PromptLookup
-from rag.generators.local.thread import ModelThread, Requeue, Step
+from rag.generators.local.thread import ModelThread, Requeue
 from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, render_messages, says_unknown
 from rag.generators.protocol import GenerationRequest
 from rag.generators.stream_text import (
@@ -145,236 +146,133 @@ def test_the_lowest_passages_go_first_then_the_oldest_turns() -> None:
     turns = tuple(Turn(f"t{n} " * 30, "") for n in range(3))
     fitted = admission().admit(GenerationRequest("q " * 10, "rag", passages))
     assert fitted.request.passages == passages[:2]
-    assert fitted.max_new_tokens == 20
     fitted = admission().admit(GenerationRequest("q " * 10, "rag", passages, turns))
     assert fitted.request.passages == ()
     assert fitted.request.turns == turns[1:]
 
 
-def test_what_can_never_fit_is_refused_with_its_numbers() -> None:
+def test_what_just_fits_runs_and_an_answer_longer_than_the_context_is_shortened() -> None:
+    question = GenerationRequest("q " * 40, "base")
+    assert admission(budget_bytes=60 * 32).admit(question).kv_bytes == 60 * 32
+    with pytest.raises(DoesNotFitInMemory, match="40 prompt tokens and 20 for the answer"):
+        admission(budget_bytes=59 * 32).admit(question)
+    assert admission().admit(replace(question, max_tokens=5000)).max_new_tokens == 60
     with pytest.raises(PromptTooLong, match="prompt of 90 tokens; toy reads 100, of which 20"):
         admission().check(GenerationRequest("q " * 90, "rag"))
-    with pytest.raises(DoesNotFitInMemory, match="40 prompt tokens and 20 for the answer"):
-        admission(budget_bytes=59 * 32).admit(GenerationRequest("q " * 40, "base"))
-    assert admission(budget_bytes=60 * 32).admit(GenerationRequest("q " * 40, "base")).kv_bytes == 60 * 32
 
 
-def test_an_answer_longer_than_the_context_is_shortened_not_refused() -> None:
-    assert admission().admit(GenerationRequest("q " * 40, "base", max_tokens=5000)).max_new_tokens == 60
+def one(_: Callable[[], bool]) -> Iterator[int]:
+    yield 1
 
 
-def count_to(number: int, pause_s: float = 0.0) -> Callable[[Callable[[], bool]], Iterator[int]]:
+@contextmanager
+def busy(*arguments: Any, **options: Any) -> Iterator[ModelThread]:
+    """A model's thread with work that lets no other begin until the end."""
+
     def work(stop: Callable[[], bool]) -> Iterator[int]:
-        for value in range(number):
-            if stop():
-                return
-            time.sleep(pause_s)
-            yield value
+        yield 0
+        wait_until(stop, "the work is stopped")
 
-    return work
+    with closing(ModelThread(*arguments, **options)) as owner, closing(owner.iterate(work)) as running:
+        next(running)
+        yield owner
+
+
+def wait_for(owner: ModelThread, waiting: int) -> None:
+    wait_until(lambda: len(owner._waiting) == waiting, "the work waits")
 
 
 def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
-    owner = ModelThread(50, PATIENCE_S)
-    names: set[str] = set()
-    order: list[int] = []
+    order: list[tuple[int, str]] = []
+    go = threading.Event()
 
-    def work(number: int) -> Callable[[Callable[[], bool]], Iterator[int]]:
-        def run(_: Callable[[], bool]) -> Iterator[int]:
-            names.add(threading.current_thread().name)
-            order.append(number)
-            yield number
+    def work(number: int) -> Iterator[int]:
+        go.wait(PATIENCE_S)
+        order.append((number, threading.current_thread().name))
+        yield number
 
-        return run
-
-    all_wait = threading.Event()
-
-    def hold(_: Callable[[], bool]) -> Iterator[int]:
-        yield 0
-        all_wait.wait(PATIENCE_S)
-
-    gate = owner.iterate(hold)
-    next(gate)
-    threads = []
-    for number in range(8):
-        threads.append(threading.Thread(target=lambda n=number: list(owner.iterate(work(n)))))
-        threads[-1].start()
-        wait_until(lambda: len(owner._waiting) == len(threads), "the work waits")
-    all_wait.set()
-    list(gate)
-    for thread in threads:
-        thread.join()
-    assert order == list(range(8))
-    assert len(names) == 1
-    owner.close()
-
-
-def test_failing_work_tells_its_own_consumer_only(caplog: pytest.LogCaptureFixture) -> None:
-    owner = ModelThread(5, 10)
-
-    def fails(_: Callable[[], bool]) -> Iterator[int]:
-        yield 1
-        raise KeyError("planted")
-
-    def ours(_: Callable[[], bool]) -> Iterator[int]:
-        raise NotFound("nothing")
-        yield 0
-
-    stream = owner.iterate(fails)
-    assert next(stream) == 1
-    with pytest.raises(GenerationFailed, match="planted"):
-        next(stream)
-    with pytest.raises(NotFound):
-        next(owner.iterate(ours))
-    assert list(owner.iterate(count_to(3))) == [0, 1, 2]
-    assert "generation failed" in caplog.text
-    owner.close()
+    with closing(ModelThread(50, PATIENCE_S)) as owner, ThreadPoolExecutor(9) as pool:
+        for number in range(9):
+            pool.submit(lambda n=number: list(owner.iterate(lambda _: work(n))))
+            wait_for(owner, number)  # the first holds the thread
+        go.set()
+    assert [number for number, _ in order] == list(range(9))
+    assert len({name for _, name in order}) == 1
+    with pytest.raises(GenerationFailed, match="closed"):
+        next(owner.iterate(one))
 
 
 def test_work_that_ran_out_of_memory_is_tried_once_more() -> None:
     freed: list[bool] = []
-    owner = ModelThread(5, 10, lambda: freed.append(True))
 
-    def runs_out_before_it_frees(_: Callable[[], bool]) -> Iterator[int]:
-        if not freed:
-            raise MemoryError
-        yield 0
+    def runs_out(tries: int, before: int) -> Callable[[Callable[[], bool]], Iterator[int]]:
+        """Runs out so many times, and gives so many items before."""
+        left = [MemoryError] * tries
 
-    def always_runs_out(_: Callable[[], bool]) -> Iterator[int]:
-        raise MemoryError
-        yield 0
+        def work(_: Callable[[], bool]) -> Iterator[int]:
+            yield from range(before)
+            if left:
+                raise left.pop()
+            yield 7
 
-    def runs_out_later(_: Callable[[], bool]) -> Iterator[int]:
-        yield 0
-        raise MemoryError
+        return work
 
-    assert list(owner.iterate(runs_out_before_it_frees)) == [0]
-    assert len(freed) == 1
-    with pytest.raises(GenerationFailed, match="out of memory"):
-        next(owner.iterate(always_runs_out))
-    assert len(freed) == 3
-    stream = owner.iterate(runs_out_later)
-    assert next(stream) == 0
-    with pytest.raises(GenerationFailed, match="out of memory"):
-        next(stream)
-    assert len(freed) == 4  # what a reader has seen is not said again
-    owner.close()
+    with closing(ModelThread(5, PATIENCE_S, lambda: freed.append(True))) as owner:
+        assert list(owner.iterate(runs_out(1, 0))) == [7]
+        assert len(freed) == 1
+        for tries, before in ((2, 0), (1, 1)):  # what a reader has seen is not said again
+            with pytest.raises(GenerationFailed, match="out of memory"):
+                list(owner.iterate(runs_out(tries, before)))
+        assert len(freed) == 4
 
 
-def test_waiting_work_can_be_withdrawn() -> None:
-    owner = ModelThread(5, PATIENCE_S)
-    running = owner.iterate(count_to(10_000, 0.01))
-    next(running)
-    with pytest.raises(Cancelled):
-        next(owner.iterate(count_to(1), cancelled=lambda: True))
-    running.close()
-    assert owner.call(lambda: 7) == 7
-    owner.close()
-
-
-def test_a_full_line_and_a_long_wait_are_busy() -> None:
-    owner = ModelThread(0, PATIENCE_S)
-    running = owner.iterate(count_to(10_000, 0.01))
-    next(running)
-    with pytest.raises(Busy) as full:
-        next(owner.iterate(count_to(1)))
-    assert full.value.retry_after_s >= 1
-    running.close()
-    owner.close()
-    owner = ModelThread(1, PATIENCE_S)
-    running = owner.iterate(count_to(10_000, 0.01))
-    next(running)
-    owner._waiting_timeout_s = 0.1
-    with pytest.raises(Busy, match="waited"):
-        next(owner.iterate(count_to(1)))
-    owner.close()
+def test_waiting_work_can_be_withdrawn_and_a_full_line_and_a_long_wait_are_busy() -> None:
+    with busy(1, 0.1) as owner:
+        with pytest.raises(Cancelled):
+            next(owner.iterate(one, cancelled=lambda: True))
+        with pytest.raises(Busy, match="waited"):
+            next(owner.iterate(one))
+    with busy(0, PATIENCE_S) as owner:
+        with pytest.raises(Busy) as full:
+            next(owner.iterate(one))
+        assert full.value.retry_after_s >= 1
 
 
 def test_only_a_wait_beyond_the_setting_is_refused_with_the_time_until_it_is_not() -> None:
     """Answers take 100 s and run in pairs: behind four others one more waits 250 s, behind five 300 s."""
-    owner = ModelThread(None, 250.0, together=2)
-    owner._usual_s = 100.0
-    running = owner.iterate(count_to(10_000, 0.01))
-    next(running)
     gone = threading.Event()
-    with ThreadPoolExecutor(5) as pool:
+    with busy(None, 250.0, together=2) as owner, ThreadPoolExecutor(5) as pool:
+        owner._usual_s = 100.0
         for waiting in range(5):
             owner.check_room()
-            pool.submit(lambda: list(owner.iterate(count_to(1), gone.is_set)))
-            wait_until(lambda count=waiting: len(owner._waiting) == count + 1, "another waits")
+            pool.submit(lambda: list(owner.iterate(one, gone.is_set)))
+            wait_for(owner, waiting + 1)
         with pytest.raises(Busy, match="one more would wait about 300 s") as refused:
             owner.check_room()
         assert refused.value.retry_after_s == pytest.approx(50.0, abs=1)
         gone.set()
-    running.close()
-    owner.close()
-
-
-def test_those_who_wait_are_told_when_their_place_changes() -> None:
-    owner = ModelThread(None, PATIENCE_S)
-    running = owner.iterate(count_to(10_000, 0.01))
-    next(running)
-    heard: list[list[int]] = [[], []]
-    go = threading.Event()
-
-    def work(_: Callable[[], bool]) -> Iterator[int]:
-        go.wait(PATIENCE_S)
-        yield 100
-
-    def listen(number: int) -> None:
-        heard[number] += owner.iterate(work, place=lambda before: before)
-
-    with ThreadPoolExecutor(2) as pool:
-        for number in range(2):
-            pool.submit(listen, number)
-            wait_until(lambda count=number: len(owner._waiting) == count + 1, "another waits")
-        running.close()
-        go.set()
-    assert heard == [[100], [0, 100]]  # the first began at once when the model was free
-    owner.close()
 
 
 def test_work_that_needs_more_room_waits_for_it_before_all_others() -> None:
-    owner = ModelThread(None, PATIENCE_S)
     order: list[str] = []
-    leave, left = threading.Event(), threading.Event()
-
-    def holds(_: Callable[[], bool]) -> Iterator[Any]:
-        yield "holds"
-        while not leave.is_set():
-            time.sleep(0.001)
-            yield Step("rows", None)
-        left.set()
+    leave = threading.Event()
 
     def grows(_: Callable[[], bool]) -> Iterator[Any]:
         order.append("begun")
-        yield Requeue(left.is_set)
+        yield Requeue(leave.is_set)
         order.append("grown")
-        yield "grows"
 
     def late(_: Callable[[], bool]) -> Iterator[Any]:
         order.append("late")
         yield "late"
 
-    holding = owner.iterate(holds)
-    next(holding)
-    with ThreadPoolExecutor(2) as pool:
-        growing = pool.submit(lambda: list(owner.iterate(grows)))
+    with closing(ModelThread(None, PATIENCE_S)) as owner, ThreadPoolExecutor(2) as pool:
+        pool.submit(lambda: list(owner.iterate(grows)))
         wait_until(lambda: order == ["begun"] and len(owner._waiting) == 1, "it waits for room")
-        after = pool.submit(lambda: list(owner.iterate(late)))
-        wait_until(lambda: len(owner._waiting) == 2, "another waits")
+        pool.submit(lambda: list(owner.iterate(late)))
+        wait_for(owner, 2)
         leave.set()
-        assert (growing.result(PATIENCE_S), after.result(PATIENCE_S)) == (["grows"], ["late"])
     assert order == ["begun", "grown", "late"]
-    assert list(holding) == []
-    owner.close()
-
-
-def test_a_closed_owner_refuses_work() -> None:
-    owner = ModelThread(5, 10)
-    owner.close()
-    with pytest.raises(GenerationFailed, match="closed"):
-        next(owner.iterate(count_to(1)))
 
 
 class ByteTokenizer:
@@ -411,6 +309,7 @@ def test_leading_reasoning_is_left_out_however_it_is_cut(step: int, block: Reaso
         ("<think>One.</think>\n<think>Two.</think>\n\nYes.", "Yes."),
         ("<think>Still at it", ""),
         ("<|channel|>analysis<|message|>Still at it", ""),
+        *((text, text) for text in ("Plain answer.", "<thin air", "< 32 threads", "")),
     ],
 )
 def test_only_the_answer_is_shown(text: str, answer: str) -> None:
@@ -468,12 +367,6 @@ def test_an_answer_ends_at_the_first_complete_stop_string_however_it_is_cut(
     early = "".join(stop.push(piece) for piece in pieces)
     assert stop.hit == any(string in whole for string in strings)
     assert early + stop.finish() == cut_at_the_first_complete(whole, strings)
-
-
-@pytest.mark.parametrize("text", ["Plain answer.", "<thin air", "< 32 threads", ""])
-def test_text_without_reasoning_passes_unchanged(text: str) -> None:
-    chosen = ReasoningFilter()
-    assert "".join(chosen.push(character) for character in text) + chosen.finish() == text
 
 
 @pytest.mark.parametrize(
