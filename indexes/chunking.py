@@ -29,7 +29,7 @@ HEADING_SHARE = 0.3
 _BREAK_COST = {"block": 0.0, "line": 0.25, "code": 0.2, "sentence": 0.45, "lead": 0.5, "inside": 2.0}
 """What a cut before a unit costs, in units of one whole node's size: between blocks nothing, between a sentence and
 the listing it leads up to half a node, inside a listing or a word only when there is no other way. A greedy cut by the
-order of these kinds makes 2 to 6 % more nodes and finds a little less (`docs/decisions.md`)."""
+order of these kinds makes 2 % more nodes and serves newcomers' questions a little worse (`docs/decisions.md`)."""
 
 
 @dataclass(frozen=True, slots=True)
