@@ -178,9 +178,8 @@ def test_odd_sequences_of_messages_still_make_pairs(messages, turns):
     assert question_of(body).turns == turns
 
 
-def test_a_brought_conversation_is_talked_about(client):
-    """The client keeps the conversation, so what was asked is known from its messages."""
+def test_a_follow_up_is_read_with_the_conversation_that_the_client_brings(client):
     asked = [*MESSAGES, {"role": "assistant", "content": "A warp has 32 threads [1]. It runs in lockstep."}]
-    last = {"role": "user", "content": "what did I ask first?"}
+    last = {"role": "user", "content": "and why?"}
     completion = client.chat.completions.create(model="coalesce-rag", messages=[*asked, last])
-    assert "How many threads are in a warp?" in completion.choices[0].message.content
+    assert "How many threads are in a warp?" in completion.choices[0].message.note

@@ -43,7 +43,7 @@ def test_a_question_is_searched_for_by_its_own_words_and_loses_none(asked: Asked
     [
         ("什么是占用率?", "what is occupancy", "define", "occupancy"),
         ("占用率是什么？", "what is occupancy", "define", "occupancy"),
-        ("CPU和GPU的区别是什么？", "difference between CPU GPU", "explain", ""),
+        ("CPU和GPU的区别是什么？", "difference between CPU GPU", "fact", ""),
         ("魑魅魍魉", "魑魅魍魉", "fact", ""),
     ],
 )

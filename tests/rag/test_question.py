@@ -50,13 +50,12 @@ KINDS = {
     "define": "What is a warp?|what are warps|explain thread divergence|warp divergence|什么是线程束？|线程束是什么？|"
     "can you tell me what a warp is|please explain coalescing to me|What is block size?",
     "number": "How many threads does a warp hold?|线程束有多少线程？|What is the maximum grid size?|size of the cache",
-    "explain": "Why do bank conflicts slow a kernel down?|为什么要合并访存？|hipMalloc vs hipMallocManaged|"
-    "What is the difference between a block and a warp?|whats the diffrence of a block to a warp",
     "list": "What are the memory spaces of a GPU?|In which ways can memory be shared?|GPU 有哪些内存？|"
     "Which extensions must be installed?",
     "code": "Show a kernel that adds two vectors|How do I declare shared memory?|example of cudaMemcpy|"
     "What is the command to compile a kernel?|1D convolution code",
-    "fact": "How do I avoid bank conflicts?|Is unified memory slower?|"
+    "fact": "Why do bank conflicts slow a kernel down?|为什么要合并访存？|hipMalloc vs hipMallocManaged|"
+    "How do I avoid bank conflicts?|Is unified memory slower?|"
     "What is a command queue used for?|tell me what happens when a warp diverges",
 }
 
