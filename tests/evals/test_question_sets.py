@@ -13,6 +13,7 @@ from indexes.sample import SAMPLE_PATH
 
 SETS = Path(__file__).resolve().parents[2] / "evals" / "question_sets"
 FILES = sorted(path for half in ("fit", "judged") for path in (SETS / half).glob("*.jsonl"))
+FRESH = sorted((SETS / "fresh").glob("*.jsonl"))
 NEWCOMERS = sorted((SETS / "newcomers").glob("*.jsonl"))
 KINDS = {"define", "number", "why", "how", "compare", "list", "code", "yes_no", "fact", "unanswerable", "off_topic"}
 STYLES = {"plain", "chatty", "typo", "terse", "own_words"}
@@ -34,7 +35,7 @@ def test_every_key_fact_is_in_the_evidence(path: Path):
         assert question.question_zh, question.id
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*FILES, *FRESH], ids=lambda path: path.stem)
 def test_kinds_and_styles_are_known(path: Path):
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
