@@ -1,1 +1,1 @@
-"""The doors: REST, an OpenAI-compatible API, the command line and the web page. Decides nothing."""
+"""The interfaces: REST, an OpenAI-compatible API, the command line and the web page. Decides nothing."""

@@ -76,7 +76,7 @@ class AdmissionLimit:
         with self._lock:
             if self._inside >= self._capacity:
                 raise Busy(
-                    f"{self._inside} answers are in work or waiting, as many as this server takes",
+                    f"Server busy: {self._inside} answers running or queued",
                     hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
                     retry_after_s=self._until_a_place_s(),
                 )

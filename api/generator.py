@@ -20,7 +20,7 @@ from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
 from rag.models import home
-from rag.models.home import Available, Finding, FoundAdapter, FoundEngine, FoundModel
+from rag.models.home import Available, FoundAdapter, FoundEngine, FoundModel, Inventory
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings, shown_address
 
@@ -111,17 +111,17 @@ class GeneratorSwitch:
             problem=self.problem,
         )
 
-    def look_around(self) -> Finding:
+    def discover_models(self) -> Inventory:
         """The models and adapters of the home, the engines of this machine, and what can be fetched (half a second)."""
-        return home.look_around(self._settings.home, self.own_port)
+        return home.discover_models(self._settings.home, self.own_port)
 
     def found(self) -> Generators:
         """What answers now, and what could; raises NotReady."""
-        now, finding = self.now(), self.look_around()
+        now, finding = self.now(), self.discover_models()
         return Generators(**asdict(now), **{each.name: getattr(finding, each.name) for each in fields(finding)})
 
-    def is_silent(self, found: Finding) -> bool:
-        """Whether an engine on one of the usual ports was chosen, and `look_around` found none there."""
+    def is_silent(self, found: Inventory) -> bool:
+        """Whether an engine on one of the usual ports was chosen, and `discover_models` found none there."""
         now = self.now()
         silent = {home.engine_address(port) for port in home.ENGINE_PORTS.values()} - {
             engine.base_url for engine in found.engines

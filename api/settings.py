@@ -174,7 +174,7 @@ class CoalesceSettings(BaseSettings):
     kv_budget_bytes: int | None = Field(
         None,
         ge=0,
-        description="Memory for keys and values of a local model; by default half of what the weights leave free, on a "
+        description="Memory for the KV cache of a local model; by default half of what the weights leave free, on a "
         "CPU 4 GiB at most.",
     )
     answer_cache: int = Field(

@@ -150,11 +150,11 @@ def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
     chapters: dict[int, dict[str, list[Draft]]] = defaultdict(lambda: {kind: [] for kind in _ORDER})
     for draft in drafts:
         chapters[draft.statement.node.chapter][draft.kind].append(draft)
-    lots = random.Random(len(drafts))
+    rng = random.Random(len(drafts))
     turns: dict[int, Iterator[Draft]] = {}
     for chapter in sorted(chapters):
         for waiting in chapters[chapter].values():
-            lots.shuffle(waiting)
+            rng.shuffle(waiting)
             waiting.sort(key=lambda draft: draft.promise)  # taken from the end
         turns[chapter] = _in_turns(chapters[chapter])
     while turns:
@@ -206,11 +206,11 @@ class _Maker:
         holding = sum(answer in text for text in self._texts)
         if draft.kind == "term" and holding > max(_FEW_NODES, _MOST_NODES * len(self._texts)):
             return None
-        lots = random.Random(f"{self._document_id}:{draft.question}")
+        rng = random.Random(f"{self._document_id}:{draft.question}")
         open_too = draft.kind != "term" and "short" in self._types
-        either = draft.kind == "number" and lots.random() < CHOICE_SHARE
+        either = draft.kind == "number" and rng.random() < CHOICE_SHARE
         chosen = "choice" in self._types and (either or not open_too)
-        drawn = self._options.draw(draft.answer, self._wrong(draft), lots) if chosen else None
+        drawn = self._options.draw(draft.answer, self._wrong(draft), rng) if chosen else None
         choices = drawn.texts if drawn is not None else ()
         if not choices and not open_too:
             return None
@@ -327,7 +327,7 @@ class OptionDrawer:
         self._nearer: Counter[int] = Counter()
         self._used: Counter[str] = Counter()
 
-    def draw(self, answer: str, wrong: Sequence[str], lots: random.Random) -> DrawnOptions | None:
+    def draw(self, answer: str, wrong: Sequence[str], rng: random.Random) -> DrawnOptions | None:
         """Of all threes of plausible wrong options the one that levels best; None where none keeps the level."""
         wrong = list({text.lower(): text for text in wrong}.values())
         if len(wrong) < NUM_CHOICES - 1:
@@ -339,13 +339,13 @@ class OptionDrawer:
             plausible = sorted(range(len(wrong)), key=lambda row: abs(_size(wrong[row]) - _size(answer)))
         else:
             plausible = [row for row in (-near).argsort().tolist() if LEAST_ALIKE < near[row] < MOST_ALIKE]
-        place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], lots.random()))
+        place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], rng.random()))
         most = min(self._shorter[rank] for rank in range(NUM_CHOICES)) + MOST_AHEAD
-        ties: dict[tuple[int, int], float] = defaultdict(lots.random)
+        ties: dict[tuple[int, int], float] = defaultdict(rng.random)
         found: list[tuple[tuple[float, ...], DrawnOptions]] = []
         for three in combinations(plausible[:_PLAUSIBLE], NUM_CHOICES - 1):
             texts = [wrong[row] for row in three]
-            sizes = [_size(text) - _size(answer) or lots.random() - 0.5 for text in texts]  # one as long is either
+            sizes = [_size(text) - _size(answer) or rng.random() - 0.5 for text in texts]  # one as long is either
             four = vectors[[0, *(row + 1 for row in three)]]
             middle = four @ four.sum(axis=0)
             shorter = sum(size < 0 for size in sizes)
@@ -353,10 +353,10 @@ class OptionDrawer:
             if self._shorter[shorter] <= most:
                 level = self._shorter[shorter] + self._nearer[nearer]
                 used = sum(self._used[text] for text in texts)
-                options = lots.sample(texts, len(texts))
+                options = rng.sample(texts, len(texts))
                 options.insert(place, answer)
                 drawn = DrawnOptions(tuple(options), place, shorter, nearer)
-                found.append(((level, ties[shorter, nearer], used, lots.random()), drawn))
+                found.append(((level, ties[shorter, nearer], used, rng.random()), drawn))
         return min(found, key=lambda item: item[0])[1] if found else None
 
     def keep(self, drawn: DrawnOptions) -> None:

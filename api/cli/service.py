@@ -13,7 +13,7 @@ from api.console import Console, table
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
-    from rag.models.home import Finding
+    from rag.models.home import Inventory
 
 
 commands = typer.Typer()
@@ -109,9 +109,9 @@ def list_models(context: typer.Context, json_output: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     settings = settings_of(context)
-    from rag.models.home import look_around
+    from rag.models.home import discover_models
 
-    finding = look_around(settings.home)
+    finding = discover_models(settings.home)
     Console(json_output=json_output).result(asdict(finding), _finding_lines(finding))
 
 
@@ -132,7 +132,7 @@ def get(
     console.result({"name": name, "path": str(folder)}, lines)
 
 
-def _finding_lines(finding: Finding) -> list[str]:
+def _finding_lines(finding: Inventory) -> list[str]:
     """What was found, for people; nothing is listed without its heading."""
 
     def size(count: int) -> str:

@@ -17,7 +17,7 @@ from api.jobs import Job
 from api.pages.controls import button, field, link, select, set_attributes, tag
 from api.pages.frame import Visit, open_view, sign_out
 from api.pages.job_row import JobSlot
-from rag.models.home import Finding, FoundModel
+from rag.models.home import FoundModel, Inventory
 
 COMMANDS = {
     "generator": "coalesce serve --generator local --model PATH",
@@ -149,7 +149,7 @@ class _AnsweringChoice:
         self._list.clear()
         with self._list:
             tag("li", self._t("settings.looking"), "soft")
-        found = await asyncio.to_thread(self._visit.services.generators.look_around)
+        found = await asyncio.to_thread(self._visit.services.generators.discover_models)
         self._list.clear()
         with self._list:
             self._draw(found)
@@ -163,7 +163,7 @@ class _AnsweringChoice:
         self._problem.set_text(self._t("settings.choice_failed", why=now.problem) if now.problem else "")
         self._problem.set_visibility(now.problem is not None)
 
-    def _draw(self, found: Finding) -> None:
+    def _draw(self, found: Inventory) -> None:
         now = self._visit.services.generators.now()
         self._row(
             self._t("generator.extractive"), self._t("settings.extractive_note"),

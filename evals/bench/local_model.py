@@ -102,7 +102,7 @@ def make_cache(loaded: LoadedModel, kind: CacheKind, capacity_tokens: int, held:
 
 
 def cache_bytes(cache: Any) -> int:
-    """Bytes of a cache's keys and values, allocated room included."""
+    """Bytes of a KV cache, allocated room included."""
     if isinstance(cache, SlabCache):
         return cache.nbytes
     tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]

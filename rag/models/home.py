@@ -341,7 +341,7 @@ class Available:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Inventory:
     """What can answer on this machine, and what can be had."""
 
     models: tuple[FoundModel, ...]
@@ -354,7 +354,7 @@ ENGINE_PORTS = {"Ollama": 11434, "llama-server": 8080, "vLLM": 8000, "LM Studio"
 """Where engines listen unless told otherwise."""
 
 
-def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] | None = None) -> Finding:
+def discover_models(home: Path, own_port: int | None = None, ports: dict[str, int] | None = None) -> Inventory:
     """What is in the home, in the hub's cache and on the engines' usual ports of this machine (half a second).
 
     Args:
@@ -371,7 +371,7 @@ def look_around(home: Path, own_port: int | None = None, ports: dict[str, int] |
         for name, path in shipped_adapters(owner).items():
             if (shipped := _describe_adapter(Path(path), [])) is not None:
                 adapters.append(replace(shipped, name=name, fits=(owner,)))
-    return Finding(
+    return Inventory(
         models=tuple(models),
         adapters=tuple(adapter for adapter in adapters if adapter is not None),
         engines=tuple(find_engines(own_port, ENGINE_PORTS if ports is None else ports)),

@@ -24,7 +24,7 @@ from rag.models import gguf as gguf_files
 from rag.models import home as homes
 from rag.models.adapters import AdapterRecord
 from rag.models.folder import shown_name
-from rag.models.home import PACKAGES, Package, adapters_tuned_on, find_engines, find_model, get_model, look_around
+from rag.models.home import PACKAGES, Package, adapters_tuned_on, discover_models, find_engines, find_model, get_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -210,11 +210,13 @@ def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, mo
     with pytest.raises(ModelCannotLoad, match=r"model\.safetensors is cut short or damaged") as error:
         find_model("tiny", tmp_path)
     assert "coalesce models get tiny" in error.value.hint
-    assert not any(model.name == "tiny" for model in look_around(tmp_path, ports={}).models)
+    assert not any(model.name == "tiny" for model in discover_models(tmp_path, ports={}).models)
     monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
     get_model("tiny", tmp_path)
     assert weights.read_bytes() == content
-    assert [model.name for model in look_around(tmp_path, ports={}).models] == ["tiny"], "its .gguf file is no second"
+    assert [model.name for model in discover_models(tmp_path, ports={}).models] == ["tiny"], (
+        "its .gguf file is no second"
+    )
 
 
 def test_a_folder_that_goes_while_its_files_are_counted_is_passed_over(
@@ -301,7 +303,7 @@ def test_models_adapters_and_what_fits_are_found(
     build_adapter(tmp_path / "adapters" / "qa", llama)
     (tmp_path / "adapters" / "broken").mkdir()
     (tmp_path / "adapters" / "broken" / "adapter_config.json").write_text("{")
-    found = look_around(tmp_path, ports={})
+    found = discover_models(tmp_path, ports={})
     assert [(model.name, model.architecture) for model in found.models] == [
         ("mine", "llama"), ("owner/name", "qwen3"), (str(tmp_path / "models" / "file.gguf"), "llama")
     ]  # fmt: skip

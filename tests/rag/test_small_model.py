@@ -15,7 +15,7 @@ from evals.bench.precision import window_losses
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.models.home import find_model, look_around, shipped_adapters
+from rag.models.home import discover_models, find_model, shipped_adapters
 from rag.models.loading import LoadedModel, load_model, load_tokenizer
 from rag.settings import GeneratorSettings
 from rag.types import ARMS, TUNED_ARMS, Passage
@@ -93,7 +93,7 @@ def test_quantization_costs_some_perplexity_and_not_the_language(generator: Loca
 
 
 def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
-    found = look_around(small_model_home, ports={})
+    found = discover_models(small_model_home, ports={})
     assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
     fitting = {each.name: (each.fits, each.path) for each in found.adapters}
     shipped = shipped_adapters("smollm2-135m")["gpu-books"]

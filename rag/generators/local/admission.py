@@ -1,4 +1,4 @@
-"""Checks before work starts: does the prompt fit the context, and its keys and values the memory?
+"""Checks before work starts: does the prompt fit the context, and its KV cache the memory?
 
 A request that is too large loses its lowest passages, then its oldest turns; one that can never fit is an error.
 """
@@ -26,7 +26,7 @@ class Admitted:
         request: with the passages and turns that fit.
         prompt: its tokens.
         max_new_tokens: longest answer.
-        kv_bytes: keys and values of prompt and longest answer.
+        kv_bytes: KV cache of prompt and longest answer.
         reasoning_tokens: longest reasoning before it, as far as context and memory reach.
     """
 
@@ -43,7 +43,7 @@ class Admission:
 
     Attributes:
         tokenize: gives a request's prompt as tokens.
-        budget_bytes: for keys and values, of the running answer and kept prefixes together.
+        budget_bytes: for the KV cache, of the running answer and kept prefixes together.
         default_max_tokens: longest answer when the request names none.
         reasoning_tokens: longest reasoning of a model that thinks first.
     """
@@ -104,14 +104,14 @@ class Admission:
         if needed > self.budget_bytes:
             return DoesNotFitInMemory(
                 f"{prompt_tokens:,} prompt tokens and {tokens - prompt_tokens:,} for the answer need "
-                f"{_mib(needed)} of keys and values ({_mib(self.kv_bytes(1000))} for 1,000 tokens); "
+                f"{_mib(needed)} of KV cache ({_mib(self.kv_bytes(1000))} for 1,000 tokens); "
                 f"the budget is {_mib(self.budget_bytes)}.",
                 hint="Ask for fewer max_tokens, or raise the budget (kv_budget_bytes).",
             )
         return None
 
     def kv_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values for `tokens` tokens."""
+        """Bytes of KV cache for `tokens` tokens."""
         return self.capabilities.kv_bytes(tokens, self.dtype_bytes)
 
 

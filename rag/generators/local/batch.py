@@ -1,4 +1,4 @@
-"""Rows of several answers in one decoding step, and the memory for their keys and values.
+"""Rows of several answers in one decoding step, and the memory of their KV cache.
 
 A step has a static shape: so many rows, so many new tokens in each, and a bucket of keys that all of them are masked
 over. Each row has its own length. Rows of one step share an adapter.
@@ -225,7 +225,7 @@ class Batches:
     """One batch for each adapter that answers now, all within one budget of memory.
 
     Attributes:
-        budget_bytes: for keys and values; kv_bytes: what so many tokens need of it.
+        budget_bytes: for the KV cache; kv_bytes: what so many tokens need of it.
         most_rows: of all batches together; 1 where rows cannot be decoded together.
         traces: whether steps are traced, which takes a second once for each adapter.
         records: whether steps are recorded as CUDA graphs.
