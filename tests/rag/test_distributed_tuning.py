@@ -9,9 +9,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import build_model
+
+pytestmark = pytest.mark.integration
 
 LAUNCH = Path(__file__).parents[2] / "rag" / "tuning" / "launch"
 
@@ -43,10 +46,9 @@ SHARD = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
-    from rag.tuning.examples import answer_loss, collate, encode_rows
-    from rag.tuning.settings import Placement
     from rag.tuning.data import TrainingRow
-    from rag.tuning.settings import TuneSettings
+    from rag.tuning.examples import answer_loss, collate, encode_rows
+    from rag.tuning.settings import Placement, TuneSettings
     from rag.tuning.train import add_lora, load_for_training
 
     dist.init_process_group("gloo")
@@ -75,10 +77,7 @@ SHARD = """
     for layer in whole.base_model.model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(whole, mesh=mesh)
-    for name, parameter in whole.named_parameters():
-        assert isinstance(parameter, DTensor), name
-        held = parameter.to_local().numel()
-        assert held < parameter.numel() or parameter.shape[0] == 1, (name, held, parameter.numel())
+    assert all(isinstance(parameter, DTensor) for parameter in whole.parameters())
     held = sum(p.to_local().numel() for p in whole.parameters())
     total = sum(p.numel() for p in whole.parameters())
     assert 0.4 < held / total < 0.6, held / total
@@ -90,7 +89,7 @@ SHARD = """
             torch.testing.assert_close(parameter.grad.full_tensor(), gradients[name], atol=1e-5, rtol=1e-3)
             compared += 1
     assert compared == len(gradients) > 10
-    print("SHARDED", rank, round(held / total, 3))
+    print("SHARDED")
     dist.destroy_process_group()
 """
 
@@ -114,24 +113,24 @@ def run_processes(count: int, script: str, folder: Path, *arguments: str) -> str
     return output
 
 
-@pytest.mark.parametrize("name", ["fsdp.yaml", "deepspeed_zero3.yaml"])
-@pytest.mark.integration
-def test_the_launch_configurations_are_read_by_accelerate(name: str) -> None:
-    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+@pytest.mark.parametrize(
+    ("name", "kind", "options", "expected"),
+    [
+        ("fsdp", "FSDP", "fsdp_config", {"fsdp_version": 2, "fsdp_state_dict_type": "FULL_STATE_DICT"}),
+        ("deepspeed_zero3", "DEEPSPEED", "deepspeed_config", {"zero_stage": 3}),
+    ],
+)
+def test_the_launch_configurations_shard_as_they_say(
+    name: str, kind: str, options: str, expected: dict[str, Any]
+) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
 
-    config = load_config_from_file(str(LAUNCH / name))
-    assert isinstance(config, ClusterConfig)
+    config = load_config_from_file(str(LAUNCH / f"{name}.yaml"))
+    assert str(config.distributed_type).endswith(kind)
     assert config.mixed_precision == "bf16"
-    if name == "fsdp.yaml":
-        assert str(config.distributed_type).endswith("FSDP")
-        assert config.fsdp_config["fsdp_version"] == 2
-        assert config.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"
-    else:
-        assert str(config.distributed_type).endswith("DEEPSPEED")
-        assert config.deepspeed_config["zero_stage"] == 3
+    assert expected.items() <= getattr(config, options).items()
 
 
-@pytest.mark.integration
 @pytest.mark.slow
 def test_two_processes_learn_what_one_learns_with_twice_the_batch(tmp_path: Path) -> None:
     import torch
@@ -147,7 +146,6 @@ def test_two_processes_learn_what_one_learns_with_twice_the_batch(tmp_path: Path
     assert (tmp_path / "two" / "coalesce_adapter.json").is_file()
 
 
-@pytest.mark.integration
 @pytest.mark.slow
 def test_sharded_weights_are_cut_in_two_and_give_the_same_gradients(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model")
