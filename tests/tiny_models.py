@@ -64,15 +64,17 @@ def build_model(folder: Path, *, family: str = "qwen3", seed: int = 0, dtype: st
     numbers: dict[str, Any] = {
         "vocab_size": 640, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
         "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048,
-        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": True,
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": family.startswith("gemma"),
     }  # fmt: skip
     config = AutoConfig.for_model(family, **(numbers | shape))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
-    with torch.no_grad():  # larger weights than a fresh model's, so that logits differ clearly between tokens
-        for parameter in model.parameters():
+    # Larger weights than a fresh model's, and embeddings that are not tied where the family allows it: a token then
+    # depends on all before it. Else it is the last one once more, whatever the cache holds.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
             if parameter.dim() == 2:
-                parameter.mul_(2.0)
+                parameter.mul_(6.0 if "q_proj" in name or "k_proj" in name else 2.0)
     model.save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return folder

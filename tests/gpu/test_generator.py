@@ -16,7 +16,7 @@ from indexes.vectors import VectorIndex
 from rag.errors import GenerationFailed
 from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.generator import load_local_generator
+from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.local.recorder import GraphMemory, Recorder
 from rag.generators.protocol import GenerationRequest, TextPiece
 from rag.models.adapters import load_adapters
@@ -58,6 +58,16 @@ def write(loaded: Any, lengths: list[int], *, record: bool) -> list[list[int]]:
     written = decode_together(loaded.model, [(length, 0, 80) for length in lengths], recorder)
     assert not graphs.fails
     return written
+
+
+def load_generator(model: Path) -> LocalGenerator:
+    settings = GeneratorSettings("local", str(model), quantization="none", dtype="float32", device="cuda")
+    return load_local_generator(settings)
+
+
+def text_of(generator: LocalGenerator, number: int, max_tokens: int) -> str:
+    request = GenerationRequest(f"What is number {number}?", "base", max_tokens=max_tokens)
+    return "".join(each.text for each in generator.stream(request) if isinstance(each, TextPiece))
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
@@ -121,24 +131,16 @@ def test_an_answer_that_runs_out_of_memory_harms_no_other(tmp_path: Path) -> Non
     import torch
 
     folder = build_model(tmp_path, hidden_size=256, intermediate_size=512, num_key_value_heads=8, head_dim=512)
-    settings = GeneratorSettings(
-        kind="local", model=str(folder), quantization="none", dtype="float32", device="cuda", max_tokens=8
-    )
-    generator = load_local_generator(settings)
-
-    def ask(max_tokens: int) -> str:
-        request = GenerationRequest("What is a warp?", "base", max_tokens=max_tokens)
-        return "".join(each.text for each in generator.stream(request) if isinstance(each, TextPiece))
-
-    expected = ask(8)
+    generator = load_generator(folder)
+    expected = text_of(generator, 0, 8)
     torch.cuda.empty_cache()
     total = torch.cuda.mem_get_info()[1]
     room = torch.cuda.memory_reserved() + (60 << 20)
     torch.cuda.set_per_process_memory_fraction(room / total)
     try:
         with pytest.raises(GenerationFailed, match="ran out of memory"):
-            ask(1900)
-        assert ask(8) == expected
+            text_of(generator, 0, 1900)
+        assert text_of(generator, 0, 8) == expected
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         generator.close()
@@ -177,21 +179,14 @@ def test_answers_go_on_while_an_adapter_is_trained(model: Path, tmp_path: Path) 
     """Dropout draws random numbers, which torch refuses while a step is recorded."""
     rows = [TrainingRow(f"What is number {n}?", "A warp is 32 threads.", section=str(n)) for n in range(64)]
     settings = TuneSettings(epochs=1, validation_share=0, device="cuda", max_tokens=256, dropout=0.2)
-    generator = load_local_generator(
-        GeneratorSettings(kind="local", model=str(model), quantization="none", dtype="float32", device="cuda")
-    )
-
-    def answer(n: int) -> str:
-        request = GenerationRequest(f"What is number {n}?", "base", max_tokens=40)
-        return "".join(each.text for each in generator.stream(request) if isinstance(each, TextPiece))
-
+    generator = load_generator(model)
     try:
-        expected = [answer(n) for n in range(4)]
+        expected = [text_of(generator, n, 40) for n in range(4)]
         with ThreadPoolExecutor(1) as pool:
             training = pool.submit(tune, str(model), rows, tmp_path / "out", settings)
             answered = 0
             while not training.done():
-                assert answer(answered % 4) == expected[answered % 4]
+                assert text_of(generator, answered % 4, 40) == expected[answered % 4]
                 answered += 1
             assert training.result().steps == 8
         assert answered

@@ -115,18 +115,6 @@ def test_lookup_guesses_what_followed_the_same_tokens_before() -> None:
     assert lookup.guess(10) == []
 
 
-def test_rejected_guesses_get_shorter_and_accepted_ones_longer() -> None:
-    lookup = PromptLookup([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], 8)
-    assert len(lookup.guess(100)) == 8
-    lookup.accepted(0, 8)
-    assert len(lookup.guess(100)) == 4
-    for _ in range(5):
-        lookup.accepted(0, 4)
-    assert len(lookup.guess(100)) == 1
-    lookup.accepted(1, 1)
-    assert len(lookup.guess(100)) == 2
-
-
 def capabilities(context_tokens: int) -> Capabilities:
     return Capabilities("full", context_tokens, 2, 2, 0, 1, 4, 4, None, 100, 8, 16, 2)
 

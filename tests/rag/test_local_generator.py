@@ -100,12 +100,14 @@ def test_texts_are_the_same_alone_and_together_traced_or_not_whatever_else_is_lo
     assert len(set(expected)) > 8  # of 11; two may end at once
     mixed = [request for asked in requests.values() for request in asked]
     assert [text_of(generator, request) for request in mixed] == expected
-    generator._prefixes.clear()
-    if DEVICE == "cpu":  # steps are traced by now, so that Python is left out of them
-        monkeypatch.setattr("rag.generators.local.batch.static_step", None)
-    with ThreadPoolExecutor(len(mixed)) as pool:
-        assert list(pool.map(lambda request: text_of(generator, request), mixed)) == expected
-    assert generator._batches.held_bytes == 0
+    for traces in (False, True) if DEVICE == "cpu" else (False,):
+        generator._prefixes.clear()
+        monkeypatch.setattr(generator._batches, "traces", traces)
+        if traces:  # by now; Python is left out of the steps
+            monkeypatch.setattr("rag.generators.local.batch.static_step", None)
+        with ThreadPoolExecutor(len(mixed)) as pool:
+            assert list(pool.map(lambda request: text_of(generator, request), mixed)) == expected
+        assert generator._batches.held_bytes == 0
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
 
 
@@ -144,7 +146,7 @@ def test_kept_keys_are_those_of_a_fresh_read(make: Make, monkeypatch: pytest.Mon
     for question in QUESTIONS[:3]:
         for seed in range(3):
             answer(plain, replace(request, question=question, temperature=1.5 * seed, seed=seed))
-    with closing(plain.stream(replace(request, question="Stopped?"))) as stopped:  # type: ignore[type-var]
+    with closing(plain.stream(replace(request, question="Stopped?"))) as stopped:
         next(stopped)
     wait_until(lambda: plain._batches.held_bytes == 0 and len(kept) == 10, "the stopped answer has ended")
     for key, tokens in kept:

@@ -35,16 +35,9 @@ def tokenizer(folder: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def adapter(folder: str, small_model_home: Path) -> Path:
-    """A random adapter, which makes the model write nonsense."""
-    path = small_model_home / "adapters" / "noise"
-    return path if path.is_dir() else build_adapter(path, Path(folder))
-
-
-@pytest.fixture(scope="module")
-def generator(small_model_home: Path, adapter: Path) -> Iterator[LocalGenerator]:
-    """The model as it is served, with an adapter of noise and the one that Coalesce carries."""
-    adapters = {"noise": str(adapter)} | shipped_adapters("smollm2-135m")
+def generator(small_model_home: Path) -> Iterator[LocalGenerator]:
+    """The model as it is served, with the adapter that Coalesce carries."""
+    adapters = shipped_adapters("smollm2-135m")
     made = load_local_generator(GeneratorSettings("local", "smollm2-135m", home=small_model_home, adapters=adapters))
     yield made
     made.close()
@@ -92,12 +85,15 @@ def test_quantization_costs_some_perplexity_and_not_the_language(generator: Loca
         assert 0.98 < perplexity(load_model(folder, quantization=quantization)) / plain < 1.4, quantization
 
 
-def test_it_is_listed_with_what_fits_it(small_model_home: Path, adapter: Path) -> None:
+def test_it_is_listed_with_what_fits_it(small_model_home: Path, folder: str) -> None:
+    noise = small_model_home / "adapters" / "noise"
+    if not noise.is_dir():
+        build_adapter(noise, Path(folder))
     found = discover_models(small_model_home, ports={})
     assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
     fitting = {each.name: (each.fits, each.path) for each in found.adapters}
     shipped = shipped_adapters("smollm2-135m")["gpu-books"]
-    assert fitting == {"noise": (("smollm2-135m",), str(adapter)), "gpu-books": (("smollm2-135m",), shipped)}
+    assert fitting == {"noise": (("smollm2-135m",), str(noise)), "gpu-books": (("smollm2-135m",), shipped)}
     assert [each.here for each in found.available] == [True]
 
 
@@ -128,7 +124,7 @@ def test_one_model_serves_all_four_arms_and_the_shipped_adapter_mostly_cites_or_
 
 def test_the_right_option_is_the_likeliest_and_gains_from_the_question(generator: LocalGenerator) -> None:
     scored = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Berlin", "Paris", "Madrid", "Rome"))
-    for scores in (scored.scores, scored.extra["pmi"]):
-        assert max(range(4), key=scores.__getitem__) == 1
+    assert max(range(4), key=scored.scores.__getitem__) == 1
+    assert scored.extra["pmi"][1] > scored.extra["pmi"][0]
     turned = generator.score_choices(GenerationRequest(FRANCE, "base"), ("Rome", "Madrid", "Paris", "Berlin"))
     assert turned.scores == pytest.approx(scored.scores[::-1], abs=1e-3)
