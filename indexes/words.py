@@ -29,19 +29,6 @@ _CAMEL = re.compile(r"[a-z0-9][A-Z]")
 _DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SEPARATORS = re.compile(r"::|->|\.|_+")
-# Lower-case names that are written as one word but made of words a reader would ask for.
-_COMPOUND = re.compile(
-    r"(sync|mem|grid|block|thread|warp|lane|launch|device|host|shared|atomic|stream|event|texture|cache|local|global)"
-    r"(threads?|warps?|cpy|set|copy|alloc|dim|idx|id|size|group|bounds|memory|add|sub|max|min|cas|exch|wait|record)"
-)
-_SPOKEN = {
-    "cpy": "copy",
-    "idx": "index",
-    "dim": "dimension",
-    "mem": "memory",
-    "sync": "synchronize",
-    "alloc": "allocate",
-}
 _TO_I = ("ications", "ication", "icating", "icates", "icated", "icate", "ies", "ied")
 """Suffixes in whose place an i stays: applications, applies and apply are one."""
 _OF_ATE = ("ations", "ation", "ators", "ator", "ately", "ating", "ates", "ated", "ate")
@@ -183,13 +170,13 @@ def is_identifier(token: str) -> bool:
 def identifier_parts(name: str) -> tuple[str, ...]:
     """What an identifier is made of: its segments, then the words inside them, stemmed."""
     segments = [segment for segment in _SEPARATORS.split(name) if segment]
-    found = [segment.lower() for segment in segments if len(segments) == 1 and segment != name]
+    found = [stem(segment.lower()) for segment in segments if len(segments) == 1 and segment != name]
     for segment in segments:
         if len(segments) > 1 and not segment.isdigit():
             found.append(stem(segment.lower()))
         parts = _PARTS.findall(segment)
-        for part in parts if len(parts) > 1 or _COMPOUND.fullmatch(segment.lower()) else ():
-            found.extend(_subwords(part.lower()))
+        if len(parts) > 1:
+            found.extend(stem(part.lower()) for part in parts if not part.isdigit())
     return tuple(dict.fromkeys(part for part in found if len(part) > 1 and part not in STOP_WORDS))
 
 
@@ -238,26 +225,8 @@ def _word_terms(kind: str, token: str) -> Iterator[str]:
     if kind == "cjk":
         yield from (word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
         return
-    word = token.lower()
-    if word in STOP_WORDS:
-        return
-    if _COMPOUND.fullmatch(word):
-        yield from dict.fromkeys((word, *_subwords(word)))
-    else:
-        yield stem(word)
-
-
-def _subwords(part: str) -> Iterator[str]:
-    """A word inside an identifier: whole and, where it is a compound, by half; abbreviations as they are spoken."""
-    compound = _COMPOUND.fullmatch(part)
-    if compound:
-        yield part
-    for piece in (compound[1], compound[2]) if compound else (part,):
-        if piece.isdigit() and compound is None:
-            continue
-        yield stem(piece)
-        if piece in _SPOKEN:
-            yield stem(_SPOKEN[piece])
+    if token.lower() not in STOP_WORDS:
+        yield stem(token.lower())
 
 
 @lru_cache(maxsize=1)

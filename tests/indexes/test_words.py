@@ -10,9 +10,9 @@ from indexes.words import index_terms, query_terms, stem
 @pytest.mark.parametrize(
     ("identifier", "parts"),
     [
-        ("cudaMemcpyAsync", {"cudamemcpyasync", "cuda", "memcpy", stem("copy"), "async"}),
-        ("__syncthreads", {"__syncthreads", "syncthreads", "sync", "thread"}),
-        ("threadIdx.x", {"threadidx_x", "threadidx", "thread", "index"}),
+        ("cudaMemcpyAsync", {"cudamemcpyasync", "cuda", *index_terms("memcpy"), "async"}),
+        ("__syncthreads", {"__syncthreads", *index_terms("syncthreads")}),
+        ("threadIdx.x", {"threadidx_x", "threadidx", "thread", "idx"}),
         ("HIP_VISIBLE_DEVICES", {"hip_visible_devices", "hip", "visibl", "devic"}),
         ("std::vector", {"std_vector", "vector"}),
         ("__shfl_down_sync", {"__shfl_down_sync", "shfl", "sync"}),
