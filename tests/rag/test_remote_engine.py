@@ -63,7 +63,7 @@ def test_a_real_engine_writes_what_the_local_generator_writes(
         GeneratorSettings(kind="local", model=str(tiny_model), quantization="none", dtype="float32", device="cpu")
     )
     remote = RemoteGenerator(GeneratorSettings(kind="remote", model=str(tiny_model), base_url=engine))
-    request = GenerationRequest("What is a warp?", "base", max_tokens=16)
+    request = GenerationRequest("How many threads?", "base", max_tokens=16)
     try:
         texts = []
         for generator in (local, remote):
