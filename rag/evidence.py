@@ -45,8 +45,6 @@ _LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
 _CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z](?:[A-Za-z0-9#]+|\+\+)(?![\w.]*[A-Za-z0-9_])", re.ASCII)
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
 _COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
-_MAKERS = {"amd": ("rocm", "hip", "gfx"), "nvidia": ("cuda", "ptx"), "intel": ("oneapi", "sycl")}
-"""A book that names a maker's platform is about the maker."""
 
 _NOT_FOUND = ("The library does not answer this question.", "书库中没有能回答这个问题的内容。")
 _NEAREST = ("{said} The nearest sections: {sections}.", "{said}最接近的章节：{sections}。")
@@ -291,11 +289,8 @@ def _unnamed(question: str, texts: Sequence[str], held: Sequence[frozenset[str]]
 
 def _unheard_of(question: str, texts: Sequence[str]) -> bool:
     shown = " ".join(texts).lower()
-    asked = ((name, *_MAKERS.get(name, ())) for name in proper_names(question))
-    return any(
-        not any(re.search(rf"(?<![a-z0-9]){re.escape(name.removesuffix('s'))}", shown) for name in names)
-        for names in asked
-    )
+    names = (name.removesuffix("s") for name in proper_names(question))
+    return any(not re.search(rf"(?<![a-z0-9]){re.escape(name)}", shown) for name in names)
 
 
 def proper_names(text: str) -> frozenset[str]:

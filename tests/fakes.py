@@ -133,7 +133,8 @@ def put_book(
     drafts = list(chunk_book(book, encoder.token_starts, node_tokens))
     texts = {draft.text_sha: draft.embedded_text for draft in drafts}
     vectors = zip(texts, encoder.encode(list(texts.values())), strict=True)
-    identity = BookIdentity(document_id, source, False, document_id, f"{CHUNKER_VERSION}/{node_tokens}/0")
+    digest = hashlib.sha256(repr(book.sections).encode()).hexdigest()
+    identity = BookIdentity(document_id, source, False, digest, f"{CHUNKER_VERSION}/{node_tokens}/0")
     known = {sha: vector.astype("<f4").tobytes() for sha, vector in vectors}
     catalog.put([CatalogEntry(identity, book, drafts)], encoder.fingerprint, known)
 

@@ -63,7 +63,6 @@ def test_the_calibration_names_signals_that_exist_and_its_steps_are_in_order(fou
                 ("What is a warp of NCCLs?", 1.0),
                 ("Metal 的 warp 有多少线程？", 1.0),
                 ("Numba 的 warp 有多少线程？", 0.0),
-                ("Warps of AMD: how many threads?", 0.0),  # the passage speaks of ROCm
                 ("Tell me. Please, how many threads does a warp hold?", 0.0),
                 ("HOW MANY THREADS DOES A WARP HOLD?", 0.0),
             )
