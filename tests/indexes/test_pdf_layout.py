@@ -195,12 +195,12 @@ def test_the_bold_header_of_a_table_is_not_a_heading(tmp_path: Path) -> None:
 
 
 def test_the_outline_and_the_page_make_one_heading(tmp_path: Path) -> None:
-    """The page may number it, and the outline may have lost spaces; hyphens and letters set apart are the page's."""
+    """The page may number it, break it, or set its letters apart."""
     drawn = Drawn()
     titles = [
         ("A Tiled Kernel", ["1 A Tiled Kernel"], "A Tiled Kernel"),
         ("I See a Warp", ["2 I See a Warp"], "I See a Warp"),
-        ("Kernels on theGPU", ["Kernels on the", "GPU"], "Kernels on the GPU"),
+        ("Kernels on the GPU", ["Kernels on the", "GPU"], "Kernels on the GPU"),
         ("Data-parallel Work", ["Data-", "parallel Work"], "Data-parallel Work"),
         ("MEMORY", ["M E M O R Y"], "MEMORY"),
     ]

@@ -572,21 +572,8 @@ def _match_outline(entries: Sequence[OutlineEntry], pages: Sequence[TextPage]) -
                 number = candidate
                 break
         used.update(map(id, lines))
-        title = _spaced_as_printed(entry.title, lines)
-        found.append(FoundHeading(entry.level, title, number, lines, None if lines else entry.top))
+        found.append(FoundHeading(entry.level, entry.title, number, lines, None if lines else entry.top))
     return found
-
-
-def _spaced_as_printed(title: str, lines: Sequence[Line]) -> str:
-    """The title as printed where the outline only lacks spaces; some programs drop them at line ends."""
-    texts = [line.text for line in lines]
-    printed = " ".join(" ".join(texts).split())
-    words = printed.split(" ")
-    if printed.replace(" ", "") != title.replace(" ", "") or len(words) <= len(title.split(" ")):
-        return title
-    hyphenated = any(text.endswith("-") for text in texts[:-1])
-    letter_spaced = 2 * sum(len(word) == 1 for word in words) > len(words)
-    return title if hyphenated or letter_spaced else printed
 
 
 def _lines_of_title(entry: OutlineEntry, page: TextPage, used: set[int]) -> tuple[Line, ...]:
