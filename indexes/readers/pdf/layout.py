@@ -463,7 +463,6 @@ _NUMBER = re.compile(
     r"[.:]?\s*[-–—:]?\s*",
     re.IGNORECASE,
 )
-_LABEL_ONLY = re.compile(r"^(?:chapter|part|appendix|lecture)\s+(?:\d{1,3}|[A-Z]|[IVXLC]+)[.:]?$", re.IGNORECASE)
 _DEPTH = re.compile(r"^(?:chapter\s+)?(\d{1,3}(?:\.\d{1,3})*)[.:]?\s", re.IGNORECASE)
 _PART = re.compile(r"part\b|第.{1,3}部", re.IGNORECASE)
 
@@ -610,7 +609,7 @@ def _headings_by_type(
     lowest = max({heading.page: heading.level for heading in outline}.values(), default=0)
     found: list[FoundHeading] = []
     for group in groups:
-        title = _title_of(group)
+        title = " ".join(" ".join(line.text for line in group).split())
         if len(group) > MAX_HEADING_LINES or len(title) > MAX_HEADING_CHARS or not re.search(r"[^\W\d_]", title):
             continue
         found.append(FoundHeading(levels[_size_key(group[0])] + lowest, title, group[0].page, tuple(group)))
@@ -632,17 +631,8 @@ def _heading_lines(page: TextPage, body_size: float, taken: set[int]) -> list[li
 
 
 def _same_heading(above: Line, line: Line) -> bool:
-    if _LABEL_ONLY.match(above.text):
-        return True
     alike = abs(above.size - line.size) < 0.3 and above.bold == line.bold
     return alike and 0 < above.bottom - line.bottom < 1.9 * line.height and not _NUMBER.match(line.text)
-
-
-def _title_of(group: Sequence[Line]) -> str:
-    texts = [" ".join(line.text.split()) for line in group]
-    if len(texts) > 1 and _LABEL_ONLY.match(texts[0]):
-        return f"{texts[0].rstrip('.:')}: {' '.join(texts[1:])}"
-    return " ".join(texts)
 
 
 def _looks_like_heading(line: Line, body_size: float) -> bool:
