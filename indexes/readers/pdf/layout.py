@@ -602,17 +602,18 @@ def _lines_of_title(entry: OutlineEntry, page: TextPage, used: set[int]) -> tupl
 def _headings_by_type(
     pages: Sequence[TextPage], body_size: float, outline: Sequence[FoundHeading]
 ) -> list[FoundHeading]:
-    """Headings known by their size, weight and number, all below the lowest level of the outline's headings."""
+    """Headings known by size, weight and number, ranked by size, all below the lowest level of the outline's headings."""
     taken = {id(line) for heading in outline for line in heading.lines}
     groups = [group for page in pages for group in _heading_lines(page, body_size, taken)]
-    levels = _levels_by_size(groups)
+    sizes = sorted({_half_points(group[0]) for group in groups}, reverse=True)
     lowest = max({heading.page: heading.level for heading in outline}.values(), default=0)
     found: list[FoundHeading] = []
     for group in groups:
+        level = 1 + sizes.index(_half_points(group[0]))
         title = " ".join(" ".join(line.text for line in group).split())
         if len(group) > MAX_HEADING_LINES or len(title) > MAX_HEADING_CHARS or not re.search(r"[^\W\d_]", title):
             continue
-        found.append(FoundHeading(levels[_size_key(group[0])] + lowest, title, group[0].page, tuple(group)))
+        found.append(FoundHeading(level + lowest, title, group[0].page, tuple(group)))
     return found
 
 
@@ -649,15 +650,5 @@ def _looks_like_heading(line: Line, body_size: float) -> bool:
     return numbered or (len(text) <= MAX_BOLD_CHARS and not has_gaps(line, CELL_GAP))
 
 
-def _size_key(line: Line) -> tuple[float, int]:
-    """Size of type to half a point, and depth of the number: 1 for `2.3`."""
-    depth = _DEPTH.match(line.text + " ")
-    return round(line.size * 2) / 2, depth[1].count(".") if depth is not None else 0
-
-
-def _levels_by_size(groups: Sequence[Sequence[Line]]) -> dict[tuple[float, int], int]:
-    """Heading levels: the rank of the size, but at least the depth of the number."""
-    keys = {_size_key(group[0]) for group in groups}
-    sizes = sorted({size for size, _ in keys}, reverse=True)
-    ranks = {size: rank for rank, size in enumerate(sizes, 1)}
-    return {(size, depth): max(ranks[size], 1 + depth if depth else 0) for size, depth in keys}
+def _half_points(line: Line) -> int:
+    return round(line.size * 2)
