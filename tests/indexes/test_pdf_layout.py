@@ -376,9 +376,9 @@ def test_a_printed_table_of_contents_gives_neither_text_nor_headings(leaders: bo
     ("lines", "found"),
     [
         (  # a browser prints the author's hyphens
-            "This is done element-|wise, in a one-to-|one way, with a 24-|fold gain; pass --|offload in data/|file. "
+            "This is done element-|wise, in a one-to-|one way, with a 24-|fold gain, in data/|file. "
             "The many-to-|one way is another, as is a one-to-one way, and|a camel-|case name.",
-            "done element-wise,|a one-to-one way,|a 24-fold gain|pass --offload in data/file.|a camel-case",
+            "done element-wise,|a one-to-one way,|a 24-fold gain, in data/file.|a camel-case",
         ),
         (  # a printer hyphenates
             "A kernel and a ker-|nel, a memory and a mem-|ory, and then a cuda-|MemcpyAsync and a cu-|daMemcpyAsync "

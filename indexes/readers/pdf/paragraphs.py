@@ -35,7 +35,6 @@ _CAPTION = re.compile(
     re.IGNORECASE,
 )
 _HYPHENS = (LINE_HYPHEN, "-", "\u2010", "\xad")
-_OPTION = re.compile(rf"(?:^|\s)-[-{LINE_HYPHEN}]$")
 _BROKEN_NAME = re.compile(r"\w(?:[/\\=]|::)$")
 _BEFORE, _AFTER = re.compile(r"[\w-]*$"), re.compile(r"\w+")
 _TYPED = str.maketrans(
@@ -370,8 +369,6 @@ def _joined_lines(text: str, addition: str, vocabulary: Vocabulary) -> tuple[str
     """Two lines as one text, and where `addition` begins in it."""
     if text.endswith(_HYPHENS) and len(text) > 1 and text[-2].isalnum():
         text = _without_line_hyphen(text, addition, vocabulary)
-    elif _OPTION.search(text):
-        text = text[:-2] + "--"
     elif not (_BROKEN_NAME.search(text) or (_is_cjk(text[-1]) and _is_cjk(addition[:1]))):
         text += " "
     return text + addition, len(text)
