@@ -602,7 +602,7 @@ def _lines_of_title(entry: OutlineEntry, page: TextPage, used: set[int]) -> tupl
 def _headings_by_type(
     pages: Sequence[TextPage], body_size: float, outline: Sequence[FoundHeading]
 ) -> list[FoundHeading]:
-    """Headings known by size, weight and number, ranked by size, all below the lowest level of the outline's headings."""
+    """Headings known by size, weight and number, ranked by size, below the lowest level of the outline's headings."""
     taken = {id(line) for heading in outline for line in heading.lines}
     groups = [group for page in pages for group in _heading_lines(page, body_size, taken)]
     sizes = sorted({_half_points(group[0]) for group in groups}, reverse=True)

@@ -63,14 +63,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """How often each word of a book occurs whole, and whether its printer hyphenates words at line ends."""
-
-    words: Counter[str]
-    hyphenates: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Margins:
     """Where most text lines of a column begin and end, and the distance of their baselines, in points."""
 
@@ -310,7 +302,7 @@ def _is_footnote(paragraph: Paragraph, body_size: float) -> bool:
 # --- the text of a paragraph
 
 
-def block_of(paragraph: Paragraph, vocabulary: Vocabulary) -> Block:
+def block_of(paragraph: Paragraph, vocabulary: Counter[str]) -> Block:
     """A paragraph as text with page marks; words that a line's end cut in two are whole again."""
     if paragraph.kind == "listing":
         return _listing(paragraph)
@@ -344,10 +336,9 @@ def _table(paragraph: Paragraph) -> Block:
     return Block(text.replace(LINE_HYPHEN, "-"), tuple(marks))
 
 
-def vocabulary_of(pages: Iterable[TextPage]) -> Vocabulary:
+def vocabulary_of(pages: Iterable[TextPage]) -> Counter[str]:
     """Word counts, ignoring words at line ends and after hyphens, which may be half words."""
     words: Counter[str] = Counter()
-    cuts: list[tuple[str, str]] = []
     is_cut = False
     for page in pages:
         for line in page.lines:
@@ -355,17 +346,10 @@ def vocabulary_of(pages: Iterable[TextPage]) -> Vocabulary:
             is_cut = line.text.endswith(_HYPHENS)
             for word in whole:
                 words[re.sub(r"^\W+|\W+$", "", word).casefold()] += 1
-        for line, following in pairwise(page.lines):
-            if not line.mono and line.text.endswith(_HYPHENS):
-                before, after = _BEFORE.search(line.text[:-1]), _AFTER.match(following.text)
-                if before and after and after[0][0].islower():
-                    cuts.append((before[0].casefold(), after[0].casefold()))
-    cut = sum(words[before + after] > words[f"{before}-{after}"] for before, after in cuts)
-    kept = sum(_is_compound(before, after, words) for before, after in cuts if not words[before + after])
-    return Vocabulary(words, cut >= kept)
+    return words
 
 
-def _joined_lines(text: str, addition: str, vocabulary: Vocabulary) -> tuple[str, int]:
+def _joined_lines(text: str, addition: str, vocabulary: Counter[str]) -> tuple[str, int]:
     """Two lines as one text, and where `addition` begins in it."""
     if text.endswith(_HYPHENS) and len(text) > 1 and text[-2].isalnum():
         text = _without_line_hyphen(text, addition, vocabulary)
@@ -374,16 +358,16 @@ def _joined_lines(text: str, addition: str, vocabulary: Vocabulary) -> tuple[str
     return text + addition, len(text)
 
 
-def _without_line_hyphen(text: str, addition: str, vocabulary: Vocabulary) -> str:
+def _without_line_hyphen(text: str, addition: str, vocabulary: Counter[str]) -> str:
     """`text` without its final hyphen, unless the author wrote the word with it."""
     found_before, found_after = _BEFORE.search(text[:-1]), _AFTER.match(addition)
     if found_before is None or found_after is None or text[-2].isdigit():
         return text[:-1] + "-"
-    before, after, words = found_before[0].casefold(), found_after[0].casefold(), vocabulary.words
-    plain, hyphened = words[before + after], words[f"{before}-{after}"]
-    if not vocabulary.hyphenates or (not found_after[0][0].islower() and not plain):
+    before, after = found_before[0].casefold(), found_after[0].casefold()
+    plain, hyphened = vocabulary[before + after], vocabulary[f"{before}-{after}"]
+    if not found_after[0][0].islower() and not plain:
         return text[:-1] + "-"
-    keep = hyphened > plain or (not plain and _is_compound(before, after, words))
+    keep = hyphened > plain or (not plain and _is_compound(before, after, vocabulary))
     return text[:-1] + "-" if keep else text[:-1]
 
 
