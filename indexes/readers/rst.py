@@ -49,7 +49,6 @@ _DIRECTIVE = re.compile(r"\s*\.\. [A-Za-z][\w:.+-]* ?::[ \t]*(.*)\n?")
 _OPTION = re.compile(r":[\w-]+:")
 _NAMES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:.+-]*?)[ \t]?::", re.MULTILINE)
 _ROLES = re.compile(r":([A-Za-z][\w:.+-]*):`|`:([A-Za-z][\w:.+-]*):")
-_STYLES = re.compile(r"[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*$")
 
 _NATIVE = frozenset(
     {"figure", "list-table", "table", "math", "parsed-literal", "replace", "unicode", "epigraph", "pull-quote",
@@ -73,8 +72,6 @@ _DESCRIBED = re.compile(
     r"(c:|cpp:|py:|js:|auto|doxygen)|(function|(class|static)?method|class|exception|attribute|data|envvar)$"
 )
 """Directives that describe what they name."""
-_LAYOUT = frozenset({"only", "ifconfig", "grid", "grid-item", "hlist", "columns", "column", "tabularcolumns", "row"})
-"""Directives whose arguments are conditions and sizes, not words of the book."""
 MAX_INCLUDED_DEPTH = 5
 _READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
 """Files that are chapters of a folder themselves: including them would say everything twice."""
@@ -276,7 +273,7 @@ class _Unwrapped(_Tolerant):
     def run(self) -> list[nodes.Node]:
         """The words of the directive."""
         name = self.name.lower()
-        lead = "" if name in _LAYOUT else self.argument or SPOKEN_LABELS.get(name, "")
+        lead = self.argument or SPOKEN_LABELS.get(name, "")
         if name in _VERSIONS:
             # The argument is the version and, on the same line, what changed.
             version, _, what = " ".join(lead.split()).partition(" ")
@@ -284,8 +281,7 @@ class _Unwrapped(_Tolerant):
                 f"{_VERSIONS[name]} {version}" + (f": {what}" if what else ""), self.lineno
             )
             return [nodes.paragraph("", "", *words), *self.nested()]
-        styles = name in ("class", "rst-class", "cssclass") and not self.content and _STYLES.match(lead)
-        if not lead or styles:
+        if not lead:
             return self.nested()
         if _DESCRIBED.match(name):
             return [nodes.paragraph("", "", nodes.literal("", lead)), *self.nested()]
