@@ -165,8 +165,7 @@ class _Translator(html5_polyglot.HTMLTranslator):  # type: ignore[misc]  # docut
         """A term's kind behind a colon."""
         self.body.append(" : ")
 
-    def depart_classifier(self, _node: nodes.Node) -> None:
-        """Nothing."""
+    depart_classifier = unknown_visit
 
     def visit_footnote(self, _node: nodes.Node) -> None:
         """A footnote or citation as a definition."""
@@ -209,13 +208,10 @@ class _Writer(html5_polyglot.Writer):  # type: ignore[misc]  # docutils has no t
 
 
 def _mended(text: str, encode: Any) -> str:
-    """`|cudaMalloc|` and `` `a link`_ `` name something even if nothing defines it."""
+    """`|cudaMalloc|` names something even if nothing defines it."""
     substitution = re.fullmatch(r"\|([^|]+)\|_{0,2}", text)
-    if substitution is not None:
-        name = substitution[1]
-        return f"<code>{encode(name)}</code>" if _IDENTIFIER.match(name) else str(encode(name))
-    link = re.fullmatch(r"`([^`<]*?)\s*(?:<[^>]*>)?`_{1,2}", text)
-    return str(encode(link[1] if link is not None else text.strip("|").removesuffix("_")))
+    name = substitution[1] if substitution is not None else text
+    return f"<code>{encode(name)}</code>" if substitution and _IDENTIFIER.match(name) else str(encode(name))
 
 
 def _refused_words(source: str) -> list[str]:
