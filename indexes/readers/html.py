@@ -341,8 +341,6 @@ def _formula(tag: Tag) -> str:
     note = tag.find("annotation", attrs={"encoding": "application/x-tex"})
     if isinstance(note, Tag):
         return f"${one_line(note.get_text())}$"
-    if tag.get("alttext"):
-        return f"${one_line(str(tag['alttext']))}$"
     return one_line(tag.get_text(" "))
 
 
@@ -382,8 +380,6 @@ def _inline(node: object, depth: int) -> str:
 def _whole(tag: Tag) -> str | None:
     """Text of a tag that is read as a whole, such as code or a formula; None for one that is read child by child."""
     name = tag.name
-    if name == "script" and str(tag.get("type") or "").startswith("math/tex"):
-        return f"${one_line(tag.get_text())}$"  # as MathJax takes formulas
     if name in _SILENT or (name == "a" and _classes(tag) & _HEADERLINK):
         return ""
     if name == "br":
