@@ -44,11 +44,10 @@ _BLOCK_TAGS = _CONTAINERS | frozenset(
 )
 _LISTS = frozenset({"ul", "ol"})
 _CODE = frozenset({"code", "kbd", "tt", "samp"})
-_LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title", "system-message-title"})
+_LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title"})
 """Classes of paragraphs that name the box around them, as docutils and Sphinx write them."""
 _LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
 _NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
-_HEADERLINK = frozenset({"headerlink", "anchor", "anchor-link", "heading-anchor", "hash-link"})
 _TEX_MARKS = (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$"))
 _STRONG = re.compile(r"\*\*(?=\S)([^*]+)(?<=\S)\*\*")
 _EMPHASIS = re.compile(r"(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*(?!\w)")
@@ -57,12 +56,8 @@ MAX_SPANNED_ROWS, MAX_SPANNED_COLUMNS = 1_000, 50
 MAX_DEPTH = 200
 """Tags nested deeper than this are read as plain text; hostile files nest without end."""
 
-_MAIN = ("main", "[role=main]", "article", "div.document", "div.body", "div#content", "div.content", "body")
-_ASIDE_NAMES = frozenset(
-    {"sphinxsidebar", "toctree-wrapper", "related", "toc", "sidebar", "breadcrumb", "breadcrumbs", "prev-next-footer",
-     "navfooter", "navheader", "titlearea", "nav-path", "side-nav", "nav", "navbar", "footer", "tableofcontents",
-     "skip-link", "cookie-banner"}
-)  # fmt: skip
+_MAIN = ("main", "[role=main]", "article", "div.content", "body")
+_ASIDE_NAMES = frozenset({"toctree-wrapper", "toc", "sidebar", "nav", "footer"})
 _ASIDE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
 
 
@@ -380,7 +375,7 @@ def _inline(node: object, depth: int) -> str:
 def _whole(tag: Tag) -> str | None:
     """Text of a tag that is read as a whole, such as code or a formula; None for one that is read child by child."""
     name = tag.name
-    if name in _SILENT or (name == "a" and _classes(tag) & _HEADERLINK):
+    if name in _SILENT or (name == "a" and "headerlink" in _classes(tag)):
         return ""
     if name == "br":
         return "\n"
