@@ -12,14 +12,15 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import fsrs
 import pytest
-from fakes import FakeLibrary, hash_embed, make_node
+from fakes import hash_embed, section
 
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
-from evals.exam import ExamPlan, Given, Mark, Result, draw_exam, mark_answers
+from evals.exam import ExamPlan, Result, draw_exam, mark_answers
 from evals.questions import BankQuestion, Gold, own_question, parse_question, parse_questions, questions_file
 from evals.schedule import review
 from evals.study import Study, class_marks_csv, justify
@@ -70,61 +71,64 @@ def study(tmp_path: Path, clock: Clock) -> Study:
     return Study(StudyStore(tmp_path / "study.sqlite3"), passage_of, lambda: BANK, clock, hash_embed)
 
 
-def mark_one(question: BankQuestion, answer: Given) -> Mark:
-    return mark_answers([question], {question.id: answer}, hash_embed)[0]
-
-
 def passage_of(question: BankQuestion) -> Passage:
     return Passage("node", "book", "Book", ("Part",), "12", 20, 20, question.answer, 1.0)
 
 
-def test_the_same_seed_gives_the_same_questions_in_the_same_order() -> None:
+def miss(study: Study, *questions: BankQuestion) -> StoredExam:
+    """An exam on these questions, handed in without an answer."""
+    exam = study.start_exam(ExamPlan(count=len(questions)), questions=questions)
+    study.hand_in(exam.id, {})
+    return exam
+
+
+# --- exams
+
+
+def test_the_same_seed_draws_the_same_questions_in_the_same_order_and_none_that_has_no_answer() -> None:
     plan = ExamPlan(count=12, seed=7)
     first, second = draw_exam(BANK, plan), draw_exam(tuple(reversed(BANK)), plan)
-    assert [q.id for q in first] == [q.id for q in second]
-    assert [q.id for q in first] != [q.id for q in draw_exam(BANK, replace(plan, seed=8))]
-
-
-def test_chapters_types_and_weights_decide_what_is_drawn() -> None:
-    drawn = draw_exam(BANK, ExamPlan(count=5, chapters=(2,), types=("choice",)))
-    assert {(q.chapter, q.type) for q in drawn} == {(2, "choice")}
-    weighted = draw_exam(BANK, ExamPlan(count=8, weights={1: 3.0, 3: 1.0}))
-    assert [sum(q.chapter == c for q in weighted) for c in (1, 2, 3)] == [6, 0, 2]
-    overflowing = draw_exam(BANK, ExamPlan(count=14, weights={1: 9.0, 2: 1.0}))
-    assert [sum(q.chapter == c for q in overflowing) for c in (1, 2)] == [10, 4]
-
-
-def test_unanswerable_questions_are_never_drawn() -> None:
+    assert first == second != draw_exam(BANK, replace(plan, seed=8))
     bank = (*BANK[:3], replace(BANK[3], answerable=False))
-    assert "01-004" not in {q.id for q in draw_exam(bank, ExamPlan(count=3))}
+    assert bank[3] not in draw_exam(bank, ExamPlan(count=3))
     with pytest.raises(InvalidInput, match="3 fit"):
         draw_exam(bank, ExamPlan(count=4))
 
 
 @pytest.mark.parametrize(
+    ("weights", "count", "drawn"), [({1: 3.0, 3: 1.0}, 8, [6, 0, 2]), ({1: 9.0, 2: 1.0}, 14, [10, 4, 0])]
+)
+def test_weights_decide_how_many_are_drawn_from_a_chapter(
+    weights: dict[int, float], count: int, drawn: list[int]
+) -> None:
+    questions = draw_exam(BANK, ExamPlan(count=count, weights=weights))
+    assert [sum(q.chapter == c for q in questions) for c in (1, 2, 3)] == drawn
+    only = draw_exam(BANK, ExamPlan(count=5, chapters=(2,), types=("choice",)))
+    assert {(q.chapter, q.type) for q in only} == {(2, "choice")}
+
+
+@pytest.mark.parametrize(
     "plan",
     [
-        ExamPlan(count=0),
-        ExamPlan(count=501),
-        ExamPlan(count=1, types=("essay",)),
-        ExamPlan(count=1, weights={1: 0.0}),
-        ExamPlan(count=1, weights={1: float("nan")}),
-        ExamPlan(count=1, time_limit_s=-1),
+        {"count": 0}, {"count": 501}, {"types": ("essay",)}, {"weights": {1: 0.0}}, {"weights": {1: float("nan")}},
+        {"time_limit_s": -1},
     ],
-)
-def test_a_plan_that_makes_no_sense_is_refused(plan: ExamPlan) -> None:
+)  # fmt: skip
+def test_a_plan_that_makes_no_sense_is_refused(plan: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        draw_exam(BANK, plan)
+        draw_exam(BANK, ExamPlan(**({"count": 1} | plan)))
 
 
-def test_choices_are_marked_by_index_or_by_their_own_text() -> None:
+@pytest.mark.parametrize(
+    ("answer", "score"), [(0, 1.0), (" VALUE1 ", 1.0), (3, 0.0), (4, None), (-1, None), ("x", None)]
+)
+def test_choices_are_marked_by_index_or_by_their_own_text(answer: int | str, score: float | None) -> None:
     question = make_question(1)
-    assert mark_one(question, 0).score == 1.0
-    assert mark_one(question, " VALUE1 ").score == 1.0
-    assert mark_one(question, 3).score == 0.0
-    for wrong in (4, -1, "none of them"):
-        with pytest.raises(InvalidInput, match="not one of"):
-            mark_one(question, wrong)
+    if score is not None:
+        assert mark_answers([question], {question.id: answer}, hash_embed)[0].score == score
+        return
+    with pytest.raises(InvalidInput, match="not one of"):
+        mark_answers([question], {question.id: answer}, hash_embed)
 
 
 def test_an_exam_is_marked_with_its_passage_and_misses_are_due_at_once(study: Study) -> None:
@@ -169,22 +173,20 @@ def test_schedules_equal_the_library_bit_for_bit_and_survive_a_restart(tmp_path:
 
 
 def test_a_review_from_the_past_is_refused_and_keeps_the_schedule(study: Study, clock: Clock) -> None:
-    exam = study.start_exam(ExamPlan(count=1))
-    study.hand_in(exam.id, {})
-    card = study.review_card(study.due_cards()[0].id, 3)
+    card = study.review_card(study.save_card(BANK[0]).id, 3)
     with pytest.raises(Conflict, match="before the card's last review"):
         study.review_card(card.id, 3, at=START - timedelta(days=1))
+    with pytest.raises(InvalidInput, match="rating"):
+        study.review_card(card.id, 5)
     clock.now = START - timedelta(days=400)
     with pytest.raises(Conflict):
         study.review_card(card.id, 3)
-    clock.now = START
-    with pytest.raises(InvalidInput, match="rating"):
-        study.review_card(card.id, 5)
     assert study.cards()[0].fsrs_json == card.fsrs_json
 
 
 def test_progress_counts_by_chapter_and_names_weak_sections(study: Study, clock: Clock) -> None:
     exam = study.start_exam(ExamPlan(count=10, chapters=(1,)))
+    other = [question for question in BANK if question.chapter == 2]
     right = {q.id: (0 if q.choices else q.answer) for q in exam.questions if q.section != "01.md#Part 0"}
     study.hand_in(exam.id, right)
     progress = study.progress()
@@ -197,6 +199,7 @@ def test_progress_counts_by_chapter_and_names_weak_sections(study: Study, clock:
     after = study.progress().chapters[0]
     assert (after.right, after.due) == (10, 0)
     assert study.progress("someone else").chapters[0].seen == 0
+    assert [(chapter.chapter, chapter.seen) for chapter in study.progress(about=other).chapters] == [(2, 0)]
 
 
 def test_chapters_of_several_books_are_told_apart(study: Study) -> None:
@@ -204,83 +207,53 @@ def test_chapters_of_several_books_are_told_apart(study: Study) -> None:
     unseen = [replace(question, id=f"made-2-{question.id}", book="unseen") for question in BANK]
     study.hand_in(study.start_exam(ExamPlan(count=2, chapters=(1,))).id, {})
     study.hand_in(study.start_exam(ExamPlan(count=3), questions=made).id, {})
-    found = {(item.book, item.chapter): item for item in study.progress(made=made + unseen).chapters}
-    assert list(found) == [("", 1), ("", 2), ("", 3), ("own", 1)]
-    assert [(item.questions, item.seen, item.due) for item in found.values()] == [
-        (10, 2, 2),
-        (10, 0, 0),
-        (10, 0, 0),
-        (10, 3, 3),
-    ]
+    found = study.progress(made=made + unseen).chapters
+    assert [(item.book, item.chapter, item.questions, item.seen, item.due) for item in found] == [
+        ("", 1, 10, 2, 2), ("", 2, 10, 0, 0), ("", 3, 10, 0, 0), ("own", 1, 10, 3, 3),
+    ]  # fmt: skip
 
 
-def test_a_draft_is_replaced_survives_a_restart_and_goes_with_the_hand_in(tmp_path: Path) -> None:
-    path = tmp_path / "study.sqlite3"
-    exam = StoredExam("e", "ada", START, START + timedelta(hours=1), BANK[:1])
-    store = StudyStore(path)
-    store.add_exams([exam])
-    assert store.draft("e") == {}
-    store.keep_draft("e", {"q": 1}, START)
-    store.keep_draft("e", {"q": "线程"}, START + timedelta(minutes=1))
-    store.close()
-    store = StudyStore(path)
-    assert store.draft("e") == {"q": "线程"}
-    assert store.keep_draft("e", {"r": 2}, START, beside=True) == {"q": "线程", "r": 2}
-    assert store.keep_draft("e", {"q": None}, START, beside=True) == {"r": 2}
-    store.close_exam(exam, Result(()), [], [], START)
-    assert store.draft("e") == {}
-    with pytest.raises(ExamClosed):
-        store.keep_draft("e", {"q": 2}, START)
+def test_an_answer_of_a_draft_is_replaced_added_or_dropped(study: Study) -> None:
+    exam = study.start_exam(ExamPlan(count=2, types=("short",)))
+    first, second = (question.id for question in exam.questions)
+    study.keep_draft(exam.id, {first: "a"})
+    study.keep_draft(exam.id, {first: "线程"})
+    assert study.keep_answer(exam, second, "b") == study.draft(exam.id) == {first: "线程", second: "b"}
+    assert study.keep_answer(exam, first, None) == {second: "b"}
+    study.hand_in(exam.id, {})
+    assert study.draft(exam.id) == {}
     with pytest.raises(NotFound):
-        store.keep_draft("other", {"q": 2}, START)
+        study.keep_draft("other", {first: "c"})
 
 
-def right_answers(exam: StoredExam) -> dict[str, int | str | None]:
-    return {question.id: question.answer_index if question.choices else question.answer for question in exam.questions}
-
-
-def test_an_exam_past_its_deadline_is_closed_with_its_draft_after_a_restart(tmp_path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("read", ["exam", "exams", "due_cards", "progress"])
+def test_whatever_is_read_next_closes_an_exam_whose_time_ran_out_with_its_draft(
+    tmp_path: Path, clock: Clock, read: str
+) -> None:
     path = tmp_path / "study.sqlite3"
     study = Study(StudyStore(path), passage_of, lambda: BANK, clock)
-    exam = study.start_exam(ExamPlan(count=2, time_limit_s=60), "ada")
+    exam = study.start_exam(ExamPlan(count=2, types=("choice",), time_limit_s=60), "ada")
     first = exam.questions[0].id
-    study.keep_draft(exam.id, {first: right_answers(exam)[first]}, "ada")
+    for wrong in ({first: 9}, {"99-999": 1}, {first: "\ud800"}):
+        with pytest.raises(InvalidInput):
+            study.keep_draft(exam.id, wrong, "ada")
+    study.keep_draft(exam.id, {first: 0}, "ada")
     study.close()
     clock.now += timedelta(seconds=61)
-    closed = Study(StudyStore(path), passage_of, lambda: BANK, clock).exam(exam.id, "ada")
-    assert closed.closed_by_deadline
-    assert closed.handed_in_at == exam.deadline
-    assert closed.result is not None
-    assert (closed.result.score, closed.result.max_score) == (1.0, 2.0)
-
-
-@pytest.mark.parametrize("read", ["exams", "due_cards", "progress"])
-def test_whatever_is_read_next_closes_an_exam_whose_time_ran_out(study: Study, clock: Clock, read: str) -> None:
-    study.start_exam(ExamPlan(count=2, time_limit_s=60), "ada")
-    clock.now += timedelta(seconds=61)
+    study = Study(StudyStore(path), passage_of, lambda: BANK, clock)
     assert study.due_cards("bob") == ()
     found = {
-        "exams": lambda: len(study.exams("ada")[0].result.marks),
+        "exam": lambda: len(study.exam(exam.id, "ada").result.marks) - 1,
+        "exams": lambda: len(study.exams("ada")[0].result.marks) - 1,
         "due_cards": lambda: len(study.due_cards("ada")),
-        "progress": lambda: sum(chapter.seen for chapter in study.progress("ada").chapters),
+        "progress": lambda: sum(chapter.right for chapter in study.progress("ada").chapters),
     }
-    assert found[read]() == 2
-
-
-def test_a_draft_is_refused_late_or_with_answers_that_cannot_be_marked(study: Study, clock: Clock) -> None:
-    exam = study.start_exam(ExamPlan(count=1, types=("choice",), time_limit_s=60))
-    question = exam.questions[0].id
-    for wrong in ({question: 9}, {"99-999": 1}, {question: "\ud800"}):
-        with pytest.raises(InvalidInput):
-            study.keep_draft(exam.id, wrong)
-    assert study.draft(exam.id) == {}
-    assert study.keep_answer(exam, question, 0) == {question: 0}
-    clock.now += timedelta(seconds=61)
+    assert found[read]() == 1
     with pytest.raises(ExamClosed, match="closed at"):
-        study.keep_answer(exam, question, 1)
-    result = study.exam(exam.id).result
-    assert result is not None
-    assert result.marks[0].answer == 0
+        study.keep_answer(exam, first, 1)
+    closed = study.exam(exam.id, "ada")
+    assert closed.closed_by_deadline and closed.handed_in_at == exam.deadline
+    assert closed.result is not None and (closed.result.score, closed.result.marks[0].answer) == (1.0, 0)
 
 
 @pytest.mark.slow
@@ -339,20 +312,16 @@ def test_the_anki_deck_keeps_its_ids_and_renders_code_formulas_and_quotes(tmp_pa
     assert tags.split() == ["book::My_Book", "chapter::03"]
 
 
-def test_the_csv_holds_every_question_once() -> None:
-    rows = list(csv.DictReader(io.StringIO(cards_csv(BANK))))
-    assert [row["id"] for row in rows] == [question.id for question in BANK]
-    assert rows[0]["choices"] == "value1 | b | c | d"
-
-
-def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_prose() -> None:
-    opened = make_node("Before.\n\n```c\nint first = 1;", 0, heading_path=("Part",))
+def test_a_proof_that_begins_inside_a_listing_shows_code_as_code_and_prose_as_prose(library_of: Any) -> None:
     evidence = "The second constant of this listing is two."
-    rest = make_node(f"int second = 2;\n```\n\n{evidence}", 1, heading_path=("Part",))
+    texts = ("Before.\n\n```c\nint first = 1;", f"int second = 2;\n```\n\n{evidence}")
     question = replace(make_question(2, kind="short"), gold=(Gold(file="book.md", heading="Part", evidence=evidence),))
-    passage = justify(question, FakeLibrary([opened, rest]))
+    passage = justify(question, library_of(*(section(text, "Part") for text in texts)))
     assert passage is not None
-    assert (passage.node_id, passage.text) == (rest.node_id, f"```\n{rest.text}")
+    assert passage.text == f"```\n{texts[1]}"
+
+
+# --- the learner's own verdict
 
 
 def test_the_learners_own_verdict_is_kept_and_counts_and_an_overruled_miss_leaves_no_card(
@@ -381,80 +350,63 @@ def test_the_learners_own_verdict_is_kept_and_counts_and_an_overruled_miss_leave
 
 
 def test_a_verdict_that_is_changed_leaves_the_cards_as_the_last_one_says(study: Study, clock: Clock) -> None:
-    exam = study.start_exam(ExamPlan(count=1, types=("short",)))
-    (question,) = exam.questions
-    study.hand_in(exam.id, {question.id: "nothing of the kind"})
+    exam = miss(study, BANK[1])
     for share, due in ((0.5, 1), (1.0, 0), (0.0, 1), (0.5, 1), (1.0, 0)):
         clock.now += timedelta(minutes=20)
-        study.decide(exam.id, question.id, share)
+        study.decide(exam.id, BANK[1].id, share)
         assert study.count_due() == due, share
     clock.now += timedelta(days=1)
     assert study.count_due() == 0
 
 
 def test_a_card_from_before_is_due_as_its_last_review_said_when_a_miss_is_overruled(study: Study, clock: Clock) -> None:
-    study.hand_in((exam := study.start_exam(ExamPlan(count=1, types=("short",), chapters=(1,), seed=3))).id, {})
-    (card,) = study.cards()
-    known = study.review_card(card.id, 4)
+    before = [study.review_card(study.save_card(BANK[0]).id, 4), study.save_card(BANK[1])]
     clock.now += timedelta(hours=1)
-    again = study.start_exam(ExamPlan(count=1, types=("short",), chapters=(1,), seed=3))
-    assert again.questions == exam.questions
-    study.hand_in(again.id, {})
-    assert study.count_due() == 1
-    study.decide(again.id, card.question_id, 1.0)
-    assert study.cards() == (known,)
-    saved = study.save_card(BANK[1])
-    clock.now += timedelta(hours=1)
-    own = study.start_exam(ExamPlan(count=1), questions=[BANK[1]])
-    study.hand_in(own.id, {})
-    study.decide(own.id, BANK[1].id, 1.0)
-    assert saved in study.cards(), "it was due before the exam"
+    exam = miss(study, *BANK[:2])
+    assert study.count_due() == 2
+    for question in BANK[:2]:
+        study.decide(exam.id, question.id, 1.0)
+    assert sorted(study.cards(), key=str) == sorted(before, key=str)
 
 
 def test_a_verdict_on_an_old_exam_leaves_the_card_of_a_later_miss(study: Study, clock: Clock) -> None:
-    older, newer = (study.start_exam(ExamPlan(count=1), questions=[BANK[0]]) for _ in range(2))
-    for exam in (older, newer):
-        clock.now += timedelta(hours=1)
-        study.hand_in(exam.id, {})
-    study.decide(older.id, BANK[0].id, 1.0)
-    assert study.count_due() == 1
-    study.decide(newer.id, BANK[0].id, 1.0)
-    assert study.count_due() == 0
+    older = miss(study, BANK[0])
+    clock.now += timedelta(hours=1)
+    newer = miss(study, BANK[0])
+    for exam, due in ((older, 1), (newer, 0)):
+        study.decide(exam.id, BANK[0].id, 1.0)
+        assert study.count_due() == due
+
+
+# --- cards
 
 
 def test_a_card_that_was_rated_meanwhile_is_not_rated_twice(study: Study, clock: Clock) -> None:
     card = study.save_card(own_question("Why?", "So."))
     study.review_card(card.id, 3)
+    late = review(card.fsrs_json, 3, clock.now), 3, Attempt.of(card.question, 1.0, clock.now)
     with pytest.raises(Conflict):
-        study._store.keep_review(
-            card, review(card.fsrs_json, 3, clock.now), 3, Attempt.of(card.question, 1.0, clock.now)
-        )
-    study.undo_review(card.id)
-    with pytest.raises(Conflict):
-        study.undo_review(card.id)
+        study._store.keep_review(card, *late)
 
 
-def test_a_review_is_undone_with_its_attempt(study: Study, clock: Clock) -> None:
+def test_reviews_are_undone_one_by_one_with_their_attempts(study: Study, clock: Clock) -> None:
     card = study.save_card(BANK[0])
+    once = study.review_card(card.id, 3)
+    clock.now += timedelta(days=5)
+    study.review_card(card.id, 1)
+    assert study.undo_review(card.id).fsrs_json == once.fsrs_json
+    assert study.undo_review(card.id).fsrs_json == card.fsrs_json
+    assert study.progress().chapters[0].seen == 0
     with pytest.raises(Conflict, match="not reviewed yet"):
         study.undo_review(card.id)
-    study.review_card(card.id, 3)
-    clock.now += timedelta(days=5)
-    before = study.cards()
-    study.review_card(card.id, 1)
-    assert (study.undo_review(card.id).fsrs_json != before[0].fsrs_json) is (before[0].due > clock.now)
-    assert study.count_due() == 1
-    study.undo_review(card.id)
-    assert study.progress().chapters[0].seen == 0
-    assert study.due_cards()[0].state == "learning"
 
 
 def test_a_suspended_card_is_not_due_anywhere(study: Study) -> None:
     card = study.save_card(BANK[0])
-    assert study.change_card(card.id, suspended=True).state == "suspended"
-    assert (study.count_due(), study.due_cards(), sum(c.due for c in study.progress().chapters)) == (0, (), 0)
-    assert study.change_card(card.id, suspended=False).state == "learning"
-    assert study.count_due() == 1
+    for suspended, state, due in ((True, "suspended", 0), (False, "learning", 1)):
+        assert study.change_card(card.id, suspended=suspended).state == state
+        counted = sum(chapter.due for chapter in study.progress().chapters)
+        assert study.count_due() == len(study.due_cards()) == counted == due
 
 
 def test_an_edited_card_keeps_its_schedule_and_a_deleted_one_is_gone(study: Study) -> None:
@@ -469,13 +421,7 @@ def test_an_edited_card_keeps_its_schedule_and_a_deleted_one_is_gone(study: Stud
         study.change_card(card.id, suspended=True)
 
 
-def test_progress_of_a_book_counts_its_own_questions_alone(study: Study) -> None:
-    exam = study.start_exam(ExamPlan(count=1, chapters=(2,)))
-    study.hand_in(exam.id, {})
-    other = [question for question in BANK if question.chapter == 1]
-    assert {c.chapter for c in study.progress(about=other).chapters} == {1}
-    assert sum(c.seen for c in study.progress(about=other).chapters) == 0
-    assert sum(c.seen for c in study.progress().chapters) == 1
+# --- a class, and what leaves
 
 
 def test_a_class_gets_one_exam_each_whose_time_begins_when_it_is_opened(study: Study, clock: Clock) -> None:
@@ -492,11 +438,8 @@ def test_a_class_gets_one_exam_each_whose_time_begins_when_it_is_opened(study: S
     assert not study.seen_by("ada").asked_now()
     assert study.class_exam(bob.class_id or "")[1].waits
     rows = list(csv.DictReader(io.StringIO(class_marks_csv(study.class_exam(ada.class_id or "")))))
-    assert [(row["learner"], row["score"], row["max_score"]) for row in rows] == [
-        ("ada", "1.0", "2.0"),
-        ("bob", "", "2"),
-    ]
-    assert [row[f"1. {ada.questions[0].question}"] for row in rows] == ["1.0", ""]
+    columns = ("learner", "score", "max_score", f"1. {ada.questions[0].question}")
+    assert [[row[name] for name in columns] for row in rows] == [["ada", "1.0", "2.0", "1.0"], ["bob", "", "2", ""]]
     for names in ([], [f"n{number}" for number in range(201)], ["\x00"]):
         with pytest.raises(InvalidInput):
             study.start_class_exam(plan, names)
@@ -513,5 +456,7 @@ def test_no_export_holds_a_cell_that_a_spreadsheet_would_run(study: Study, formu
         cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
         assert f"'{formula}" in cells
         assert formula not in cells
+    (row,) = csv.DictReader(io.StringIO(cards_csv(BANK[:1])))
+    assert (row["id"], row["choices"]) == (BANK[0].id, "value1 | b | c | d")
     (again,) = parse_questions(table, "again.csv")
     assert (again.question, again.answer) == (formula, formula)
