@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import HashEncoder, hash_embed
+from fakes import hash_embed, section
 
 from evals.arms import GoldPassages, parse_arms
 from evals.comparison import compare, compare_runs, verdict_sentence
@@ -19,8 +19,7 @@ from evals.records import PassageRecord, Record, RecordFile
 from evals.run import Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
 from evals.scoring import Row, fact_flow, score_records
 from indexes.errors import Conflict
-from indexes.library import Library, open_library
-from indexes.settings import IndexSettings
+from indexes.library import Library
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.protocol import ChoiceScores
 from rag.retrieval import PassageBudget
@@ -29,15 +28,12 @@ from rag.retrieval import PassageBudget
 def make_question(number: int, kind: str = "choice", *, seen: bool = False, answerable: bool = True) -> BankQuestion:
     heading = f"Part {number % 10}"
     record: dict[str, Any] = {
-        "id": f"q{number:03}",
-        "type": kind,
+        "id": f"q{number:03}", "type": kind, "seen": seen,
         "question": f"What is the value number {number} of the device called here?",
-        "answer": f"The value is item{number} for sure.",
-        "key_facts": [f"item{number}"],
+        "answer": f"The value is item{number} for sure.", "key_facts": [f"item{number}"],
         "section": f"01.md#{heading}",
         "gold": [{"file": "01.md", "heading": heading, "part": 1, "evidence": f"item{number} stands here"}],
-        "seen": seen,
-    }
+    }  # fmt: skip
     if kind == "choice":
         record |= {"choices": [f"item{number}", "other a", "other b", "other c"], "answer_index": 0}
     if not answerable:
@@ -58,6 +54,11 @@ def records_of(arm: str, right: Sequence[bool], repetition: int = 0) -> list[Rec
         Record(question.id, arm, repetition, "choice", picked=0 if is_right else 1, scores=(1.0, 0.0, 0.0, 0.0))
         for question, is_right in zip(QUESTIONS, right, strict=True)
     ]
+
+
+def values_of(rows: list[Row], *names: str) -> tuple[float | None, ...]:
+    """The metrics of the arm `rag`."""
+    return tuple(compare(rows).arms["rag"].metrics[name].value for name in names)
 
 
 def compared(questions: Sequence[BankQuestion] = QUESTIONS, /, **arms: Sequence[bool]) -> Any:
@@ -124,26 +125,26 @@ def test_a_failed_question_is_unscored_not_wrong() -> None:
 
 def test_refusals_by_hand() -> None:
     questions = [make_question(number, "short", answerable=number in (1, 2)) for number in range(4)]
-    records = [Record(q.id, "rag", 0, "open", answer="x", refused=number < 2) for number, q in enumerate(questions)]
-    arm = compare(scored(records, questions)).arms["rag"]
-    values = {name: arm.metrics[name].value for name in ("abstention_precision", "abstention_recall", "false_refusals")}
-    assert values == {"abstention_precision": 0.5, "abstention_recall": 0.5, "false_refusals": 0.5}
-    answered = compare(scored([replace(records[1], refused=False)], questions)).arms["rag"]
-    assert "abstention_precision" not in answered.metrics
+    rows = scored(
+        [Record(q.id, "rag", 0, "open", answer="x", refused=number < 2) for number, q in enumerate(questions)],
+        questions,
+    )
+    assert values_of(rows, "abstention_precision", "abstention_recall", "false_refusals") == (0.5, 0.5, 0.5)
+    assert "abstention_precision" not in compare(rows[2:]).arms["rag"].metrics, "nothing was refused"
 
 
 def test_what_is_not_in_the_book_is_caught_by_refusing_or_by_a_warning() -> None:
     questions = [make_question(number, "short", answerable=number == 3) for number in range(5)]
     questions[4] = replace(questions[4], kind="off_topic")
     evidence = ["none", "weak", "strong", "weak", "weak"]
-    records = [
-        Record(question.id, "rag", 0, "open", answer="x", refused=number == 0, evidence=evidence[number])
-        for number, question in enumerate(questions)
-    ]
-    arm = compare(scored(records, questions)).arms["rag"]
-    assert arm.metrics["unanswerable_caught"].value == pytest.approx(2 / 3)
-    assert arm.metrics["unanswerable_caught"].n == 3
-    assert (arm.metrics["off_topic_refused"].value, arm.metrics["marked_weak"].value) == (0.0, 1.0)
+    rows = scored(
+        [
+            Record(question.id, "rag", 0, "open", answer="x", refused=found == "none", evidence=found)
+            for question, found in zip(questions, evidence, strict=True)
+        ],
+        questions,
+    )
+    assert values_of(rows, "unanswerable_caught", "off_topic_refused", "marked_weak") == (pytest.approx(2 / 3), 0, 1)
 
 
 def test_two_runs_are_compared_question_by_question() -> None:
@@ -166,46 +167,38 @@ def test_another_scoring_of_the_options_is_a_metric_of_its_own() -> None:
     assert without_likelihoods([replace(FIRST, extra=extra)]) == without_likelihoods([FIRST]) == ""
 
 
-def test_fact_flow_by_hand() -> None:
+def test_fact_flow_by_hand_and_evidence_that_was_not_read_is_missed() -> None:
     question = make_question(5, "short")
     passage = PassageRecord("d", ("Part 5",), 1, "item5 stands here")
     empty = PassageRecord("d", ("Part 1",), 1, "nothing")
     cases = [("item5", passage), ("no", passage), ("item5", empty), ("no", empty)]
-    rows = scored(
-        [Record(question.id, "rag", n, "open", answer=said, passages=(held,)) for n, (said, held) in enumerate(cases)],
-        [question],
-    )
+    records = [
+        Record(question.id, "rag", n, "open", answer=said, passages=(held,)) for n, (said, held) in enumerate(cases)
+    ]
+    rows = scored(records, [question])
     assert list(fact_flow(rows).values()) == [1, 1, 1, 1]
-    assert [rows[place].metrics["recall_at_5"] for place in (0, 2)] == [1.0, 0.0]
-
-
-def test_evidence_that_was_not_read_is_evidence_missed() -> None:
     unread, closed = scored([replace(FIRST, passages_left_out=3), FIRST])
-    assert unread.metrics["recall_at_5"] == 0.0
-    assert closed.metrics.get("recall_at_5") is None
+    recalls = [row.metrics.get("recall_at_5") for row in (rows[0], rows[2], unread, closed)]
+    assert recalls == [1.0, 0.0, 0.0, None]
 
 
 # --- records
 
 
-def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    first = RecordFile(path, {"seed": 1})
-    for record in records_of("rag", pattern(0.5))[:3]:
+def test_a_killed_run_goes_on_where_it_stopped_and_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
+    path, records = tmp_path / "records.jsonl", records_of("rag", pattern(0.5))[:4]
+    first = RecordFile(path, {"seed": 1, "arms": ["rag"]})
+    for record in records[:3]:
         first.append(record)
     with path.open("a", encoding="utf-8") as file:
         file.write('{"question_id": "q00')  # the line that the kill cut
-    again = RecordFile(path, {"seed": 1})
-    assert len(again.records) == 3
+    again = RecordFile(path, {"seed": 1, "arms": ["rag"]})
+    assert again.records == records[:3]
     assert ("q002", "rag", 0, "choice") in again
-    again.append(records_of("rag", pattern(0.5))[3])
-    assert len(RecordFile(path, {"seed": 1}).records) == 4
-
-
-def test_a_folder_of_another_run_is_refused_by_name_of_what_differs(tmp_path: Path) -> None:
-    RecordFile(tmp_path / "records.jsonl", {"seed": 1, "arms": ["rag"]})
+    again.append(records[3])
+    assert RecordFile(path, {"seed": 1, "arms": ["rag"]}).records == records
     with pytest.raises(Conflict, match="different: seed"):
-        RecordFile(tmp_path / "records.jsonl", {"seed": 2, "arms": ["rag"]})
+        RecordFile(path, {"seed": 2, "arms": ["rag"]})
 
 
 # --- running
@@ -229,25 +222,18 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+def library(library_of: Any) -> Library:
     """A book in which the sixty items stand in ten sections, six in each, between sections of other text."""
-    folder = tmp_path_factory.mktemp("gold")
-    parts = []
+    sections = []
     for number in range(10):
         items = " ".join(f"item{number + tens} stands here." for tens in range(0, 60, 10))
-        parts.append(f"### Part {number}\n\n{items}")
-        parts += [f"### Other {number}{letter}\n\nOther text of {number}{letter}." for letter in "abcdefghij"]
-    (folder / "book.md").write_text("# Book\n\n## Chapter\n\n" + "\n\n".join(parts), encoding="utf-8")
-    library = open_library(IndexSettings(folder / "home"), embedder=HashEncoder())
-    library.add(folder / "book.md")
-    yield library
-    library.close()
+        sections.append(section(items, "Chapter", f"Part {number}"))
+        sections += [section(f"Other text of {number}{x}.", "Chapter", f"Other {number}{x}") for x in "abcdefghij"]
+    return library_of(*sections)
 
 
 def gold_passages(library: Library, most: int = 60, most_each: int = 20) -> GoldPassages:
-    (document,) = library.documents()
-    budget = PassageBudget(most=most, most_each=most_each)
-    return GoldPassages(library, library.nodes_of(document.document_id), budget)
+    return GoldPassages(library, library.nodes_of("book"), PassageBudget(most=most, most_each=most_each))
 
 
 def ran(engine: Engine, spec: RunSpec, library: Library, folder: Path) -> list[Record]:

@@ -33,8 +33,27 @@ def spec_of(*arms: str, **fields: Any) -> RunSpec:
     return RunSpec(QUESTIONS, parse_arms(arms), **fields)
 
 
-def rag_settings(home: Path, generator: GeneratorSettings | None = None) -> RagSettings:
-    return RagSettings(home=home, generator=generator or GeneratorSettings())
+def run(spec: RunSpec, home: Path, out: Path, generator: GeneratorSettings | None = None) -> dict[str, Any]:
+    return run_experiment(
+        spec, IndexSettings(home), RagSettings(home=home, generator=generator or GeneratorSettings()), out
+    )
+
+
+def held_in(home: Path) -> list[tuple[str, bool]]:
+    """The books of the library there: their files and whether they are the sample."""
+    library = open_library(IndexSettings(home), create=False)
+    books = [(Path(document.source).name, document.sample) for document in library.documents()]
+    library.close()
+    return books
+
+
+def put_mine(home: Path, encoder: HashEncoder, *, sample: bool) -> None:
+    """A library whose book is not the bundled one of this installation."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    (home.parent / "mine.md").write_text("# Mine\n\nA warp has 32 threads.\n", encoding="utf-8")
+    library = open_library(IndexSettings(home), embedder=encoder)
+    library.add(home.parent / "mine.md", sample=sample)
+    library.close()
 
 
 @pytest.fixture
@@ -48,41 +67,36 @@ def test_a_run_writes_its_report_and_its_export_and_continues_for_nothing(
 ) -> None:
     out, export = tmp_path / "report", tmp_path / "export"
     spec = spec_of("base", "rag", "oracle", export=export)
-    data = run_experiment(spec, IndexSettings(home), rag_settings(home), out)
+    data = run(spec, home, out)
     assert {path.name for path in out.iterdir()} >= {"report.html", "report.md", "report.json", "records.jsonl"}
     assert (data["run"]["seed"], data["run"]["top_k"], data["run"]["command"]) == (0, 5, "coalesce eval")
     assert data["arms"]["oracle"]["metrics"]["evidence_recall_at_5"]["value"] == 1.0
     assert data["verdict"]
     assert sorted(path.name for path in (export / "runs").iterdir()) == ["oracle.trec", "rag.trec"]
     before = (out / "records.jsonl").read_bytes()
-    again = run_experiment(spec, IndexSettings(home), rag_settings(home), out)
+    again = run(spec, home, out)
     assert (out / "records.jsonl").read_bytes() == before
     assert again["arms"] == json.loads(json.dumps(data["arms"]))
     with pytest.raises(Conflict, match="seed"):
-        run_experiment(spec_of("base", "rag", "oracle", seed=1), IndexSettings(home), rag_settings(home), out)
+        run(spec_of("base", "rag", "oracle", seed=1), home, out)
 
 
 def test_a_home_that_holds_just_the_bundled_book_is_not_embedded_again(
     tmp_path: Path, home: Path, hashed: HashEncoder
 ) -> None:
-    run_experiment(spec_of("base"), IndexSettings(home), rag_settings(home), tmp_path / "one")
+    run(spec_of("base"), home, tmp_path / "one")
     assert not (home / "cache").exists()
     assert len(hashed.encoded) < 1000, "only questions and options were embedded"
 
 
 @pytest.mark.parametrize("sample", [False, True], ids=["another book", "the bundled book of another installation"])
 def test_a_home_with_other_books_is_left_alone(tmp_path: Path, hashed: HashEncoder, sample: bool) -> None:
-    index = IndexSettings(tmp_path / "home")
-    book = tmp_path / "mine.md"
-    book.write_text("# Mine\n\nA warp has 32 threads.\n", encoding="utf-8")
-    library = open_library(index, embedder=hashed)
-    library.add(book, sample=sample)
-    library.close()
-    run_experiment(spec_of("base"), index, rag_settings(index.home), tmp_path / "one")
-    library = open_library(index, create=False)
-    assert [document.sample for document in library.documents()] == [sample]
-    library.close()
-    assert (index.home / "cache" / "sample-library").is_dir()
+    home = tmp_path / "home"
+    put_mine(home, hashed, sample=sample)
+    put_mine(home / "cache" / "sample-library", hashed, sample=True)
+    run(spec_of("base"), home, tmp_path / "one")
+    assert held_in(home) == [("mine.md", sample)]
+    assert held_in(home / "cache" / "sample-library") == [(SAMPLE_PATH.name, True)], "searched beside no other"
 
 
 @pytest.fixture
@@ -112,7 +126,7 @@ def test_a_question_set_is_asked_of_its_own_book(
 ) -> None:
     texts = find_texts(two_sets, tmp_path / "texts")
     spec = RunSpec(two_sets, parse_arms(["rag"]), texts=texts)
-    data = run_experiment(spec, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one")
+    data = run(spec, tmp_path, tmp_path / "one")
     records = read_records(tmp_path / "one")
     held = {(record.question_id.split("-")[0], passage.section[0]) for record in records for passage in record.passages}
     assert held == {("warps", "Warps"), ("blocks", "Blocks")}
@@ -123,35 +137,14 @@ def test_a_question_set_is_asked_of_its_own_book(
     assert kinds["off_topic"]["rag"]["metrics"].keys() == {"off_topic_refused"}
     assert data["verdict"].startswith("rag: key facts in the first two sentences")
     again = replace(spec, against=tmp_path / "one")
-    compared = run_experiment(again, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "two")
+    compared = run(again, tmp_path, tmp_path / "two")
     differences = {one["metric"]: one for one in compared["against"]["differences"]}
     assert differences["key_facts_first_two"]["n"] == 4
     assert {differences[name]["difference"] for name in ("key_fact_recall", "off_topic_refused")} == {0.0}
-
-
-def test_books_of_an_earlier_run_are_not_searched(
-    tmp_path: Path, hashed: HashEncoder, two_sets: tuple[BankQuestion, ...]
-) -> None:
-    for asked in (two_sets, two_sets[:3]):
-        spec = RunSpec(asked, parse_arms(["rag"]), texts=find_texts(asked, tmp_path / "texts"))
-        run_experiment(spec, IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / f"run-{len(asked)}")
-    library = open_library(IndexSettings(tmp_path / "cache" / "texts"), create=False)
-    assert [Path(document.source).name for document in library.documents()] == ["warps"]
-    library.close()
-
-
-def test_the_bundled_book_of_another_installation_is_not_searched_beside_ours(
-    tmp_path: Path, hashed: HashEncoder
-) -> None:
-    other, cached = tmp_path / "other.md", IndexSettings(tmp_path / "cache" / "sample-library")
-    other.write_text("# The same book\n\nA warp has 32 threads.\n", encoding="utf-8")
-    library = open_library(cached, embedder=hashed)
-    library.add(other, sample=True)
-    library.close()
-    run_experiment(spec_of("base"), IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one")
-    library = open_library(cached, create=False)
-    assert [document.source for document in library.documents()] == [str(SAMPLE_PATH)]
-    library.close()
+    asked = two_sets[:3]
+    fewer = RunSpec(asked, parse_arms(["rag"]), texts=find_texts(asked, tmp_path / "texts"))
+    run(fewer, tmp_path, tmp_path / "three")
+    assert held_in(tmp_path / "cache" / "texts") == [("warps", False)], "books of an earlier run are not searched"
 
 
 def test_a_missing_text_or_earlier_run_is_named_before_anything_runs(
@@ -160,17 +153,23 @@ def test_a_missing_text_or_earlier_run_is_named_before_anything_runs(
     with pytest.raises(InvalidInput, match="'warps'"):
         find_texts(two_sets, tmp_path)
     with pytest.raises(NotFound, match="gone"):
-        run_experiment(
-            spec_of("rag", against=tmp_path / "gone"), IndexSettings(tmp_path), rag_settings(tmp_path), tmp_path / "one"
-        )
+        run(spec_of("rag", against=tmp_path / "gone"), tmp_path, tmp_path / "one")
 
 
-def test_few_questions_are_spread_over_the_chapters() -> None:
+def test_which_questions_are_chosen() -> None:
+    """Few are spread over the chapters; those of some types are asked openly unless choice is among them."""
     assert len({question.chapter for question in choose_questions("bank:test", 14)}) == 14
     assert len(choose_questions("bank:test", quick=True)) == 48
     assert choose_questions("bank:dev", 6) == QUESTIONS != choose_questions("bank:dev", 6, seed=1)
+    options = choose_questions("bank:test", types=("choice",))
+    assert {question.type for question in options} == {"choice"}
+    assert sum(bool(question.choices) for question in options) == 140
+    open_ones = choose_questions("bank:test", 9, types=("why", "code"))
+    assert [question.type in ("why", "code") and not question.choices for question in open_ones] == [True] * 9
     with pytest.raises(InvalidInput, match="'train'"):
         choose_questions("bank:train")
+    with pytest.raises(InvalidInput, match="no question of type whi"):
+        choose_questions("bank:test", types=("whi",))
 
 
 def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_anything_is_asked(
@@ -178,22 +177,14 @@ def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_any
 ) -> None:
     """The engine might answer with the base model, and tuning would seem to gain nothing."""
     monkeypatch.setattr(OpenAIClient, "get", lambda *_: {"data": [{"id": "m"}]})
-    rag = rag_settings(tmp_path, replace(REMOTE, adapters={"qa": "qa"}))
     with pytest.raises(ArmUnavailable, match="does not list the adapter 'qa'; it lists 'm'"):
-        run_experiment(spec_of("base", "tuned", with_model=True), IndexSettings(home=tmp_path), rag, tmp_path / "out")
+        run(
+            spec_of("base", "tuned", with_model=True),
+            tmp_path,
+            tmp_path / "out",
+            replace(REMOTE, adapters={"qa": "qa"}),
+        )
     assert not (tmp_path / "out" / "records.jsonl").exists()
-
-
-def test_questions_of_some_types_are_asked_openly_unless_choice_is_among_them() -> None:
-    options = choose_questions("bank:test", types=("choice",))
-    assert {question.type for question in options} == {"choice"}
-    assert sum(bool(question.choices) for question in options) == 140
-    open_ones = choose_questions("bank:test", 9, types=("why", "code"))
-    assert {question.type for question in open_ones} <= {"why", "code"}
-    assert len(open_ones) == 9
-    assert not any(question.choices for question in open_ones)
-    with pytest.raises(InvalidInput, match="no question of type whi"):
-        choose_questions("bank:test", types=("whi",))
 
 
 def test_what_is_compared_depends_on_what_can_answer() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
-from fakes import FakeLibrary, ScriptedGenerator, make_node, signals_only
+from fakes import ScriptedGenerator, make_engine, make_node, section, signals_only
 from numpy.typing import NDArray
 
 from evals.exam import ExamPlan, draw_exam
@@ -22,14 +23,10 @@ from evals.question_drafts import Draft, draft_questions, is_foreign_name
 from evals.questions import BankQuestion
 from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
-from indexes.types import StoredNode
-from rag.conversations import ConversationStore
+from indexes.types import Section, StoredNode
 from rag.engine import AnswerEngine
-from rag.evidence import EvidenceJudge
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.retrieval import HybridRetriever
 from rag.sentence_reader import LearnedReader
-from rag.settings import RetrievalSettings
 
 SECTIONS = {
     "Warps": "A warp is a group of neighbouring threads that a scheduler issues together. "
@@ -50,32 +47,40 @@ SECTIONS = {
 }
 
 
-def nodes_of_book() -> list[StoredNode]:
-    return [
-        make_node(text, number, heading_path=("GPU Book", heading), chapter=number // 3 + 1)
-        for number, (heading, text) in enumerate(SECTIONS.items())
-    ]
+BOOK = [
+    section(text, "GPU Book", heading, chapter=number // 3 + 1)
+    for number, (heading, text) in enumerate(SECTIONS.items())
+]
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> AnswerEngine:
-    library = FakeLibrary(nodes_of_book())
-    return AnswerEngine(
-        library,
-        HybridRetriever(library, RetrievalSettings()),
-        ScriptedGenerator(),
-        ConversationStore(tmp_path / "conversations.sqlite3"),
-        chooser=ScriptedGenerator(),
-        judge=EvidenceJudge(LearnedReader(signals_only), 0.0),
-    )
+def engine_of(tmp_path: Path, library_of: Any) -> Callable[..., AnswerEngine]:
+    """An engine over a book of these sections."""
+
+    def get(*sections: Section, generator: object = None) -> AnswerEngine:
+        return make_engine(tmp_path, library_of(*sections), generator, reader=LearnedReader(signals_only))
+
+    return get
+
+
+@pytest.fixture
+def engine(engine_of: Callable[..., AnswerEngine]) -> AnswerEngine:
+    return engine_of(*BOOK)
+
+
+@pytest.fixture
+def nodes(engine: AnswerEngine) -> list[StoredNode]:
+    return engine.library.nodes_of("book")
 
 
 def made(engine: AnswerEngine, **options: object) -> tuple[BankQuestion, ...]:
     return make_questions(engine, "book", **options)  # type: ignore[arg-type]
 
 
-def test_a_made_question_carries_its_verbatim_quote_section_and_chapter(engine: AnswerEngine) -> None:
-    by_heading = {node.heading_path[-1]: node for node in nodes_of_book()}
+def test_a_made_question_carries_its_verbatim_quote_section_and_chapter_and_finds_its_own_passage_first(
+    engine: AnswerEngine, nodes: list[StoredNode]
+) -> None:
+    by_heading = {node.heading_path[-1]: node for node in nodes}
     questions = made(engine)
     assert len({question.kind for question in questions}) >= 3
     for question in questions:
@@ -85,19 +90,13 @@ def test_a_made_question_carries_its_verbatim_quote_section_and_chapter(engine: 
         assert question.chapter == node.chapter
         assert question.answer.lower() in gold.evidence.lower()
         assert question.answer.lower() not in question.question.lower()
+        assert gold.evidence in engine.search(question.question, 1)[0].text
+    quotes = " ".join(draft.statement.quote for draft in draft_questions(nodes).drafts)
+    for points_elsewhere in ("Figure 3", "It is fast", "What does it cost"):
+        assert points_elsewhere not in quotes
 
 
-def test_a_question_finds_its_own_passage_first(engine: AnswerEngine) -> None:
-    questions = made(engine)
-    assert questions
-    for question in questions:
-        assert question.gold[0].evidence in engine.search(question.question, 1)[0].text
-
-
-def test_sentences_that_point_elsewhere_are_not_asked_about() -> None:
-    quotes = " ".join(draft.statement.quote for draft in draft_questions(nodes_of_book()).drafts)
-    for bad in ("Figure 3", "It is fast", "What does it cost"):
-        assert bad not in quotes
+# --- what is asked about a sentence
 
 
 def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_asked_for() -> None:
@@ -117,133 +116,86 @@ def test_an_everyday_word_a_fragment_and_what_the_text_before_has_named_are_not_
     assert asked == {("daemon", "Most"), ("daemon", "New")}
 
 
-def drafts_of(*sentences: str, terms: tuple[str, ...] = ()) -> tuple[Draft, ...]:
-    """Drafts on sentences in sections of their own, in a book that emphasises `terms` elsewhere."""
+def asked_about(*sentences: str) -> list[tuple[str, str]]:
+    """Answers and questions on sentences in sections of their own, in a book that also emphasises what it tells of."""
+    terms = [term for term in ("daemon", "private stack") if f"the {term}" in sentences[0].lower()]
     others = [f"Nobody has seen the *{term}*. Who has lost the {term}, or the {term}." for term in terms]
     texts = [*sentences, *others, *["Other words fill a section."] * 20]
     nodes = [make_node(text, place, heading_path=("B", f"S{place}")) for place, text in enumerate(texts)]
-    return draft_questions(nodes).drafts
+    return [(draft.answer, draft.question.partition(" (B, S")[0]) for draft in draft_questions(nodes).drafts]
 
 
-def drafted(*sentences: str, terms: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """Their questions by answer."""
-    found: dict[str, list[str]] = {}
-    for draft in drafts_of(*sentences, terms=terms):
-        found.setdefault(draft.answer, []).append(draft.question.partition(" (B, S")[0])
-    return found
-
-
-def test_a_figure_of_speech_defines_nothing() -> None:
-    assert not drafted(
-        "A daemon is the classic case: many letters meet a single patient porter before Sunday.",
-        "Parchment is one half of letters, and the fast porter is the other half.",
-    )
-    what = "a patient porter that carries letters of `post::Office` between careful clients"
-    assert drafted(f"A daemon is {what}.") == {"daemon": [f"Which term means “{what}”?"]}
-
-
-def test_a_gap_is_not_in_code() -> None:
-    text = "A careful client needs {} in the old terminal on every morning."
-    for said, asks in (("the daemon", True), ("`call daemon as uncle`", False)):
-        assert ("daemon" in drafted(text.format(said), terms=("daemon",))) is asks
-
-
-def test_a_plural_is_asked_for_as_one_and_is_no_verb_after_a_name() -> None:
-    asked = drafted(
-        "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night.",
-        "Nobody sees the MDs.",
-        "The `__sync` variants are left off by default to help with the move to wider masks.",
-    )
-    assert asked["mail daemons"] == ["What do MDs stand for?"]
-    assert not [answer for answer in asked if answer.startswith("It variants")]
-
-
-def test_what_is_written_once_or_counts_its_own_list_is_not_asked_for() -> None:
-    once = "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night."
-    assert "mail daemons" not in drafted(once)
-    for said, asks in (("letters of equal weight", True), ("letters: one for each of his uncles", False)):
-        asked = drafted(f"Every careful porter carries 32 {said}, whoever holds the lamp.")
-        assert any(question.startswith("Fill in the number") for each in asked.values() for question in each) is asks
+PORTERS = "Careful porters must carry the heavy letters to individual mail daemons (MDs) at night."
+CLIENT = "A careful client needs {} in the old terminal on every morning."
+COUNTS = "Every careful porter carries 32 letters{}, whoever holds the lamp."
+STACK = "The private stack holds local variables and return addresses of threads"
+LETTERS = "A careful client needs {} letters about the daemon on every morning of the year."
 
 
 @pytest.mark.parametrize(
-    ("text", "question", "answer"),
+    ("sentences", "answer", "question"),
     [
-        (
-            "The keyword `__lamp__` marks a door that opens from the hall; such a door is called a gate.",
-            "Which keyword marks a door that opens from the hall?",
-            "__lamp__",
-        ),
-        (
-            "The call to `waitForPorter()` makes the client stand there until the porter has come; nobody likes that.",
-            "Which function makes the client stand there until the porter has come?",
-            "waitForPorter()",
-        ),
-        (
-            "`ringBell(door, times)` wakes the porter of the night, so nobody waits at the gate.",
-            "Which identifier wakes the porter of the night?",
-            "ringBell",
-        ),
-        (
-            "The function ringBell() wakes the porter of the night and opens the gate.",  # as in a PDF
-            "Which function wakes the porter of the night and opens the gate?",
-            "ringBell()",
-        ),
-        (
-            "An *iron bell* wakes the oldest porter of the whole street, so nobody waits at night.",
-            "Fill in the term: “A(n) ____ wakes the oldest porter of the whole street.”",
-            "iron bell",
-        ),
+        ("A daemon is a patient porter that carries letters of `post::Office` between careful clients.", "daemon",
+         "Which term means “a patient porter that carries letters of `post::Office` between careful clients”?"),
+        (CLIENT.format("the daemon"), "daemon", "Fill in the term"),
+        (f"{PORTERS}|Nobody sees the MDs.", "mail daemons", "What do MDs stand for?"),
+        (COUNTS.format(" of equal weight"), "32 letters", "Fill in the number"),
+        ("The keyword `__lamp__` marks a door that opens from the hall; such a door is called a gate.", "__lamp__",
+         "Which keyword marks a door that opens from the hall?"),
+        ("The call to `waitForPorter()` makes the client stand there until the porter has come; nobody likes that.",
+         "waitForPorter()", "Which function makes the client stand there until the porter has come?"),
+        ("`ringBell(door, times)` wakes the porter of the night, so nobody waits at the gate.", "ringBell",
+         "Which identifier wakes the porter of the night?"),
+        ("The function ringBell() wakes the porter of the night and opens the gate.",  # as in a PDF
+         "ringBell()", "Which function wakes the porter of the night and opens the gate?"),
+        ("An *iron bell* wakes the oldest porter of the whole street, so nobody waits at night.", "iron bell",
+         "Fill in the term: “A(n) ____ wakes the oldest porter of the whole street.”"),
+        ("`hip_runtime.h` contains the declarations that every careful kernel needs at night.", "hip_runtime.h",
+         "Which file contains"),
+        (f"{STACK} that run on the oldest machine of the whole office at night.", "private stack", "Fill in the term"),
+        (LETTERS.format("fresh"), "daemon", "Fill in the term"),
+        (LETTERS.format("Rocket 3.0"), "daemon", "Fill in the term"),
     ],
-)
-def test_what_a_sentence_says_of_a_name_or_a_term_is_asked_up_to_the_end_of_its_main_clause(
-    text: str, question: str, answer: str
-) -> None:
-    assert drafted(text).get(answer) == [question]
+)  # fmt: skip
+def test_what_a_sentence_says_of_a_name_a_term_or_a_number_is_asked(sentences: str, answer: str, question: str) -> None:
+    found = [one[: len(question)] for said, one in asked_about(*sentences.split("|")) if said == answer]
+    assert set(found) == {question}
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("sentence", "unasked"),
     [
-        "The variable `ringBell` holds the porter of the night and nothing of the gate.",  # of a listing
-        "`ringBell` fills a paper whose many columns include: the hour, the porter and the gate.",
-        "`mail::open_the_gate` is the function that opens the last gate of the whole street.",
-        "A `ringBell` porter wakes the whole house of the street and opens the gate.",
+        ("A daemon is the classic case: many letters meet a single patient porter before Sunday.", ": "),
+        ("Parchment is one half of letters, and the fast porter is the other half.", ": "),
+        (CLIENT.format("`call the daemon`"), "daemon:"),
+        (PORTERS, "mail daemons:"),  # written once
+        (COUNTS.format(": one for each of his uncles"), "number"),
+        ("The `__sync` variants are left off by default to help with the move to wider masks.", "It variants"),
+        ("The variable `ringBell` holds the porter of the night and nothing of the gate.", "ringBell"),  # of a listing
+        ("`ringBell` fills a paper whose many columns include: the hour, the porter and the gate.", "ringBell"),
+        ("`mail::open_the_gate` is the function that opens the last gate of the whole street.", "open_the_gate"),
+        ("A `ringBell` porter wakes the whole house of the street and opens the gate.", "ringBell"),
+        ("The `tcgen05.mma` class support the oldest numbers of every kind and the newest ones.", "identifier class"),
+        ("The `tcgen05.mma` instructions support the oldest numbers of every kind.", "identifier instructions"),
+        (f"{STACK}.", "private stack:"),  # short, and begins with 'the'
+        (LETTERS.format("32"), "daemon:"),
     ],
 )
-def test_what_is_no_fact_about_a_name_is_not_asked(text: str) -> None:
-    assert not [draft for draft in drafts_of(text) if draft.kind == "name"]
-
-
-def test_a_header_is_asked_for_as_a_file() -> None:
-    asked = drafted("`hip_runtime.h` contains the declarations that every careful kernel needs at night.")
-    assert any(question.startswith("Which file contains") for question in asked["hip_runtime.h"])
-
-
-@pytest.mark.parametrize("noun", ["class", "instructions"])
-def test_a_noun_after_a_name_is_no_verb(noun: str) -> None:
-    asked = drafted(f"The `tcgen05.mma` {noun} support the oldest numbers of every kind and the newest ones.")
-    assert not [question for questions in asked.values() for question in questions if f"identifier {noun}" in question]
+def test_a_figure_of_speech_code_and_what_is_no_fact_are_not_asked(sentence: str, unasked: str) -> None:
+    assert unasked not in "\n".join(map(": ".join, asked_about(sentence)))
 
 
 @pytest.mark.parametrize(
-    ("heading", "asks"),
+    ("asks", "headings"),
     [
-        ("Memory", True),
-        ("Task parallelism", True),
-        ("Thread index", True),
-        ("Acknowledgments", False),
-        ("Task 2", False),
-        ("Index", False),
-        ("Version 0.58.0", False),
-        ("Building blocks", True),
-        ("Building HIP from source", False),
-        ("Debugging", False),
+        (True, ["Memory", "Task parallelism", "Thread index", "Building blocks"]),
+        (False, ["Acknowledgments", "Task 2", "Index", "Version 0.58.0", "Building HIP from source", "Debugging"]),
     ],
 )
-def test_only_what_teaches_is_asked_about(heading: str, asks: bool) -> None:
+def test_only_what_teaches_is_asked_about(asks: bool, headings: list[str]) -> None:
     text = "`cudaFirst` returns the number of bytes that the caller has reserved so far."
-    assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks
+    for heading in headings:
+        assert bool(draft_questions([make_node(text, heading_path=("B", heading))]).drafts) is asks, heading
 
 
 def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
@@ -256,17 +208,10 @@ def test_a_question_to_which_the_book_has_two_answers_is_not_asked() -> None:
     assert [draft for draft in draft_questions(nodes[::2]).drafts if draft.question.startswith("Which")]
 
 
-def test_what_a_sentence_is_about_is_asked_for_without_its_link_to_the_one_before() -> None:
-    text = "However, each private stack holds the local variables and return addresses of one running thread. "
-    drafts = {draft.answer: draft for draft in draft_questions([make_node(text)]).drafts}
-    said = "Each ____ holds the local variables and return addresses of one running thread."
-    asked = f"Fill in the term: “{said}” (Chapter, Section)"
-    assert drafts["private stack"].question == asked
-
-
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
+        (("Chapter", "Section"), " (Chapter, Section)"),
         (("Book", "The scheduler", "Post office"), " (The scheduler, Post office)"),
         (("3.2 Post office",), " (Post office)"),
         (("Post office", "Summary"), " (Post office)"),
@@ -275,30 +220,17 @@ def test_what_a_sentence_is_about_is_asked_for_without_its_link_to_the_one_befor
         (("Introduction", " ".join(f"Word{letter}" for letter in "abcdefghijk")), ""),
     ],
 )
-def test_a_question_is_followed_by_the_headings_that_say_something_but_not_the_answer(
+def test_a_question_has_no_link_to_the_sentence_before_and_the_headings_that_say_something_but_not_the_answer(
     path: tuple[str, ...], shown: str
 ) -> None:
-    text = "Each private stack holds the local variables and return addresses of one running thread."
+    text = "However, each private stack holds the local variables and return addresses of one running thread."
     (draft,) = draft_questions([make_node(text, heading_path=path)]).drafts
     said = "Each ____ holds the local variables and return addresses of one running thread."
     assert draft.question == f"Fill in the term: “{said}”{shown}"
 
 
-def test_a_short_sentence_that_begins_with_the_is_not_asked_about() -> None:
-    short = "The private stack holds local variables and return addresses of threads."
-    long = f"{short[:-1]} that run on the oldest machine of the whole office at night."
-    asked = {text: drafted(text, terms=("private stack",)) for text in (short, long)}
-    assert "private stack" not in asked[short]
-    assert "private stack" in asked[long]
-
-
-def test_what_stands_beside_a_figure_is_not_left_out_and_a_foreign_name_only_in_a_thin_book() -> None:
-    text = "A careful client needs {} letters about {} on every morning of the year."
-    for what, where, asks in (("fresh", "daemon", True), ("32", "daemon", False), ("Rocket 3.0", "daemon", True)):
-        assert ("daemon" in drafted(text.format(what, f"the {where}"), terms=("daemon",))) is asks, what
-    for term, foreign in (("Tensor Core", False), ("Central Park", True), ("daemon", False)):
-        (draft,) = [d for d in drafts_of(text.format("fresh", f"the {term}"), terms=(term,)) if d.answer == term]
-        assert is_foreign_name(draft.answer) is foreign
+def test_a_name_of_another_world_is_foreign() -> None:
+    assert [is_foreign_name(term) for term in ("Tensor Core", "Central Park", "daemon")] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -334,9 +266,8 @@ def test_the_same_book_gives_the_same_questions_and_a_count_is_kept(engine: Answ
     assert {question.type for question in made(engine, types=["short"])} == {"short"}
 
 
-def test_a_thin_book_gives_no_question_and_no_error(tmp_path: Path, engine: AnswerEngine) -> None:
-    engine.library.nodes[:] = [make_node("See above.\n\n```\nint x;\n```")]  # type: ignore[attr-defined]
-    assert made(engine) == ()
+def test_a_thin_book_gives_no_question_and_no_error(engine_of: Any) -> None:
+    assert made(engine_of(section("See above.\n\n```\nint x;\n```"))) == ()
 
 
 def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
@@ -346,7 +277,7 @@ def test_making_reports_and_stops_when_cancelled(engine: AnswerEngine) -> None:
     assert [at.tried for at in told] == [1, 2, 3]
 
 
-def test_numbers_are_offered_once_each_and_written_as_the_right_one_is(engine: AnswerEngine) -> None:
+def test_numbers_are_offered_once_each_and_written_as_the_right_one_is(engine_of: Any) -> None:
     sizes = {
         "Adders": "Every adder of the old core works on 16-bit integers without any help.",
         "Multipliers": "A multiplier takes 32 bits of each operand and drops the rest of them.",
@@ -355,10 +286,8 @@ def test_numbers_are_offered_once_each_and_written_as_the_right_one_is(engine: A
         "Timers": "An interval timer counts upwards in 64 bits and never returns to zero.",
         "Addresses": "Older devices give 48-bit addresses to whatever the host has reserved.",
     }
-    engine.library.nodes[:] = [  # type: ignore[attr-defined]
-        make_node(text, number, heading_path=("Book", heading)) for number, (heading, text) in enumerate(sizes.items())
-    ]
-    questions = [one for one in made(engine, types=["choice"]) if one.kind == "number"]
+    sections = [section(text, "Book", heading) for heading, text in sizes.items()]
+    questions = [one for one in made(engine_of(*sections), types=["choice"]) if one.kind == "number"]
     assert questions
     for question in questions:
         numbers = [re.match(r"\d+", choice)[0] for choice in question.choices]  # type: ignore[index]
@@ -412,27 +341,23 @@ def test_wrong_options_are_neither_of_another_world_nor_the_same_by_another_name
     assert drawer.draw("answer", [text for text in wrong if text != "near-3"], Random(0)) is None
 
 
-SCALES = ("spring", "platform", "kitchen", "letter", "pocket", "laboratory")
-
-
 def test_wrong_options_are_of_the_answers_kind_and_none_stands_in_its_sentence(
-    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
+    engine_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evals.made_questions.MOST_ALIKE", 0.9)  # the fakes see nothing but words
     monkeypatch.setattr("evals.made_questions.BESIDE_SHARE", 2.0)
+    scales = ("spring", "platform", "kitchen", "letter", "pocket", "laboratory")
     says = "A *{} scale* weighs {} for the porters of the {} office before noon."
     what = ("coins", "stamps", "flowers", "parcels", "needles", "crystals")
     where = ("northern", "southern", "eastern", "western", "upper", "lower")
-    texts = [says.format(*each) for each in zip(SCALES, what, where, strict=True)]
-    texts += [f"Whoever has lost the {scale} scale must pay for a new {scale} scale at once." for scale in SCALES]
-    engine.library.nodes[:] = [  # type: ignore[attr-defined]
-        make_node(text, number, heading_path=("Book", f"Weighing {number}")) for number, text in enumerate(texts)
-    ]
-    questions = [one for one in made(engine, types=["choice"]) if one.kind == "definition"]
+    texts = [says.format(*each) for each in zip(scales, what, where, strict=True)]
+    texts += [f"Whoever has lost the {scale} scale must pay for a new {scale} scale at once." for scale in scales]
+    sections = [section(text, "Book", f"Weighing {number}") for number, text in enumerate(texts)]
+    questions = [one for one in made(engine_of(*sections), types=["choice"]) if one.kind == "definition"]
     assert questions
     for question in questions:
         assert question.answer_index is not None and question.choices[question.answer_index] == question.answer
-        assert set(question.choices) <= {f"{scale} scale" for scale in SCALES}
+        assert set(question.choices) <= {f"{scale} scale" for scale in scales}
         assert sum(choice in question.gold[0].evidence.replace("*", "") for choice in question.choices) == 1
 
 
@@ -452,10 +377,12 @@ def test_made_questions_go_with_their_book_and_with_its_content(tmp_path: Path, 
     assert store.of(document) == ()
 
 
-def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_and_names(engine: AnswerEngine) -> None:
-    nodes = {node.node_id: node for node in nodes_of_book()}
-    chapters = study_guide(list(nodes.values()), {1: "Threads", 2: "Work"}, made(engine))
-    assert [chapter.chapter for chapter in chapters] == sorted({node.chapter for node in nodes.values()})
+def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_and_names(
+    engine: AnswerEngine, nodes: list[StoredNode]
+) -> None:
+    held = {node.node_id: node for node in nodes}
+    chapters = study_guide(nodes, {1: "Threads", 2: "Work"}, made(engine))
+    assert [chapter.chapter for chapter in chapters] == sorted({node.chapter for node in nodes})
     terms = {name: [e.term.lower() for c in chapters for e in getattr(c, name)] for name in ("definitions", "names")}
     assert {"warp", "stream priority hint"} <= set(terms["definitions"])
     assert {"cudamemcpyasync", "__syncthreads()"} <= set(terms["names"])
@@ -464,12 +391,16 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
         for _, entries in chapter.groups:
             assert len({entry.term.lower() for entry in entries}) == len(entries)
             for entry in entries:
-                assert entry.quote in nodes[entry.node_id].text
-                assert nodes[entry.node_id].chapter == chapter.chapter
+                assert entry.quote in held[entry.node_id].text
+                assert held[entry.node_id].chapter == chapter.chapter
     assert any(entry.asked for chapter in chapters for _, entries in chapter.groups for entry in entries)
     names = {"definitions": "Definitions", "numbers": "Numbers", "names": "Names"}
     text = guide_markdown("A Book", chapters, names, "/book/b")
-    assert "## 1. Threads" in text and "- **warp**: A warp is a group" in text and "(/book/b?node=book-0)" in text
+    assert (
+        "## 1. Threads" in text
+        and "- **warp**: A warp is a group" in text
+        and f"(/book/b?node={nodes[0].node_id})" in text
+    )
 
 
 class Writer(ScriptedGenerator):
@@ -493,24 +424,16 @@ ASKED = {
 LONG = tuple(ASKED)
 
 
-def test_a_language_model_writes_verified_questions_that_are_marked_as_its_own(tmp_path: Path) -> None:
+def test_a_language_model_writes_verified_questions_that_are_marked_as_its_own(engine_of: Any) -> None:
     filler = " ".join(f"Further remark {number} follows without any claim." for number in range(12))
-    nodes = [
-        make_node(f"{text} {filler}", 20 + number, heading_path=("GPU Book", f"Long {number}"), chapter=9)
-        for number, text in enumerate(LONG)
-    ]
-    library = FakeLibrary([*nodes_of_book(), *nodes])
-    writer = Writer()
-    engine = AnswerEngine(
-        library, HybridRetriever(library, RetrievalSettings()), writer,
-        ConversationStore(tmp_path / "conversations.sqlite3"), chooser=ScriptedGenerator(),
-        judge=EvidenceJudge(LearnedReader(signals_only), 0.0),
-    )  # fmt: skip
+    texts = [f"{text} {filler}" for text in LONG]
+    sections = [section(text, "GPU Book", f"Long {number}", chapter=9) for number, text in enumerate(texts)]
+    engine = engine_of(*BOOK, *sections, generator=Writer())
     questions = made(engine)
     written = [question for question in questions if question.made_by == "script"]
     assert {question.question for question in written} == set(ASKED.values())
     assert {question.made_by for question in questions} == {"script", "rules"}
     for question in written:
         assert (question.type, question.kind, question.chapter) == ("short", "written", 9)
-        assert question.gold[0].evidence in library.nodes[-2].text + library.nodes[-1].text
+        assert question.gold[0].evidence in "".join(texts)
     assert "script" not in {question.made_by for question in made(engine, types=["choice"])}
