@@ -28,19 +28,16 @@ QUESTIONS = {
 
 
 class ReplyingGenerator(ScriptedGenerator):
-    """Writes what `reply` says of the request."""
+    """Writes what `reply` says of the request, or this grade."""
 
-    def __init__(self, reply: Callable[[GenerationRequest], str], model_name: str = "judge-1") -> None:
+    def __init__(self, reply: Callable[[GenerationRequest], str] | str, model_name: str = "judge-1") -> None:
         super().__init__()
         self.reply, self.model_name = reply, model_name
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
-        self.pieces = (self.reply(request),)
+        reply = self.reply
+        self.pieces = (f"It says so.\nGRADE: {reply}" if isinstance(reply, str) else reply(request),)
         return super().stream(request)
-
-
-def says(grade: str, model_name: str = "judge-1") -> ReplyingGenerator:
-    return ReplyingGenerator(lambda _: f"It says so.\nGRADE: {grade}", model_name)
 
 
 def open_record(number: int, answer: str = "32 lanes", arm: str = "rag", **fields: Any) -> Record:
@@ -81,10 +78,10 @@ def test_grades_become_scores_and_a_refusal_is_wrong_without_asking(tmp_path: Pa
 
 
 def test_nonsense_is_asked_once_more_and_then_unscored(tmp_path: Path) -> None:
-    judge = ReplyingGenerator(lambda _: "banana")
-    grades, _ = Judge(judge, tmp_path / "j.jsonl").grade([open_record(0)], QUESTIONS)
+    judge, record = ReplyingGenerator(lambda _: "banana"), open_record(0)
+    grades, _ = Judge(judge, tmp_path / "j.jsonl").grade([record], QUESTIONS)
     assert len(judge.requests) == 2
-    assert score_records([open_record(0)], QUESTIONS, grades)[0].metrics["judge_score"] is None
+    assert score_records([record], QUESTIONS, grades)[0].metrics["judge_score"] is None
 
 
 def test_a_judge_that_goes_away_loses_nothing_and_is_asked_no_answer_twice(tmp_path: Path) -> None:
@@ -98,11 +95,11 @@ def test_a_judge_that_goes_away_loses_nothing_and_is_asked_no_answer_twice(tmp_p
     assert error == "the engine is away"
     assert list(grades.values()) == ["partial", "partial", None, None]
     file.write_bytes(file.read_bytes() + b'{"key": "cut by a ki')
-    again = says("correct")
+    again = ReplyingGenerator("correct")
     grades, _ = Judge(again, file).grade(records, QUESTIONS)
     assert list(grades.values()) == ["partial", "partial", "correct", "correct"]
     assert len(again.requests) == 2
-    other, _ = Judge(says("wrong", "judge-2"), file).grade(records, QUESTIONS)
+    other, _ = Judge(ReplyingGenerator("wrong", "judge-2"), file).grade(records, QUESTIONS)
     assert set(other.values()) == {"wrong"}, "another model grades again"
 
 

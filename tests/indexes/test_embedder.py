@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,70 +28,77 @@ MODULES = sorted(
 )
 
 
+def printed(code: str, *arguments: object) -> str:
+    """What a new process prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+IMPORTED = """
+import importlib, sys
+for name in sys.argv[2:]: importlib.import_module(name)
+print([name for name in sys.argv[1].split() if name in sys.modules])
+"""
+EMBEDDED = """
+import sys
+from pathlib import Path
+from indexes.embedder import load_embedder
+from indexes.settings import IndexSettings
+load_embedder(IndexSettings(Path(sys.argv[2]), device="cpu")).encode_queries(["warp"])
+print([name for name in sys.argv[1].split() if name in sys.modules])
+"""
+
+
 @pytest.mark.integration
-def test_importing_any_module_loads_no_heavy_library() -> None:
-    heavy = "torch transformers peft bitsandbytes faiss sentence_transformers openvino onnxruntime jieba".split()
-    code = (
-        "import importlib, json, sys\n"
-        f"for name in {MODULES!r}: importlib.import_module(name)\n"
-        f"print(json.dumps([name for name in {heavy!r} if name in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+def test_nothing_slow_is_imported_before_it_is_used(tmp_path: Path) -> None:
+    heavy = "torch transformers peft bitsandbytes faiss sentence_transformers openvino onnxruntime jieba"
+    assert printed(IMPORTED, heavy, *MODULES) == "[]"
+    slow = "sentence_transformers transformers llama_index sklearn scipy peft pandas"
+    assert printed(EMBEDDED, slow, tmp_path) == "[]", "the bundled model runs without them"
 
 
-def test_a_digest_is_computed_once_and_again_when_the_file_changes(tmp_path: Path) -> None:
-    folder, home = tmp_path / "model", tmp_path / "home"
-    folder.mkdir()
-    home.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
-    first = weights_fingerprint(folder, home)
-    memory = json.loads((home / "digests.json").read_text())
-    assert len(memory) == 1
-    assert weights_fingerprint(folder, home) == first
-    (folder / "model.safetensors").write_bytes(b"other weights")
-    assert weights_fingerprint(folder, home) != first
+# --- the model's files
 
 
-def test_how_a_model_pools_belongs_to_its_fingerprint(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    first = weights_fingerprint(tmp_path, tmp_path)
-    (tmp_path / "modules.json").write_text("[]")
-    assert weights_fingerprint(tmp_path, tmp_path) != first
-
-
-def test_damaged_bundled_weights_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"not the published weights")
-    with pytest.raises(EmbedderCannotLoad, match="damaged") as caught:
-        weights_fingerprint(tmp_path, tmp_path, bundled=True)
-    assert "pip install" in caught.value.hint
-
-
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+def test_a_fingerprint_is_remembered_until_the_weights_or_how_they_are_pooled_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(EmbedderCannotLoad, match="no model weights"):
         weights_fingerprint(tmp_path, tmp_path)
+    found, digest = [], embedder_module.file_sha256
+    for name, content in (("model.safetensors", b"weights"), ("model.safetensors", b"others"), ("modules.json", b"[]")):
+        (tmp_path / name).write_bytes(content)
+        monkeypatch.setattr(embedder_module, "file_sha256", digest)
+        found.append(weights_fingerprint(tmp_path, tmp_path))
+        monkeypatch.setattr(embedder_module, "file_sha256", None)
+        assert weights_fingerprint(tmp_path, tmp_path) == found[-1]
+    assert len(set(found)) == 3
 
 
-def test_a_missing_package_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundled_model_that_is_missing_or_damaged_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"not the published weights")
+    (tmp_path / "tokenizer.json").write_text("{")
+    with monkeypatch.context() as patch:
+        patch.setattr(embedder_module, "bundled_model_folder", lambda: tmp_path)
+        for use in (lambda: weights_fingerprint(tmp_path, tmp_path, bundled=True), embedder_module.bundled_tokenizer):
+            with pytest.raises(EmbedderCannotLoad, match="damaged") as caught:
+                use()
+            assert "pip install" in caught.value.hint
     monkeypatch.setattr(embedder_module, "find_spec", lambda name: None)
     with pytest.raises(EmbedderCannotLoad, match="not installed"):
         bundled_model_folder()
 
 
-def test_a_damaged_tokenizer_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tokenizer.json").write_text("{")
-    monkeypatch.setattr(embedder_module, "bundled_model_folder", lambda: tmp_path)
-    with pytest.raises(EmbedderCannotLoad, match="damaged") as caught:
-        embedder_module.bundled_tokenizer()
-    assert "pip install" in caught.value.hint
+# --- what it gives
 
 
 @pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The bundled model in float32, so that figures are the same on every machine."""
-    return load_embedder(
-        IndexSettings(tmp_path_factory.mktemp("home"), embedder_dtype="float32", device="cpu", embed_batch_size=32)
-    )
+    home = tmp_path_factory.mktemp("home")
+    return load_embedder(IndexSettings(home, embedder_dtype="float32", device="cpu", embed_batch_size=32))
 
 
 TEXTS = ["A warp has 32 threads.", "x", "Shared memory is fast. " * 90, "", "线程束 has `__syncthreads()`.", "\x00 \n"]
@@ -104,10 +112,8 @@ TEXTS = ["A warp has 32 threads.", "x", "Shared memory is fast. " * 90, "", "线
 def test_the_bundled_model_gives_the_vectors_of_sentence_transformers_bit_for_bit(
     dtype: str, texts: list[str], tmp_path: Path
 ) -> None:
-    ours = load_embedder(IndexSettings(tmp_path, embedder_dtype=dtype, device="cpu"))
-    theirs = load_embedder(
-        IndexSettings(tmp_path, embedder=str(bundled_model_folder()), embedder_dtype=dtype, device="cpu")
-    )
+    settings = IndexSettings(tmp_path, embedder_dtype=dtype, device="cpu")
+    ours, theirs = load_embedder(settings), load_embedder(replace(settings, embedder=str(bundled_model_folder())))
     assert np.array_equal(ours.encode(texts), theirs.encode(texts))
     assert ours.token_starts(texts) == theirs.token_starts(texts)
     same = ("fingerprint", "dimension", "max_text_tokens", "device", "dtype")
@@ -115,22 +121,18 @@ def test_the_bundled_model_gives_the_vectors_of_sentence_transformers_bit_for_bi
 
 
 @pytest.mark.integration
-def test_vectors_are_what_sentence_transformers_itself_computes(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_vectors_are_what_sentence_transformers_itself_computes(embedder: Any) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(bundled_model_folder()), device="cpu")
     vectors = embedder.encode(TEXTS)
+    assert embedder.fingerprint == "sha256:53aa51172d142c89d9012cce/767c371c", "homes of earlier versions fit"
     assert (vectors.dtype, vectors.shape) == (np.float32, (len(TEXTS), 384))
     assert np.allclose(vectors, model.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
 
 
 @pytest.mark.integration
-def test_homes_of_earlier_versions_need_no_new_vectors(embedder) -> None:  # type: ignore[no-untyped-def]
-    assert embedder.fingerprint == "sha256:53aa51172d142c89d9012cce/767c371c"
-
-
-@pytest.mark.integration
-def test_bfloat16_gives_nearly_the_same_vectors(embedder, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_bfloat16_gives_nearly_the_same_vectors(embedder: Any, tmp_path: Path) -> None:
     half = load_embedder(IndexSettings(tmp_path, embedder_dtype="bfloat16", device="cpu"))
     texts = ["A warp has 32 threads.", "Coalesced accesses move whole lines.", "`cudaMemcpyAsync` returns at once."]
     assert (half.encode(texts) * embedder.encode(texts)).sum(axis=1).min() > 0.998
@@ -138,7 +140,7 @@ def test_bfloat16_gives_nearly_the_same_vectors(embedder, tmp_path: Path) -> Non
 
 
 @pytest.mark.integration
-def test_tokens_are_counted_as_the_model_reads_them(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_tokens_are_counted_as_the_model_reads_them(embedder: Any) -> None:
     text = "Call cudaMemcpyAsync, then __syncthreads(); 线程束 has 32 threads."
     from transformers import AutoTokenizer
 
@@ -150,7 +152,7 @@ def test_tokens_are_counted_as_the_model_reads_them(embedder) -> None:  # type: 
 
 
 @pytest.mark.integration
-def test_progress_and_cancelling_come_between_batches(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_progress_and_cancelling_come_between_batches(embedder: Any) -> None:
     seen: list[tuple[int, int]] = []
     embedder.encode(["word"] * 70, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(32, 70), (64, 70), (70, 70)]
@@ -176,7 +178,7 @@ def test_what_cannot_be_loaded_is_a_clear_error(
 
 
 @pytest.mark.integration
-def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder: Any) -> None:
     done: list[int] = []
     started = threading.Event()
 
@@ -199,7 +201,7 @@ def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder) -> None:  # 
 
 
 @pytest.mark.integration
-def test_many_threads_may_encode_at_once(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_many_threads_may_encode_at_once(embedder: Any) -> None:
     texts = [f"thread {number} waits at the barrier of its block" for number in range(12)]
     alone = [embedder.encode_queries([text])[0] for text in texts]
     with ThreadPoolExecutor(12) as pool:
@@ -209,28 +211,9 @@ def test_many_threads_may_encode_at_once(embedder) -> None:  # type: ignore[no-u
 
 
 @pytest.mark.integration
-def test_other_threads_keep_all_cores(embedder) -> None:  # type: ignore[no-untyped-def]
+def test_other_threads_keep_all_cores(embedder: Any) -> None:
     import torch
 
     embedder.encode_queries(["What is a warp?"])
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == torch.get_num_threads()
-
-
-LOADED = """
-import sys
-from pathlib import Path
-from indexes.embedder import load_embedder
-from indexes.settings import IndexSettings
-load_embedder(IndexSettings(Path(sys.argv[1]), device="cpu")).encode_queries(["warp"])
-print(sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[2:])))
-"""
-
-
-@pytest.mark.integration
-def test_the_bundled_model_runs_without_the_libraries_that_are_slow_to_import(tmp_path: Path) -> None:
-    slow = ["sentence_transformers", "transformers", "llama_index", "sklearn", "scipy", "peft", "pandas"]
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, str(tmp_path), *slow], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
