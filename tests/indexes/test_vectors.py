@@ -18,7 +18,7 @@ from indexes.embedder import Matrix
 from indexes.errors import IndexCorrupt, InvalidInput
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
-from indexes.types import Filters, StoredNode
+from indexes.types import Filters
 from indexes.vectors import VectorIndex, build_inverted, load_index
 
 DIMENSION = 16
@@ -76,21 +76,15 @@ def write_book(folder: Path, name: str, edition: int = 0) -> Path:
 
 def brute_force(library: Library, query: np.ndarray, top_k: int, filters: Filters | None = None) -> list[str]:
     """The oracle: every vector of the catalog compared, filters applied in plain Python."""
-    filters = filters or Filters()
-    found: list[tuple[float, str]] = []
+    books, chapters = (filters.document_ids, filters.chapters) if filters else ((), ())
+    scored: list[tuple[float, str]] = []
     for document in library.documents():
         vectors = library.vectors_of(document.document_id)
         for node, vector in zip(library.nodes_of(document.document_id), vectors, strict=True):
-            if passes(node, filters):
-                found.append((-float(vector @ query), node.node_id))
-    return [node_id for _, node_id in sorted(found)[:top_k]]
-
-
-def passes(node: StoredNode, filters: Filters) -> bool:
-    chapters = filters.chapters
-    return (not filters.document_ids or node.document_id in filters.document_ids) and (
-        not chapters or node.chapter in chapters or f"Chapter {node.chapter}" in chapters
-    )
+            in_chapter = {node.chapter, f"Chapter {node.chapter}"} & set(chapters) or not chapters
+            if in_chapter and (not books or node.document_id in books):
+                scored.append((-float(vector @ query), node.node_id))
+    return [node_id for _, node_id in sorted(scored)[:top_k]]
 
 
 def found(library: Library, query: np.ndarray, top_k: int, filters: Filters | None = None) -> list[str]:
@@ -100,33 +94,17 @@ def found(library: Library, query: np.ndarray, top_k: int, filters: Filters | No
 QUERIES = unit(np.random.default_rng(99), 10)
 
 
-@pytest.mark.parametrize("top_k", [1, 7, 1000])
-def test_what_brute_force_finds_is_found(library: Library, top_k: int, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        library.add(write_book(tmp_path, name))
-    assert all(found(library, query, top_k) == brute_force(library, query, top_k) for query in QUERIES)
-
-
-def test_scores_are_cosines_and_fall(library: Library, tmp_path: Path) -> None:
-    document = library.add(write_book(tmp_path, "a")).document.document_id
-    vectors = dict(zip((n.node_id for n in library.nodes_of(document)), library.vectors_of(document), strict=True))
-    hits = library.dense_by_vector(QUERIES[0], 50)
-    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    assert np.allclose([hit.score for hit in hits], [vectors[hit.node.node_id] @ QUERIES[0] for hit in hits], atol=1e-5)
-
-
-def test_an_empty_library_finds_nothing(library: Library) -> None:
+def test_what_brute_force_finds_is_found_with_cosines_as_scores(library: Library, tmp_path: Path) -> None:
     assert found(library, QUERIES[0], 5) == []
-
-
-def test_removed_and_changed_books_are_never_found(library: Library, tmp_path: Path) -> None:
-    paths = [write_book(tmp_path, name) for name in ("a", "b", "c")]
-    books = [library.add(path).document.document_id for path in paths]
-    library.remove(books[1])
-    assert all(found(library, query, 60) == brute_force(library, query, 60) for query in QUERIES)
-    library.add(write_book(tmp_path, "a", edition=1))
-    assert all(found(library, query, 60) == brute_force(library, query, 60) for query in QUERIES)
-    assert len(found(library, QUERIES[0], 60)) == 30
+    vectors = {}
+    for name in ("a", "b"):
+        book = library.add(write_book(tmp_path, name)).document.document_id
+        nodes = (node.node_id for node in library.nodes_of(book))
+        vectors |= dict(zip(nodes, library.vectors_of(book), strict=True))
+    for top_k in (1, 7, 1000):
+        assert all(found(library, query, top_k) == brute_force(library, query, top_k) for query in QUERIES)
+    hits = library.dense_by_vector(QUERIES[0], 50)
+    assert np.allclose([hit.score for hit in hits], [vectors[hit.node.node_id] @ QUERIES[0] for hit in hits], atol=1e-5)
 
 
 def test_filters_are_applied_before_ranking(library: Library, tmp_path: Path) -> None:
@@ -200,12 +178,14 @@ def index_of(count: int = 20) -> VectorIndex:
     return index
 
 
-@pytest.mark.parametrize("shape", [(DIMENSION + 1,), (DIMENSION - 1,), (0,)])
-def test_a_query_of_another_dimension_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInput, match="dimension"):
-        index_of().search(np.ones(shape, np.float32), 3)
-    with pytest.raises(InvalidInput, match="dimension"):
-        index_of().add(np.arange(1), np.ones((1, *shape), np.float32))
+@pytest.mark.parametrize("dimension", [DIMENSION + 1, DIMENSION - 1, 0])
+def test_another_dimension_is_refused(dimension: int) -> None:
+    for act in (
+        lambda: index_of().search(np.ones(dimension, np.float32), 3),
+        lambda: index_of().add(np.arange(1), np.ones((1, dimension), np.float32)),
+    ):
+        with pytest.raises(InvalidInput, match="dimension"):
+            act()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -217,26 +197,17 @@ def test_nan_and_infinity_are_refused(value: float) -> None:
 
 
 def test_asking_for_more_than_there_is_gives_what_there_is() -> None:
-    found, scores = index_of(5).search(np.ones(DIMENSION), 100)
-    assert sorted(found.tolist()) == [0, 1, 2, 3, 4]
-    assert len(scores) == 5
-    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([], dtype=np.int64))[0].tolist() == []
-    assert index_of(5).search(np.ones(DIMENSION), 3, np.array([77, 2]))[0].tolist() == [2]
+    for top_k, allowed, there in ((100, None, [0, 1, 2, 3, 4]), (3, [], []), (3, [77, 2], [2])):
+        ids = None if allowed is None else np.array(allowed, dtype=np.int64)
+        found, scores = index_of(5).search(np.ones(DIMENSION), top_k, ids)
+        assert (sorted(found.tolist()), len(scores)) == (there, len(there))
 
 
-def test_a_file_cut_short_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "v.faiss"
-    index_of().save(path)
-    assert len(load_index(path, DIMENSION)) == 20
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(IndexCorrupt):
-        load_index(path, DIMENSION)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(IndexCorrupt):
-        load_index(path, DIMENSION)
-
-
-def test_a_file_of_another_dimension_is_a_clear_error(tmp_path: Path) -> None:
-    index_of().save(tmp_path / "v.faiss")
-    with pytest.raises(IndexCorrupt):
-        load_index(tmp_path / "v.faiss", DIMENSION * 2)
+def test_a_file_cut_short_or_of_another_dimension_is_a_clear_error(tmp_path: Path) -> None:
+    index_of().save(tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    for content, dimension in ((whole[:-50], DIMENSION), (b"nonsense", DIMENSION), (whole, DIMENSION * 2)):
+        (tmp_path / "v.faiss").write_bytes(content)
+        with pytest.raises(IndexCorrupt):
+            load_index(tmp_path / "v.faiss", dimension)
+    assert len(load_index(tmp_path / "whole", DIMENSION)) == 20
