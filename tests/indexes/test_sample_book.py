@@ -27,54 +27,25 @@ PYTHON = [listing for listing in LISTINGS if listing.language == "python"]
 COMPILED = [listing for listing in LISTINGS if listing.compiles]
 
 
-def prose_of(chapter: Path) -> str:
-    return FENCE.sub("", chapter.read_text(encoding="utf-8"))
-
-
-def headings_of(chapter: Path, level: int) -> list[str]:
-    return re.findall(rf"^{'#' * level} (.+)$", prose_of(chapter), re.MULTILINE)
-
-
 def test_fourteen_chapters_are_numbered_in_reading_order() -> None:
     assert [chapter.name[:3] for chapter in CHAPTERS] == [f"{number:02d}-" for number in range(1, 15)]
     assert BOOK == SAMPLE_PATH
 
 
-def test_the_folder_names_the_licences_of_text_and_listings() -> None:
-    licence = (SAMPLE_PATH / "LICENSE").read_text(encoding="utf-8")
-    assert "CC BY 4.0" in licence
-    assert "Apache" in licence
-
-
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
-def test_a_chapter_has_one_title_ten_sections_or_more_and_ends_with_a_summary(chapter: Path) -> None:
-    sections = headings_of(chapter, 2)
-    assert len(headings_of(chapter, 1)) == 1
-    assert chapter.read_text(encoding="utf-8").startswith("# ")
-    assert len(sections) >= 10
-    assert len(set(sections)) == len(sections), "a heading stands twice"
-    assert sections[-2:] == ["Pitfalls", "Summary"]
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
-def test_a_chapter_holds_2000_to_3500_words_of_prose(chapter: Path) -> None:
-    assert 2000 <= len(prose_of(chapter).split()) <= 3500
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
-def test_every_fence_is_closed_and_names_its_language(chapter: Path) -> None:
+def test_a_chapter_has_one_title_sections_that_differ_closed_fences_and_a_program_that_judges_itself(
+    chapter: Path,
+) -> None:
     text = chapter.read_text(encoding="utf-8")
-    assert "```" not in FENCE.sub("", text)
+    prose, sections = FENCE.sub("", text), re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+    assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1 and text.startswith("# ")
+    assert len(sections) == len(set(sections)) >= 10
+    assert sections[-2:] == ["Pitfalls", "Summary"]
+    assert 2000 <= len(prose.split()) <= 3500
+    assert "```" not in prose
     assert {language for language, _ in FENCE.findall(text)} <= {"cuda", "cpp", "python"}
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
-def test_every_chapter_has_a_program_that_judges_itself(chapter: Path) -> None:
     programs = [listing for listing in LISTINGS if listing.name.startswith(chapter.stem) and listing.is_program]
-    assert programs
-    for program in programs:
-        assert "PASS" in program.code
-        assert "FAIL" in program.code
+    assert programs and all("PASS" in program.code and "FAIL" in program.code for program in programs)
 
 
 @pytest.mark.parametrize("listing", PYTHON, ids=lambda listing: listing.name)
