@@ -39,22 +39,14 @@ def test_an_arm_that_cannot_have_one_is_refused(name: str) -> None:
         parse_arms([name])
 
 
-def test_adapters_that_no_arm_names_are_seeds_of_the_others() -> None:
+def test_adapters_that_no_arm_names_are_seeds_of_the_others_and_none_may_be_missing() -> None:
     arms = parse_arms(["base", "tuned", "rag+tuned", "rag+tuned@raft"])
-    assert configured_adapters(settings_of("s0", "raft", "s1"), arms) == {
-        "tuned": ("s0", "s1"),
-        "rag+tuned": ("s0", "s1"),
-        "rag+tuned@raft": ("raft",),
-    }
-
-
-def test_an_adapter_that_is_not_there_is_named() -> None:
+    seeds = ("s0", "s1")
+    found = configured_adapters(settings_of("s0", "raft", "s1"), arms)
+    assert found == {"tuned": seeds, "rag+tuned": seeds, "rag+tuned@raft": ("raft",)}
     with pytest.raises(ArmUnavailable, match="'raft'") as caught:
         configured_adapters(settings_of("qa"), parse_arms(["tuned@raft"]))
     assert "--adapter raft=FOLDER" in caught.value.hint
-
-
-def test_a_tuned_arm_is_not_left_without_an_adapter() -> None:
     with pytest.raises(ArmUnavailable, match="rag\\+tuned"):
         configured_adapters(settings_of("raft"), parse_arms(["rag+tuned", "rag+tuned@raft"]))
 
@@ -64,12 +56,8 @@ def test_jobs_have_a_repetition_for_each_adapter_of_their_arm() -> None:
     adapters = {"rag+tuned": ("s0", "s1"), "rag+tuned@raft": ("raft",)}
     question = next(question for question in load_bank(split="dev") if question.type == "choice")
     jobs = plan_jobs(RunSpec((question,), arms), adapters, frozenset())
-    assert [(job.arm.name, job.repetition) for job in jobs] == [
-        ("rag", 0),
-        ("rag+tuned", 0),
-        ("rag+tuned", 1),
-        ("rag+tuned@raft", 0),
-    ]
+    asked = [(job.arm.name, job.repetition) for job in jobs]
+    assert asked == [("rag", 0), ("rag+tuned", 0), ("rag+tuned", 1), ("rag+tuned@raft", 0)]
 
 
 def test_an_adapter_of_its_own_is_compared_to_its_arm_and_to_retrieving() -> None:
@@ -107,12 +95,9 @@ def test_the_encoder_is_tuned_once_for_each_recipe_and_seed(monkeypatch: pytest.
     assert len(trained) == 4, "adapters that are there are used again"
 
 
-def test_the_encoder_has_no_other_recipe(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="'raft'"):
-        check_encoder_arms(parse_arms(["tuned@raft"]), IndexSettings(tmp_path))
-
-
-def test_another_embedder_cannot_be_tuned(tmp_path: Path) -> None:
-    with pytest.raises(ArmUnavailable, match="'other'"):
-        check_encoder_arms(parse_arms(["tuned"]), IndexSettings(tmp_path, embedder="other"))
-    check_encoder_arms(parse_arms(["rag"]), IndexSettings(tmp_path, embedder="other"))
+def test_the_encoder_has_no_other_recipe_and_another_embedder_cannot_be_tuned(tmp_path: Path) -> None:
+    other = IndexSettings(tmp_path, embedder="other")
+    for arm, settings, named in (("tuned@raft", IndexSettings(tmp_path), "'raft'"), ("tuned", other, "'other'")):
+        with pytest.raises((InvalidInput, ArmUnavailable), match=named):
+            check_encoder_arms(parse_arms([arm]), settings)
+    check_encoder_arms(parse_arms(["rag"]), other)

@@ -45,28 +45,23 @@ def test_a_field_that_breaks_the_schema_is_named_with_file_and_line(
         load_questions(path)
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "NaN", "[" * 100_000])
-def test_a_line_that_is_not_an_object_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(GOOD) + "\n\n" + line, encoding="utf-8")
-    with pytest.raises(MalformedQuestions, match=r"mine\.jsonl:3"):
-        load_questions(path)
-
-
-def test_missing_empty_and_binary_files_are_clear_errors(tmp_path: Path) -> None:
-    for name, content in (("empty", b""), ("binary", b"\xff\xfe\x00\x01")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(MalformedQuestions, match=name):
-            load_questions(tmp_path / name)
-    with pytest.raises(MalformedQuestions, match="does not exist"):
-        load_questions(tmp_path / "none")
-
-
-def test_an_id_that_is_used_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join([json.dumps(GOOD)] * 2), encoding="utf-8")
-    with pytest.raises(MalformedQuestions, match="'a' is used twice"):
-        load_questions(path)
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        *((f"{json.dumps(GOOD)}\n\n{line}".encode(), r"mine\.jsonl:3") for line in ("{", "[1]", "NaN", "[" * 100_000)),
+        ("\n".join([json.dumps(GOOD)] * 2).encode(), "'a' is used twice"),
+        (b"", r"mine\.jsonl"),
+        (b"\xff\xfe\x00\x01", r"mine\.jsonl"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_file_that_holds_no_questions_is_named_with_its_line(
+    tmp_path: Path, content: bytes | None, named: str
+) -> None:
+    if content is not None:
+        (tmp_path / "mine.jsonl").write_bytes(content)
+    with pytest.raises(MalformedQuestions, match=named):
+        load_questions(tmp_path / "mine.jsonl")
 
 
 def test_question_and_answer_are_enough() -> None:
