@@ -1,4 +1,4 @@
-"""The bundled bank passes every check, and each check catches the fault it is there for."""
+"""The bundled bank passes every check, and is as large and as mixed as its comparisons need."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from fakes import hash_embed
 
 from evals.question_checks import bundled_encoder, shortcut_floors
 from evals.questions import load_bank
 from tools.bank_checks import FLOOR_BOUNDS, check_questions
 
 BANK = load_bank()
-CHAPTER = tuple(question for question in BANK if question.chapter == 5)
-TUNED = next(q for q in CHAPTER if q.split == "tune" and q.choices)
-TESTED = next(q for q in CHAPTER if q.split == "test" and q.answerable and not q.seen)
 
 
 @pytest.mark.integration  # not in `make check`: 644 questions against the whole book take seconds
@@ -44,31 +40,9 @@ def test_the_bank_is_as_large_and_as_mixed_as_its_comparisons_need() -> None:
     assert {question.type for question in test} == {"choice", "short", "why", "code"}
 
 
-@pytest.mark.parametrize(
-    ("check", "fault"),
-    [
-        ("duplicates", {"question": TUNED.paraphrases[0].upper() + "?!"}),
-        ("duplicates", {"question": " ".join(reversed(TUNED.question.split()))}),
-        ("answer_key", {"answer_index": (TESTED.answer_index or 0) ^ 1}),
-        ("key_facts", {"key_facts": (*TESTED.key_facts, "a fact of its own")}),
-        ("evidence", {"gold": (replace(TESTED.gold[0], evidence="words that the book does not hold"),)}),
-        ("splits", {"gold": TUNED.gold, "section": TUNED.section}),
-        ("wording", {"question": "What does the figure above show about the ridge?"}),
-    ],
-)
-def test_a_planted_fault_is_found(check: str, fault: dict[str, object]) -> None:
-    planted = replace(TESTED, **fault)  # type: ignore[arg-type]
-    questions = [planted if question.id == TESTED.id else question for question in CHAPTER]
-    report = check_questions(questions, embed=hash_embed, whole_bank=False)
-    assert (check, TESTED.id) in {(finding.check, finding.question_id) for finding in report.findings}
-
-
-def test_the_right_option_always_in_one_place_is_a_shortcut() -> None:
-    first = [replace(q, choices=("a", "b", "c", "d"), answer_index=0) for q in CHAPTER if q.choices]
-    assert shortcut_floors(first)["frequent_position"] == 1.0
-    assert shortcut_floors(CHAPTER)["frequent_position"] < 0.5
-
-
-def test_ties_count_as_a_fair_pick_between_the_tied_options() -> None:
-    level = [replace(q, choices=("a", "b", "c", "d"), answer_index=0) for q in CHAPTER if q.choices]
-    assert shortcut_floors(level)["longest_option"] == pytest.approx(0.25)
+def test_a_shortcut_is_the_right_option_in_one_place_and_ties_count_as_a_fair_pick() -> None:
+    chapter = [question for question in BANK if question.chapter == 5]
+    first = [replace(q, choices=("a", "b", "c", "d"), answer_index=0) for q in chapter if q.choices]
+    floors = shortcut_floors(first)
+    assert (floors["frequent_position"], floors["longest_option"]) == (1.0, pytest.approx(0.25))
+    assert shortcut_floors(chapter)["frequent_position"] < 0.5
