@@ -15,26 +15,21 @@ from evals.scoring import score_records
 from indexes.errors import InvalidInput
 from indexes.jsonl import read_jsonl, to_jsonl
 from rag.conversations import Feedback
-from rag.types import Answer
-
-
-def rated_answer(answer_id: str) -> Answer:
-    passage = make_passage("A warp is a group of 32 threads.")
-    return make_answer("A warp is a group of 32 threads. [1]", passage, id=answer_id)
 
 
 def test_good_answers_become_references_and_bad_ones_need_a_comment(tmp_path: Path) -> None:
-    given = [
-        (Feedback("a", "up", "", "2026-01-01"), rated_answer("a")),
-        (Feedback("b", "down", "", "2026-01-01"), rated_answer("b")),
-        (Feedback("c", "down", "expected: A Book, page 3", "2026-01-01"), rated_answer("c")),
-    ]
-    records = list(feedback_cases(given))
-    path = tmp_path / "cases.jsonl"
-    path.write_text(to_jsonl(records), encoding="utf-8")
-    cases = load_questions(path)
-    assert [case.answer for case in cases] == ["A warp is a group of 32 threads.", "expected: A Book, page 3"]
-    assert cases[0].gold[0].evidence == "A warp is a group of 32 threads."
+    passage = make_passage("A warp is a group of 32 threads.")
+    ratings = {"a": ("up", ""), "b": ("down", ""), "c": ("down", "expected: A Book, page 3")}
+    records = list(
+        feedback_cases(
+            (Feedback(id_, *rating, "2026-01-01"), make_answer(f"{passage.text} [1]", passage, id=id_))  # type: ignore[arg-type]
+            for id_, rating in ratings.items()
+        )
+    )
+    (tmp_path / "cases.jsonl").write_text(to_jsonl(records), encoding="utf-8")
+    cases = load_questions(tmp_path / "cases.jsonl")
+    assert [case.answer for case in cases] == [passage.text, "expected: A Book, page 3"]
+    assert cases[0].gold[0].evidence == passage.text
     assert records[1]["rating"] == "down"
 
 
@@ -53,27 +48,23 @@ def bank_run() -> tuple[dict[str, BankQuestion], list[Record]]:
     return {question.id: question for question in one_section}, records
 
 
-def test_an_exported_run_gives_the_same_numbers_in_ir_measures(tmp_path: Path) -> None:
+def test_an_exported_run_gives_the_same_numbers_in_ir_measures_and_holds_all_that_was_judged(tmp_path: Path) -> None:
     questions, records = bank_run()
     export_run(tmp_path, records, questions)
-    header, *judged = (tmp_path / "qrels" / "test.tsv").read_text("utf-8").splitlines()
+    header, *lines = (tmp_path / "qrels" / "test.tsv").read_text("utf-8").splitlines()
+    judged = [line.split("\t") for line in lines]
     assert header == "query-id\tcorpus-id\tscore"
-    qrels = [ir_measures.Qrel(query, section, int(score)) for query, section, score in map(str.split, judged)]
+    qrels = [ir_measures.Qrel(query, section, int(score)) for query, section, score in judged]
     run = list(ir_measures.read_trec_run(str(tmp_path / "runs" / "rag.trec")))
     theirs = {metric.query_id: metric.value for metric in ir_measures.iter_calc([ir_measures.R @ 5], qrels, run)}
     ours = {row.question.id: row.metrics["recall_at_5"] for row in score_records(records, questions)}
     assert theirs == ours
     assert sorted(ours.values()) == [0.0, 1.0, 1.0]  # type: ignore[type-var]
-
-
-def test_the_exported_corpus_holds_every_judged_section_and_every_query(tmp_path: Path) -> None:
-    questions, records = bank_run()
-    export_run(tmp_path, records, questions)
-    corpus = {row["_id"] for _, row in read_jsonl(tmp_path / "corpus.jsonl", InvalidInput)}
-    queries = {row["_id"]: row["text"] for _, row in read_jsonl(tmp_path / "queries.jsonl", InvalidInput)}
-    judged = {line.split("\t")[1] for line in (tmp_path / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]}
-    assert judged <= corpus
-    assert queries == {question.id: question.question for question in questions.values()}
+    rows = {
+        name: [row for _, row in read_jsonl(tmp_path / f"{name}.jsonl", InvalidInput)] for name in ("corpus", "queries")
+    }
+    assert {section for _, section, _ in judged} <= {row["_id"] for row in rows["corpus"]}
+    assert {row["_id"]: row["text"] for row in rows["queries"]} == {q.id: q.question for q in questions.values()}
 
 
 def test_choice_samples_are_exported_for_any_questions(tmp_path: Path) -> None:

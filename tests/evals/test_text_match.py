@@ -30,20 +30,11 @@ def test_a_fact_is_met_as_whole_words(fact: str, text: str, met: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "picked"),
     [
-        ("B", 1),
-        ("The answer is (C).", 2),
-        ("答案:D", 3),
-        ("**A**) because", 0),
-        ("It is 64 threads.", 1),
-        ("A or B", None),
-        ("Option A, or perhaps option B", None),
-        ("I cannot say.", None),
-        ("A kernel does that.", None),
-        ("The answer is a warp, so none of these.", None),
-        ("The answer is c.", 2),
-        ("answer: (b)", 1),
-        ("ANSWER: D", 3),
+        ("B", 1), ("The answer is (C).", 2), ("答案:D", 3), ("**A**) because", 0), ("It is 64 threads.", 1),
+        ("The answer is c.", 2), ("answer: (b)", 1), ("ANSWER: D", 3),
+        ("A or B", None), ("Option A, or perhaps option B", None), ("I cannot say.", None),
+        ("A kernel does that.", None), ("The answer is a warp, so none of these.", None),
     ],
-)
+)  # fmt: skip
 def test_options_named_in_words_are_read_strictly(text: str, picked: int | None) -> None:
     assert parse_option(text, ["32 threads", "64 threads", "1024 threads", "8 threads"]) == picked

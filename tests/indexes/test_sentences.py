@@ -15,10 +15,6 @@ def split_sentences(text: str) -> tuple[str, ...]:
     return tuple(text[s.start : s.end] for s in split_spans(text) if s.kind in ("sentence", "item"))
 
 
-def kinds(text: str) -> list[str]:
-    return [span.kind for span in split_spans(text)]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -45,21 +41,24 @@ def test_sentences_end_where_a_reader_would_end_them(text: str, expected: int) -
     assert len(split_sentences(text)) == expected
 
 
-def test_a_listing_is_one_unit_with_its_fences() -> None:
-    text = "Look:\n\n```cuda\nint a = 1;\n\nint b = 2; // done. Really.\n```\n\nThat was it."
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Look:\n\n```cuda\nint a;\n\nint b; // done. Really.\n```\n\nThat was it.", "sentence code sentence"),
+        ("Text here.\n```\nint a;\n\nint b;", "sentence code"),
+        ("# T\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one thing\n- another. With two.", "heading table item item item"),
+        (
+            "The bandwidth is:\n\n$$\nB = n. X\n$$\n\nHere $$a. B$$ is in a line.\n$$ c. D $$.\nDone.",
+            "sentence formula sentence formula sentence",
+        ),
+    ],
+)
+def test_listings_tables_headings_items_and_formulas_are_units(text: str, expected: str) -> None:
     spans = split_spans(text)
-    assert [span.kind for span in spans] == ["sentence", "code", "sentence"]
-    assert text[spans[1].start : spans[1].end].startswith("```cuda")
-    assert text[spans[1].start : spans[1].end].endswith("```")
-
-
-def test_tables_headings_and_items_are_distinguished() -> None:
-    text = "# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one thing\n- another. With two sentences."
-    assert kinds(text) == ["heading", "table", "item", "item", "item"]
-
-
-def test_an_unclosed_listing_reaches_to_the_end() -> None:
-    assert kinds("Text here.\n```\nint a;\n\nint b;") == ["sentence", "code"]
+    assert " ".join(span.kind for span in spans) == expected
+    for span in spans:
+        if span.kind == "code":
+            assert text[span.start : span.end].startswith("```"), "with its fences"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +74,6 @@ def test_an_unclosed_listing_reaches_to_the_end() -> None:
 def test_a_fence_is_closed_by_as_many_of_its_characters(text: str, fence: str) -> None:
     assert fence_after(text) == fence
     assert fence_after(text, "`````") == "`````"
-
-
-def test_a_displayed_formula_is_one_unit() -> None:
-    text = "The bandwidth is:\n\n$$\nB = n. X\n$$\n\nHere $$a. B$$ is in a line.\n$$ c. D $$.\nDone."
-    assert kinds(text) == ["sentence", "formula", "sentence", "formula", "sentence"]
 
 
 @given(st.text(alphabet=st.sampled_from("ab. \n`|#-?!。1[]A:"), max_size=120))
