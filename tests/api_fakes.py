@@ -158,6 +158,32 @@ class Live:
     def generator(self) -> ScriptedGenerator:
         return self.builder.generator
 
+    def get(self, path: str, **params: Any) -> Any:
+        """The JSON of a call that reads."""
+        return self.client.get(path, params=params).json()
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The JSON of a call that succeeds."""
+        reply = self.client.post(path, json=body)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    def status(self, method: str, path: str, body: Any = None, **params: Any) -> int:
+        """The status of a call. An error has the contract's form and a hint."""
+        return self.refusal(method, path, body, **params)[0]
+
+    def refusal(self, method: str, path: str, body: Any = None, **params: Any) -> tuple[int, str]:
+        """The status and the error's type ('' without one) of a call."""
+        reply = self.client.request(method, path, json=body, params=params)
+        if reply.is_success:
+            return reply.status_code, ""
+        error = reply.json()["error"]
+        assert error["message"] and error["hint"], error
+        return reply.status_code, error["type"]
+
+    def upload(self, data: bytes, name: str, path: str = "/v1/documents") -> httpx.Response:
+        return self.client.post(path, files={"file": (name, data)})
+
     def ended(self, job_id: str) -> dict[str, Any]:
         """The job once it has ended."""
         job: dict[str, Any] = {}
