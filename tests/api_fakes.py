@@ -174,7 +174,7 @@ class Live:
 
     def refusal(self, method: str, path: str, body: Any = None, **params: Any) -> tuple[int, str]:
         """The status and the error's type ('' without one) of a call."""
-        reply = self.client.request(method, path, json=body, params=params)
+        reply = self.client.request(method, path, json=body, params=params or None)
         if reply.is_success:
             return reply.status_code, ""
         error = reply.json()["error"]
