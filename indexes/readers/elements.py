@@ -40,7 +40,6 @@ _CODE_ROLES = re.compile(
 )
 _EXPONENT = re.compile(r"[\w+−-]{1,4}")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
-_ADDRESS = re.compile(r"https?://|^\.{0,2}/|\.(?:png|jpe?g|gif|svg|webp|bmp)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +150,9 @@ def stands_alone(text: str) -> bool:
 
 
 def caption_of(alt: str) -> str:
-    """Return an image's alternative text if it reads as a caption (two words or more, no address), else ''."""
+    """Return an image's alternative text if it reads as a caption (two words or more), else ''."""
     words = one_line(alt)
-    return words if " " in words and not _ADDRESS.search(words) else ""
+    return words if " " in words else ""
 
 
 def words_of_role(name: str, content: str) -> tuple[str, bool]:

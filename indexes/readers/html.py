@@ -48,7 +48,7 @@ _LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title
 """Classes of paragraphs that name the box around them, as docutils and Sphinx write them."""
 _LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
 _NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
-_TEX_MARKS = (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$"))
+_TEX_MARKS = (("\\(", "\\)"), ("\\[", "\\]"))
 _STRONG = re.compile(r"\*\*(?=\S)([^*]+)(?<=\S)\*\*")
 _EMPHASIS = re.compile(r"(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*(?!\w)")
 _SPACES = re.compile(r"\s+")

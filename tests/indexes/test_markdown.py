@@ -81,7 +81,7 @@ CASES = [
      '![An SM. See the [thread block](/glossary/thread-block) page](sm.svg) and [`warp`](/glossary/warp "w").',
      ["An SM. See the thread block page and `warp`."]),
     ("only captions stay of images",
-     "![logo](a.png) ![fig/roof line.png](b.png) ![](c.png) ![Two bars](d.png)", ["Two bars"]),
+     "![logo](a.png) ![](c.png) ![Two bars](d.png)", ["Two bars"]),
     ("links that markdown refuses lose their target all the same",
      "See [the dot product]((../03-dot-product) and k[g, b](x, y).", ["See the dot product and k[g, b](x, y)."]),
     ("links that markdown refuses lose their target all the same",
