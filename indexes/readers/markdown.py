@@ -307,7 +307,6 @@ def add_dialects(parser: MarkdownIt) -> None:
     inline.after("image", "broken_link", _broken_link)
     inline.after("broken_link", "attributes", _attributes)
     parser.core.ruler.after("block", "heading_attributes", _drop_heading_attributes)
-    parser.core.ruler.after("block", "join_html", _join_html)
 
 
 def label_of(opener: str) -> str:
@@ -515,17 +514,6 @@ def _drop_heading_attributes(state: StateCore) -> None:
     for before, token in zip(state.tokens, state.tokens[1:], strict=False):
         if before.type == "heading_open":
             token.content = _HEADING_ATTRIBUTES.sub("", token.content).rstrip()
-
-
-def _join_html(state: StateCore) -> None:
-    """Join HTML that CommonMark parts at blank lines, so that a table stays whole."""
-    joined = state.tokens[:1]
-    for token in state.tokens[1:]:
-        if token.type == joined[-1].type == "html_block":
-            joined[-1].content += token.content
-        else:
-            joined.append(token)
-    state.tokens = joined
 
 
 _parser = _make_parser()
