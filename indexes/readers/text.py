@@ -11,11 +11,7 @@ from indexes.types import BookHealth
 from indexes.words import CJK
 
 _UNDERLINE = re.compile(r"^([=\-~^*#])\1{2,}[ \t]*$")
-_CHAPTER = re.compile(
-    r"^(?:chapter|part|appendix|lecture|lesson)\s+(?:\d+|[ivxlc]+|[a-z])\b[.:)]?.{0,90}$", re.IGNORECASE
-)
 _NUMBERED = re.compile(r"^(\d{1,2}(?:\.\d{1,2}){0,3})[.)]?[ \t]{1,4}(?=[A-Z" + CJK + r"])(\S.{1,78})$")
-_CJK_CHAPTER = re.compile(r"^第[\d一二三四五六七八九十百零]+[章节部]\s*\S.{0,40}$")
 _LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+\S")
 _CODE_LINE = re.compile(
     r"[;{}]\s*$|^\s*(?:#include|//|/\*|\*/|__\w+__|(?:def|for|if|while|return|int|float|void|import)\b.*[:({;])"
@@ -62,8 +58,6 @@ def _heading(lines: list[str]) -> Heading | None:
         return Heading(1 if lines[1].strip()[0] in "=#*" else 2, first)
     if len(lines) > 1:
         return None
-    if _CHAPTER.match(first) or _CJK_CHAPTER.match(first):
-        return Heading(1, first)
     numbered = _NUMBERED.match(first)
     if numbered is not None and first[-1] not in ".;:,?!":
         return Heading(1 + numbered[1].count("."), first)

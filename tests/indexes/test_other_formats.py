@@ -226,9 +226,9 @@ def test_a_zip_that_is_not_an_epub_is_refused(tmp_path: Path) -> None:
 # fmt: off
 PLAIN = [
     ("plain text undoes hard line breaks",
-     "CHAPTER 1. Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n1.1 Size\n\n"
+     "1 Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n1.1 Size\n\n"
      "- one\n- two\n",
-     [Heading(1, "CHAPTER 1. Warps"), "A warp is a group of threads that march together through the code.",
+     [Heading(1, "1 Warps"), "A warp is a group of threads that march together through the code.",
       Heading(2, "1.1 Size"), "- one\n- two"]),
     ("plain text finds listings",
      "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone.",
