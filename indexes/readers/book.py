@@ -300,7 +300,7 @@ _SKIPPED_FOLDERS = frozenset(
      "venv", "target", "dist"}
 )  # fmt: skip
 _LICENCE_FILE = re.compile(
-    r"^(licen[sc]es?|notice|copying|copyright|code[-_]of[-_]conduct|contributing|codeowners|cla)([-_.].*)?$",
+    r"^(licen[sc]es?|notice|copying|copyright|code[-_]of[-_]conduct|contributing)([-_.].*)?$",
     re.IGNORECASE,
 )
 _BUILD_FILES = frozenset({"conf.py", "setup.py", "cmakelists.txt", "requirements.txt", "__init__.py", "robots.txt"})
