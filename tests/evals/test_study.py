@@ -131,31 +131,6 @@ def test_choices_are_marked_by_index_or_by_their_own_text(answer: int | str, sco
         mark_answers([question], {question.id: answer}, hash_embed)
 
 
-def test_an_exam_is_marked_with_its_passage_and_misses_are_due_at_once(study: Study) -> None:
-    exam = study.start_exam(ExamPlan(count=6, seed=1))
-    first = exam.questions[0]
-    result = study.hand_in(exam.id, {first.id: 0 if first.choices else first.answer})
-    assert (result.score, result.max_score) == (1.0, 6.0)
-    assert all(mark.passage and mark.passage.text == mark.reference_answer for mark in result.marks)
-    missed = {mark.question_id for mark in result.marks if mark.score < 1}
-    assert {card.question_id for card in study.due_cards()} == missed
-    assert study.exam(exam.id).result == result
-
-
-def test_answers_twice_late_or_of_another_exam_are_refused_and_change_nothing(study: Study, clock: Clock) -> None:
-    exam = study.start_exam(ExamPlan(count=2, time_limit_s=60))
-    with pytest.raises(InvalidInput, match="not in exam"):
-        study.hand_in(exam.id, {"99-999": 1})
-    assert study.exam(exam.id).handed_in_at is None
-    clock.now += timedelta(seconds=61)
-    with pytest.raises(ExamClosed, match="closed at"):
-        study.hand_in(exam.id, {})
-    other = study.start_exam(ExamPlan(count=2))
-    study.hand_in(other.id, {})
-    with pytest.raises(ExamClosed, match="was handed in"):
-        study.hand_in(other.id, {})
-
-
 def test_schedules_equal_the_library_bit_for_bit_and_survive_a_restart(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "study.sqlite3"
     study = Study(StudyStore(path), lambda _: None, lambda: BANK, clock)
@@ -274,42 +249,27 @@ def test_five_thousand_due_cards_are_listed_in_200_ms_of_processor_time(tmp_path
 
 
 def test_the_anki_deck_keeps_its_ids_and_renders_code_formulas_and_quotes(tmp_path: Path) -> None:
-    made = parse_question(
-        {
-            "id": "made-1",
-            "chapter": 3,
-            "question": "Which `name` waits $k < n$ times?",
-            "type": "choice",
-            "choices": ["`a`", "b", "c", "d"],
-            "answer": "b",
-            "answer_index": 1,
-            "book": "b1",
-            "gold": [{"file": "My Book", "heading": "Waiting", "evidence": "*b* waits <i>long</i>."}],
-        },
-        where="test:1",
-    )
-
-    def notes(deck: bytes) -> dict[str, tuple[str, str]]:
-        with zipfile.ZipFile(io.BytesIO(deck)) as package:
+    record = {
+        "id": "made-1", "chapter": 3, "question": "Which `name` waits $k < n$ <b>times</b>?", "type": "choice",
+        "choices": ["`a`", "b", "c", "d"], "answer": "b", "answer_index": 1, "book": "b1",
+        "gold": [{"file": "My Book", "heading": "Waiting", "evidence": "*b* waits <i>long</i>."}],
+    }  # fmt: skip
+    found = []
+    for _ in range(2):
+        with zipfile.ZipFile(io.BytesIO(anki_deck([*BANK, parse_question(record, where="test:1")]))) as package:
             (tmp_path / "deck.sqlite").write_bytes(package.read("collection.anki2"))
-        with closing(sqlite3.connect(tmp_path / "deck.sqlite")) as database:
-            assert database.execute("SELECT count(*) FROM cards").fetchone()[0] == len(BANK) + 1
-            decks = json.loads(database.execute("SELECT decks FROM col").fetchone()[0])
-            assert {"Coalesce::My Book", "Coalesce::Questions"} <= {deck["name"] for deck in decks.values()}
-            return {
-                guid: (fields, tags) for guid, fields, tags in database.execute("SELECT guid, flds, tags FROM notes")
-            }
-
-    first, second = notes(anki_deck([*BANK, made])), notes(anki_deck([*BANK, made]))
-    assert first == second
-    assert any("&lt;b&gt;chapter&lt;/b&gt;" in fields for fields, _ in first.values())
-    ((fields, tags),) = [note for note in first.values() if "made-1" in note[0]]
-    question, answer, quote, source, _ = fields.split("\x1f")
-    assert "<code>name</code>" in question
-    assert "\\(k &lt; n\\)" in question
-    assert answer == "<b>B.</b> b"
-    assert quote == "<i>b</i> waits &lt;i&gt;long&lt;/i&gt;."
-    assert source == "My Book · chapter 3 · Waiting"
+        with closing(sqlite3.connect(tmp_path / "deck.sqlite")) as rows:
+            found.append({guid: note for guid, *note in rows.execute("SELECT guid, flds, tags FROM notes")})
+            assert rows.execute("SELECT count(*) FROM cards").fetchone() == (len(BANK) + 1,)
+            names = {deck["name"] for deck in json.loads(rows.execute("SELECT decks FROM col").fetchone()[0]).values()}
+    assert {"Coalesce::My Book", "Coalesce::Questions"} <= names
+    assert found[0] == found[1]
+    ((fields, tags),) = [note for note in found[0].values() if "made-1" in note[0]]
+    question, *others, _ = fields.split("\x1f")
+    for shown in ("<code>name</code>", "\\(k &lt; n\\)", "&lt;b&gt;times"):
+        assert shown in question
+    quote = "<i>b</i> waits &lt;i&gt;long&lt;/i&gt;."
+    assert others == ["<b>B.</b> b", quote, "My Book · chapter 3 · Waiting"]
     assert tags.split() == ["book::My_Book", "chapter::03"]
 
 
