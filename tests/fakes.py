@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, open_catalog
 from indexes.chunking import chunk_book
-from indexes.errors import Cancelled, NotFound
+from indexes.errors import Cancelled
 from indexes.ingest import CHUNKER_VERSION
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
-from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
-from indexes.words import index_terms
+from indexes.types import Book, Section, StoredNode
 from rag.citations import resolve
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
@@ -271,104 +270,6 @@ def make_answer(text: str, *passages: Passage, **fields: object) -> Answer:
         "peak_memory_bytes": 0,
     }
     return Answer(**(values | fields))  # type: ignore[arg-type]
-
-
-class FakeLibrary:
-    """Nodes in a list, searched by brute force with the hash embedder and by shared words."""
-
-    embedder_name = "hash"
-
-    def __init__(self, nodes: Sequence[StoredNode] = (), *, book_format: str = "markdown") -> None:
-        self.nodes = list(nodes)
-        self.book_format = book_format
-        self.searches = 0
-
-    @property
-    def generation(self) -> int:
-        return len(self.nodes)
-
-    def load(self) -> None:
-        """Nothing to load."""
-
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return hash_embed(texts)
-
-    def dense(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
-        self.searches += 1
-        nodes = self._allowed(filters)
-        if not nodes:
-            return []
-        vectors = hash_embed([query, *(" ".join((*node.heading_path, node.text)) for node in nodes)])
-        return self._best(nodes, vectors[1:] @ vectors[0], top_k)
-
-    def lexical(self, query: str, top_k: int, filters: Filters | None = None) -> list[Hit]:
-        nodes = self._allowed(filters)
-        asked = words_of(query)
-        shared = [len(asked & words_of(" ".join((*node.heading_path, node.text)))) for node in nodes]
-        return [hit for hit in self._best(nodes, np.array(shared, float), top_k) if hit.score > 0]
-
-    def count_terms(self, terms: Sequence[str], most: int = 1000) -> dict[str, int]:
-        held = [set(index_terms(" ".join((*node.heading_path, node.text)))) for node in self.nodes]
-        return {term: min(sum(term in node for node in held), most) for term in terms}
-
-    def around(self, node: StoredNode, before: int = 1, after: int = 1) -> list[StoredNode]:
-        return [
-            other
-            for other in self.nodes
-            if other.document_id == node.document_id and node.ordinal - before <= other.ordinal <= node.ordinal + after
-        ]
-
-    def get_nodes(self, node_ids: Sequence[str]) -> list[StoredNode]:
-        by_id = {node.node_id: node for node in self.nodes}
-        return [by_id[node_id] for node_id in node_ids if node_id in by_id]
-
-    def nodes_of(self, document_id: str) -> list[StoredNode]:
-        return [node for node in self.nodes if node.document_id == document_id]
-
-    def documents(self) -> list[Document]:
-        titles = {node.document_id: node.title for node in self.nodes}
-        return [
-            Document(
-                key, title, f"{key}.md", False, self.book_format, None, 1, 1, "0", "2026-01-01T00:00:00Z", BookHealth()
-            )
-            for key, title in titles.items()
-        ]
-
-    def document(self, document_id: str) -> Document:
-        for document in self.documents():
-            if document.document_id == document_id:
-                return document
-        raise NotFound(f"no book has the id {document_id!r}", hint="coalesce list")
-
-    def chapters(self, document_id: str) -> list[Chapter]:
-        found: dict[int, str] = {}
-        for node in self.nodes:
-            if node.document_id == document_id:
-                found.setdefault(node.chapter, node.heading_path[0])
-        return [Chapter(ordinal, title, 1) for ordinal, title in sorted(found.items())]
-
-    def _allowed(self, filters: Filters | None) -> list[StoredNode]:
-        filters = filters or Filters()
-        return [
-            node
-            for node in self.nodes
-            if (not filters.document_ids or node.document_id in filters.document_ids)
-            and (not filters.chapters or node.chapter in filters.chapters or node.heading_path[0] in filters.chapters)
-            and (
-                filters.pages is None
-                or (
-                    node.page_start is not None
-                    and node.page_end is not None
-                    and node.page_start <= filters.pages[1]
-                    and node.page_end >= filters.pages[0]
-                )
-            )
-        ]
-
-    @staticmethod
-    def _best(nodes: Sequence[StoredNode], scores: NDArray[np.floating], k: int) -> list[Hit]:  # type: ignore[type-arg]
-        order = np.argsort(-scores, kind="stable")[:k]
-        return [Hit(nodes[i], float(scores[i])) for i in order]
 
 
 class ScriptedGenerator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -36,16 +35,11 @@ from rag.types import ARMS
 
 QUESTION = parse_question(
     {
-        "id": "q1",
-        "type": "choice",
-        "question": "How many threads are in a <warp>?",
-        "answer": "32",
-        "key_facts": ["32"],
-        "choices": ["32", "16", "64", "8"],
-        "answer_index": 0,
+        "id": "q1", "type": "choice", "question": "How many threads are in a <warp>?", "answer": "32",
+        "key_facts": ["32"], "choices": ["32", "16", "64", "8"], "answer_index": 0,
     },
     where="test:1",
-)
+)  # fmt: skip
 RECORD = Record("q1", "rag", 0, "choice", picked=0, scores=(1.0, 0.0, 0.0, 0.0))
 WRONG = replace(RECORD, arm="base", picked=1)
 SPEC = RunSpec((QUESTION,), parse_arms(["base", "rag"]))
@@ -109,12 +103,8 @@ def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_t
 
 
 def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
-    data = data_of(
-        WRONG,
-        RECORD,
-        replace(RECORD, mode="open", answer="32", refused=True),
-        not_run={"open questions, arm tuned": "why"},
-    )
+    refused = replace(RECORD, mode="open", answer="32", refused=True)
+    data = data_of(WRONG, RECORD, refused, not_run={"open questions, arm tuned": "why"})
     verdict = (
         "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better; retrieving over the bare model: "
         "+1.0 points, cannot tell. One tuning seed: another tuning run may differ."
@@ -137,12 +127,12 @@ def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
     assert min(later - earlier for earlier, later in pairwise(heights)) > 14
 
 
-def test_calibration_counts_answerable_questions_by_score_and_by_book(tmp_path: Path) -> None:
+def test_calibration_counts_answerable_questions_by_score_and_by_book() -> None:
     scores = {"a": [(0.95, True), (0.92, True), (0.15, False)], "b": [(0.55, False), (0.51, True), (0.12, False)]}
     rows = []
     for book, judged in scores.items():
-        for number, (score, answerable) in enumerate(judged):
-            question = replace(QUESTION, id=f"{book}{number}", book=book, answerable=answerable)
+        for score, answerable in judged:
+            question = replace(QUESTION, id=f"{book}{score}", book=book, answerable=answerable)
             rows.append(Row(replace(RECORD, question_id=question.id, mode="open", evidence_score=score), question, {}))
     data = calibration_data(rows, {"strong": 0.8})
     assert data is not None
@@ -165,11 +155,10 @@ def test_the_arms_of_several_reports_are_drawn_with_their_intervals() -> None:
     )
     assert "right &lt;options&gt;" in drawn and "base" not in drawn
     assert (drawn.count("<circle"), drawn.count('class="whisker"')) == (3, 1)
-    ends = re.search(r'<line x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)" class="whisker"', drawn)
+    ends = re.search(r'<line x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)" y2="[\d.]+" class="whisker"', drawn)
     grid = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="grid"', drawn)]
     assert ends is not None
-    assert [float(ends[1]), float(ends[3])] == [grid[1], grid[3]], "from 25 % to 75 %"
-    assert not math.isnan(float(ends[2]))
+    assert [float(ends[1]), float(ends[2])] == [grid[1], grid[3]], "from 25 % to 75 %"
 
 
 def test_a_difference_from_an_earlier_run_is_in_the_unit_of_its_row() -> None:
