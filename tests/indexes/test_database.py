@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Column, MetaData, Table, Text, func, insert, inspect, select
@@ -53,7 +54,7 @@ def names(things: Database) -> list[str]:
         return list(connection.scalars(select(_things.c.name)))
 
 
-def changed(path: Path, *statements: str) -> list[tuple[object, ...]]:
+def changed(path: Path, *statements: str) -> list[Any]:
     """Runs statements of another program on a file, and gives the rows of the last."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
@@ -173,22 +174,17 @@ def layout(path: Path) -> dict[str, object]:
     """Tables, columns, keys and indexes, without how SQLite spells types of the same affinity."""
     affinity = {"BOOLEAN": "INTEGER", "VARCHAR(32)": "TEXT"}
     found: dict[str, object] = {}
-    with closing(sqlite3.connect(path)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for table in set(tables) - {"sqlite_sequence"}:
-            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
-            indexes = connection.execute(f"PRAGMA index_list({table})").fetchall()
-            found[table] = (
-                [
-                    (name, affinity.get(kind, kind), bool(required or key), key)
-                    for _, name, kind, required, _, key in columns
-                ],
-                sorted((key[2], key[3], key[6]) for key in connection.execute(f"PRAGMA foreign_key_list({table})")),
-                sorted(
-                    (bool(unique), origin, [row[2] for row in connection.execute(f"PRAGMA index_info({name})")])
-                    for _, name, unique, origin, _ in indexes
-                ),
-            )
+    for (table,) in changed(path, "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'sqlite_sequence'"):
+        columns = [
+            (name, affinity.get(kind, kind), bool(required or key), key)
+            for _, name, kind, required, _, key in changed(path, f"PRAGMA table_info({table})")
+        ]
+        keys = sorted((key[2], key[3], key[6]) for key in changed(path, f"PRAGMA foreign_key_list({table})"))
+        indexes = sorted(
+            (bool(unique), origin, [row[2] for row in changed(path, f"PRAGMA index_info({name})")])
+            for _, name, unique, origin, _ in changed(path, f"PRAGMA index_list({table})")
+        )
+        found[table] = (columns, keys, indexes)
     return found
 
 
@@ -229,8 +225,8 @@ def test_a_new_file_that_many_processes_open_at_once_is_never_busy(tmp_path: Pat
 
 
 def test_old_files_of_all_stores_are_migrated_at_once_and_each_once(tmp_path: Path) -> None:
-    for number in range(3):
-        home = Path(shutil.copytree(OLD_HOME, tmp_path / str(number)))
+    for attempt in range(3):
+        home = Path(shutil.copytree(OLD_HOME, tmp_path / str(attempt)))
         files = [Database(home / f"{name}.sqlite3", schema) for name, schema in STORES.items() for _ in range(3)]
         with ThreadPoolExecutor(len(files)) as threads:
             for opened in [threads.submit(file.open) for file in files]:
