@@ -75,14 +75,16 @@ def test_places_are_given_back_after_errors_and_leaving_clients(settings):
         wait_until(lambda: live.client.post("/v1/ask", json=QUESTION).status_code == 200, "a place is free")
 
 
-def test_a_client_that_asks_too_often_is_a_429_that_says_when(settings):
+@pytest.mark.parametrize("keys", [[""] * 3, ["x1", "x2", "x3"]], ids=["no key", "made up keys"])
+def test_a_client_that_asks_too_often_is_a_429_that_says_when(settings, keys):
     with running(settings.model_copy(update={"rate_limit_per_minute": 2})) as live:
-        statuses = [live.client.post("/v1/ask", json=QUESTION).status_code for _ in range(3)]
-        assert statuses == [200, 200, 429]
-        reply = live.client.post("/v1/search", json={"query": "warp"})
-        assert reply.json()["error"]["type"] == "rate_limited"
-        assert 1 <= int(reply.headers["retry-after"]) <= 30
-        assert live.client.get("/v1/documents").status_code == 200
+        bearers = [{"authorization": f"Bearer {key}"} if key else {} for key in keys]
+        *taken, last = [live.client.post("/v1/ask", json=QUESTION, headers=bearer) for bearer in bearers]
+        assert [reply.status_code for reply in taken] == [200, 200]
+        assert (last.status_code, last.json()["error"]["type"]) == (429, "rate_limited")
+        assert 1 <= int(last.headers["retry-after"]) <= 30
+        assert live.status("POST", "/v1/search", {"query": "warp"}) == 429
+        assert live.status("GET", "/v1/documents") == 200
 
 
 def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
