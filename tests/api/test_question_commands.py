@@ -96,22 +96,8 @@ def test_rows_show_what_the_search_finds_in_the_books(tmp_path: Path, capsys) ->
     assert "name the books" in capsys.readouterr().err
 
 
-def test_naming_no_source_is_an_error_with_the_command_that_works(tmp_path: Path, capsys) -> None:
-    assert run(["dataset", "--out", str(tmp_path)]) == 1
-    assert "--from-bank" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments", [["dataset", "--from-bank"], ["dataset", "--out", "x", "--format", "csv"], ["questions", "mend"]]
-)
-def test_wrong_usage_is_status_2(arguments) -> None:
-    assert run(arguments) == 2
-
-
 def test_the_bank_leaves_as_a_table_for_a_spreadsheet(tmp_path: Path, capsys) -> None:
     out = tmp_path / "bank.csv"
     assert run(["questions", "export", "--out", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["questions"] == len(question_bank.load_questions(out)) == len(question_bank.load_bank())
-    assert run(["questions", "export", "--out", str(tmp_path / "bank.xls")]) == 1
-    assert "bank.xls" in capsys.readouterr().err

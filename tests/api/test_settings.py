@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,37 +32,31 @@ def test_the_environment_names_the_home_whose_file_is_read(tmp_path, monkeypatch
     assert load_settings().port == 1111
 
 
+def refused(settings: dict[str, Any]) -> str:
+    """What the error of settings that cannot be says."""
+    with pytest.raises(InvalidInput) as error:
+        load_settings(settings)
+    return error.value.message + error.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"), [("COALESCE_MODLE", "COALESCE_MODEL"), ("COALESCE_API_KEY", "COALESCE_API_KEYS")]
 )
-def test_a_misspelt_environment_name_is_refused_with_the_nearest_right_one(name, nearest, monkeypatch, tmp_path):
-    monkeypatch.setenv(name, "x")
-    with pytest.raises(InvalidInput) as refused:
-        load_settings({"home": tmp_path})
-    assert name in refused.value.message
-    assert nearest in refused.value.hint
-
-
-def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest_right_one(tmp_path):
+def test_a_misspelt_name_is_refused_with_the_nearest_right_one(name, nearest, monkeypatch, tmp_path):
     (tmp_path / "coalesce.toml").write_text('quantisation = "nf4"\n')
-    with pytest.raises(InvalidInput) as refused:
-        load_settings({"home": tmp_path})
-    assert "quantisation" in refused.value.message
-    assert "quantization" in refused.value.hint
+    said = refused({"home": tmp_path})
+    assert "quantisation" in said and "quantization" in said
+    monkeypatch.setenv(name, "x")
+    said = refused({"home": tmp_path / "other"})
+    assert name in said and nearest in said.replace(name, "", 1)
 
 
-@pytest.mark.parametrize("content", ["port = ", "\ufffd\x00", 'home = "/tmp"', 'port = "many"', "port = 70000"])
+@pytest.mark.parametrize(
+    "content", [b"port = ", b"\xef\xbf\xbd\x00", b'home = "/tmp"', b'port = "many"', b"port = 70000", b'model = "\xff"']
+)
 def test_a_file_that_cannot_be_used_is_an_error_that_names_it(content, tmp_path):
-    (tmp_path / "coalesce.toml").write_text(content)
-    with pytest.raises(InvalidInput) as refused:
-        load_settings({"home": tmp_path})
-    assert "coalesce.toml" in refused.value.message + refused.value.hint
-
-
-def test_a_file_that_is_not_utf8_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "coalesce.toml").write_bytes(b'model = "\xff\xfe"')
-    with pytest.raises(InvalidInput, match="not valid TOML"):
-        load_settings({"home": tmp_path})
+    (tmp_path / "coalesce.toml").write_bytes(content)
+    assert "coalesce.toml" in refused({"home": tmp_path})
 
 
 def test_adapters_come_as_pairs_or_as_a_table(tmp_path, monkeypatch):
@@ -78,17 +73,15 @@ def test_a_pair_without_two_sides_is_refused(pair):
         parse_pair(pair)
 
 
-def test_keys_are_not_shown_when_settings_are_printed(tmp_path, monkeypatch):
-    monkeypatch.setenv("COALESCE_API_KEYS", "first-secret,second-secret")
+def test_keys_and_arguments_of_a_store_are_not_shown_when_settings_are_printed_or_refused(tmp_path, monkeypatch):
+    named = "llama_index:llama_index.vector_stores.qdrant:QdrantVectorStore?collection_name=books&api_key=hidden"
+    monkeypatch.setenv("COALESCE_API_KEYS", "first-hidden,second-hidden")
+    monkeypatch.setenv("COALESCE_VECTOR_STORE", named)
     settings = load_settings({"home": tmp_path})
-    assert [key.get_secret_value() for key in settings.api_keys] == ["first-secret", "second-secret"]
-    assert "secret" not in repr(settings) + str(settings)
-
-
-def test_a_bad_key_setting_is_named_without_its_value(tmp_path):
-    with pytest.raises(InvalidInput) as refused:
-        load_settings({"home": tmp_path, "api_keys": 12345})
-    assert "12345" not in refused.value.message
+    assert [key.get_secret_value() for key in settings.api_keys] == ["first-hidden", "second-hidden"]
+    assert settings.index.vector_store == named
+    assert "hidden" not in repr(settings) + str(settings) + repr(settings.index)
+    assert "12345" not in refused({"home": tmp_path, "api_keys": 12345})
 
 
 @pytest.mark.parametrize(
@@ -110,33 +103,18 @@ def test_each_floor_gets_its_own_part(tmp_path):
 
 def test_a_judge_needs_its_address_and_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COALESCE_JUDGE_API_KEY", "secret")
+    address = "http://127.0.0.1:9/v1"
     assert load_settings({"home": tmp_path}).judge is None
-    found = load_settings({"home": tmp_path, "judge_url": "http://127.0.0.1:9/v1", "judge_model": "m"}).judge
+    found = load_settings({"home": tmp_path, "judge_url": address, "judge_model": "m"}).judge
     assert found is not None
-    assert (found.kind, found.base_url, found.model, found.api_key) == (
-        "remote",
-        "http://127.0.0.1:9/v1",
-        "m",
-        "secret",
-    )
-    with pytest.raises(InvalidInput, match="its address and its model"):
+    assert (found.kind, found.base_url, found.model, found.api_key) == ("remote", address, "m", "secret")
+    with pytest.raises(InvalidInput):
         _ = load_settings({"home": tmp_path, "judge_model": "m"}).judge
 
 
-def test_the_vector_store_reaches_the_library_and_its_arguments_are_not_printed(tmp_path, monkeypatch):
-    named = "llama_index:llama_index.vector_stores.qdrant:QdrantVectorStore?collection_name=books&api_key=hidden"
-    monkeypatch.setenv("COALESCE_VECTOR_STORE", named)
-    settings = load_settings({"home": tmp_path})
-    assert settings.index.vector_store == named
-    assert "hidden" not in repr(settings) + repr(settings.index)
-
-
 @pytest.mark.parametrize("value", ["chroma", "milvus", "milvus:http://engine:19530#course", "faiss:x"])
-def test_an_unknown_vector_store_is_refused_and_says_that_nothing_is_lost(value, tmp_path, monkeypatch):
-    monkeypatch.setenv("COALESCE_VECTOR_STORE", value)
-    with pytest.raises(InvalidInput, match="vector_store") as caught:
-        load_settings({"home": tmp_path})
-    assert "filled from the library" in caught.value.hint
+def test_an_unknown_vector_store_is_refused(value, tmp_path):
+    assert "vector_store" in refused({"home": tmp_path, "vector_store": value})
 
 
 def test_the_page_of_settings_is_up_to_date():
