@@ -200,6 +200,7 @@ def test_questions_are_put_to_the_running_server_of_the_home(home, served, monke
     assert "loaded here" in refused(capsys, "ask", QUESTION, "--generator", "extractive")
     withdraw(home)
     assert not (home / "server.json").exists()
+    announce(home, "http://127.0.0.1:9")
     assert "loaded here" in refused(capsys, "ask", QUESTION), "the server has gone"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from api_fakes import Live, running
 
 from rag.errors import GenerationFailed
@@ -19,16 +18,17 @@ def test_a_conversation_reloads_with_its_answers_and_citations_intact(settings):
         assert conversation["title"]
 
 
-def test_a_conversation_is_started_renamed_listed_and_deleted(live: Live):
-    started = live.client.post("/v1/conversations", json={"title": "Exam"})
-    assert started.status_code == 201
-    path = f"/v1/conversations/{started.json()['id']}"
+def test_a_conversation_is_started_renamed_listed_and_deleted_with_its_answers(live: Live):
+    path = f"/v1/conversations/{live.post('/v1/conversations', title='Exam')['id']}"
     assert live.client.patch(path, json={"title": "Final exam"}).json()["title"] == "Final exam"
-    assert [one["title"] for one in live.client.get("/v1/conversations").json()["conversations"]] == ["Final exam"]
-    assert live.client.delete(path).status_code == 204
-    assert live.client.get(path).status_code == 404
-    assert live.client.delete(path).status_code == 404
-    assert live.client.patch(path, json={"title": "x"}).status_code == 404
+    for title in ("", "   ", "x" * 301, "a\x00b"):
+        assert live.status("PATCH", path, {"title": title}) in (400, 422)
+    assert [one["title"] for one in live.get("/v1/conversations")["conversations"]] == ["Final exam"]
+    answer = live.post("/v1/ask", **QUESTION, conversation_id=path.rpartition("/")[2])
+    assert [live.status(method, path) for method in ("DELETE", "GET", "DELETE")] == [204, 404, 404]
+    assert live.status("PATCH", path, {"title": "x"}) == 404
+    assert live.status("POST", "/v1/feedback", {"answer_id": answer["id"], "rating": "up"}) == 404
+    assert [live.client.post("/v1/conversations", **body).status_code for body in ({}, {"json": {}})] == [201, 201]
 
 
 def test_an_answer_is_replaced_by_one_that_is_finished_and_no_other(live: Live):
@@ -51,48 +51,28 @@ def _fail(index: int) -> None:
     raise GenerationFailed("the engine has gone")
 
 
-def test_a_conversation_can_be_started_without_a_body(live: Live):
-    assert live.client.post("/v1/conversations").status_code == 201
-    assert live.client.post("/v1/conversations", json={}).status_code == 201
-
-
-@pytest.mark.parametrize("title", ["", "   ", "x" * 301, "a\x00b"])
-def test_a_title_that_is_none_is_refused(title, live: Live):
-    path = f"/v1/conversations/{live.client.post('/v1/conversations').json()['id']}"
-    assert live.client.patch(path, json={"title": title}).status_code in (400, 422)
-
-
-def test_deleting_a_conversation_takes_its_answers_with_it(live: Live):
-    answer = live.client.post("/v1/ask", json=QUESTION).json()
-    live.client.delete(f"/v1/conversations/{answer['conversation_id']}")
-    reply = live.client.post("/v1/feedback", json={"answer_id": answer["id"], "rating": "up"})
-    assert reply.status_code == 404
-
-
 def test_feedback_is_kept_with_its_answer_and_the_last_one_counts(live: Live):
-    answer = live.client.post("/v1/ask", json=QUESTION).json()
+    answer = live.post("/v1/ask", **QUESTION)
     body = {"answer_id": answer["id"], "rating": "up"}
-    assert live.client.post("/v1/feedback", json=body).status_code == 201
-    reply = live.client.post("/v1/feedback", json=body | {"rating": "down", "comment": "wrong page"})
-    assert reply.json() | {"created_at": ""} == body | {"rating": "down", "comment": "wrong page", "created_at": ""}
+    live.post("/v1/feedback", **body)
+    last = body | {"rating": "down", "comment": "wrong page"}
+    assert live.post("/v1/feedback", **last) | {"created_at": ""} == last | {"created_at": ""}
     kept = live.services.engine.conversations.feedback()
     assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer["id"])]
 
 
 def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None:
-    client = live.client
-    answer = client.post("/v1/ask", json={"question": "How many threads are in a warp?"}).json()
-    client.post("/v1/conversations", json={"title": "Tiles"})
-    found = client.get("/v1/conversations", params={"search": "THREADS"}).json()["conversations"]
-    assert [one["id"] for one in found] == [answer["conversation_id"]]
-    assert client.get("/v1/conversations", params={"search": "100% tiles_"}).json()["conversations"] == []
+    answer = live.post("/v1/ask", **QUESTION)
+    live.post("/v1/conversations", title="Tiles")
+    path = f"/v1/conversations/{answer['conversation_id']}"
+    for search, found in (("THREADS", [answer["conversation_id"]]), ("100% tiles_", [])):
+        assert [one["id"] for one in live.get("/v1/conversations", search=search)["conversations"]] == found
     store = live.services.engine.conversations
     begun = store.create("on the page", "page")
     assert [one.id for one in store.list(of_the_page=True)] == [begun.id]
-    text = client.get(f"/v1/conversations/{answer['conversation_id']}/export.md").text
+    text = live.client.get(f"{path}/export.md").text
     assert "## How many threads are in a warp?" in text and "[^1-1]: Sample › Chapter" in text
-    assert client.delete(f"/v1/answers/{answer['id']}").status_code == 204
-    assert client.delete(f"/v1/answers/{answer['id']}").status_code == 404
-    assert client.get(f"/v1/conversations/{answer['conversation_id']}").json()["answers"] == []
-    assert client.delete("/v1/conversations").status_code == 204
-    assert client.get("/v1/conversations").json()["conversations"] == []
+    assert [live.status("DELETE", f"/v1/answers/{answer['id']}") for _ in range(2)] == [204, 404]
+    assert live.get(path)["answers"] == []
+    assert live.status("DELETE", "/v1/conversations") == 204
+    assert live.get("/v1/conversations")["conversations"] == []
