@@ -95,11 +95,6 @@ _GOES_BACK = re.compile(
 )
 """Begins with a word that joins it to an earlier sentence, but can be read alone."""
 
-_ANNOUNCES = re.compile(
-    r"^(?:the (?:following|next)|here (?:is|are)|below (?:is|are))\b.{0,40}\b"
-    r"(?:examples?|code|programs?|listings?|kernels?|snippets?|figures?|tables?|functions?|commands?)\b",
-    re.IGNORECASE,
-)
 _CLOSING = "\"'”’)]}*_` \n"
 """What may stand behind the mark that ends a sentence."""
 _PROSE = frozenset({"sentence", "item"})
@@ -372,7 +367,7 @@ def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> li
     brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE or _is_cut_off(unit))
     if following is not None and brings and _announces(unit, following):
         last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
-    if last == unit.place and _says_what_follows(unit, following):
+    if last == unit.place and _is_cut_off(unit):
         return []
     if last == unit.place and following is not None and _goes_on(unit, following):
         last += 1
@@ -383,7 +378,7 @@ def _announces(unit: Unit, following: Unit) -> bool:
     """Whether a sentence is read with the block or list behind it."""
     if following.kind in ("formula", "code") and following.paragraph == unit.paragraph + 1:
         return not unit.text.rstrip(_CLOSING).endswith((".", "!", "。"))
-    return _has_sublist(unit, following) or (following.kind in _ANNOUNCED and _says_what_follows(unit, following))
+    return _has_sublist(unit, following) or (following.kind in _ANNOUNCED and _is_cut_off(unit))
 
 
 def _has_sublist(unit: Unit, following: Unit | None) -> bool:
@@ -393,13 +388,6 @@ def _has_sublist(unit: Unit, following: Unit | None) -> bool:
 
 def _is_cut_off(unit: Unit) -> bool:
     return unit.text.rstrip(_CLOSING).endswith((":", "："))
-
-
-def _says_what_follows(unit: Unit, following: Unit | None) -> bool:
-    """Whether a sentence says nothing without what follows: it ends in a colon, or names the example below."""
-    if _is_cut_off(unit):
-        return True
-    return following is not None and following.kind in _ANNOUNCED and bool(_ANNOUNCES.match(unit.text))
 
 
 def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
@@ -431,7 +419,7 @@ def _whole_list(unit: Unit, book: dict[Place, Unit]) -> list[Place]:
     else:
         while _is_item(before := book.get((unit.passage, first - 1)), depth):
             first -= 1
-        if before is not None and (before.kind == "item" or _says_what_follows(before, None)):
+        if before is not None and (before.kind == "item" or _is_cut_off(before)):
             first -= 1
     while _is_item(book.get((unit.passage, last + 1)), depth):
         last += 1
