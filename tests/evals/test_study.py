@@ -197,6 +197,8 @@ def test_an_answer_of_a_draft_is_replaced_added_or_dropped(study: Study) -> None
     assert study.keep_answer(exam, first, None) == {second: "b"}
     study.hand_in(exam.id, {})
     assert study.draft(exam.id) == {}
+    with pytest.raises(ExamClosed, match="was handed in"):
+        study.hand_in(exam.id, {})
     for exam_id, error in ((exam.id, ExamClosed), ("other", NotFound)):  # another server was faster
         with pytest.raises(error):
             study._store.keep_draft(exam_id, {first: "c"}, START)
