@@ -34,7 +34,7 @@ def put(live: Live, **body: Any) -> dict[str, Any]:
 
 
 def ask(live: Live) -> dict[str, Any]:
-    answer: dict[str, Any] = live.client.post("/v1/ask", json=QUESTION).json()
+    answer: dict[str, Any] = live.post("/v1/ask", **QUESTION)
     return answer
 
 
@@ -56,14 +56,15 @@ def test_a_switch_answers_at_once_and_is_kept_for_the_next_start(live, engine, s
 
 
 def test_a_failure_keeps_the_old_generator_and_says_why(live: Live, engine: FakeEngine) -> None:
-    job = put(live, generator="remote", base_url=engine.address, model="another")
-    assert job["state"] == "failed" and "another" in job["error"]["message"]
-    job = put(live, generator="remote", base_url="http://127.0.0.1:9/v1", model=MODEL)
-    assert job["error"]["type"] == "engine_unreachable"
-    job = put(live, generator="local", model="no-such-folder.gguf")
-    assert "no-such-folder.gguf" in job["error"]["message"]
+    for choice, said in (
+        ({"generator": "remote", "base_url": engine.address, "model": "another"}, "another"),
+        ({"generator": "remote", "base_url": "http://127.0.0.1:9/v1", "model": MODEL}, "127.0.0.1:9"),
+        ({"generator": "local", "model": "no-such-folder.gguf"}, "no-such-folder.gguf"),
+    ):
+        job = put(live, **choice)
+        assert (job["state"], said in job["error"]["message"]) == ("failed", True), job
     assert ask(live)["generator"] == "scripted"
-    assert live.client.get("/v1/generator").json()["chosen"] is False
+    assert live.get("/v1/generator")["chosen"] is False
 
 
 def test_a_password_in_an_engines_address_is_in_no_reply(live: Live, engine: FakeEngine) -> None:
@@ -112,21 +113,17 @@ def test_what_is_in_work_is_finished_by_the_old_generator_before_that_is_freed(
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"generator": "remote", "model": "m", "base_url": "http://10.0.0.1/v1"}, 403),
-        ({"generator": "remote", "model": "m", "base_url": "http://127.0.0.1:80@example.org/v1"}, 403),
-        ({"generator": "remote", "model": "m", "base_url": "http://127.0.0.1.example.org/v1"}, 403),
-        ({"generator": "remote", "model": "m", "base_url": "http://localhost:8000/v1"}, 400),
-        ({"generator": "remote", "model": "m", "base_url": "file:///etc/passwd"}, 400),
-        ({"generator": "remote", "model": "m", "base_url": "http://[::1/v1"}, 400),
-        ({"generator": "remote", "base_url": "http://127.0.0.1:9/v1"}, 400),
-        ({"generator": "local"}, 400),
-        ({"generator": "local", "model": "m", "adapter": "../x"}, 404),
-        ({"generator": "vllm"}, 422),
+        *(({"generator": "remote", "model": "m", "base_url": address}, status) for address, status in [
+            ("http://10.0.0.1/v1", 403), ("http://127.0.0.1:80@example.org/v1", 403),
+            ("http://127.0.0.1.example.org/v1", 403), ("http://localhost:8000/v1", 400),
+            ("file:///etc/passwd", 400), ("http://[::1/v1", 400),
+        ]),
+        ({"generator": "remote", "base_url": "http://127.0.0.1:9/v1"}, 400), ({"generator": "local"}, 400),
+        ({"generator": "local", "model": "m", "adapter": "../x"}, 404), ({"generator": "vllm"}, 422),
     ],
-)
+)  # fmt: skip
 def test_what_may_not_answer_is_refused_before_any_job(shared: Live, body: dict[str, Any], status: int) -> None:
-    reply = shared.client.put("/v1/generator", json=body)
-    assert reply.status_code == status, reply.text
+    assert shared.status("PUT", "/v1/generator", body) == status
 
 
 def test_a_learners_key_changes_nothing_and_a_stored_key_goes_to_its_own_address_only(engine, tmp_path):

@@ -36,82 +36,63 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert run([*arguments, "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
 
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(list(arguments)) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and "inside Coalesce" not in said
+    return said
+
+
 def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, capsys):
-    out = tmp_path / "adapter"
-    tune = ["tune", "--model", model, "--data", str(data), "--out", str(out), "--max-steps", "4", *QUICK, "--json"]
-    assert run(tune) == 0
-    report = printed(capsys)
+    out, exported, merged, quantized = (str(tmp_path / name) for name in ("adapter", "exported", "merged", "nf4"))
+    tune = ["tune", "--model", model, "--data", str(data), "--out", out, "--max-steps", "4", *QUICK]
+    report = printed(capsys, *tune)
     contract = {"adapter", "steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds"}
     assert contract <= report.keys()
-    assert (report["adapter"], report["steps"]) == (str(out), 4)
+    assert (report["adapter"], report["steps"]) == (out, 4)
+    assert "--resume" in refused(capsys, *tune)
 
-    assert run(tune) == 1
-    assert "--resume" in capsys.readouterr().err
-
-    exported = tmp_path / "exported"
-    command = ["export", "--model", "Qwen/Qwen3-8B", "--adapter", str(out), "--out", str(exported), "--json"]
-    assert run(command) == 0
-    assert printed(capsys)["findings"] == []
-    merged = tmp_path / "merged"
-    assert run(["export", "--model", model, "--adapter", str(out), "--out", str(merged), "--merge", "--json"]) == 0
-    assert printed(capsys)["kind"] == "merged"
-    assert (merged / "config.json").is_file()
-
-    quantized = tmp_path / "nf4"
-    assert run(["quantize", "--model", model, "--out", str(quantized), "--json"]) == 0
-    sizes = printed(capsys)
+    command = ["export", "--model", "Qwen/Qwen3-8B", "--adapter", out, "--out", exported]
+    assert printed(capsys, *command)["findings"] == []
+    command = ["export", "--model", model, "--adapter", out, "--out", merged, "--merge"]
+    assert printed(capsys, *command)["kind"] == "merged"
+    assert (Path(merged) / "config.json").is_file()
+    sizes = printed(capsys, "quantize", "--model", model, "--out", quantized)
     assert sizes["after_bytes"] < sizes["before_bytes"]
 
 
 def test_memory_prints_the_contracts_fields(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", "--model", str(Path(model) / "config.json"), "--context", "100", "--json"]) == 0
-    serving = printed(capsys)
+    serving = printed(capsys, "memory", "--model", f"{model}/config.json", "--context", "100")
     names = ("weights", "kv_cache", "adapter", "optimizer", "activation")
-    assert serving["total_bytes"] == sum(serving[f"{name}_bytes"] for name in names)
-    assert run(["memory", "--model", model, "--train", "--rank", "8", "--json"]) == 0
-    assert printed(capsys)["optimizer_bytes"] > 0
+    assert serving["total_bytes"] == sum(serving[f"{name}_bytes"] for name in names) > 0
+    assert printed(capsys, "memory", "--model", model, "--train", "--rank", "8")["optimizer_bytes"] > 0
     assert run(["memory", "--model", model]) == 0
-    said = capsys.readouterr().out
-    assert "GiB" in said and "quantization none" in said
+    assert "GiB" in capsys.readouterr().out
 
 
-def test_a_broken_line_and_a_missing_model_are_reported_without_a_traceback(tmp_path, model, data, capsys):
-    broken = tmp_path / "broken.jsonl"
+def test_what_cannot_be_read_or_made_is_named(tmp_path, model, tiny_adapter, data, capsys):
+    broken, config = tmp_path / "broken.jsonl", tmp_path / "config.json"
     broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
-    assert run(["tune", "--model", model, "--data", str(broken), "--out", str(tmp_path / "x")]) == 1
-    said = capsys.readouterr().err
-    assert "broken.jsonl:2: not JSON (Expecting property name enclosed in double quotes, column 2)." in said
-    assert "Traceback" not in said
-    assert run(["tune", "--model", "./nowhere", "--data", str(data), "--out", str(tmp_path / "y")]) == 1
-    assert "does not exist" in capsys.readouterr().err
-    assert run(["memory", "--model", "./nowhere"]) == 1
-    assert "does not exist" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["tune", "export", "quantize"])
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, model, tiny_adapter, data, capsys, command):
-    (tmp_path / "file").write_text("in the way", "utf-8")
-    options = {"tune": ["--data", str(data), *QUICK], "export": ["--adapter", str(tiny_adapter)], "quantize": []}
-    assert run([command, "--model", model, "--out", str(tmp_path / "file" / "out"), *options[command]]) == 1
-    said = capsys.readouterr().err
-    assert "cannot be made: Not a directory" in said
-    assert str(tmp_path / "file") in said
-    assert "--out" in said
-
-
-def test_a_config_with_a_wrong_value_is_named_with_it(tmp_path, model, capsys):
-    config = tmp_path / "config.json"
     config.write_bytes((Path(model) / "config.json").read_bytes())
     edit_json(config, hidden_size="many")
-    assert run(["memory", "--model", str(config)]) == 1
-    said = capsys.readouterr().err
-    assert "hidden_size" in said
-    assert "many" in said
-    assert "inside Coalesce" not in said
+    out, in_the_way = str(tmp_path / "out"), str(broken / "out")
+    tune, to_nowhere = ["tune", "--data", str(data), *QUICK], ["--model", model, "--out", in_the_way]
+    for arguments, named in (
+        (["tune", "--model", model, "--data", str(broken), "--out", out], ["broken.jsonl:2"]),
+        ([*tune, "--model", "./nowhere", "--out", out], ["nowhere"]),
+        (["memory", "--model", "./nowhere"], ["nowhere"]),
+        (["memory", "--model", str(config)], ["hidden_size", "many"]),
+        ([*tune, *to_nowhere], [str(broken), "--out"]),
+        (["export", "--adapter", str(tiny_adapter), *to_nowhere], [str(broken), "--out"]),
+        (["quantize", *to_nowhere], [str(broken), "--out"]),
+    ):
+        said = refused(capsys, *arguments)
+        assert all(name in said for name in named), said
 
 
 def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path, model, data, monkeypatch, capsys):
