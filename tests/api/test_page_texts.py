@@ -8,13 +8,11 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from api.errors import ERROR_TABLE, MAX_TRANSLATED_CHARACTERS
 from api.jobs import Job, JobQueue, JobStore
-from api.pages.answer_card import AnswerCard
 from api.pages.job_row import say_job
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
 from indexes.errors import InvalidInput
@@ -74,17 +72,6 @@ def test_one_has_its_own_form_where_the_language_has_one() -> None:
     assert texts_of("en").count("exam.questions", 1) == "one question"
     assert texts_of("en").count("exam.questions", 1234) == "1,234 questions"
     assert texts_of("zh").count("exam.questions", 1) == "1 道题"
-
-
-def test_a_reader_who_waits_is_told_how_many_are_before_them() -> None:
-    def said(language: str, before: int | None) -> str:
-        card = AnswerCard(SimpleNamespace(t=texts_of(language)), None, None)  # type: ignore[arg-type]
-        return card._state(SimpleNamespace(before=before))  # type: ignore[arg-type]
-
-    assert said("en", 2).startswith("2 before you")
-    assert said("zh", 2).startswith("您前面还有 2 个问题")
-    assert said("en", 0) == "You are next."
-    assert said("en", None) == texts_of("en")("ask.thinking")
 
 
 def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
