@@ -11,10 +11,9 @@ import pytest
 from api_fakes import PATIENCE_S, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator
 
-from api.answering import AdmissionLimit, RateLimit
+from api.answering import RateLimit
 from api.errors import RateLimited
 from evals.bench.readers import bench_server
-from indexes.errors import Busy
 
 QUESTION = {"question": "What is a warp?"}
 
@@ -101,27 +100,3 @@ def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
     limit.take("a")
     with pytest.raises(RateLimited):
         limit.take("a")
-
-
-def test_a_gate_never_holds_more_than_its_places():
-    gate = AdmissionLimit(3)
-    inside, most, lock = 0, 0, threading.Lock()
-
-    def visit(_: int) -> bool:
-        nonlocal inside, most
-        try:
-            with gate.place():
-                with lock:
-                    inside += 1
-                    most = max(most, inside)
-                time.sleep(0.002)
-                with lock:
-                    inside -= 1
-        except Busy:
-            return False
-        return True
-
-    with ThreadPoolExecutor(12) as pool:
-        taken = list(pool.map(visit, range(60)))
-    assert most <= 3
-    assert any(taken) and gate.inside == 0
