@@ -39,8 +39,6 @@ LIST_WORDS = 120
 """Longest list given whole when a list is asked for."""
 ANNOUNCED_WORDS = 60
 """Longest list, table, listing or formula that is brought along with the sentence that announces it."""
-FOLLOWING_WORDS = 25
-"""Most words of a sentence brought along because it goes on about the one before ('this can …')."""
 MARKER_WORDS = 1
 """How many words a marker counts as."""
 
@@ -344,7 +342,7 @@ def _similarity(one: Unit, other: Unit) -> float:
 def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> list[Place]:
     """The unit plus the neighbours needed to read it alone; empty where those cannot come along.
 
-    These are the sentence that 'this' refers to, a short one that goes on, the list, listing or formula that it
+    These are the sentence that 'this' refers to, the list, listing or formula that it
     announces, and the rest of a list that was asked for.
     """
     first = last = unit.place
@@ -369,8 +367,6 @@ def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> li
         last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
     if last == unit.place and _is_cut_off(unit):
         return []
-    if last == unit.place and following is not None and _goes_on(unit, following):
-        last += 1
     return [(unit.passage, place) for place in range(first, last + 1)]
 
 
@@ -437,13 +433,6 @@ def _parent_item(unit: Unit, book: dict[Place, Unit]) -> Unit | None:
 
 def _is_item(unit: Unit | None, depth: int) -> bool:
     return unit is not None and unit.kind == "item" and unit.indent >= depth
-
-
-def _goes_on(unit: Unit, following: Unit) -> bool:
-    """Whether a short sentence of the same paragraph says more of what the unit says."""
-    same = following.paragraph == unit.paragraph and following.kind in _PROSE
-    refers = _REFERS_BACK.match(following.text) or _GOES_BACK.match(following.text)
-    return same and bool(refers) and count_words(following.text) <= FOLLOWING_WORDS
 
 
 def _pieces(units: Sequence[Unit], request: GenerationRequest) -> Iterator[TextPiece]:

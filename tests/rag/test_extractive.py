@@ -83,8 +83,6 @@ def test_the_reader_that_ships_says_first_what_answers() -> None:
     [
         ("Accesses hit one bank. This serialises them.", "This", "Accesses hit one bank. This serialises them."),
         ("Accesses hit one bank. Sharing serialises.", "Sharing", "Sharing serialises."),
-        ("It was loud. Now it is quiet. It returns an empty list instead.\n\nBirds sing.", "Now",
-         "Now it is quiet. It returns an empty list instead."),
         ("```c\nwait();\n```\n\nHowever, banks serialise.", "However", "However, banks serialise."),
         ("The bound is this, with bandwidth $B$:\n\n$$\nP = I B\n$$\n\nCats sleep.", "The bound",
          "The bound is this, with bandwidth $B$:\n\n$$\nP = I B\n$$"),
@@ -95,7 +93,7 @@ def test_the_reader_that_ships_says_first_what_answers() -> None:
         ("- Cats sleep.\n- Small messages are buffered\n  - by MPI\n  - in memory\n- Dogs bark.", "Small",
          "- Small messages are buffered\n  - by MPI\n  - in memory"),
     ],
-    ids=["this", "nothing", "goes on", "however", "formula", "before a formula", "listing", "list below"],
+    ids=["this", "nothing", "however", "formula", "before a formula", "listing", "list below"],
 )  # fmt: skip
 def test_a_sentence_brings_what_it_cannot_be_read_without(text: str, liked: str, answer: str) -> None:
     assert said_of(text, liked) == answer
