@@ -361,12 +361,13 @@ class JobQueue:
     def _end(self, job: Job) -> None:
         with self._lock:
             live = self._live[job.id]
-            live.job = job
-        if job.state != "done":
+        if job.state != "done":  # before anyone sees it ended: the same content may be sent again at once
             try:
                 live.undo()
             except Exception:  # the jobs behind it must not wait for ever
                 logger.exception("what job %s left behind could not be removed", job.id)
+        with self._lock:
+            live.job = job
         try:
             self._store.save(job)
         except CoalesceError:

@@ -40,7 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_adap
         wait_until(lambda: preparation.ready or preparation.error is not None, "the model is loaded")
         assert preparation.error is None
         book = b"# Warps\n\nA warp is a group of 32 threads that run in lockstep.\n"
-        client.post("/v1/documents", files={"file": ("notes.md", book)})
+        job_id = client.post("/v1/documents", files={"file": ("notes.md", book)}).json()["job_id"]
+        job = f"/v1/jobs/{job_id}"
+        wait_until(lambda: client.get(job).json()["state"] in ("done", "failed"), "the book is added")
+        assert client.get(job).json()["state"] == "done", client.get(job).json()
         yield Server(client, address)
 
 
