@@ -449,7 +449,9 @@ class AnswerEngine:
             return None
         if kind == "rewrite" and self._writes:
             last = next((answer for answer in reversed(self._earlier(question)) if answer.citations), None)
-            return None if last is None else _Prepared(replace(request, passages=last.passages))
+            if last is None and not request.turns:
+                return None
+            return _Prepared(replace(request, passages=last.passages if last is not None else ()))
         chinese = asks_in_chinese(question.text) or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese))
 

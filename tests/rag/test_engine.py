@@ -160,6 +160,8 @@ def test_other_words_need_a_language_model_which_gets_the_last_passages(make: Ma
     second = engine.ask(Question("in Chinese please", conversation_id=first.conversation_id))
     assert second.answer == "线程束 [1]。" and second.passages == first.passages and second.evidence is None
     assert engine.generator.requests[-1].turns[0].question == WARP.text  # type: ignore[attr-defined]
+    brought = engine.ask(Question("shorter please", turns=((WARP.text, first.answer),)))  # no answer of it is kept here
+    assert (brought.answer, brought.passages, brought.refused) == ("线程束。", (), False)
 
 
 @pytest.mark.parametrize(
