@@ -21,8 +21,6 @@ TokenStarts = Callable[[Sequence[str]], list[list[int]]]
 
 Cut = tuple[int, int]
 """Start and end offset in code points, end exclusive."""
-CutText = Callable[[str, Sequence[int], int, int], list[Cut]]
-"""Cuts the text of a section, as `chunk_text` does."""
 
 HEADING_SHARE = 0.3
 """Largest part of a node's tokens that its heading path may take."""
@@ -80,7 +78,6 @@ def chunk_book(
     token_starts: TokenStarts,
     limit_tokens: int,
     overlap_tokens: int = 0,
-    cut: CutText | None = None,
 ) -> Iterator[Chunk]:
     """Nodes of a book in reading order.
 
@@ -89,9 +86,7 @@ def chunk_book(
         token_starts: the embedder's tokenizer.
         limit_tokens: most tokens of one node, heading path included, special tokens not.
         overlap_tokens: about how many tokens a node repeats of the one before it in its section.
-        cut: cuts a section's text; `chunk_text` by default.
     """
-    cut = cut or chunk_text
     batch = 64
     for first in range(0, len(book.sections), batch):
         sections = book.sections[first : first + batch]
@@ -103,7 +98,7 @@ def chunk_book(
             )
             room = max(8, limit_tokens - heading_tokens)
             tokens = starts[len(sections) + number]
-            for start, end in cut(section.text, tokens, room, min(overlap_tokens, room // 2)):
+            for start, end in chunk_text(section.text, tokens, room, min(overlap_tokens, room // 2)):
                 yield _draft(
                     book, section, first + number, start, end, heading, heading_tokens + _count(tokens, start, end)
                 )

@@ -142,13 +142,11 @@ def _language(listing: str) -> str:
 # --- definitions
 
 
-def defines(subject: str, sentence: str) -> bool:
-    """Whether a sentence says what `subject` is: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
-    return definition_share(subject, sentence) > 0
-
-
 def definition_share(subject: str, sentence: str) -> float:
-    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none."""
+    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none.
+
+    A definition is 'X is …', '… is called X', 'X: …', or an emphasised first use.
+    """
     wanted = terms_of(subject).stems
     if not wanted:
         return 0.0

@@ -192,7 +192,7 @@ def test_a_book_that_an_earlier_version_read_is_read_again_under_its_id_and_titl
     monkeypatch.setattr(ingest, "READER_VERSION", ingest.READER_VERSION - 1)
     before = library.add(book, title="My shelf").document
     monkeypatch.undo()
-    library.reindex()  # cut anew from what the earlier reader read
+    library.reindex()  # cuts again what the earlier reader read
     assert [(held.document_id, path) for held, path in library.outdated(lambda _: book)] == [(before.document_id, book)]
     renewed = library.renew(before, book).document
     assert (renewed.document_id, renewed.title, renewed.added_at) == (before.document_id, "My shelf", before.added_at)

@@ -86,7 +86,7 @@ def test_greedy_tokens_are_those_of_generate_from_a_kept_beginning_and_with_gues
 
 @pytest.mark.parametrize("family", KEEPING, indirect=True)
 def test_options_read_together_score_as_each_alone(family: LoadedModel) -> None:
-    """And as log P(option | prompt) the slow way: the whole text read anew for every token."""
+    """And as log P(option | prompt) the slow way: the whole text is read again for every token."""
     import torch
 
     model, prompt = family.model, PROMPT[:50]
