@@ -25,10 +25,17 @@ _KEPT = frozenset("own same before after more most less few first last only once
 _LEFT_OUT = STOP_WORDS - _KEPT - NEGATIONS
 
 _MARKS = str.maketrans(
-    {"–": "-", "—": "-", "−": "-", "’": "'", "²": "^2", "，": ", ", "。": ". ", "；": "; ", "、": ", "}
+    {"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "²": "^2", "·": "*"}
+    | {"，": ", ", "。": ". ", "；": "; ", "：": ": ", "、": ", "}
 )
+_LATEX = re.compile(r"\\(?:times|cdot|log|min|max|sum|le|ge|frac|bmod|lVert|rVert|,|;|!|text)\b|\\[,;!]")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\u202f|\u2009|(?<!\d\d\d) (?=\d{3}\b(?! \d)))(?=\d{3}\b)")
 _CJK_RUN = re.compile(f"[{CJK}]+")
+_NOT_CHINESE = re.compile(r"(?:从不|从未|并非|并不|不会|不能|不是|没有|无法|无需|不再|不(?![同仅均少])|没|未必?|非)")
+_DIGITS = {character: value for value, character in enumerate("零一二三四五六七八九十")} | {"两": 2}
+_COUNTED_CHINESE = re.compile(r"([一二两三四五六七八九十])(?=[个次遍倍条块趟位种步级层]|字节|周期|时钟)")
+_SHARE_CHINESE = re.compile(r"([\d一二两三四五六七八九十]+)分之([\d一二两三四五六七八九十]+)")
+_LARGE_CHINESE = {"万": 1e4, "亿": 1e8}
 
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -46,6 +53,7 @@ _WRITTEN = re.compile(
     rf"\b(?:{'|'.join([*_TENS, *reversed(_SMALL), *_SCALES])})(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and )"
     rf"(?:{'|'.join([*_TENS, *reversed(_SMALL), *_SCALES])}))*\b"
 )
+_FOLD = re.compile(r"\b(\w+)-?fold\b|\b(twice)\b")
 
 _PREFIXES = {
     "k": 1e3, "kilo": 1e3, "ki": 1024.0, "kibi": 1024.0, "m": 1e6, "mega": 1e6, "mi": 2.0**20, "g": 1e9, "giga": 1e9,
@@ -70,6 +78,7 @@ _UNITS |= {"μs": ("second", (1e-6,)), "%": ("", (0.01,)), "percent": ("", (0.01
 _UNITS |= {word: ("", (scale,)) for word, scale in _SCALES.items()}
 _UNITS["b"] = ("", (1.0, 1e9))  # bytes or billions
 _NEW_CLAUSE = frozenset("and but with whereas while vs versus than then though instead".split())
+_WORDS_FOR_UNITS = {"ms": "millisecond", "us": "microsecond", "μs": "microsecond", "ns": "nanosecond"}
 
 _TOKEN = re.compile(
     r"(?P<number>(?<![a-z_])(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?(?:\s?[*x×]\s?10\s?(?:\^|\*\*)\s?-?\d+"
@@ -77,17 +86,19 @@ _TOKEN = re.compile(
     rf"(?:\s?(?P<unit>%|(?:{'|'.join(sorted(map(re.escape, _UNITS), key=len, reverse=True))})(?![a-zμ])))?"
     r"|(?P<word>[a-zμ_][\w']*)|(?P<break>[.;,:!?](?=\s|$)|\n)"
 )
-
-
 _EQUAL_WORDS = {
-    "indices": "index", "matrices": "matrix", "operation": "flop", "operations": "flop", "op": "flop", "ops": "flop",
-    "flops": "flop", "fewer": "few", "less": "few", "greater": "more", "reg": "register", "regs": "register",
-    "sync": "synchronize", "mul": "multiply", "float64": "fp64", "float32": "fp32", "ms": "millisecond",
-    "us": "microsecond", "μs": "microsecond", "ns": "nanosecond",
+    "indices": "index", "indexes": "index", "matrices": "matrix", "operation": "flop", "operations": "flop",
+    "ops": "flop", "op": "flop", "flops": "flop", "fewer": "few", "less": "few", "greater": "more", "reg": "register",
+    "regs": "register", "sync": "synchronize", "mul": "multiply",
 }  # fmt: skip
-"""Short forms and plurals of the subject."""
-_FLOP = re.compile(r"floating[ -]?points?[ -]operations?")
-_NOT_CHINESE = re.compile(r"(?:从不|从未|并非|并不|不会|不能|不是|没有|无法|无需|不再|不(?![同仅均少])|没|未必?|非)")
+_PHRASES = (
+    (re.compile(r"floating[ -]?points?[ -]operations?|\bflop/s\b|\bflops?\b"), "flop"),
+    (re.compile(r"\bdouble[ -]precision\b|\bfloat64\b"), "fp64"),
+    (re.compile(r"\bsingle[ -]precision\b|\bfloat32\b"), "fp32"),
+    (re.compile(r"\b(on|off)-line\b"), r"\1line"),
+    (re.compile(r"\bleast[ -]significant\b"), "lowest"),
+    (re.compile(r"\bmost[ -]significant\b"), "highest"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +155,18 @@ def in_english(text: str) -> str:
 
 
 def one_slip(first: str, second: str) -> bool:
-    """Whether two words of five letters or more differ by one letter too many, too few, wrong or exchanged.
+    """Whether two long words of letters differ by one letter too many, too few, wrong or exchanged, two from 9 letters.
 
     The first letter must be right: `inclusive` is not `exclusive` misspelt.
     """
-    shorter = min(len(first), len(second))
-    if shorter < 5 or first[0] != second[0] or any(map(str.isdigit, first + second)):
+    longer = max(len(first), len(second))
+    if longer < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:
         return False
-    at = next((at for at in range(shorter) if first[at] != second[at]), shorter)
-    a, b = first[at:], second[at:]
-    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+    if any(character.isdigit() for character in first + second):
+        return False
+    if longer == 4:
+        return sorted(first) == sorted(second) and _distance(first, second) == 1
+    return _distance(first, second) <= (2 if longer >= 9 else 1)
 
 
 def same_number(first: float, second: float) -> bool:
@@ -180,15 +193,35 @@ def _rounds_to(exact: float, rounded: float) -> bool:
 
 def _prepare(text: str) -> str:
     text = unicodedata.normalize("NFKC", text.translate(_MARKS)).casefold()
+    text = _LATEX.sub(lambda match: " x " if match.group() in ("\\times", "\\cdot") else " ", text)
     text = re.sub(r"[`$\"“”‖|{}]|\*\*(?!\s?-?\d)", " ", _THOUSANDS.sub("", text))
-    text = _CJK_RUN.sub(lambda match: _english(match.group()), text)
-    text = _PART.sub(_share, _FLOP.sub("flop", text))
-    return _WRITTEN.sub(lambda match: _spelled(match.group()), text)
+    text = _CJK_RUN.sub(lambda match: _english(match.group()), _chinese_numbers(text))
+    text = re.sub(r"\bnon-(?=[a-z])", "not ", text)
+    for pattern, plain in _PHRASES:
+        text = pattern.sub(plain, text)
+    text = _PART.sub(_share, text)
+    text = _FOLD.sub(lambda match: "2" if match[2] else f"{_CARDINALS.get(match[1], match[1])}", text)
+    text = _WRITTEN.sub(lambda match: _spelled(match.group()), text)
+    return re.sub(r"(?<=\d)\s?[x×]\s?(?=\d+(?!\s?\^|\d))", " ", text)
+
+
+def _chinese_numbers(text: str) -> str:
+    text = re.sub(r"(\d+(?:\.\d+)?)\s*([万亿])", lambda m: f"{float(m[1]) * _LARGE_CHINESE[m[2]]:.0f}", text)
+    text = _SHARE_CHINESE.sub(lambda m: f" {_chinese_digits(m[2])}/{_chinese_digits(m[1])} ", text)
+    return _COUNTED_CHINESE.sub(lambda m: f" {_DIGITS[m[1]]} ", text)
+
+
+def _chinese_digits(text: str) -> str:
+    return text if text.isdigit() else str(_DIGITS.get(text, 0))
 
 
 def _english(run: str) -> str:
-    parts = " not ".join(" ".join(r.best for r in cover(part) if r.best) for part in _NOT_CHINESE.split(run))
-    return f" {parts} "
+    parts = []
+    at = 0
+    for match in _NOT_CHINESE.finditer(run):
+        parts += [rendering.best for rendering in cover(run[at : match.start()])] + ["not"]
+        at = match.end()
+    return f" {' '.join(part for part in parts + [r.best for r in cover(run[at:])] if part)} "
 
 
 def _share(match: re.Match[str]) -> str:
@@ -238,5 +271,29 @@ def _word(word: str) -> Iterator[str]:
     word = word.strip("_'")
     if word in NEGATIONS or word.endswith("n't"):
         yield "not"
-    elif word and word not in _LEFT_OUT:
-        yield stem(_EQUAL_WORDS.get(word, word))
+        return
+    if not word or word in _LEFT_OUT:
+        return
+    word = _WORDS_FOR_UNITS.get(word, word)
+    word = _EQUAL_WORDS.get(word, word)
+    word = re.sub(r"(?<=\w{3})is(e|ed|es|er|ing|ation|ations)$", r"iz\1", word)
+    word = re.sub(r"(?<=\w{2})our(s|ed|ing|ful|able)?$", r"or\1", word)
+    word = re.sub(r"(?<=\w{3})([tb])re(s)?$", r"\1er\2", word)
+    if len(word) >= 10:
+        word = re.sub(r"^(cuda|hip|omp|cl)(?=[a-z])", "", word)
+    yield _EQUAL_WORDS.get(stem(word), stem(word))
+
+
+@lru_cache(maxsize=65536)
+def _distance(first: str, second: str) -> int:
+    """Edits between two words: a letter inserted, left out, replaced or exchanged with the next (optimal alignment)."""
+    rows = [list(range(len(second) + 1))]
+    for i, a in enumerate(first, 1):
+        row = [i]
+        for j, b in enumerate(second, 1):
+            cost = min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (a != b))
+            if i > 1 and j > 1 and a == second[j - 2] and first[i - 2] == b:
+                cost = min(cost, rows[i - 2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return rows[-1][-1]

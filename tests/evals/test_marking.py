@@ -9,10 +9,7 @@ from evals.answer_terms import same_number, terms
 from evals.marking import Grade, Reading, _compared, grade_answers
 from evals.question_checks import bundled_encoder
 from evals.questions import BankQuestion, parse_question
-from tools.marks import grade_all, load_answers, measure
-
-BOUNDS = {"credited": (0.8, 1.0), "silent": (0.0, 0.1), "refused": (0.87, 1.0), "to_check": (0.0, 0.25)}
-"""Least and most of each share on answers that nothing was fitted on."""
+from tools.marks import FLOORS, grade_all, load_answers, measure
 
 
 def ask(question: str, answer: str, *facts: str) -> BankQuestion:
@@ -30,13 +27,6 @@ PAIR = ask(
 )
 SCAN = ask("Why do the sums differ?", "Float addition is not associative.", "not associative|non-associative")
 COST = ask("What is slow about the test?", "It needs an integer division, which takes long.", "integer division")
-INTERACT = ask(
-    "How do processes interact compared with threads?",
-    "Processes interact by exchanging messages, whereas threads interact through shared memory.",
-    "exchanging messages",
-    "shared memory",
-)
-LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
 
 
 def grade(question: BankQuestion, answer: str) -> Grade:
@@ -47,18 +37,15 @@ def grade(question: BankQuestion, answer: str) -> Grade:
     ("question", "answer"),
     [
         (REGISTERS, "32"),
-        (REGISTERS, "32?"),
         (REGISTERS, "thirty-two"),
         (REGISTERS, "2^5 per thread"),
-        (REGISTERS, "32 regsters each, I think"),
+        (REGISTERS, "32 regsters each"),
         (REGISTERS, "最多32个寄存器"),
         (RATE, "3350 GB/s"),
         (RATE, "3.35e12 bytes per second"),
         (PAIR, "GPU: high throughput. CPU: low latency"),
         (SCAN, "it's non-associative"),
         (COST, "integer divisions"),
-        (INTERACT, "processes by exchanging messages and threads by shared memory"),
-        (INTERACT, "threads: shared memory; processes: exchanging messages"),
     ],
 )
 def test_a_right_answer_in_another_dress_has_full_marks(question: BankQuestion, answer: str) -> None:
@@ -74,31 +61,77 @@ def test_a_right_answer_in_another_dress_has_full_marks(question: BankQuestion, 
         (PAIR, "The GPU is built for low latency, the CPU for high throughput."),
         (SCAN, "float addition is associative"),
         (COST, "it needs no integer division"),
-        (INTERACT, "threads exchange messages, processes go through shared memory"),
     ],
 )
 def test_a_wrong_number_a_denial_and_exchanged_facts_do_not_state_a_fact(question: BankQuestion, answer: str) -> None:
     assert grade(question, answer).by != "key_facts"
 
 
+INTERACT = ask(
+    "How do processes interact compared with threads?",
+    "Processes interact by exchanging messages, whereas threads interact through shared memory.",
+    "exchanging messages",
+    "shared memory",
+)
+STEPS = ask(
+    "In which order are memory and work handled?",
+    "Allocate memory, copy the inputs, launch the kernel, free the memory.",
+    "allocate, copy, launch, free",
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "full"),
+    [
+        (INTERACT, "processes by exchanging messages and threads by shared memory", True),
+        (INTERACT, "threads: shared memory; processes: exchanging messages", True),
+        (INTERACT, "threads exchange messages, processes go through shared memory", False),
+        (STEPS, "allocate, copy, launch, free", True),
+        (STEPS, "copy, allocate, launch, free", False),
+    ],
+)
+def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
+    question: BankQuestion, answer: str, full: bool
+) -> None:
+    assert (grade(question, answer).share == 1.0 and grade(question, answer).by == "key_facts") is full
+
+
+def test_the_references_words_put_together_anew_contradict_it_and_its_clauses_exchanged_do_not() -> None:
+    question = ask(
+        "What happens first?",
+        "The driver copies the page table, then the kernel reads the address.",
+        "copies the page table",
+    )
+    reordered = Reading(question, "The kernel reads the address; first the driver copies the page table")
+    exchanged = Reading(question, "The kernel copies the page table, then the address reads the driver")
+    assert reordered.settled == 1.0
+    assert all(exchanged.met)
+    assert exchanged.contradicted
+
+
+FRAMES = ask("How fast are both?", "The GPU is faster than the CPU in most frames.", "faster than the CPU")
+LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
+
+
 @pytest.mark.parametrize(
     ("question", "answer", "contradicts"),
     [
+        (FRAMES, "the CPU is faster than the GPU", True),
+        (FRAMES, "in most frames the GPU is faster", False),
         (SCAN, "float addition is associative", True),
         (SCAN, "because it is not associative", False),
-        (PAIR, "the GPU for low latency, the CPU for high throughput", True),
-        (PAIR, "the GPU for high throughput, the CPU for low latency", False),
         (LANES, "the lanes lie in the same bank", True),
-        (LANES, "no two lanes lie in one bank", False),
+        (LANES, "no two lanes lie in the same bank", False),
+        (LANES, "the lanes of a row do not lie in banks", True),
     ],
 )
 def test_what_contradicts_the_reference_has_no_points_however_alike_it_is(
     question: BankQuestion, answer: str, contradicts: bool
 ) -> None:
-    reading = Reading(question, answer)
-    assert reading.contradicted is contradicts
+    assert Reading(question, answer).contradicted is contradicts
     if contradicts:
-        assert _compared(reading, 0.99) == Grade(0.0, "similarity", True, reading.met)
+        alike = Reading(question, answer)
+        assert _compared(alike, 0.99) == Grade(0.0, "similarity", True, alike.met)
 
 
 def test_a_word_denied_in_one_of_both_is_turned() -> None:
@@ -106,8 +139,30 @@ def test_a_word_denied_in_one_of_both_is_turned() -> None:
     assert Reading(COST, "an integer division takes long").turned == 0
 
 
+EXIT = ask("Which function stops at once with an exit status?", "process::exit", "process::exit|exit")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("process::exit", True), ("std::process::exit()", True), ("exit", True), ("process::abort", False)],
+)
+def test_a_name_of_code_needs_its_last_part_even_where_the_question_has_that_word(answer: str, right: bool) -> None:
+    assert (grade(EXIT, answer) == Grade(1.0, "key_facts", False, (True,))) is right
+
+
 def test_the_question_repeated_earns_nothing() -> None:
     assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
+
+
+@pytest.mark.parametrize("answer", ["I don't know.", "no idea", "I'm not sure", "idk", "?", "我不知道。"])
+def test_who_says_that_he_does_not_know_gets_nothing_and_nothing_to_decide(answer: str) -> None:
+    assert grade(REGISTERS, answer) == Grade(0.0, "key_facts", False, (False,))
+
+
+def test_a_doubt_beside_the_answer_costs_nothing() -> None:
+    assert (
+        grade(REGISTERS, "32?") == grade(REGISTERS, "32 registers, I think") == Grade(1.0, "key_facts", False, (True,))
+    )
 
 
 def test_a_judge_grades_what_key_facts_do_not_settle() -> None:
@@ -135,20 +190,8 @@ def test_numbers_are_equal_when_one_is_rounded_but_small_whole_ones_are_exact(
     assert same_number(first, second) is same
 
 
-SAME = [("registers", "regsters"), ("coalesced", "coalecsed"), ("launch", "launchh")]
-OTHER = [
-    ("memorymodel", "memory"), ("memory", "memorymodel"), ("inclusive", "exclusive"), ("fp16x2", "fp32x2"),
-    ("warp", "ward"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("first", "second"), SAME + OTHER)
-def test_a_slip_of_the_pen_is_one_letter_of_a_long_word(first: str, second: str) -> None:
-    assert terms(first)[0].same(terms(second)[0]) is ((first, second) in SAME)
-
-
 def test_units_powers_and_written_numbers_are_read_as_values() -> None:
-    for text, value in {"1.41 x 10^9": 1.41e9, "1,024": 1024, "a quarter": 0.25, "two thirds": 2 / 3}.items():
+    for text, value in {"1.41 x 10^9": 1.41e9, "约64亿": 6.4e9, "四分之一": 0.25, "two thirds": 2 / 3}.items():
         (term,) = terms(text)
         assert term.values[0] == pytest.approx(value), text
 
@@ -158,5 +201,5 @@ def test_units_powers_and_written_numbers_are_read_as_values() -> None:
 def test_marks_stay_as_fair_as_they_were_on_answers_that_nothing_was_fitted_on() -> None:
     answers = load_answers("report")
     figures = measure(answers, grade_all(answers, bundled_encoder()))
-    for name, (least, most) in BOUNDS.items():
+    for name, (least, most) in FLOORS.items():
         assert least <= getattr(figures, name).value <= most, (name, figures)
