@@ -145,7 +145,7 @@ class _Adding:
             for book in books:
                 try:
                     self._add(book)
-                except Exception as error:  # noqa: BLE001
+                except Exception as error:  # noqa: BLE001  see `_fail`
                     self._fail(book, error)
 
     def report(self) -> None:
