@@ -246,7 +246,7 @@ def _report_lines(report: TuneReport) -> list[str]:
         f"{report.split_by} for validation{left_out}",
         f"training loss {report.train_loss:.3f}{validation}; {report.tokens_per_s:,.0f} tokens/s; "
         f"{report.seconds:.0f} s; {report.peak_memory_bytes / 2**30:.2f} GiB at most",
-        f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
+        report.warning or f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
     ]
 
 

@@ -11,13 +11,14 @@ import pytest
 from fakes import ScriptedGenerator
 from tiny_models import edit_json
 
+from api import generator
 from api.cli import run, tuning
 from api.console import Console
 from evals.questions import load_bank
 from rag.generators.prompts import REFUSAL
 from rag.tuning.data import TrainingRow, write_dataset
 from rag.tuning.preferences import SAMPLES
-from rag.tuning.settings import TuneProgress
+from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -64,6 +65,15 @@ def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, 
     assert (Path(merged) / "config.json").is_file()
     sizes = printed(capsys, "quantize", "--model", model, "--out", quantized)
     assert sizes["after_bytes"] < sizes["before_bytes"]
+
+
+def test_an_adapter_that_is_probably_spoilt_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, capsys):
+    report = TuneReport("out", 3, 10.8, None, 1.0, 1, 1.0, train_rows=8, warning="The loss rose.")
+    monkeypatch.setattr("rag.tuning.train.tune", lambda *_, **__: report)
+    assert run(["tune", "--model", model, "--data", str(data), "--out", str(tmp_path / "out")]) == 0
+    assert report.warning in capsys.readouterr().out
+    said = generator._tune(model, [], tmp_path, TuneSettings(), lambda _: None, lambda: False)
+    assert report.warning in said, "the last message of the page's job"
 
 
 def test_memory_prints_the_contracts_fields(model: str, capsys: pytest.CaptureFixture[str]) -> None:
