@@ -1,4 +1,4 @@
-"""A training run's settings, progress, report and place, and its settings as the Trainer's arguments."""
+"""Settings of training and of its data; a run's progress, report and place, and its settings for the Trainer."""
 
 from __future__ import annotations
 
@@ -122,6 +122,22 @@ class TuneSettings:
     def as_record(self) -> dict[str, Any]:
         """For the adapter's record."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisSettings:
+    """Settings of training data; all but `shown_passages`, `limit` and `seed` are for questions that a model writes."""
+
+    pairs: int = option(3, "Questions to ask for each passage.", least=1, most=10)
+    shown_passages: int = option(
+        0, "Passages shown in each row's prompt; 0 trains closed book.", least=0, most=10, name="--passages"
+    )
+    verify: bool = option(True, "Have the model answer each question from its passage.")
+    limit: int | None = option(
+        None, "At most this many questions; where a model writes them, this many passages of all books.", least=1
+    )
+    temperature: float = option(0.3, "Of sampling.", least=0, name=None)
+    seed: int = option(0, "Seed of sampling.", least=0)
 
 
 @dataclass(frozen=True, slots=True)
