@@ -195,7 +195,6 @@ class Reading:
         self.contradicted = (
             denied
             or disordered
-            or self._exchanged(places)
             or self._opposed()
             or _paired_otherwise(self.reference, self.answer)
             or self._rearranged()
@@ -321,21 +320,6 @@ class Reading:
             return None
         return _within_reach(needed, self.answer) or _joined(wanted, self.answer)
 
-    def _exchanged(self, places: Sequence[tuple[tuple[int, ...], bool] | None]) -> bool:
-        """Whether two facts are said of each other's subjects: the facts stand in the other order than in the reference
-        and the words around them do not, or the other way round."""
-        own = {term.text for fact in self.facts for term in terms(fact.replace("|", " "))}
-        facts = [
-            (min(meant), min(found[0]))
-            for fact, found in zip(self.facts, places, strict=True)
-            if found and (meant := _place_in(fact, self.reference))
-        ]
-        here, there = _said_once(self.answer), _said_once(self.reference)
-        around = [(there[word], here[word]) for word in here.keys() & there.keys() - own]
-        if len(facts) < 2 or len(around) < 2:
-            return False
-        return (_reversed(facts) > HALF) != (_reversed(around) > HALF)
-
     def _rearranged(self) -> bool:
         """Whether the answer has no word of its own and puts the reference's words in another order."""
         if self._own:
@@ -397,12 +381,6 @@ def _opposites() -> tuple[tuple[str, str], ...]:
 def _firsts(said: Sequence[Term]) -> dict[str, int]:
     """Where each word is said first."""
     return {term.text: at for at, term in reversed(list(enumerate(said)))}
-
-
-def _place_in(fact: str, said: Sequence[Term]) -> tuple[int, ...] | None:
-    """Places of the first of the fact's wordings that a text has."""
-    found = (_within_reach([term for term in terms(w) if term.text != "not"], said) for w in fact.split("|"))
-    return next((places for places in found if places), None)
 
 
 def _said_once(said: Sequence[Term]) -> dict[str, int]:
