@@ -368,7 +368,7 @@ def _forest(data: Mapping[str, Any]) -> str:
     last = math.ceil(reach / step) * step
     ticks = {float(tick): f"{tick:+.0f}" for tick in range(-last, last + 1, step)}
     about = "Paired differences with 95 % intervals, in points"
-    return rows_plot({"": dots}, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
+    return rows_plot(dots, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
 
 
 def _speed_plot(arms: Mapping[str, Any]) -> str:
