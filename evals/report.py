@@ -72,9 +72,7 @@ def arm_note(arm: str) -> str:
     """An arm in words; `ARM@ADAPTER` also names its adapter."""
     kind, _, adapter = arm.partition("@")
     note = ARM_NOTES.get(kind, "")
-    if not adapter:
-        return note
-    return f"{note}; its adapter is {adapter!r}" if adapter != "passages" else f"{note}; tuned on passages too"
+    return f"{note}; its adapter is {adapter!r}" if adapter else note
 
 
 @dataclass(frozen=True, slots=True)
