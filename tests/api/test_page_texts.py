@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from api.errors import ERROR_TABLE, MAX_TRANSLATED_CHARACTERS
+from api.errors import ERROR_TABLE
 from api.jobs import Job, JobQueue, JobStore
 from api.pages.job_row import say_job
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
+from api.translation import MAX_TRANSLATED_CHARACTERS
 from indexes.errors import InvalidInput
 from rag.errors import EngineUnreachable
 

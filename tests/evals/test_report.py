@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from api.translation import report_in_chinese
 from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.plots import Dot, points_plot
@@ -27,7 +28,6 @@ from evals.report import (
     report_page,
     write_report,
 )
-from evals.report_chinese import in_chinese
 from evals.run import RunSpec
 from evals.scoring import Row, calibration_data, score_records
 from indexes.errors import NotFound
@@ -109,12 +109,12 @@ def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
         "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better; retrieving over the bare model: "
         "+1.0 points, cannot tell. One tuning seed: another tuning run may differ."
     )
-    page = in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
+    page = report_in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
     assert "How many threads are in a &lt;warp&gt;?" in page, "a question stays as it was asked"
     told = re.sub(r'(?s)<style>.*?</style>|<code>.*?</code>|<td class="text">.*?</td>', "", page)
     assert re.findall(r">[^<>]*?[a-z]{2,} [a-z]{2,} [a-z]{2,}[^<>]*<", told) == []
     texts = (text for note in metric_notes().values() for text in (note.group, note.label, note.meaning))
-    shown = in_chinese("".join(f"<p>{text}</p>" for text in texts))
+    shown = report_in_chinese("".join(f"<p>{text}</p>" for text in texts))
     assert [one for one in re.findall("<p>(.*?)</p>", shown) if one.isascii()] == ["MRR", "nDCG@5"]
 
 
