@@ -185,7 +185,7 @@ class CoalesceSettings(BaseSettings):
     )
     prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
     prompt_lookup_tokens: int = Field(
-        8, ge=0, description="Tokens guessed from the prompt and verified in one step by a local model; 0 is off."
+        8, ge=0, description="Draft tokens, taken from the prompt, that a local model verifies in one step; 0 is off."
     )
     max_queue: int | None = Field(
         None, ge=0, description="Questions that may wait for a local model; by default as many as come."

@@ -1,7 +1,7 @@
 """The arms of a comparison, the passages of its controls, and the adapters of its tuned arms, one per tuning seed.
 
 There are the four arms that users have, and two controls that show where a gain is lost. `oracle` reads the gold
-passages: facts missing there were lost by the reader, facts missing only in `rag` by the retriever. `random` reads
+passages: facts missing there were lost by the model, facts missing only in `rag` by the retriever. `random` reads
 passages of other sections: what it gets right does not come from reading.
 
 With a language model the adapters are the user's own: `rag+tuned@raft` uses the adapter `raft`, and arms without `@`

@@ -37,8 +37,8 @@ def normalize(text: str) -> str:
 
 def fact_met(fact: str, text: str) -> bool:
     """Whether `text` states one of the fact's alternatives (separated by `|`), as whole words after `normalize`."""
-    levelled = normalize(text)
-    return any(_whole_words(alternative).search(levelled) for alternative in fact.split("|") if alternative.strip())
+    normalized = normalize(text)
+    return any(_whole_words(alternative).search(normalized) for alternative in fact.split("|") if alternative.strip())
 
 
 @lru_cache(maxsize=16384)

@@ -125,9 +125,9 @@ def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[s
     layers = loaded.capabilities.num_layers
     prompt = random_prompt(loaded, prefix_tokens + QUESTION_TOKENS)
     capacity = len(prompt) + 4
-    reader = SlabCache(layers, capacity)
-    prefill(loaded.model, prompt[:prefix_tokens], reader)
-    kept = reader.copy_out(0, prefix_tokens)
+    prefix_cache = SlabCache(layers, capacity)
+    prefill(loaded.model, prompt[:prefix_tokens], prefix_cache)
+    kept = prefix_cache.copy_out(0, prefix_tokens)
 
     def first(cache: SlabCache) -> None:
         next(decode(loaded.model, prompt, cache, max_new_tokens=1))
@@ -198,13 +198,13 @@ def _step(
 
 
 def together_rows(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Rows of the table of steps as they are served: of one answer and of many, with and without recorded steps."""
+    """Rows of the table of steps as they are served: of one answer and of many, with CUDA-graph capture and without."""
     rows: list[dict[str, Any]] = []
     for precision, loaded in models.items():
         for count in (1, MOST_ROWS):
             steps = {
                 name: _step_of(loaded, count, context_tokens, recorder)
-                for name, recorder in (("plain", None), ("recorded", Recorder(loaded.model, GraphMemory())))
+                for name, recorder in (("eager", None), ("captured", Recorder(loaded.model, GraphMemory())))
             }
             for name, values in rounds_of(steps, rounds, _WARMUP).items():
                 seconds = statistics.median(values)

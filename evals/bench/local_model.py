@@ -60,7 +60,7 @@ def random_model(folder: Path, shape: str, device: str = "cpu") -> Path:
 
 
 def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
-    """Random keys and values of `tokens` tokens, in the model's shape."""
+    """A random KV cache of `tokens` tokens, in the model\'s shape."""
     import torch
 
     shape = loaded.capabilities
@@ -76,8 +76,8 @@ def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
 
 def random_prompt(loaded: LoadedModel, tokens: int) -> list[int]:
     """Random tokens, the same every time."""
-    draw = random.Random(0)
-    return [draw.randrange(1, loaded.capabilities.vocab_size) for _ in range(tokens)]
+    rng = random.Random(0)
+    return [rng.randrange(1, loaded.capabilities.vocab_size) for _ in range(tokens)]
 
 
 def make_cache(loaded: LoadedModel, kind: CacheKind, capacity_tokens: int, held: Segment | None = None) -> Any:

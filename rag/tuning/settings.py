@@ -241,14 +241,15 @@ def training_arguments(
     num_rows: int,
     *,
     validates: bool,
-    steady: bool,
+    constant_rate: bool,
 ) -> Any:
     """The `transformers.TrainingArguments` of a run.
 
     Args:
         folder: for the checkpoints.
         config: the base model's.
-        num_rows: encoded training rows; validates: there are validation rows; steady: one learning rate throughout.
+        num_rows: encoded training rows; validates: there are validation rows.
+        constant_rate: one learning rate throughout.
     """
     from transformers import TrainingArguments
 
@@ -266,8 +267,8 @@ def training_arguments(
         num_train_epochs=settings.epochs,
         max_steps=settings.max_steps or -1,
         learning_rate=settings.learning_rate or _usual_rate(config),
-        lr_scheduler_type="constant" if steady else "cosine",
-        warmup_steps=0 if steady else 0.05,
+        lr_scheduler_type="constant" if constant_rate else "cosine",
+        warmup_steps=0 if constant_rate else 0.05,
         logging_steps=settings.log_steps or max(steps // 50, 1),
         save_steps=every,
         save_total_limit=2,

@@ -220,10 +220,10 @@ def _row(
     row = TrainingRow(question, answer, section=" > ".join((passage.title, *passage.section)))
     if settings.shown_passages < 1:
         return row
-    draw = random.Random(f"{settings.seed}:{question}")
+    rng = random.Random(f"{settings.seed}:{question}")
     rest = [other for other in others if other.text != passage.text]
-    shown = [passage, *draw.sample(rest, min(settings.shown_passages - 1, len(rest)))]
-    draw.shuffle(shown)
+    shown = [passage, *rng.sample(rest, min(settings.shown_passages - 1, len(rest)))]
+    rng.shuffle(shown)
     return replace(row, passages=tuple(shown))
 
 

@@ -67,7 +67,7 @@ def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, 
     assert sizes["after_bytes"] < sizes["before_bytes"]
 
 
-def test_an_adapter_that_is_probably_spoilt_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, capsys):
+def test_an_adapter_whose_training_diverged_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, capsys):
     report = TuneReport("out", 3, 10.8, None, 1.0, 1, 1.0, train_rows=8, warning="The loss rose.")
     monkeypatch.setattr("rag.tuning.train.tune", lambda *_, **__: report)
     assert run(["tune", "--model", model, "--data", str(data), "--out", str(tmp_path / "out")]) == 0

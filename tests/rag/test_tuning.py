@@ -506,11 +506,11 @@ def test_a_loss_that_rises_is_said_and_one_that_is_no_number_is_an_error(
             train._loss_warning([*history, {"step": 9, "loss": nonsense}], rate)
 
 
-def test_a_learning_rate_that_spoils_the_adapter_is_said(tmp_path: Path, shallow: Path, finished: Run) -> None:
+def test_a_learning_rate_that_makes_training_diverge_is_reported(tmp_path: Path, shallow: Path, finished: Run) -> None:
     export_merged(str(shallow), finished.out, tmp_path / "taught")  # random weights have nothing to unlearn
     settings = replace(QUICK, learning_rate=1e6, max_steps=3, validation_share=0.0)
     try:
-        assert "probably spoilt" in tune(str(tmp_path / "taught"), ROWS, tmp_path / "out", settings).warning
+        assert "diverged" in tune(str(tmp_path / "taught"), ROWS, tmp_path / "out", settings).warning
     except InvalidInput as error:  # another processor's arithmetic may leave the numbers
         assert "no longer a finite number" in error.message
     assert finished.report.warning == ""
