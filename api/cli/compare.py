@@ -200,18 +200,18 @@ def readers(
     model: Annotated[str, typer.Option(help="The language model, as for `serve`.")] = "smollm2-135m",
     quantization: Annotated[str, typer.Option(help="Format of its weights.")] = "none",
     tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 300,
-    clients: Annotated[int, typer.Option(min=2, help="Readers at once.")] = 30,
+    clients: Annotated[int, typer.Option(min=2, help="Concurrent clients.")] = 30,
     address: Annotated[
-        str | None, typer.Option(help="A server that runs, instead of a model: only readers at once are measured.")
+        str | None, typer.Option(help="A server that runs, instead of a model: only concurrent clients are measured.")
     ] = None,
     rounds: Rounds = 8,
     json_output: JsonLine = False,
 ) -> None:
-    """A real model, or a server, asked by one reader and by many at once; a model computes in `COALESCE_DTYPE`.
+    """A real model, or a server, asked by one client and by many at once; a model computes in `COALESCE_DTYPE`.
 
     Example: coalesce bench readers --model smollm2-135m
     """
-    from evals.bench.readers import bench_readers, bench_server
+    from evals.bench.clients import bench_clients, bench_server
     from rag.models.home import find_model
 
     if address is not None:
@@ -219,7 +219,7 @@ def readers(
     else:
         settings = settings_of(invoked)
         path = find_model(model, settings.home, Console().step)
-        result = bench_readers(path, quantization, rounds, clients, tokens, settings.dtype)
+        result = bench_clients(path, quantization, rounds, clients, tokens, settings.dtype)
     _print(result, json_output)
 
 

@@ -28,7 +28,7 @@ from serving import start, stop
 from tiny_models import CHAT_TEMPLATE, build_adapter, build_model, write_adapter_gguf, write_gguf
 from waiting import wait_until
 
-from evals.bench.readers import bench_server
+from evals.bench.clients import bench_server
 from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
 from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
@@ -322,4 +322,4 @@ def check_class(found: dict[str, Any]) -> None:
     print(json.dumps(found))
     assert found["answered"] == found["with_their_question"] == READERS
     assert found["refused_by_the_server"] == []
-    assert found["heard_their_place"] >= READERS // 3
+    assert found["saw_queue_position"] >= READERS // 3
