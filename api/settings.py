@@ -180,10 +180,12 @@ class CoalesceSettings(BaseSettings):
     answer_cache: int = Field(
         256,
         ge=0,
-        description="Answers of a language model that are kept in memory and given again to the same question over the "
+        description="Answers of a language model that an LRU cache in memory gives again to the same question over the "
         "same passages; 0 keeps none. Comparisons keep none either.",
     )
-    prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
+    prefix_cache: bool = Field(
+        True, description="Whether a local model keeps the KV cache of prompt prefixes for reuse."
+    )
     prompt_lookup_tokens: int = Field(
         8, ge=0, description="Draft tokens, taken from the prompt, that a local model verifies in one step; 0 is off."
     )

@@ -358,7 +358,7 @@ def _write_synthesis(
     lines = [
         f"{counted(report.rows, 'row')} from {counted(report.passages, 'passage')} of {counted(len(books), 'book')} "
         f"in {report.data_file}",
-        f"written: {counted(report.written, 'pair')}; thrown away: {thrown or 'none'}",
+        f"written: {counted(report.written, 'pair')}; rejected: {thrown or 'none'}",
     ]
     console.result(asdict(report), lines)
 
