@@ -328,7 +328,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
         notes=metric_notes(),
         difference_cell=_difference_cell,
         arm_note=arm_note,
-        cell=_cell,
+        cell=cell,
         points=points,
         bounds=_bounds,
         p_value=_p_value,
@@ -420,10 +420,10 @@ def points(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+.1f}"
 
 
-def _bounds(interval: Mapping[str, Any], scale: float = 100) -> str:
+def _bounds(interval: Mapping[str, Any], scale: float = 100, form: str = "+.1f") -> str:
     """The bounds of a difference, signed; empty where it has no interval."""
     low, high = (None if interval[end] is None else scale * interval[end] for end in ("low", "high"))
-    return in_brackets(low, high, "+.1f")
+    return in_brackets(low, high, form)
 
 
 def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
@@ -436,14 +436,14 @@ def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
     return list(found.items())
 
 
-def _cell(unit: str, interval: Mapping[str, Any] | None) -> str:
+def cell(unit: str, interval: Mapping[str, Any] | None) -> str:
+    """A metric's value in its unit, a share with its interval."""
     if interval is None or interval["value"] is None:
         return "–"
     value = _SCALES[unit] * interval["value"]
     if unit != "share":
         return f"{value:.0f}" if unit == "bytes" else f"{value:.1f}"
-    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
-    return f"{value:.1f} %{in_brackets(low, high)}"
+    return f"{value:.1f} %{_bounds(interval, 100, '.1f')}"
 
 
 def _p_value(value: float | None) -> str:

@@ -137,22 +137,13 @@ def evaluate(
 
 
 def _lines(data: dict[str, Any], folder: Path) -> list[str]:
+    from evals.report import cell
+
     rows = [["arm", "scored", "accuracy", "facts in two sentences", "in the whole answer"]]
     for name, arm in data["arms"].items():
-        cells = [
-            _share(arm["metrics"].get(metric)) for metric in ("accuracy", "key_facts_first_two", "key_fact_recall")
-        ]
-        rows.append([name, str(arm["n"]), *cells])
+        shares = (arm["metrics"].get(metric) for metric in ("accuracy", "key_facts_first_two", "key_fact_recall"))
+        rows.append([name, str(arm["n"]), *(cell("share", share) for share in shares)])
     return [*table(rows), "", data["verdict"] or data["verdict_withheld"], "", f"report: {folder / 'report.html'}"]
-
-
-def _share(interval: dict[str, Any] | None) -> str:
-    if not interval or interval["value"] is None:
-        return "-"
-    from evals.comparison import in_brackets
-
-    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
-    return f"{100 * interval['value']:.1f} %{in_brackets(low, high)}"
 
 
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Rounds; medians are printed.")]
