@@ -25,7 +25,7 @@ from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, LLAMA_INDEX, IndexSettings
 from rag.models.home import shipped_adapters
-from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
+from rag.settings import GeneratorName, GeneratorSettings, QuantizationName, RagSettings, RetrievalSettings
 
 ENV_PREFIX = "COALESCE_"
 OF_A_CHOICE = ("generator", "model", "base_url", "adapters", "quantization")
@@ -127,7 +127,7 @@ class CoalesceSettings(BaseSettings):
         description="The least evidence, from 0 to 1, to answer at all; by default the calibrated one.",
     )
 
-    generator: Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] = Field(
+    generator: GeneratorName = Field(
         "auto",
         description="What writes answers; `auto` is `local` where a model is named, else `extractive`.",
     )
@@ -136,7 +136,7 @@ class CoalesceSettings(BaseSettings):
         description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`, "
         "`vllm`); the engine's name for it (`remote`).",
     )
-    quantization: Literal["auto", "none", "int8", "nf4"] = Field(
+    quantization: Literal["auto", QuantizationName] = Field(
         "auto",
         description="The format of a local model's weights: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
         "below half a billion weights.",
