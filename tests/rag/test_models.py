@@ -16,7 +16,7 @@ from rag.models import loading
 from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, reset_peak_memory
-from rag.models.fast_paths import attention_in_products, grouped_attention, speed_up_norms
+from rag.models.fast_paths import attention_in_products, speed_up_norms
 from rag.models.folder import load_config
 from rag.models.loading import load_model
 from rag.models.memory import estimate_memory, linear_layers, lora_kinds, usual_quantization
@@ -194,24 +194,6 @@ def test_small_models_are_held_in_16_bits_and_others_in_4_where_nobody_says(tiny
     assert usual_quantization(config) == "nf4"
     config.quantization_config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     assert usual_quantization(config) == "int8", "as the weights are on disk"
-
-
-@pytest.mark.parametrize("new", [1, 5, 40])
-def test_grouped_attention_is_attention(new: int) -> None:
-    import torch
-
-    torch.manual_seed(0)
-    cached = 50
-    query = torch.randn(1, 8, new, 16)
-    key, value = torch.randn(1, 2, cached + new, 16), torch.randn(1, 2, cached + new, 16)
-    mask = torch.ones(new, cached + new, dtype=torch.bool).tril(cached)[None, None]
-    module = torch.nn.Module()
-    module.num_key_value_groups = 4  # type: ignore[assignment]
-    ours, _ = grouped_attention(module, query, key, value, mask if new > 1 else None, scaling=0.25)
-    scores = query @ key.repeat_interleave(4, 1).transpose(2, 3) * 0.25
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    expected = (weights @ value.repeat_interleave(4, 1)).transpose(1, 2)
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 2, 30])
