@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evals.exam import ExamPlan, draw_exam
 from evals.made_questions import MakingProgress, OptionDrawer, make_questions
 from evals.made_store import MadeQuestions
-from evals.question_drafts import Draft, draft_questions, is_foreign_name
+from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
 from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
@@ -229,10 +229,6 @@ def test_a_question_has_no_link_to_the_sentence_before_and_the_headings_that_say
     assert draft.question == f"Fill in the term: “{said}”{shown}"
 
 
-def test_a_name_of_another_world_is_foreign() -> None:
-    assert [is_foreign_name(term) for term in ("Tensor Core", "Central Park", "daemon")] == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("path", "off_topic"),
     [
@@ -247,17 +243,6 @@ def test_a_sentence_that_says_nothing_of_the_two_headings_over_it_is_off_topic(
     text = "Every careful client needs 32 letters of equal weight on every morning."
     (draft,) = [each for each in draft_questions([make_node(text, heading_path=path)]).drafts if each.kind == "number"]
     assert draft.is_off_topic is off_topic
-
-
-def test_what_is_off_topic_is_asked_only_where_a_book_gives_few_questions(
-    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Draft, "is_off_topic", property(lambda draft: draft.kind == "definition"))
-    monkeypatch.setattr("evals.made_questions._NOT_THIN", 30)
-    assert "definition" in {question.kind for question in made(engine)}
-    monkeypatch.setattr("evals.made_questions._NOT_THIN", 3)
-    assert len(made(engine)) >= 3
-    assert "definition" not in {question.kind for question in made(engine)}
 
 
 def test_the_same_book_gives_the_same_questions_and_a_count_is_kept(engine: AnswerEngine) -> None:

@@ -41,6 +41,8 @@ def grade(question: BankQuestion, answer: str) -> Grade:
         (REGISTERS, "2^5 per thread"),
         (REGISTERS, "32 regsters each"),
         (REGISTERS, "最多32个寄存器"),
+        (REGISTERS, "32?"),
+        (REGISTERS, "32 registers, I think"),
         (RATE, "3350 GB/s"),
         (RATE, "3.35e12 bytes per second"),
         (PAIR, "GPU: high throughput. CPU: low latency"),
@@ -96,19 +98,6 @@ def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
     assert (grade(question, answer).share == 1.0 and grade(question, answer).by == "key_facts") is full
 
 
-def test_the_references_words_put_together_anew_contradict_it_and_its_clauses_exchanged_do_not() -> None:
-    question = ask(
-        "What happens first?",
-        "The driver copies the page table, then the kernel reads the address.",
-        "copies the page table",
-    )
-    reordered = Reading(question, "The kernel reads the address; first the driver copies the page table")
-    exchanged = Reading(question, "The kernel copies the page table, then the address reads the driver")
-    assert reordered.settled == 1.0
-    assert all(exchanged.met)
-    assert exchanged.contradicted
-
-
 FRAMES = ask("How fast are both?", "The GPU is faster than the CPU in most frames.", "faster than the CPU")
 LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
 
@@ -141,12 +130,6 @@ def test_a_word_denied_in_one_of_both_is_turned() -> None:
 
 def test_the_question_repeated_earns_nothing() -> None:
     assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
-
-
-def test_a_doubt_beside_the_answer_costs_nothing() -> None:
-    assert (
-        grade(REGISTERS, "32?") == grade(REGISTERS, "32 registers, I think") == Grade(1.0, "key_facts", False, (True,))
-    )
 
 
 def test_a_judge_grades_what_key_facts_do_not_settle() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from api.translation import report_in_chinese
 from evals.arms import parse_arms
 from evals.comparison import compare
-from evals.plots import Dot, points_plot
 from evals.question_checks import Leak, LeakageReport
 from evals.questions import parse_question
 from evals.records import Record
@@ -31,7 +29,6 @@ from evals.report import (
 from evals.run import RunSpec
 from evals.scoring import Row, calibration_data, score_records
 from indexes.errors import NotFound
-from rag.types import ARMS
 
 QUESTION = parse_question(
     {
@@ -116,15 +113,6 @@ def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
     texts = (text for note in metric_notes().values() for text in (note.group, note.label, note.meaning))
     shown = report_in_chinese("".join(f"<p>{text}</p>" for text in texts))
     assert [one for one in re.findall("<p>(.*?)</p>", shown) if one.isascii()] == ["MRR", "nDCG@5"]
-
-
-def test_labels_of_arms_with_like_speed_do_not_lie_on_each_other() -> None:
-    dots = [Dot(name, 0.6, 0.5, 0.7, x=1.3 + shift / 50) for shift, name in enumerate(ARMS)]
-    drawn = points_plot(dots, {1.0: "10", 2.0: "100"}, "speed", "x")
-    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="note">', drawn)
-    heights = sorted(float(y) for _, y in places)
-    assert len(heights) == 4
-    assert min(later - earlier for earlier, later in pairwise(heights)) > 14
 
 
 def test_calibration_counts_answerable_questions_by_score_and_by_book() -> None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import sqlite3
-import time
 import zipfile
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +19,7 @@ from fakes import hash_embed, section
 
 from evals.anki import anki_deck, cards_csv
 from evals.errors import ExamClosed
-from evals.exam import ExamPlan, Result, draw_exam, mark_answers
+from evals.exam import ExamPlan, draw_exam, mark_answers
 from evals.questions import BankQuestion, Gold, own_question, parse_question, parse_questions, questions_file
 from evals.schedule import review
 from evals.study import Study, class_marks_csv, justify
@@ -232,22 +231,6 @@ def test_whatever_is_read_next_closes_an_exam_whose_time_ran_out_with_its_draft(
     closed = study.exam(exam.id, "ada")
     assert closed.closed_by_deadline and closed.handed_in_at == exam.deadline
     assert closed.result is not None and (closed.result.score, closed.result.marks[0].answer) == (1.0, 0)
-
-
-@pytest.mark.slow
-def test_five_thousand_due_cards_are_listed_in_200_ms_of_processor_time(tmp_path: Path, clock: Clock) -> None:
-    store = StudyStore(tmp_path / "study.sqlite3")
-    bank = tuple(make_question(n, chapter) for chapter in range(1, 6) for n in range(1000))
-    study = Study(store, lambda _: None, lambda: bank, clock)
-    exam = StoredExam("e", "default", START, None, ())
-    store.add_exams([exam])
-    store.close_exam(exam, Result(()), [], bank, START)
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        assert len(study.due_cards(limit=5000)) == 5000
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.2
 
 
 def test_the_anki_deck_keeps_its_ids_and_renders_code_formulas_and_quotes(tmp_path: Path) -> None:

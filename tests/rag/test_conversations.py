@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes import make_answer, make_passage
 
-from indexes.errors import HomeNotWritable, InvalidInput, NotFound
+from indexes.errors import InvalidInput, NotFound
 from rag.conversations import (
     TITLE_CHARACTERS,
     ConversationStore,
@@ -117,12 +115,6 @@ def test_many_threads_lose_nothing(store: ConversationStore) -> None:
     assert {answer.id for answer in store.answers(conversation.id)} == {answer.id for answer in answers}
 
 
-def test_a_home_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(HomeNotWritable):
-        ConversationStore(tmp_path / "file" / "conversations.sqlite3").create()
-
-
 def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) -> None:
     ada, bob = store.of("ada"), store.of("bob")
     conversation = ada.create("private")
@@ -143,19 +135,6 @@ def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) 
             peek()
     assert len(store.list()) == 2 and len(store.feedback()) == 1
     assert store.of(None) is store
-
-
-def test_conversations_from_before_owners_are_nobodys_and_stay(tmp_path: Path) -> None:
-    path = tmp_path / "conversations.sqlite3"
-    with closing(sqlite3.connect(path)) as old, old:
-        old.execute("CREATE TABLE conversations (id TEXT PRIMARY KEY, title TEXT NOT NULL, created_at TEXT NOT NULL, "
-                    "updated_at TEXT NOT NULL)")  # fmt: skip
-        old.execute("INSERT INTO conversations VALUES ('c1', 'old', '2026', '2026')")
-        old.execute("PRAGMA user_version = 1")
-    store = ConversationStore(path)
-    assert store.get("c1").title == "old"
-    with pytest.raises(NotFound):
-        store.of("ada").get("c1")
 
 
 # --- votes

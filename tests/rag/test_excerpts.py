@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from fakes import ScriptedReader, make_passage
 
 from rag.generators.chat_prompt import Excerpts
-from rag.generators.prompts import BRIEF_WITH_PASSAGES, render_messages
+from rag.generators.prompts import render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest
 
 WARPS = "A warp has 32 threads. Warps are scheduled by the SM."
@@ -45,8 +44,3 @@ def test_the_brief_prompt_shows_excerpts_of_the_passages_that_are_left() -> None
     fewer = render_messages(replace(shown(16), passages=PASSAGES[:1]), brief=True)[0]["content"]
     assert fewer.endswith("Passages:\n\n[1] Blocks: A grid holds blocks.")
     assert len(system) < len(render_messages(shown(16))[0]["content"])
-
-
-def test_the_documents_list_the_rules_as_they_are_served() -> None:
-    listed = (Path(__file__).parents[2] / "docs/serving.md").read_text("utf-8").splitlines()
-    assert [line for line in BRIEF_WITH_PASSAGES.splitlines() if f"    {line}" not in listed] == []

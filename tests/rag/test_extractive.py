@@ -10,7 +10,6 @@ import pytest
 from fakes import ScriptedReader, make_passage
 
 from indexes.errors import Cancelled
-from rag.errors import ArmUnavailable
 from rag.generators.extractive import BUDGETS, ExtractiveGenerator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.query import english_query
@@ -219,13 +218,6 @@ def test_a_stop_string_ends_the_answer() -> None:
 def test_no_passages_means_refused() -> None:
     (done,) = stream("What is a warp?", ("A warp",))
     assert isinstance(done, GenerationDone) and done.refused
-
-
-@pytest.mark.parametrize("arm", ["base", "tuned", "rag+tuned"])
-def test_arms_that_need_a_model_say_what_to_do(arm: str) -> None:
-    with pytest.raises(ArmUnavailable) as caught:
-        list(stream("q", (), BANKS, arm=arm))
-    assert "--generator local" in caught.value.hint
 
 
 def test_a_cancelled_answer_stops() -> None:

@@ -92,21 +92,6 @@ def test_what_was_used_longest_ago_is_dropped_first() -> None:
     assert spelt(cache, [1, 1, 1]) == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        CacheKey("another base", None, "nf4", "bfloat16"),
-        CacheKey("base", "qa@1", "nf4", "bfloat16"),
-        CacheKey("base", None, "none", "bfloat16"),
-        CacheKey("base", None, "nf4", "float32"),
-    ],
-)
-def test_keys_of_another_model_adapter_or_format_are_never_found(other: CacheKey) -> None:
-    cache = PrefixCache(1000)
-    keep(cache, [1, 2, 3])
-    assert spelt(cache, [1, 2, 3], other) == []
-
-
 def test_lookup_guesses_what_followed_the_same_tokens_before() -> None:
     lookup = PromptLookup([5, 6, 7, 8, 9, 1, 2, 5, 6], 3)
     assert lookup.guess(10) == [7, 8, 9]

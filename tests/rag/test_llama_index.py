@@ -1,7 +1,8 @@
-"""Our retriever in llama-index's query engines, and its LLMs as our generator."""
+"""Our retriever in llama-index's query engines, its LLMs as our generator, and the guide to both."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +110,16 @@ def test_settings_name_an_llm() -> None:
     assert "".join(piece.text for piece in ask(generator) if isinstance(piece, TextPiece)) == "text text text"
     with pytest.raises(InvalidInput, match="needs an LLM"):
         build_language_model(GeneratorSettings(kind="llama_index"))
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_every_example_of_the_guide_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "llama-index.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 3
+    names: dict[str, object] = {}
+    for number, example in enumerate(examples, 1):
+        exec(compile(example, f"example {number}", "exec"), names)

@@ -113,7 +113,3 @@ def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
     assert passage.page_of(passage.text.index("Gamma")) == 4
     assert passage.page_of(passage.text.index("delta")) == 5
     assert passage.label_of(5) == "1"
-
-
-def test_two_chinese_characters_count_as_a_word() -> None:
-    assert count_words("warp 线程束块") == 2 + 2

@@ -11,6 +11,7 @@ from indexes.library import Library
 from indexes.types import Filters
 from indexes.words import is_chinese
 from rag.query import Query, split_inline_filters, understand
+from rag.spelling import correct
 from rag.types import Turn
 
 Asked = Callable[..., Query]
@@ -19,8 +20,12 @@ Asked = Callable[..., Query]
 @pytest.fixture(scope="module")
 def library(library_of: Callable[..., Library]) -> Library:
     return library_of(
-        *(section(f"Memory coalescing needs aligned threads {n}; cudaMalloc allocates.") for n in range(3)),
-        section("The base number of steps is small. Its size limits a prefix."),
+        *(
+            section(f"Memory coalescing needs aligned threads {n}; cudaMalloc allocates. Kokkos does.")
+            for n in range(3)
+        ),
+        section("The base number of steps is small. Its size limits a prefix. Prefill it. sinf is polymorphic."),
+        section("Values reside there."),
     )
 
 
@@ -80,13 +85,34 @@ def test_a_follow_up_is_searched_for_with_what_it_is_about(
     assert query.asks_for_more is (bool(searched) and follow_up == "why?")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("coalesing", "coalescing"), ("wich", "which"), ("bake", "bake")])
-def test_a_misspelt_word_is_searched_for_as_the_library_has_it_and_a_note_says_so(
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("coalesing", "coalescing"),
+        ("thraeds", "threads"),
+        ("setps", "steps"),
+        ("prefil", "prefill"),
+        ("kokos", "kokkos"),
+        ("cudaMaloc", "cudaMalloc"),
+        ("wich", "which"),
+        ("alighned", "aligned"),
+        ("polymorfic", "polymorphic"),
+        *((name, name) for name in ("numba", "opengl", "turing", "sinh", "COALESING", "cudaMallocX", "sind", "cuda")),
+        *((english, english) for english in ("weather", "bake", "resize")),
+    ],
+)
+def test_a_misspelt_word_is_searched_for_as_the_library_has_it_and_a_note_says_so_unless_it_stops(
     asked: Asked, typed: str, meant: str
 ) -> None:
     query = asked(f"about {typed}?")
     assert query.lexical == query.dense == f"about {meant}?" and query.text == f"about {typed}?"
-    assert any(meant in note for note in query.notes) is (meant == "coalescing")
+    assert any(meant in note for note in query.notes) is (meant not in (typed, "which"))
+
+
+def test_a_misspelt_name_in_chinese_is_corrected_and_a_text_in_another_language_is_left_alone(library: Library) -> None:
+    assert "coalescing" in correct("什么是coalesing呢", library).text
+    text = "wie funktioniert das gemeinsame speichern von threds bei dieser grafikkarte eigentlich genau"
+    assert correct(text, library).text == text
 
 
 def test_code_and_options_are_not_searched_for_and_what_needs_a_model_is_said(asked: Asked) -> None:
