@@ -8,13 +8,17 @@ from dataclasses import replace
 
 import pytest
 from fakes import ScriptedReader, make_passage
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from indexes.errors import Cancelled
-from rag.generators.extractive import BUDGETS, ExtractiveGenerator
+from rag.citations import resolve
+from rag.generators.extractive import BUDGETS, PLAIN_FORMATS, ExtractiveGenerator, as_markdown
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.query import english_query
 from rag.sentence_reader import CrossEncoder, LearnedReader
-from rag.types import Passage
+from rag.types import Citation, Passage
 
 BANKS = make_passage("Shared memory is divided into 32 banks. Cats sleep in the sun. Conflicts of banks serialise.")
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
@@ -74,39 +78,50 @@ def test_the_reader_that_ships_says_first_what_answers() -> None:
     assert isinstance(first, TextPiece) and first.text.startswith("If threads of a warp diverge, both paths run")
 
 
-# --- a sentence brings what it needs
+# --- what is said of a passage
+
+WHY, LIST = "Why does it wait?", "List what limits warps"
+LIMITS = "Four things count:\n- Registers limit warps.\n- Blocks.\n- Shared memory.\n- Barriers of a block."
+TYPICAL = "- Typical bottlenecks\n  - Too many transfers\n  - Too little work\n  - Slow access"
+TABLE = "| memory | cycles |\n|---|---|\n| register | 1 |\n| global | 400 |"
+LONG_LIST = "\n".join(f"- Limit {name} is one of the many limits that there are." for name in LETTERS)
+BOUND = "The bound is this, with bandwidth $B$:\n\n$$\nP = I B\n$$"
+BY_HAND = "To avoid transfers, copy by hand:\n\n```python\nto_device(a)\n```"
+BOTH = "From both follows\n\n$$\ns = a / b\n$$"
+BUFFERED = "- Small messages are buffered\n  - by MPI\n  - in memory"
+REMARKS = {
+    "a sentence brings what 'this' is": (WHY, "Hits one bank. This serialises them.", "This",
+                                         "Hits one bank. This serialises them."),
+    "and nothing that it does not need": (WHY, "Hits one bank. Sharing serialises.", "Sharing", "Sharing serialises."),
+    "no listing before 'however'": (WHY, "```c\nwait();\n```\n\nHowever, it waits.", "However", "However, it waits."),
+    "a sentence brings its formula": (WHY, f"{BOUND}\n\nCats sleep.", "The bound", BOUND),
+    "a formula brings its sentence": (WHY, f"Cats sleep.\n\n{BOTH}\n\nDogs bark.", "$$", BOTH),
+    "a sentence brings its listing": (WHY, f"{BY_HAND}\n\nCats sleep.", "To avoid", BY_HAND),
+    "an item brings the list below it": (WHY, f"- Cats sleep.\n{BUFFERED}\n- Dogs bark.", "Small", BUFFERED),
+    "what 'this' is cannot come along": (WHY, "# Banks\n\nThis makes it wait.\n\nA warp waits.", "This;A warp",
+                                         "A warp waits."),
+    "what follows cannot come along": (WHY, "Copy as follows:\n\nA warp waits.", "Copy;A warp", "A warp waits."),
+    "what stands together is said together": (WHY, "Cats sleep. Nobody knows. Dogs bark. Fish swim. Nobody cares.",
+                                              "Dogs;Cats;Fish", "Dogs bark. Fish swim. Cats sleep."),
+    "where there is no code, sentences answer": ("Show me the code", "Call add for it. Cats sleep.", "Call",
+                                                 "Call add for it."),
+    "a table stays whole": (WHY, f"Cats sleep.\n\n{TABLE}\n\nDogs bark.", "| memory", TABLE),
+    "a list that is asked for comes whole": (LIST, f"{LIMITS}\n\nDogs bark.".replace(":\n", ":\n\n"), "Shared", LIMITS),
+    "the innermost list, by its head": (LIST, f"- Profile first\n{TYPICAL}\n- Do not guess", "Typical", TYPICAL),
+    "the innermost list, by an item": (LIST, f"- Profile first\n{TYPICAL}\n- Do not guess", "Too little", TYPICAL),
+    "a list too long is not said whole": (LIST, f"Limits:\n\n{LONG_LIST}", "Limit beta",
+                                          "- Limit beta is one of the many limits that there are."),
+    "a sentence after a list is not in it": (WHY, "- Registers limit.\n- Blocks limit.\n\nCats sleep.\n\nSo.",
+                                             "Reg;Blocks;Cats",
+                                             "- Registers limit.\n- Blocks limit.\n\nCats sleep."),
+    "a link is its text": (WHY, 'A [block](/glossary/(block).md) runs on one `a[i](x)`, see ![a core](c.png "Core").',
+                           "A [block", "A block runs on one `a[i](x)`, see a core."),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "liked", "answer"),
-    [
-        ("Accesses hit one bank. This serialises them.", "This", "Accesses hit one bank. This serialises them."),
-        ("Accesses hit one bank. Sharing serialises.", "Sharing", "Sharing serialises."),
-        ("```c\nwait();\n```\n\nHowever, banks serialise.", "However", "However, banks serialise."),
-        ("The bound is this, with bandwidth $B$:\n\n$$\nP = I B\n$$\n\nCats sleep.", "The bound",
-         "The bound is this, with bandwidth $B$:\n\n$$\nP = I B\n$$"),
-        ("Cats sleep.\n\nFrom both follows\n\n$$\ns = a / b\n$$\n\nDogs bark.", "$$",
-         "From both follows\n\n$$\ns = a / b\n$$"),
-        ("To avoid transfers, copy by hand:\n\n```python\nto_device(a)\n```\n\nCats sleep.", "To avoid",
-         "To avoid transfers, copy by hand:\n\n```python\nto_device(a)\n```"),
-        ("- Cats sleep.\n- Small messages are buffered\n  - by MPI\n  - in memory\n- Dogs bark.", "Small",
-         "- Small messages are buffered\n  - by MPI\n  - in memory"),
-    ],
-    ids=["this", "nothing", "however", "formula", "before a formula", "listing", "list below"],
-)  # fmt: skip
-def test_a_sentence_brings_what_it_cannot_be_read_without(text: str, liked: str, answer: str) -> None:
-    assert said_of(text, liked) == answer
-
-
-@pytest.mark.parametrize("alone", ["# Banks\n\nThis makes it wait.", "Copy them as follows:"])
-def test_a_sentence_whose_neighbour_cannot_come_along_is_left_out(alone: str) -> None:
-    liked = ("This makes", "Copy them", "A warp waits")
-    assert said_of(f"{alone}\n\nA warp waits for memory.", *liked) == "A warp waits for memory."
-
-
-def test_sentences_that_stand_together_are_said_together_in_the_books_order() -> None:
-    text = "Cats sleep. Nobody knows. Dogs bark. Fish swim. Nobody cares."
-    assert said_of(text, "Dogs", "Cats", "Fish") == "Dogs bark. Fish swim. Cats sleep."
+@pytest.mark.parametrize(("question", "text", "liked", "answer"), REMARKS.values(), ids=REMARKS)
+def test_what_is_said_of_a_passage(question: str, text: str, liked: str, answer: str) -> None:
+    assert said_of(text, *liked.split(";"), question=question) == answer
 
 
 # --- kinds of questions
@@ -128,28 +143,6 @@ def test_the_kind_of_question_bounds_the_answer(question: str) -> None:
     assert len(said_of(text, "Warp", question=question, max_tokens=16).split()) <= 12
 
 
-LIMITS = ["- Registers limit warps.", "- Blocks.", "- Shared memory.", "- Barriers of a block."]
-TYPICAL = ["- Typical bottlenecks", "  - Too many transfers", "  - Too little work", "  - Slow access"]
-
-
-@pytest.mark.parametrize(
-    ("text", "liked", "lines"),
-    [
-        ("\n".join(["Four things count:", "", *LIMITS, "", "Dogs bark."]), "Shared", ["Four things count:", *LIMITS]),
-        ("\n".join(["- Profile first", *TYPICAL, "- Do not guess"]), "Typical", TYPICAL),
-        ("\n".join(["- Profile first", *TYPICAL, "- Do not guess"]), "Too little", TYPICAL),
-    ],
-)
-def test_a_list_that_is_asked_for_comes_whole_the_innermost_one(text: str, liked: str, lines: list[str]) -> None:
-    assert said_of(text, liked, question="List what limits warps") == "\n".join(lines)
-
-
-def test_a_list_too_long_is_not_said_whole() -> None:
-    items = "\n".join(f"- Limit {name} is one of the many limits that there are." for name in LETTERS)
-    answer = said_of(f"Limits:\n\n{items}", "Limit beta", question="List what limits warps")
-    assert answer == "- Limit beta is one of the many limits that there are."
-
-
 ADD = "```cuda\n__global__ void add(float *a) {\n    a[0] += 1;\n}\n```"
 
 
@@ -158,15 +151,6 @@ def test_a_listing_stays_whole_where_code_is_asked_for_and_comes_with_what_annou
     answer = said("Show the code of vector addition", ("Vectors", "```cuda"), BANKS, passage)
     assert answer == f"Vectors are added by this kernel: [2]\n\n{ADD}\n\n[2]"
     assert "```" not in said("Why are vectors added?", ("Done",), BANKS, passage)
-
-
-def test_where_code_is_asked_for_and_there_is_none_sentences_answer() -> None:
-    assert said_of("Call add for it. Cats sleep.", "Call", question="Show me the code") == "Call add for it."
-
-
-def test_a_table_that_is_the_answer_stays_whole() -> None:
-    table = "| memory | cycles |\n|---|---|\n| register | 1 |\n| global | 400 |"
-    assert said_of(f"Cats sleep.\n\n{table}\n\nDogs bark.", "| memory") == table
 
 
 # --- nothing twice
@@ -195,17 +179,6 @@ def test_who_asks_for_more_is_not_told_what_was_said_while_there_is_more() -> No
 # --- form
 
 
-def test_a_sentence_after_a_list_is_not_part_of_its_last_item() -> None:
-    """In Markdown a line right below an item belongs to it."""
-    answer = said_of("- Registers limit.\n- Blocks limit.\n\nCats sleep.\n\nSo does memory.", "Reg", "Blocks", "Cats")
-    assert answer == "- Registers limit.\n- Blocks limit.\n\nCats sleep."
-
-
-def test_links_appear_as_their_text() -> None:
-    passage = 'A [thread block](/glossary/(block).md) runs on one `a[i](x)` core, see ![a core](img/core.png "Core").'
-    assert said_of(passage, "A [thread") == "A thread block runs on one `a[i](x)` core, see a core."
-
-
 def test_a_stop_string_ends_the_answer() -> None:
     *pieces, done = stream("How many banks?", ("Shared",), BANKS, stop=("into", "32"))
     assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)) == "Shared memory is divided "
@@ -223,3 +196,58 @@ def test_no_passages_means_refused() -> None:
 def test_a_cancelled_answer_stops() -> None:
     with pytest.raises(Cancelled):
         said("How many banks?", ("Shared",), BANKS, cancelled=lambda: True)
+
+
+# --- books that are not Markdown
+
+
+SENTENCE = "A __shared__ array a[i](x) of template<float> holds 2*n*m values, _unused ones and $5 too."
+
+
+def ask_of(book_format: str, text: str) -> tuple[str, Citation]:
+    """What is said of a text of a book, and its citation."""
+    request = GenerationRequest("What does it hold?", "rag", (make_passage(text, format=book_format),))
+    piece, _ = ExtractiveGenerator(ScriptedReader({"": 0.9}), "hash").stream(request)
+    assert isinstance(piece, TextPiece) and piece.quoted is not None
+    (citation,) = resolve(piece.text, request.passages, {len(piece.text): piece.quoted})
+    return piece.text, citation
+
+
+def rendered(markdown: str) -> str:
+    """What a reader sees, and the tags around it."""
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown)
+
+
+@pytest.mark.parametrize("book_format", ["pdf", "text", "code"])
+def test_plain_text_reads_the_same_through_a_markdown_client(book_format: str) -> None:
+    answer, citation = ask_of(book_format, SENTENCE)
+    shown = rendered(answer)
+    assert "<strong>" not in shown and "<em>" not in shown and "<a " not in shown
+    for seen in ("<code>__shared__</code>", "a[i](x)", "template&lt;float&gt;", "2*n*m", "<code>_unused</code>", "$5"):
+        assert seen in shown
+    assert citation.quote == SENTENCE and citation.verdict == "supported"
+
+
+@pytest.mark.parametrize("book_format", ["html", "rst", "epub", "docx"])
+def test_names_keep_their_underscores_where_a_reader_wrote_the_markup(book_format: str) -> None:
+    answer, citation = ask_of(book_format, "A __shared__ array holds **many** values of `__half`.")
+    assert answer == "A `__shared__` array holds **many** values of `__half`. [1]"
+    assert citation.quote == "A __shared__ array holds **many** values of `__half`."
+
+
+def test_a_markdown_book_keeps_its_markup() -> None:
+    said = "A `__shared__` array holds __many__ *values*."
+    assert ask_of("markdown", said)[0] == f"{said} [1]"
+
+
+@example("[[]]()")
+@example("\\a_")
+@given(st.text(alphabet=st.sampled_from("ab _*`[]()<>#+-.1~$&;!\\"), max_size=40))
+def test_every_plain_text_is_shown_as_it_is(text: str) -> None:
+    text = " ".join(text.split())
+    for book_format in PLAIN_FORMATS:
+        said = f"So {as_markdown(text, book_format)}"
+        tokens = MarkdownIt("commonmark", {"html": True}).enable("strikethrough").parse(said)
+        shown = [child for token in tokens for child in token.children or ()]
+        assert {child.type for child in shown} <= {"text", "text_special", "code_inline"}
+        assert "".join(child.content for child in shown).replace("`", "") == f"So {text}".strip().replace("`", "")

@@ -1,14 +1,17 @@
-"""Laws of prompts, and of choosing options by the encoder."""
+"""Laws of prompts, of the excerpts that a small model is shown, and of choosing options by the encoder."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from fakes import hash_embed, make_passage
+from fakes import ScriptedReader, hash_embed, make_passage
 
 from rag.errors import ArmUnavailable
+from rag.generators.chat_prompt import Excerpts
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.prompts import render_choices, render_messages
-from rag.generators.protocol import GenerationRequest, Turn
+from rag.generators.protocol import Excerpt, GenerationRequest, Turn
 
 PASSAGE = make_passage("A warp holds 32 threads.", page_start=4, page_label="iv", section=("Warps",))
 
@@ -63,3 +66,39 @@ def test_an_adapter_is_opened_once_and_only_for_tuned_arms() -> None:
     for adapter in (None, "nobody"):
         with pytest.raises(ArmUnavailable):
             answerer.score_choices(GenerationRequest("q", "tuned", adapter=adapter), OPTIONS)
+
+
+WARPS = "A warp has 32 threads. Warps are scheduled by the SM."
+SHOWN = (
+    make_passage("Blocks run in any order. A grid holds blocks. Nothing is promised.", section=("Chapter", "Blocks")),
+    make_passage(WARPS, section=("Chapter", "Warps")),
+    make_passage("```\n" + "x = 1;\n" * 20 + "```", section=("Chapter", "Code")),
+)
+ASKED = GenerationRequest("How many threads has a warp?", "rag", SHOWN)
+LIKES = ScriptedReader({"Warps are": 0.9, "```": 0.85, "A warp": 0.8, "A grid": 0.5, "Blocks": 0.4})
+
+
+def shown(most_words: int) -> GenerationRequest:
+    return Excerpts(LIKES, lambda text: len(text.split()), most_words).of(ASKED)
+
+
+def test_the_best_passage_comes_first_with_its_own_number_and_its_sentences_in_reading_order() -> None:
+    """A sentence that does not fit leaves room for the next."""
+    assert shown(16).excerpts == (
+        Excerpt(2, ("Chapter", "Warps"), WARPS),
+        Excerpt(1, ("Chapter", "Blocks"), "A grid holds blocks."),
+    )
+    assert shown(16).passages == SHOWN
+
+
+def test_the_best_sentence_is_shown_whatever_its_length_and_short_passages_whole() -> None:
+    assert [each.text for each in shown(2).excerpts] == ["Warps are scheduled by the SM."]
+    assert shown(200) is ASKED
+
+
+def test_the_brief_prompt_shows_excerpts_of_the_passages_that_are_left() -> None:
+    system = render_messages(shown(16), brief=True)[0]["content"]
+    assert system.endswith(f"Passages:\n\n[2] Warps: {WARPS}\n[1] Blocks: A grid holds blocks.")
+    fewer = render_messages(replace(shown(16), passages=SHOWN[:1]), brief=True)[0]["content"]
+    assert fewer.endswith("Passages:\n\n[1] Blocks: A grid holds blocks.")
+    assert len(system) < len(render_messages(shown(16))[0]["content"])
