@@ -303,11 +303,79 @@ def test_adapters_of_llama_cpp_are_switched_by_its_own_field(engine: Engine, gen
 # --- an engine that refuses, is busy, silent or broken
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+FORMAT = EngineUnreachable, "OpenAI format"
+FAILURES: dict[str, tuple[Answer, type[CoalesceError], str, int]] = {
+    "another key": (reply({"error": {"message": "no"}}, 401), EngineUnreachable, "refuses the key", 1),
+    "no such path": (
+        reply({"error": {"message": "no"}}, 404),
+        EngineUnreachable,
+        "does not know this path or model",
+        1,
+    ),
+    "a request it does not take": (reply({"error": {"message": "no"}}, 400), GenerationFailed, "answered 400", 2),
+    "its own failure": (reply({"error": {"message": "no"}}, 500), EngineUnreachable, "answered 500", 4),
+    "a page": (reply(b"<html>"), GenerationFailed, "ended before the answer did", 1),
+    "a delta of text": (say({"choices": [{"delta": "Yes."}]}), *FORMAT, 1),
+    "content in parts": (say({"choices": [{"delta": {"content": [{"type": "text"}]}}]}), *FORMAT, 1),
+    "choices by name": (say({"choices": {"0": 7}}), *FORMAT, 1),
+    "no JSON": (say(b"x"), *FORMAT, 1),
+    "no end of a line": (say("x" * 200_000), EngineUnreachable, "a line of more than", 1),
+    "no end of the answer": (say("Half an", finish=None), GenerationFailed, "ended before the answer did", 1),
+    "a failure within": (say("Half", {"error": {"message": "out of blocks"}}), GenerationFailed, "out of blocks", 1),
+    "thoughts cut off": (think(finish="length"), GenerationFailed, "was still thinking after 3", 2),
+    "thoughts alone": (think(finish="stop"), GenerationFailed, "stopped thinking", 2),
+    "endless thoughts": (say(*[thought("Wait. ")] * 400, usage=None), GenerationFailed, "thinking after 200", 2),
+}
+
+
+@pytest.mark.parametrize(("answer", "error", "said", "asked"), FAILURES.values(), ids=FAILURES)
+def test_what_an_engine_does_wrong_is_an_error_never_an_answer(
+    engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch,
+    answer: Answer, error: type[CoalesceError], said: str, asked: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(openai_client, "_LONGEST_LINE_BYTES", 1000)
+    engine.answer = answer
+    with pytest.raises(error, match=said) as raised:
+        run(generator)
+    assert raised.value.hint and len(engine.asked) == asked
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[1]", b"{}", b'{"choices": []}', b'{"choices": [7]}'])
+def test_nonsense_names_no_option(engine: Engine, generator: RemoteGenerator, content: bytes) -> None:
+    engine.answer = reply(content)
+    with pytest.raises((EngineUnreachable, GenerationFailed)):
+        choose(generator)
+
+
+STEPS = [f"Step {n}. " for n in range(300)]
+ANSWERS: dict[str, tuple[Answer, dict[str, Any], str, str]] = {
+    # JSON may hold U+2028 and U+0085 as they are; an event ends at a line feed only
+    "any line separator": (say("One\u2028two\u2029three\x85four."), {}, "One\u2028two\u2029three\x85four.", "stop"),
+    "a stop string that the engine ignores": (say("A warp. EN", "D and more"), {"stop": ("END",)}, "A warp. ", "stop"),
+    "none in the reasoning": (
+        say("<think>First.", " END </think>", "Yes. EN", "D"), {"stop": ("END",)}, "Yes. ", "stop"
+    ),
+    "long reasoning": (say(*map(thought, STEPS), "Yes."), {}, "Yes.", "stop"),
+    "long reasoning in the text": (say("<think>", *STEPS, "</think>Yes."), {}, "Yes.", "stop"),
+    "its longest length": (think("one ", "two ", "three ", "four"), {"max_tokens": 3}, "one two three ", "length"),
+    "circles": (say(*["It ", "is ", "so. "] * 100), {}, "It is so. " * 66 + "It is ", "length"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "changes", "text", "finish"), ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_ends_where_it_should(
+    engine: Engine, generator: RemoteGenerator, answer: Answer, changes: dict[str, Any], text: str, finish: str
+) -> None:
+    engine.answer = answer
+    for _ in range(2):
+        shown, done = run(generator, replace(REQUEST, **changes))
+        assert (shown, done.usage.finish) == (text, finish)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_overloaded_engine_is_tried_again(engine: Engine, generator: RemoteGenerator, status: int) -> None:
     engine.answer = fail_first(2, status, say("Yes."))
-    assert run(generator)[0] == "Yes."
-    assert len(engine.asked) == 3
+    assert (run(generator)[0], len(engine.asked)) == ("Yes.", 3)
 
 
 @pytest.mark.parametrize(
@@ -322,25 +390,6 @@ def test_an_engine_that_stays_overloaded_is_busy_with_a_time_to_come_back(
         run(generator)
     assert error.value.retry_after_s == seconds
     assert len(engine.asked) == 4
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "said", "asked"),
-    [
-        (401, EngineUnreachable, "refuses the key", 1),
-        (404, EngineUnreachable, "does not know this path or model", 1),
-        (400, GenerationFailed, "answered 400", 2),  # once more without the template's options
-        (500, EngineUnreachable, "answered 500", 4),
-    ],
-)
-def test_refusals_say_what_to_do(
-    engine: Engine, generator: RemoteGenerator, status: int, error: type[CoalesceError], said: str, asked: int
-) -> None:
-    engine.answer = reply({"error": {"message": "no"}}, status)
-    with pytest.raises(error, match=said) as raised:
-        run(generator)
-    assert raised.value.hint
-    assert len(engine.asked) == asked
 
 
 @pytest.mark.parametrize(
@@ -386,8 +435,11 @@ def test_a_silent_engine_times_out(engine: Engine) -> None:
     hasty.close()
 
 
-def queued(engine: Engine, **patience: float) -> tuple[str, float]:
-    """The answer to a question that waits while the engine writes 1.5 s for another one; and the seconds it took."""
+@pytest.mark.parametrize("patience_s", [60.0, 0.2])
+def test_an_engine_that_answers_others_first_is_waited_for_as_long_as_the_setting_says(
+    engine: Engine, patience_s: float
+) -> None:
+    """It writes for another one longer than an engine may be silent."""
     writing, written = threading.Event(), threading.Event()
 
     def one_at_a_time(handler: Handler, body: dict[str, Any]) -> None:
@@ -396,31 +448,22 @@ def queued(engine: Engine, **patience: float) -> tuple[str, float]:
             say("Mine.")(handler, body)
             return
         writing.set()
-        say(*(f"{number} " for number in range(15)), pause_s=0.1)(handler, body)
+        say(*(f"{number} " for number in range(8)), pause_s=0.1)(handler, body)
         written.set()
 
     engine.answer = one_at_a_time
-    generator = generator_of(engine.server_port, **patience)
+    generator = generator_of(engine.server_port, request_timeout_s=0.5, queue_timeout_s=patience_s)
     other = threading.Thread(target=run, args=(generator, replace(REQUEST, question="The first?")))
     other.start()
-    try:
-        assert writing.wait(PATIENCE_S)
-        started = time.monotonic()
-        return run(generator)[0], time.monotonic() - started
-    finally:
-        other.join()
-        generator.close()
-
-
-def test_an_engine_that_answers_others_first_is_waited_for(engine: Engine) -> None:
-    text, seconds = queued(engine, request_timeout_s=1)
-    assert text == "Mine." and seconds > 1
-
-
-def test_a_wait_beyond_the_setting_is_busy_with_a_time_to_come_back(engine: Engine) -> None:
-    with pytest.raises(Busy, match=r"waited 0\.5 s") as error:
-        queued(engine, request_timeout_s=60, queue_timeout_s=0.5)
-    assert error.value.retry_after_s
+    assert writing.wait(PATIENCE_S)
+    if patience_s > 1:
+        assert run(generator)[0] == "Mine."
+    else:
+        with pytest.raises(Busy, match=r"waited 0\.2 s") as error:
+            run(generator)
+        assert error.value.retry_after_s
+    other.join()
+    generator.close()
 
 
 def test_those_that_wait_for_the_engine_are_told_their_place(
@@ -470,48 +513,6 @@ def test_a_question_longer_than_the_engines_context_is_refused(engine: Engine, g
     engine.answer = reply({"error": "prompt is too long"}, 400)
     with pytest.raises(PromptTooLong):
         run(generator)
-
-
-@pytest.mark.parametrize("content", [b"<html>", b"[1]", b"{}", b'{"choices": []}', b'{"choices": [7]}'])
-def test_nonsense_is_an_error_of_the_engine(engine: Engine, generator: RemoteGenerator, content: bytes) -> None:
-    engine.answer = reply(content)
-    for call in (run, choose):
-        with pytest.raises((EngineUnreachable, GenerationFailed)):
-            call(generator)
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "said"),
-    [
-        (say({"choices": [{"delta": "Yes."}]}), EngineUnreachable, "OpenAI format"),
-        (say({"choices": [{"delta": ["Yes."]}]}), EngineUnreachable, "OpenAI format"),
-        (say({"choices": [{"delta": {"content": [{"type": "text"}]}}]}), EngineUnreachable, "OpenAI format"),
-        (say({"choices": {"0": 7}}), EngineUnreachable, "OpenAI format"),
-        (say(b"x"), EngineUnreachable, "OpenAI format"),
-        (say("x" * 200_000), EngineUnreachable, "a line of more than"),
-        (say("Half an", finish=None), GenerationFailed, "ended before the answer did"),
-        (say("Half", {"error": {"message": "out of blocks"}}), GenerationFailed, "out of blocks"),
-    ],
-)
-def test_a_stream_of_another_form_or_without_an_end_is_an_error_of_the_engine(
-    engine: Engine,
-    generator: RemoteGenerator,
-    answer: Answer,
-    error: type[CoalesceError],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(openai_client, "_LONGEST_LINE_BYTES", 1000)
-    engine.answer = answer
-    with pytest.raises(error, match=said):
-        run(generator)
-
-
-def test_an_answer_may_hold_any_line_separator(engine: Engine, generator: RemoteGenerator) -> None:
-    """JSON may hold U+2028 and U+0085 as they are; an event ends at a line feed only."""
-    text = "One\u2028two\u2029three\x85four."
-    engine.answer = say(text)
-    assert run(generator)[0] == text
 
 
 @pytest.mark.parametrize(
@@ -623,27 +624,6 @@ def test_reasoning_is_left_out_and_what_is_left_may_be_a_refusal(
     assert done.usage.finish == "stop"
 
 
-@pytest.mark.parametrize(
-    ("answer", "changes", "text", "finish"),
-    [
-        (say("A warp. EN", "D and more"), {"stop": ("END",)}, "A warp. ", "stop"),  # an engine that ignores `stop`
-        (say("<think>First.", " END </think>", "Yes. EN", "D"), {"stop": ("END",)}, "Yes. ", "stop"),
-        (say(*(thought(f"Step {n}. ") for n in range(300)), "Yes."), {}, "Yes.", "stop"),
-        (say("<think>", *(f"Step {n}. " for n in range(300)), "</think>Yes."), {}, "Yes.", "stop"),
-        (think("one ", "two ", "three ", "four"), {"max_tokens": 3}, "one two three ", "length"),
-        (say(*["It ", "is ", "so. "] * 100), {}, "It is so. " * 66 + "It is ", "length"),
-    ],
-)
-def test_an_answer_ends_where_it_should(
-    engine: Engine, generator: RemoteGenerator, answer: Answer, changes: dict[str, Any], text: str, finish: str
-) -> None:
-    """At a stop string outside the reasoning, at its longest length without the reasoning, and where it circles."""
-    engine.answer = answer
-    for _ in range(2):
-        shown, done = run(generator, replace(REQUEST, **changes))
-        assert (shown, done.usage.finish) == (text, finish)
-
-
 def test_an_engine_that_reasons_is_asked_again_with_room_for_both_and_without_stop_strings(
     engine: Engine, generator: RemoteGenerator
 ) -> None:
@@ -653,23 +633,6 @@ def test_an_engine_that_reasons_is_asked_again_with_room_for_both_and_without_st
         run(generator, replace(REQUEST, max_tokens=3, stop=("END",)))
     assert [asked["max_tokens"] for asked in engine.asked] == [3, 3 + 4096, 3 + 4096]
     assert ["stop" in asked for asked in engine.asked] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (think(finish="length"), "was still thinking after 3"),
-        (think(finish="stop"), "stopped thinking"),
-        (say(*(thought("Wait. ") for _ in range(400)), "Yes.", usage=None), "was still thinking after 200"),
-    ],
-)
-def test_an_answer_that_only_thought_is_an_error_not_a_refusal(
-    engine: Engine, generator: RemoteGenerator, answer: Answer, said: str
-) -> None:
-    engine.answer = answer
-    with pytest.raises(GenerationFailed, match=said) as error:
-        run(generator)
-    assert "COALESCE_REASONING_TOKENS" in error.value.hint
 
 
 def test_reasoning_whose_beginning_the_engine_keeps_is_left_out_from_then_on(
