@@ -25,7 +25,7 @@ from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.evidence import EvidenceJudge
-from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, TextPiece
+from rag.generators.protocol import ChoiceScores, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.query import Query
 from rag.retrieval import HybridRetriever, PassageBudget
 from rag.sentence_reader import Pair, ScoredUnit, SentenceReader, units_of
@@ -270,6 +270,13 @@ def make_answer(text: str, *passages: Passage, **fields: object) -> Answer:
         "peak_memory_bytes": 0,
     }
     return Answer(**(values | fields))  # type: ignore[arg-type]
+
+
+def answer_of(generator: Generator, request: GenerationRequest) -> tuple[str, GenerationDone]:
+    """The text that a generator writes, and how it ended."""
+    *pieces, done = generator.stream(request)
+    assert isinstance(done, GenerationDone)
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
 
 
 class ScriptedGenerator:

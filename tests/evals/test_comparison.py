@@ -266,7 +266,7 @@ def test_questions_asked_together_are_logged_in_their_order(library: Library, tm
 
 def test_random_passages_do_not_reach_into_the_gold_section(library: Library) -> None:
     gold = gold_passages(library, most=200, most_each=24)
-    texts = [passage.text for seed in range(200) for passage in gold.random(make_question(5), 5, seed)]
+    texts = [passage.text for seed in range(50) for passage in gold.random(make_question(5), 5, seed)]
     assert any(text.count("Other text") > 1 for text in texts), "passages reach past their node"
     assert not [text for text in texts if "item5 stands here" in text]
 

@@ -31,13 +31,12 @@ def vectors(folder: Path) -> np.ndarray:  # type: ignore[type-arg]
     return open_encoder_adapter(bundled_model_folder(), folder)(["a warp has 32 lanes", "unit 1"])
 
 
-def test_the_same_seed_gives_the_same_adapter_and_another_seed_another(tmp_path: Path) -> None:
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+def test_the_same_seed_gives_the_same_adapter(tmp_path: Path) -> None:
+    for name, seed in (("a", 5), ("b", 5)):
         tune_encoder(EXAMPLES, bundled_model_folder(), tmp_path / name, replace(SHORT, seed=seed))
         assert json.loads((tmp_path / name / RECORD_FILE).read_text("utf-8"))["steps"] == 2
-    a, b, c = (vectors(tmp_path / name) for name in "abc")
+    a, b = (vectors(tmp_path / name) for name in "ab")
     assert np.array_equal(a, b)
-    assert not np.allclose(a, c, atol=1e-6)
     assert np.allclose(np.linalg.norm(a, axis=1), 1.0, atol=1e-5)
 
 

@@ -57,7 +57,7 @@ def test_newcomers_questions_have_a_good_sentence_exactly_where_they_are_answera
         assert not set(record["good"]) & set(record["part"]), record["id"]
 
 
-@pytest.mark.integration  # not in `make check`: 644 questions against the whole book take seconds
+@pytest.mark.slow  # 644 questions against the whole book; only a change of either can break it
 def test_the_bank_has_nothing_to_mend() -> None:
     report = check_questions(BANK)
     assert report.findings == ()

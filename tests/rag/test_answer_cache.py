@@ -5,24 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes import ScriptedGenerator, make_passage
+from fakes import ScriptedGenerator, answer_of, make_passage
 
 from rag.generators.answer_cache import with_answer_cache
-from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import GenerationRequest
 
 REQUEST = GenerationRequest("What is a warp?", "rag", (make_passage("Warps."),))
-
-
-def ask(generator: Generator, request: GenerationRequest) -> tuple[str, GenerationDone]:
-    *pieces, done = generator.stream(request)
-    assert isinstance(done, GenerationDone)
-    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
 
 
 def test_the_same_request_is_answered_once() -> None:
     scripted = ScriptedGenerator(("All ", "well."))
     generator = with_answer_cache(scripted, 2)
-    first, again = ask(generator, REQUEST), ask(generator, replace(REQUEST, cancelled=lambda: False))
+    first, again = answer_of(generator, REQUEST), answer_of(generator, replace(REQUEST, cancelled=lambda: False))
     assert first[0] == again[0] == "All well."
     assert again[1].usage.cached_prompt_tokens == first[1].usage.prompt_tokens
     assert len(scripted.requests) == 1
@@ -43,7 +37,7 @@ def test_another_request_is_answered_anew(change: dict[str, object]) -> None:
     scripted = ScriptedGenerator()
     generator = with_answer_cache(scripted, 2)
     for request in (REQUEST, replace(REQUEST, **change)):  # type: ignore[arg-type]
-        ask(generator, request)
+        answer_of(generator, request)
     assert len(scripted.requests) == 2
 
 
@@ -51,11 +45,11 @@ def test_chance_failure_and_age_are_not_kept() -> None:
     scripted = ScriptedGenerator()
     generator = with_answer_cache(scripted, 1)
     for _ in range(2):
-        ask(generator, replace(REQUEST, temperature=1.0))
+        answer_of(generator, replace(REQUEST, temperature=1.0))
     stopped = generator.stream(REQUEST)
     next(iter(stopped))
     stopped.close()  # type: ignore[attr-defined]
     for question in ("one", "two", "one"):
-        ask(generator, replace(REQUEST, question=question))
+        answer_of(generator, replace(REQUEST, question=question))
     assert len(scripted.requests) == 6
     assert with_answer_cache(scripted, 0) is scripted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,17 +101,6 @@ def test_a_second_rating_replaces_the_first(store: ConversationStore) -> None:
     for answer_id, rating, error in (("a1", "sideways", InvalidInput), ("nobody", "up", NotFound)):
         with pytest.raises(error):
             store.give_feedback(answer_id, rating)
-
-
-def test_many_threads_lose_nothing(store: ConversationStore) -> None:
-    conversation = store.create()
-    answers = [kept_answer(conversation.id, f"a{number}") for number in range(20)]
-    threads = [threading.Thread(target=store.append, args=[answer]) for answer in answers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {answer.id for answer in store.answers(conversation.id)} == {answer.id for answer in answers}
 
 
 def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import make_passage
+from fakes import answer_of, make_passage
 from tiny_models import DEVICE, SENTENCES, Misleading, build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
@@ -72,19 +72,12 @@ def ask(question: str = "What is a warp?", **changes: Any) -> GenerationRequest:
     return replace(GenerationRequest(question, "base"), **changes)
 
 
-def answer(generator: LocalGenerator, request: GenerationRequest, begins: Any = None) -> tuple[str, GenerationDone]:
-    *pieces, done = generator.stream(request)
-    assert isinstance(done, GenerationDone)
-    assert begins is None or pieces[0] == begins
-    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
-
-
 def text_of(generator: LocalGenerator, request: GenerationRequest) -> str:
-    return answer(generator, request)[0]
+    return answer_of(generator, request)[0]
 
 
 def cached(generator: LocalGenerator, request: GenerationRequest) -> int:
-    return answer(generator, request)[1].usage.cached_prompt_tokens
+    return answer_of(generator, request)[1].usage.cached_prompt_tokens
 
 
 def test_texts_are_the_same_alone_and_together_traced_or_not_whatever_else_is_loaded(
@@ -115,7 +108,7 @@ def test_what_was_read_before_is_not_read_again_and_changes_no_answer(generator:
     fresh = make(prefix_cache=False, prompt_lookup_tokens=0)
     first = ask(arm="rag", passages=PASSAGES)
     generator._prefixes.clear()
-    text, done = answer(generator, first)
+    text, done = answer_of(generator, first)
     turn_two = replace(first, question="And why?", turns=(Turn(first.question, text),))
     reused = [cached(generator, each) for each in (replace(first, question="What is occupancy?"), turn_two, first)]
     assert done.usage.cached_prompt_tokens == 0
@@ -145,7 +138,7 @@ def test_kept_keys_are_those_of_a_fresh_read(make: Make, monkeypatch: pytest.Mon
     request = ask(arm="rag", passages=PASSAGES, max_tokens=9)
     for question in QUESTIONS[:3]:
         for seed in range(3):
-            answer(plain, replace(request, question=question, temperature=1.5 * seed, seed=seed))
+            answer_of(plain, replace(request, question=question, temperature=1.5 * seed, seed=seed))
     with closing(plain.stream(replace(request, question="Stopped?"))) as stopped:
         next(stopped)
     wait_until(lambda: plain._batches.held_bytes == 0 and len(kept) == 10, "the stopped answer has ended")
@@ -175,13 +168,13 @@ def test_a_prompt_beyond_the_first_window_of_longrope_is_read_in_one_pass(
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(reusing._model, "forward", counted)
-    assert answer(reusing, ask())[1].usage.prompt_tokens < 200
+    assert answer_of(reusing, ask())[1].usage.prompt_tokens < 200
     assert max(passes) <= 16
     assert cached(reusing, ask()) > 0
     long = ask(arm="rag", passages=PASSAGES)
     for _ in range(2):
         passes.clear()
-        text, done = answer(reusing, long)
+        text, done = answer_of(reusing, long)
         assert max(passes) == done.usage.prompt_tokens > 200
         assert done.usage.cached_prompt_tokens == 0
     monkeypatch.setattr("rag.generators.local.decode.prefill_chunk_tokens", lambda _: 512)
@@ -246,7 +239,7 @@ def test_passages_are_dropped_until_the_prompt_fits_and_a_question_that_never_fi
     with pytest.raises(refusal, match=said):
         small.check(ask("warp " * long))
     passages = tuple(make_passage(f"Passage {n}. " + "a warp is 32 threads. " * 20) for n in range(8))
-    _, done = answer(small, ask(arm="rag", passages=passages))
+    _, done = answer_of(small, ask(arm="rag", passages=passages))
     assert 0 < (done.passages_used or 0) < 8
     assert done.usage.prompt_tokens + 24 <= 800
 
@@ -316,13 +309,15 @@ def test_reasoning_has_a_budget_of_its_own_is_then_closed_and_alone_is_an_error(
     script(thinker, request, thoughts, written)
     if not written:
         with pytest.raises(GenerationFailed, match="stopped thinking after") as error:
-            answer(thinker, request)
+            answer_of(thinker, request)
         assert "REASONING_TOKENS" in error.value.hint
         return
-    text, done = answer(thinker, request, begins=Thinking())
+    first, *pieces, done = thinker.stream(request)
+    assert first == Thinking() and isinstance(done, GenerationDone)
+    text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
     assert (text, done.usage.finish, done.refused) == (written, "stop", False)
     assert 5 < done.usage.reasoning_tokens <= 60 + 16
-    short = answer(thinker, replace(request, max_tokens=4))[1].usage
+    short = answer_of(thinker, replace(request, max_tokens=4))[1].usage
     assert (short.completion_tokens - short.reasoning_tokens, short.finish) == (4, "length")
 
 
@@ -367,12 +362,12 @@ def test_a_stopped_answer_stops_within_two_tokens_and_frees_the_model(make: Make
             list(stream)
     wait_until(lambda: generator._batches.held_bytes == 0, "the row is free")
     assert gate.taken <= 3 + 2
-    assert answer(generator, ask(max_tokens=4))[1].usage.completion_tokens == 4
+    assert answer_of(generator, ask(max_tokens=4))[1].usage.completion_tokens == 4
 
 
 def test_a_row_ends_alone(generator: LocalGenerator) -> None:
     """By a stop string, a hang-up or a cancellation; the others go on, and its memory is free."""
-    expected = [answer(generator, ask(question, max_tokens=60)) for question in QUESTIONS[:4]]
+    expected = [answer_of(generator, ask(question, max_tokens=60)) for question in QUESTIONS[:4]]
     (text, whole), *_ = expected
     stop = text[len(text) // 2 :][:3]
     cancel = threading.Event()
@@ -388,7 +383,7 @@ def test_a_row_ends_alone(generator: LocalGenerator) -> None:
                 cancel.set()
 
     with ThreadPoolExecutor(4) as pool:
-        stopped = pool.submit(answer, generator, ask(QUESTIONS[0], max_tokens=60, stop=(stop,)))
+        stopped = pool.submit(answer_of, generator, ask(QUESTIONS[0], max_tokens=60, stop=(stop,)))
         left, withdrawn = pool.submit(hang_up), pool.submit(cancelled)
         other = pool.submit(text_of, generator, ask(QUESTIONS[3], max_tokens=60))
         shorter, done = stopped.result(PATIENCE_S)

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fakes import make_passage
+from fakes import answer_of, make_passage
 from tiny_models import build_adapter, build_model, write_adapter_gguf, write_gguf
 from waiting import wait_until
 
 from rag.errors import ArmUnavailable, PromptTooLong
 from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
-from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import GenerationRequest, Generator
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
@@ -189,17 +189,11 @@ def remote(engine: Engine) -> Iterator[RemoteGenerator]:
     made.close()
 
 
-def ask(generator: Generator, request: GenerationRequest) -> tuple[str, GenerationDone]:
-    items = list(generator.stream(request))
-    assert isinstance(items[-1], GenerationDone)
-    return "".join(item.text for item in items if isinstance(item, TextPiece)), items[-1]
-
-
 def test_an_engine_writes_what_the_local_generator_writes(remote: RemoteGenerator, local: Generator) -> None:
     texts = []
     for request in (QUESTION, TUNED):
         remote.check(request)
-        (theirs, done), (ours, expected) = ask(remote, request), ask(local, request)
+        (theirs, done), (ours, expected) = answer_of(remote, request), answer_of(local, request)
         assert theirs == ours and len(set(ours)) > 5
         assert done.usage.prompt_tokens == expected.usage.prompt_tokens
         texts.append(ours)
@@ -211,27 +205,27 @@ def test_the_base_never_goes_on_from_what_an_adapter_read(remote: RemoteGenerato
     passages = tuple(make_passage(f"{n} is a warp of threads. " * 60) for n in range(2))
     asked = {"Q": QUESTION, "T": TUNED}
     asked |= {f"P{arm}": replace(each, passages=passages) for arm, each in asked.items()}
-    first = ask(remote, QUESTION)[0]
+    first = answer_of(remote, QUESTION)[0]
     for name in "T PQ Q PT Q T PQ PT PQ".split():
-        ask(remote, asked[name])
-    assert ask(remote, QUESTION)[0] == first
+        answer_of(remote, asked[name])
+    assert answer_of(remote, QUESTION)[0] == first
 
 
 def test_what_the_engine_does_not_serve_is_no_arm(engine: Engine) -> None:
     for wrong, asked in (({"adapters": {"qa": "other"}}, TUNED), ({"model": "another"}, QUESTION)):
         generator = remote_of(engine, **wrong)
         with pytest.raises(ArmUnavailable, match="does not list"):
-            ask(generator, asked)
+            answer_of(generator, asked)
         generator.close()
 
 
 def test_what_does_not_fit_is_dropped_or_refused(remote: RemoteGenerator) -> None:
     passages = tuple(make_passage(f"{n} is a warp of threads. " * 60) for n in range(5))
-    _, done = ask(remote, replace(QUESTION, arm="rag", passages=passages))
+    _, done = answer_of(remote, replace(QUESTION, arm="rag", passages=passages))
     assert done.passages_used is not None
     assert 0 < done.passages_used < 5
     with pytest.raises(PromptTooLong):
-        ask(remote, replace(QUESTION, question="warp threads " * CONTEXT_TOKENS))
+        answer_of(remote, replace(QUESTION, question="warp threads " * CONTEXT_TOKENS))
 
 
 def test_hanging_up_stops_the_engine(engine: Engine, remote: RemoteGenerator) -> None:
@@ -247,8 +241,8 @@ def test_thirty_readers_are_all_answered_each_with_their_own(
 ) -> None:
     """Each asks for another length. One arm at a time: vLLM 0.32 on a processor garbles the base beside an adapter."""
     asked = [replace(request_, max_tokens=5 + number) for number in range(READERS)]
-    alone = [ask(remote, each) for each in asked]
+    alone = [answer_of(remote, each) for each in asked]
     with ThreadPoolExecutor(READERS) as readers:
-        together = list(readers.map(lambda each: ask(remote, each), asked))
+        together = list(readers.map(lambda each: answer_of(remote, each), asked))
     assert [done.usage.completion_tokens for _, done in together] == [5 + number for number in range(READERS)]
     assert [text for text, _ in together] == [text for text, _ in alone]

@@ -6,19 +6,20 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from fakes import make_passage
+from fakes import answer_of, make_passage
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled, CoalesceError
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators import openai_client
 from rag.generators.prompts import REFUSAL
-from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, Item, TextPiece
+from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 from rag.types import Thinking, Turn, Waiting
@@ -127,17 +128,6 @@ def reply(content: Any, status: int = 200, **headers: str) -> Answer:
     return lambda handler, _: handler.reply(content, status, **headers)
 
 
-def first_word_only(ended: threading.Event) -> Answer:
-    """One word; the connection stays open until the test has ended."""
-
-    def answer(handler: Handler, _: dict[str, Any]) -> None:
-        handler.open_stream()
-        handler.event(delta("one "))
-        ended.wait(PATIENCE_S)
-
-    return answer
-
-
 def fail_first(times: int, status: int, then: Answer) -> Answer:
     left = [times]
 
@@ -188,14 +178,8 @@ REQUEST = GenerationRequest("What is a warp?", "rag", PASSAGES)
 TUNED = replace(REQUEST, arm="rag+tuned", adapter="qa")
 
 
-def text_of(items: list[Item]) -> str:
-    return "".join(item.text for item in items if isinstance(item, TextPiece))
-
-
 def run(generator: RemoteGenerator, request: GenerationRequest = REQUEST) -> tuple[str, GenerationDone]:
-    items = list(generator.stream(request))
-    assert isinstance(items[-1], GenerationDone)
-    return text_of(items), items[-1]
+    return answer_of(generator, request)
 
 
 def choose(generator: RemoteGenerator, request: GenerationRequest = REQUEST) -> Any:
@@ -533,68 +517,53 @@ def test_counts_that_are_no_numbers_are_counted_here(engine: Engine, generator: 
 # --- stopping
 
 
-@pytest.mark.parametrize("word_by_word", [True, False])
-def test_closing_hangs_up_so_that_the_engine_stops(
-    engine: Engine, generator: RemoteGenerator, word_by_word: bool
+def until_hung_up(words: int, hung_up: threading.Event) -> Answer:
+    """Some words, then silence until the client hangs up."""
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        if words:
+            handler.open_stream()
+        for _ in range(words):
+            handler.event(delta("word "))
+        handler.connection.settimeout(PATIENCE_S)
+        with suppress(ConnectionError):
+            assert handler.connection.recv(1) == b""
+        hung_up.set()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("words", "how"), [(9, "close"), (1, "close"), (1, "cancel"), (0, "cancel"), (0, "cancel a choice")]
+)
+def test_closing_or_cancelling_hangs_up_and_waits_for_no_word_of_the_engine(
+    engine: Engine, generator: RemoteGenerator, words: int, how: str
 ) -> None:
-    """Also one that is silent: a read that waits on another thread would keep a closed socket open."""
-    hung_up = threading.Event()
+    """Also on one that is silent: a read that waits on another thread would keep a closed socket open."""
+    hung_up, stop = threading.Event(), threading.Event()
+    engine.answer = until_hung_up(words, hung_up)
+    request = replace(REQUEST, cancelled=lambda: stop.is_set() or (words == 0 and bool(engine.asked)))
+    stream = generator.stream(request)
+    if words:
+        next(stream)
+    if how == "close":
+        time.sleep(0.2)  # until the reading thread waits for the engine's next word
+        stream.close()  # type: ignore[attr-defined]
+    else:
+        if words:
+            stop.set()
+        with pytest.raises(Cancelled):
+            choose(generator, request) if how == "cancel a choice" else list(stream)
+    assert hung_up.wait(PATIENCE_S)
 
-    def endless(handler: Handler, _: dict[str, Any]) -> None:
-        handler.open_stream()
-        handler.event(delta("Hm "))
-        handler.connection.settimeout(0.01 if word_by_word else PATIENCE_S)
-        try:
-            while not hung_up.is_set():
-                try:
-                    if handler.connection.recv(1) == b"":
-                        hung_up.set()
-                except TimeoutError:
-                    handler.event(delta("word "))
-        except OSError:
-            hung_up.set()
 
-    engine.answer = endless
+def test_closing_the_generator_ends_what_is_being_written(engine: Engine, generator: RemoteGenerator) -> None:
+    engine.answer = until_hung_up(1, threading.Event())
     stream = generator.stream(REQUEST)
     next(stream)
-    time.sleep(0.2)  # until the reading thread waits for the engine's next word
-    stream.close()  # type: ignore[attr-defined]
-    assert hung_up.wait(PATIENCE_S)
-
-
-@pytest.mark.parametrize("call", [lambda g, r: next(g.stream(r)), choose])
-def test_cancelling_does_not_wait_for_the_engines_first_word(
-    engine: Engine, generator: RemoteGenerator, call: Callable[[RemoteGenerator, GenerationRequest], Any]
-) -> None:
-    hung_up = threading.Event()
-
-    def reads_a_long_prompt(handler: Handler, _: dict[str, Any]) -> None:
-        handler.connection.settimeout(PATIENCE_S)
-        if handler.connection.recv(1) == b"":
-            hung_up.set()
-
-    engine.answer = reads_a_long_prompt
-    with pytest.raises(Cancelled):
-        call(generator, replace(REQUEST, cancelled=lambda: bool(engine.asked)))
-    assert hung_up.wait(PATIENCE_S)
-
-
-def test_cancelling_or_closing_the_generator_does_not_wait_for_the_next_word(
-    engine: Engine, generator: RemoteGenerator
-) -> None:
-    ended, stop = threading.Event(), threading.Event()
-    engine.answer = first_word_only(ended)
-    stream = generator.stream(replace(REQUEST, cancelled=stop.is_set))
-    next(stream)
-    stop.set()
-    with pytest.raises(Cancelled):
-        next(stream)
-    waits = generator.stream(REQUEST)
-    next(waits)
     generator.close()
     with pytest.raises(GenerationFailed, match="was closed"):
-        next(waits)
-    ended.set()
+        next(stream)
 
 
 # --- reasoning, stop strings, circles
@@ -616,10 +585,8 @@ def test_reasoning_is_left_out_and_what_is_left_may_be_a_refusal(
     items = list(generator.stream(REQUEST))
     assert items[0] == Thinking()
     assert items.count(Thinking()) == 1
-    assert text_of(items) == REFUSAL
-    done = items[-1]
-    assert isinstance(done, GenerationDone)
-    assert done.refused
+    text, done = run(generator)
+    assert text == REFUSAL and done.refused
     assert 0 < done.usage.reasoning_tokens < done.usage.completion_tokens
     assert done.usage.finish == "stop"
 
@@ -695,33 +662,29 @@ def test_options_are_scored_without_the_passages_that_do_not_fit(engine: Engine,
     assert "first" in str(engine.asked[-1]["messages"])
 
 
-@pytest.mark.parametrize(
-    ("written", "scores"),
-    [("B", (0.0, 1.0)), ("(b) because", (0.0, 1.0)), ("Answer: A.", (1.0, 0.0)), ("答案是 B", (0.0, 1.0))],
-)
-def test_without_log_probabilities_the_letter_counts(
-    engine: Engine, generator: RemoteGenerator, written: str, scores: tuple[float, ...]
-) -> None:
-    plain = reply({"choices": [{"message": {"content": written}}]})
-    engine.answer = unless(lambda body: "logprobs" in body, plain, {"error": "logprobs are not supported"})
-    found = choose(generator)
-    assert found.scores == found.extra["written"] == scores
+LOGPROBS = {"content": [{"top_logprobs": ["A", {"token": "B", "logprob": None}]}]}
 
 
 @pytest.mark.parametrize(
-    "choice",
+    ("choice", "scores"),
     [
-        *({"message": {"content": written}} for written in ("", "I think so", "E", "Because of it", None, ["B"])),
-        {"message": "B"},
-        {
-            "message": {"content": "?"},
-            "logprobs": {"content": [{"top_logprobs": ["A", {"token": "B", "logprob": None}]}]},
-        },
+        *(({"message": {"content": written}}, (0.0, 1.0)) for written in ("B", "(b) because", "答案是 B")),
+        ({"message": {"content": "Answer: A."}}, (1.0, 0.0)),
+        *(
+            ({"message": {"content": written}}, None)
+            for written in ("", "I think so", "E", "Because of it", None, ["B"])
+        ),
+        ({"message": "B"}, None),
+        ({"message": {"content": "?"}, "logprobs": LOGPROBS}, None),
     ],
 )
-def test_an_answer_that_names_no_option_is_unscored(
-    engine: Engine, generator: RemoteGenerator, choice: dict[str, Any]
+def test_without_log_probabilities_the_letter_counts_and_without_a_letter_nothing(
+    engine: Engine, generator: RemoteGenerator, choice: dict[str, Any], scores: tuple[float, ...] | None
 ) -> None:
-    engine.answer = reply({"choices": [choice]})
-    with pytest.raises(GenerationFailed, match="named no option"):
-        choose(generator)
+    engine.answer = plain = reply({"choices": [choice]})
+    if scores is None:
+        with pytest.raises(GenerationFailed, match="named no option"):
+            choose(generator)
+    else:
+        engine.answer = unless(lambda body: "logprobs" in body, plain, {"error": "logprobs are not supported"})
+        assert choose(generator).scores == choose(generator).extra["written"] == scores

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fakes import answer_of
 from waiting import PATIENCE_S
 
 from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
-from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
+from rag.generators.protocol import GenerationRequest
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
@@ -64,15 +65,9 @@ def test_a_real_engine_writes_what_the_local_generator_writes(
     remote = RemoteGenerator(GeneratorSettings(kind="remote", model=str(tiny_model), base_url=engine))
     request = GenerationRequest("How many threads?", "base", max_tokens=16)
     try:
-        texts = []
-        for generator in (local, remote):
-            generator.check(request)
-            pieces = list(generator.stream(request))
-            done = pieces[-1]
-            assert isinstance(done, GenerationDone)
-            assert done.usage.completion_tokens == 16
-            texts.append(("".join(p.text for p in pieces if isinstance(p, TextPiece)), done.usage.prompt_tokens))
-        assert texts[0] == texts[1]
+        (ours, expected), (theirs, done) = (answer_of(generator, request) for generator in (local, remote))
+        assert theirs == ours and done.usage.prompt_tokens == expected.usage.prompt_tokens
+        assert expected.usage.completion_tokens == done.usage.completion_tokens == 16
     finally:
         local.close()
         remote.close()

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes import answer_of
 from tiny_models import build_model, build_tokenizer
 
 from indexes.errors import Cancelled, Conflict, InvalidInput, StorageFull
 from rag.errors import AdapterMismatch, MalformedTrainingData, ModelCannotLoad
 from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import load_local_generator
-from rag.generators.protocol import GenerationRequest, TextPiece
+from rag.generators.protocol import GenerationRequest
 from rag.models.adapters import read_adapter
 from rag.settings import GeneratorSettings
 from rag.tuning import train
@@ -27,6 +28,7 @@ from rag.tuning.data import RowPassage, TrainingRow
 from rag.tuning.examples import IGNORED, answer_loss, collate, encode_rows
 from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings, place_process
 from rag.tuning.train import LengthSampler, add_lora, keep_gradients_right, load_for_training, tune
+from rag.types import Arm
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 PAIRS = (
@@ -276,13 +278,11 @@ def test_a_tuned_model_gives_the_answers_it_was_taught(
         )
     )  # fmt: skip
 
-    def text(request: GenerationRequest) -> str:
-        return "".join(piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece)).strip()
-
+    arms: list[tuple[Arm, str | None]] = [("tuned", "qa"), ("base", None)]
     with closing(generator):
         for question, answer in PAIRS[:2]:
-            assert text(GenerationRequest(question, "tuned", adapter="qa")) == answer
-            assert text(GenerationRequest(question, "base")) != answer
+            texts = [answer_of(generator, GenerationRequest(question, arm, adapter=name))[0] for arm, name in arms]
+            assert texts[0].strip() == answer != texts[1].strip()
 
 
 def test_the_run_leaves_an_adapter_its_record_and_a_loss_curve(finished: Run) -> None:

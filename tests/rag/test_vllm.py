@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from fakes import ScriptedReader, make_passage
+from fakes import ScriptedReader, answer_of, make_passage
 from safetensors.numpy import save_file
 from waiting import wait_until
 
@@ -23,7 +23,7 @@ from rag.assemble import build_language_model
 from rag.errors import ArmUnavailable, CoalesceError, ModelCannotLoad
 from rag.generators import openai_client
 from rag.generators.prompts import BRIEF_WITH_PASSAGES
-from rag.generators.protocol import GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import GenerationRequest, Generator
 from rag.generators.vllm import VllmGenerator, start_vllm
 from rag.settings import GeneratorSettings
 
@@ -51,7 +51,7 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmGenerato
 
 def ask(generator: Generator, question: str = "What is a warp?", arm: str = "base") -> str:
     request = GenerationRequest(question, arm, adapter="qa" if arm == "tuned" else None)  # type: ignore[arg-type]
-    return "".join(item.text for item in generator.stream(request) if isinstance(item, TextPiece))
+    return answer_of(generator, request)[0]
 
 
 def test_the_base_and_adapters_are_models_of_one_vllm(generator: VllmGenerator) -> None:
@@ -75,7 +75,7 @@ def test_a_small_model_is_prompted_as_in_the_local_generator(tmp_path: Path, tin
     shown = {}
     for read_by in (reader, None):
         made = start_vllm(settings(tmp_path, model=str(tiny_model)), read_by)
-        shown[read_by] = "".join(item.text for item in made.stream(request) if isinstance(item, TextPiece))
+        shown[read_by] = answer_of(made, request)[0]
         made.close()
     assert shown[reader].startswith(BRIEF_WITH_PASSAGES)
     assert "A warp has 32 threads." in shown[reader]
