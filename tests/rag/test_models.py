@@ -391,7 +391,6 @@ MAMBA = {
     ("family", "shape", "adapted"),
     [
         ("phimoe", {"num_local_experts": 4}, "q_proj k_proj v_proj o_proj"),  # its router is a linear layer
-        ("deepseek_v2", LATENT | {"hidden_size": 128}, "q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj o_proj"),
         ("falcon_h1", MAMBA, "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj in_proj"),
         ("gpt2", {}, ""),
     ],

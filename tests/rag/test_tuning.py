@@ -214,6 +214,20 @@ def test_target_modules_that_are_not_there_are_refused(tmp_path: Path, shallow: 
     assert targets in refused.value.message
 
 
+def test_a_mixture_is_adapted_at_its_attention_alone(tmp_path: Path) -> None:
+    """A dense layer and shared experts are called as the experts are, which are one block."""
+    shape = {
+        "kv_lora_rank": 24, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+        "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64, "first_k_dense_replace": 1, "num_key_value_heads": 8, "num_hidden_layers": 2,
+    }  # fmt: skip
+    mixture = build_model(tmp_path, family="deepseek_v2", **shape)
+    model = add_lora(load_for_training(str(mixture), QUICK, place_process("cpu")), QUICK)
+    names = [name.partition(".lora_A") for name, _ in model.named_parameters()]
+    adapted = {layer.rpartition(".")[2] for layer, found, _ in names if found}
+    assert adapted == {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}
+
+
 def test_a_model_without_linear_layers_is_refused_before_it_is_tuned(tmp_path: Path) -> None:
     old = build_model(tmp_path / "old", family="gpt2", n_embd=64, n_layer=1, n_head=4)
     with pytest.raises(ModelCannotLoad, match="no linear layers that could be adapted"):
