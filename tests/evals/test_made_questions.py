@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evals.exam import ExamPlan, draw_exam
 from evals.made_questions import MakingProgress, OptionDrawer, make_questions
 from evals.made_store import MadeQuestions
-from evals.question_drafts import draft_questions
+from evals.question_drafts import draft_questions, is_foreign_name
 from evals.questions import BankQuestion
 from evals.study_guide import guide_markdown, study_guide
 from indexes.errors import Cancelled, Conflict
@@ -227,6 +227,10 @@ def test_a_question_has_no_link_to_the_sentence_before_and_the_headings_that_say
     (draft,) = draft_questions([make_node(text, heading_path=path)]).drafts
     said = "Each ____ holds the local variables and return addresses of one running thread."
     assert draft.question == f"Fill in the term: “{said}”{shown}"
+
+
+def test_a_name_of_another_world_is_foreign() -> None:
+    assert [is_foreign_name(term) for term in ("Tensor Core", "Central Park", "daemon")] == [False, True, False]
 
 
 @pytest.mark.parametrize(

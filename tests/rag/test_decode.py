@@ -151,15 +151,6 @@ def test_bfloat16_rows_are_multiplied_in_float32_where_the_processor_has_no_unit
     assert traced_step(loaded.model, keys, values) is not None
 
 
-def test_a_cache_that_is_too_long_or_too_small_is_an_error(model: Any) -> None:
-    cache = SlabCache(3, 60)
-    prefill(model, PROMPT[:50], cache)
-    with pytest.raises(ValueError, match="cannot precede"):
-        next(decode(model, PROMPT[:50], cache, max_new_tokens=2))
-    with pytest.raises(ValueError, match="holds 20 tokens"):
-        prefill(model, PROMPT[:30], SlabCache(3, 20))
-
-
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9), (1.5, 0.5), (0.8, 0.05)])
 def test_sampling_draws_from_the_distribution_that_generate_draws_from(

@@ -15,7 +15,7 @@ from rag.errors import AdapterMismatch, DoesNotFitInMemory, ModelCannotLoad
 from rag.models import loading
 from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import choose_device, choose_dtype, peak_memory_bytes, reset_peak_memory
+from rag.models.devices import choose_device, choose_dtype
 from rag.models.fast_paths import attention_in_products, speed_up_norms
 from rag.models.folder import load_config
 from rag.models.loading import load_model
@@ -120,14 +120,6 @@ def test_an_unreachable_hub_is_reported_in_one_sentence(monkeypatch: pytest.Monk
         load_model("nobody/not-on-this-disk")
     assert "nobody/not-on-this-disk" in error.value.message
     assert "hub" in error.value.hint
-
-
-def test_weights_larger_than_the_free_memory_are_refused_with_the_numbers(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loading, "free_memory_bytes", lambda device: 1000)
-    with pytest.raises(DoesNotFitInMemory, match=r"needs .* GiB for its weights \(none\); .* are free on cpu"):
-        load_model(str(tiny_model), device="cpu")
 
 
 def test_devices_and_formats_that_are_not_there_are_refused() -> None:
@@ -321,7 +313,7 @@ def test_a_mixture_that_does_not_fit_is_sent_to_an_engine(tmp_path: Path, monkey
     estimate = estimate_memory(load_config(str(mixture)), quantization="nf4")
     assert estimate.expert_parameters == 3 * 8 * 3 * 128 * 256
     monkeypatch.setattr(loading, "free_memory_bytes", lambda _: 1 << 20)
-    with pytest.raises(DoesNotFitInMemory) as error:
+    with pytest.raises(DoesNotFitInMemory, match=r"needs .* GiB for its weights \(nf4\); .* are free on") as error:
         load_model(str(mixture), quantization="nf4")
     assert "experts stay in 16 bits" in error.value.hint
 
@@ -346,11 +338,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the shapes that their config.json fi
         "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
         "max_position_embeddings": 40960, "tie_word_embeddings": False,
     },
-    "Phi-4-mini": {
-        "model_type": "phi3", "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 8192,
-        "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "sliding_window": 262144,
-        "max_position_embeddings": 131072, "tie_word_embeddings": True, "pad_token_id": 199999,
-    },
 }  # fmt: skip
 
 
@@ -359,7 +346,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the shapes that their config.json fi
     [
         ("DeepSeek-V2-Lite", 15.706, 14.395, 27 * (512 + 64) * 2),
         ("Qwen3-30B-A3B", 30.532, 28.991, 48 * 4 * (128 + 128) * 2),
-        ("Phi-4-mini", 3.836, 0.0, 32 * 8 * (128 + 128) * 2),
     ],
 )
 def test_published_models_are_as_large_as_they_say(
@@ -435,16 +421,3 @@ def test_the_memory_of_foreign_quantization_is_not_guessed(folder: Path) -> None
     edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
     with pytest.raises(ModelCannotLoad, match="quantized with gptq"):
         estimate_memory(load_config(str(folder)))
-
-
-def test_peak_memory_is_that_since_the_last_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    peaks = {"cuda:0": 7}
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peaks.update({device: 0}))
-    assert peak_memory_bytes("cuda:0") == 7
-    reset_peak_memory("cuda:0")
-    assert peak_memory_bytes("cuda:0") == 0
-    reset_peak_memory("cpu")
-    assert peak_memory_bytes("cpu") > 1 << 20

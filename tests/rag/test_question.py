@@ -12,9 +12,7 @@ from indexes.library import Library
 from rag.forms import definition_share
 from rag.query import understand
 from rag.question import (
-    asks_in_chinese,
     options_of,
-    prose_of,
     question_kind,
     refers_to_earlier,
     standing_question,
@@ -83,25 +81,6 @@ def test_a_questions_words_tell_its_kind(kind: str, text: str) -> None:
 )
 def test_the_name_to_be_defined_is_found(question: str, subject: str) -> None:
     assert subject_of(question) == subject
-
-
-@pytest.mark.parametrize(
-    ("message", "prose"),
-    [
-        ("what does this do?\n__global__ void f(float* x) {\n  x[0] = 1;\n}", "what does this do?"),
-        ("What is a?\n```\na ? b : c\n```\nAnd b?", "What is a?\n \nAnd b?"),
-        ("Two lines\r\nof prose\r\n", "Two lines\r\nof prose"),
-        ("What does depend(in: x) mean?", "What does depend(in: x) mean?"),
-    ],
-)
-def test_code_is_left_out_of_a_messages_prose(message: str, prose: str) -> None:
-    assert prose_of(message) == prose
-
-
-def test_code_in_a_chinese_message_does_not_make_it_english() -> None:
-    code = "\n".join(f"float value{number} = cudaMalloc(&pointer, bytes_of_{number});" for number in range(9))
-    assert asks_in_chinese(f"这个核函数为什么慢？\n{code}") and not asks_in_chinese(f"why is this slow?\n{code}")
-    assert asks_in_chinese("int x = 1; // 第一个变量的值")
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,7 @@ def test_the_same_request_is_answered_once() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"passages": (make_passage("Blocks."),)},
-        {"adapter": "qa"},
-        {"question": "What is a block?"},
-        {"max_tokens": 5},
-        {"temperature": 1.0, "seed": 1},
-    ],
+    [{"passages": ()}, {"adapter": "qa"}, {"question": "Why?"}, {"max_tokens": 5}, {"temperature": 1.0, "seed": 1}],
 )
 def test_another_request_is_answered_anew(change: dict[str, object]) -> None:
     scripted = ScriptedGenerator()
