@@ -16,7 +16,6 @@ from evals.statistics import (
     mcnemar,
     mcnemar_power,
     sign_flip_p,
-    smallest_detectable,
     treatment_minus_control,
     wilson_interval,
 )
@@ -103,10 +102,6 @@ def test_power_agrees_with_simulation_and_with_certainty() -> None:
     assert mcnemar_power(n, difference, discordant) == pytest.approx(found / runs, abs=0.03)
     assert mcnemar_power(5, 1.0, 1.0) == 0.0
     assert mcnemar_power(6, 1.0, 1.0) == pytest.approx(1.0)
-
-
-def test_more_questions_settle_smaller_differences() -> None:
-    assert smallest_detectable(300) < smallest_detectable(120) < smallest_detectable(30)
 
 
 def test_the_area_under_the_curve_counts_ties_a_half() -> None:

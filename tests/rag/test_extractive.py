@@ -57,16 +57,6 @@ def test_a_sentence_far_worse_than_the_best_is_left_out_unless_it_is_the_best() 
     assert said("Why?", ("Cats",), BANKS) == "Cats sleep in the sun. [1]"
 
 
-def test_each_piece_names_the_stretch_that_it_quotes() -> None:
-    passage = make_passage("A warp holds 32 threads.\n\n- All run  in lockstep.\n- They share *one* scheduler.")
-    *pieces, done = stream("How?", ("A warp", "All run"), passage)
-    assert len(pieces) > 1 and isinstance(done, GenerationDone) and not done.refused
-    for piece in pieces:
-        assert isinstance(piece, TextPiece) and piece.quoted is not None and piece.text.endswith("[1]")
-        quote = passage.text[piece.quoted.start : piece.quoted.end]
-        assert " ".join(quote.split()) in piece.text
-
-
 @pytest.mark.integration
 def test_the_reader_that_ships_says_first_what_answers() -> None:
     text = (

