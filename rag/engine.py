@@ -19,7 +19,7 @@ from indexes.types import Filters
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
 from rag.errors import GenerationFailed
-from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, clear_option, not_found
+from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, clear_option, not_found
 from rag.explanation import Explanation, explain
 from rag.generators.protocol import (
     ChoiceScorer,
@@ -30,7 +30,7 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
-from rag.query import understand
+from rag.query import not_understood, understand
 from rag.question import (
     asks_in_chinese,
     check_filters,
@@ -38,9 +38,9 @@ from rag.question import (
     check_top_k,
     choose_adapter,
     clean_text,
+    reply_to,
     talk_kind,
 )
-from rag.replies import not_understood, reply_to
 from rag.retrieval import HybridRetriever, PassageBudget, Retrieval, select_passages
 from rag.sentence_reader import SentenceReader
 from rag.types import (
@@ -50,7 +50,6 @@ from rag.types import (
     AnswerDone,
     Arm,
     Event,
-    Evidence,
     Passage,
     PassagesFound,
     Question,
@@ -83,19 +82,15 @@ class _Prepared:
     """A question ready to be written about.
 
     Attributes:
-        refusal: what to say instead of answering; None when the question is answered.
-        said: the answer, where no generator has to write it.
+        judged: what the search is worth; None where nothing was searched.
         notes: sentences beside the answer, in the order in which they are read.
-        doubt: the one of them that says that the books may not answer; a refusal says so itself.
+        said: the answer, where no generator has to write it.
     """
 
     request: GenerationRequest
-    evidence: Evidence | None = None
-    refusal: str | None = None
+    judged: Judgement | None = None
     notes: list[str] = field(default_factory=list)
-    doubt: str | None = None
     said: str = ""
-    evidence_score: float | None = None
 
     @property
     def note(self) -> str | None:
@@ -204,11 +199,12 @@ class AnswerEngine:
         started = time.perf_counter()
         question, request = self._admit(question, cancelled or (lambda: False))
         prepared = self._prepare(question, request, passages)
-        request, found = prepared.request, prepared.request.passages
+        request, judged, found = prepared.request, prepared.judged, prepared.request.passages
+        evidence = judged.evidence if judged else None
         retrieved = time.perf_counter()
         if request.cancelled():
             raise Cancelled("the question was withdrawn")
-        yield PassagesFound(found, prepared.evidence, prepared.note, prepared.evidence_score)
+        yield PassagesFound(found, evidence, prepared.note, judged.score if judged else None)
 
         written = _Written()
         for piece in self._pieces(prepared):
@@ -224,10 +220,10 @@ class AnswerEngine:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
         is_relevant = partial(self._judge.is_relevant, request.query, found) if request.query else None
         citations = () if done.refused else resolve(written.text, found, written.quoted, is_relevant)
-        if done.refused and prepared.doubt:
-            prepared.notes.remove(prepared.doubt)
+        if done.refused and judged and judged.note:
+            prepared.notes.remove(judged.note)  # a refusal says so itself
         elif found and not citations and not done.refused:
-            prepared.notes.append(_UNCITED[asks_in_chinese(question.text)])
+            prepared.notes.append(_UNCITED[request.chinese])
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
             conversation_id=self._conversation_id(question, keep),
@@ -244,7 +240,7 @@ class AnswerEngine:
             usage=done.usage,
             tokens_per_s=done.tokens_per_s,
             peak_memory_bytes=done.peak_memory_bytes,
-            evidence=prepared.evidence,
+            evidence=evidence,
             note=prepared.note,
             variant=question.variant,
             filters=question.filters,
@@ -437,10 +433,9 @@ class AnswerEngine:
             notes.append(judged.note)
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
-        refusal = judged.refusal
-        if refusal is not None:
-            refusal = not_understood(query.standalone, self.library) or refusal
-        return _Prepared(request, judged.evidence, refusal, notes, judged.note, evidence_score=judged.score)
+        if judged.refusal is not None and (unknown := not_understood(query, self.library)):
+            judged = replace(judged, refusal=unknown)
+        return _Prepared(request, judged, notes)
 
     def _talk(self, question: Question, request: GenerationRequest) -> _Prepared | None:
         """What is said to a message that is no question for the books; None where the library has to be searched."""
@@ -452,7 +447,7 @@ class AnswerEngine:
             if last is None and not request.turns:
                 return None
             return _Prepared(replace(request, passages=last.passages if last is not None else ()))
-        chinese = asks_in_chinese(question.text) or any(asks_in_chinese(turn.question) for turn in request.turns)
+        chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese))
 
     @property
@@ -475,8 +470,8 @@ class AnswerEngine:
 
     def _pieces(self, prepared: _Prepared) -> Iterator[Item]:
         """The answer's text in pieces, then its figures."""
-        if prepared.refusal is not None:
-            yield TextPiece(prepared.refusal)
+        if prepared.judged and prepared.judged.refusal:
+            yield TextPiece(prepared.judged.refusal)
             yield _REFUSED
         elif prepared.said:
             yield TextPiece(prepared.said)
@@ -518,13 +513,12 @@ class AnswerEngine:
         if (text := blank + markers.finish()) and (not empty or text.strip()):
             empty = False
             yield TextPiece(text)
-        chinese = asks_in_chinese(request.question)
         if empty and done.usage.finish == "length":
-            yield TextPiece(_CUT_OFF[chinese])
+            yield TextPiece(_CUT_OFF[request.chinese])
         elif empty:
             done = replace(done, refused=True)
             found = request.arm in RETRIEVING_ARMS
-            yield TextPiece(not_found(chinese, request.passages) if found else _NOTHING_SAID[chinese])
+            yield TextPiece(not_found(request.chinese, request.passages) if found else _NOTHING_SAID[request.chinese])
         yield done
 
     def _conversation_id(self, question: Question, keep: bool) -> str:

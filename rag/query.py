@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from indexes.types import Document, Filters
-from indexes.words import is_chinese
+from indexes.words import index_terms, is_chinese
 from rag.question import (
     MOST_SEARCHED_CHARACTERS,
     QuestionKind,
@@ -32,7 +32,7 @@ from rag.question import (
     subject_of,
     whole_number,
 )
-from rag.spelling import correct
+from rag.spelling import correct, is_english
 from rag.types import SearchableLibrary, Turn
 from rag.wording import find_other_words, put_into_books_words, translate_terms
 
@@ -49,6 +49,7 @@ _SEVERAL = (
     "Answering several questions at once needs a language model; ask them one by one.",
     "一次回答多个问题需要语言模型，请逐个提问。",
 )
+_UNKNOWN_WORDS = "None of these words is in the books: {words}. Ask in English or Chinese."
 _CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
 
 
@@ -170,6 +171,16 @@ def _in_the_books_words(query: Query, library: SearchableLibrary) -> Query:
         english=put_into_books_words(query.english, others),
         notes=(*query.notes, _OTHER_WORDS[query.chinese].format(words=words)),
     )
+
+
+def not_understood(query: Query, library: SearchableLibrary) -> str | None:
+    """The reply to a question without one word that the library or the dictionary knows; else None."""
+    words = tuple(dict.fromkeys(re.findall(r"\w+", query.standalone)))
+    if not words or any(map(is_chinese, words)) or any(library.count_terms(index_terms(query.standalone), 1).values()):
+        return None
+    if any(is_english(word.lower()) for word in words if word.isascii() and word.isalpha() and len(word) > 2):
+        return None
+    return _UNKNOWN_WORDS.format(words=", ".join(words)[:200])
 
 
 # --- inline filters

@@ -1,7 +1,8 @@
 """What was asked: is the question allowed, is it a question at all, and what kind of answer does it want?
 
 Every entry point uses the checks. Greetings, thanks, 'who are you' and wishes about the last answer ('shorter') are
-talk, where a message is nothing else: 'thanks' is, 'thanks, and what is a warp?' is a question.
+talk, where a message is nothing else: 'thanks' is, 'thanks, and what is a warp?' is a question. Talk is
+replied to here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ MOST_ANSWER_TOKENS = 32_768
 MOST_SEARCHED_CHARACTERS = 2000
 """A longer question is searched for by its beginning: an embedder reads no more of it."""
 MOST_TALK_CHARACTERS = 80
+NAMED_BOOKS = 20
+"""Books named by the reply that says what Coalesce is."""
 
 _MOST_DIGITS = 9
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -188,6 +191,25 @@ _BESIDE_WISHES_ZH = re.compile(
     r"[用请再更能可以不吗你您给我们说讲解释表达一下点些地得的把它这那个本章节书一二三四五六七八九十来成为上面刚才回答案内容太长了举吧呢第\d\s]"
 )
 
+_REPLIES: dict[TalkKind, tuple[str, str]] = {
+    "greeting": (
+        "Hello! Ask me a question: I answer from the books in the library and say where it is written.",
+        "您好！请提问，我根据书库中的书回答，并注明出处。",
+    ),
+    "thanks": ("You are welcome. Ask again whenever you like.", "不客气，欢迎继续提问。"),
+    "about": (
+        "I am Coalesce. I answer questions from the books in the library ({books}) and show the quote behind every "
+        "sentence. You can ask on: 'why?', 'and on AMD?', 'show me the code'.",
+        "我是 Coalesce，根据书库中的书（{books}）回答问题，每句话都附上原文。您可以追问：“为什么？”、“看看代码”。",
+    ),
+    "rewrite": (
+        "Rewording, summaries and examples need a language model (see Settings); without one, answers are the books' "
+        "own sentences.",
+        "改写、总结和举例需要语言模型（见“设置”）；没有语言模型时，回答由书中的原句组成。",
+    ),
+}
+_NO_BOOKS = ("none yet", "暂无")
+
 
 def talk_kind(text: str) -> TalkKind | None:
     """The kind of a message that is no question for the books; None for a question."""
@@ -211,6 +233,14 @@ def _is_wish(bare: str) -> bool:
         return wishes > 0 and not _BESIDE_WISHES_ZH.sub("", rest).strip(_AROUND)
     words = {word for word in re.findall(r"[^\s,.;:!?()\"]+", bare.lower()) if not word.isdecimal()}
     return bool(words & _WISHES) and words <= _WISHES | _BESIDE_WISHES
+
+
+def reply_to(kind: TalkKind, library: SearchableLibrary, *, chinese: bool) -> str:
+    """What is said to a message that needs no search."""
+    titles = [document.title for document in library.documents()]
+    named = [*titles[:NAMED_BOOKS], *(["…"] if len(titles) > NAMED_BOOKS else [])]
+    books = ("、" if chinese else ", ").join(named) or _NO_BOOKS[chinese]
+    return _REPLIES[kind][chinese].format(books=books)
 
 
 def has_words(text: str) -> bool:

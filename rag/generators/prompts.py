@@ -105,7 +105,7 @@ def _source(passage: Passage) -> str:
 
 
 def _question(request: GenerationRequest, brief: bool) -> str:
-    if asks_in_chinese(request.question):
+    if request.chinese:
         rules = f"{ANSWER_IN_CHINESE} {REFUSE_IN_CHINESE}" if request.passages and not brief else ANSWER_IN_CHINESE
         return f"{request.question}\n\n{rules}"
     return request.question if brief else f"{request.question}\n\n{ANSWER_IN_ENGLISH}"

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.query import Query
+from rag.question import asks_in_chinese
 from rag.types import ARMS, TUNED_ARMS, Arm, Passage, Quoted, Thinking, Turn, Usage, Waiting
 
 
@@ -56,6 +57,11 @@ class GenerationRequest:
     said: str = ""
     excerpts: tuple[Excerpt, ...] = ()
     cancelled: Callable[[], bool] = field(default=lambda: False)
+
+    @property
+    def chinese(self) -> bool:
+        """Whether it was asked in Chinese."""
+        return asks_in_chinese(self.question) if self.query is None else self.query.chinese
 
 
 @dataclass(frozen=True, slots=True)
