@@ -20,8 +20,6 @@ MARKER = re.compile(r"\[(\d{1,3})\]")
 _UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
 _MARKERS = re.compile(r"\[\d{1,3}(?:\s*[,;，、]\s*\d{1,3})*\]")
 """A marker of one passage or several."""
-_SEVERAL = re.compile(r"(?P<text>\[\d+\](?:[ \t]*\[\d+\])+)[ \t]+[a-z]")
-"""Brackets inside a sentence, which goes on behind them."""
 _MARKS = " \t\n.,;:。，；：*_-"
 _LONGEST_HELD = 64
 _QUOTE_SENTENCES = 3
@@ -47,17 +45,14 @@ class Marked:
 class MarkerFilter:
     """Lets an answer through piece by piece, without markers that name no passage.
 
-    `[1, 2]` becomes `[1][2]`. What names no passage and stands inside a sentence ('declare it as [32][33] because') is
-    text, and becomes code. Held back between pieces is only what may still become one of these.
+    `[1, 2]` becomes `[1][2]`. Held back between pieces is only what may still become a marker.
 
     Args:
         num_passages: markers from 1 to this number stay.
-        keep_inside: whether text like the above is kept; a book's own references are not.
     """
 
-    def __init__(self, num_passages: int, *, keep_inside: bool = True) -> None:
+    def __init__(self, num_passages: int) -> None:
         self._num_passages = num_passages
-        self._keep_inside = keep_inside
         self._held = ""
         self._code = _CodeState()
 
@@ -76,24 +71,14 @@ class MarkerFilter:
         return self._clean(text)
 
     def _open_from(self, text: str, end: int) -> int:
-        """Where the space, the unfinished marker or the one that names no passage begins, with which `text` ends."""
+        """Where the space or the unfinished marker begins with which `text` ends."""
         bare = len(text[:end].rstrip(" \t"))
         start = text.rfind("[", 0, bare)
-        if start >= 0 and (
-            _UNFINISHED.fullmatch(text, start, bare)
-            or (_MARKERS.fullmatch(text, start, bare) and not self._named(text[start:bare]))
-        ):
-            return start
-        return bare
+        return start if start >= 0 and _UNFINISHED.fullmatch(text, start, bare) else bare
 
     def _named(self, marker: str) -> list[int]:
         """The passages that a marker names."""
         return [number for number in map(int, re.findall(r"\d+", marker)) if 1 <= number <= self._num_passages]
-
-    def _end_of_text(self, text: str, position: int) -> int:
-        """Where several brackets that name no passage end, if the sentence goes on behind them; else 0."""
-        found = _SEVERAL.match(text, position) if self._keep_inside else None
-        return found.end("text") if found and not self._named(found["text"]) else 0
 
     def _clean(self, text: str) -> str:
         out: list[str] = []
@@ -111,10 +96,6 @@ class MarkerFilter:
                 out.extend(f"[{number}]" for number in dict.fromkeys(kept))
                 self._code.marker()
                 position = match.end()
-            elif out and out[-1] in " \t" and (end := self._end_of_text(text, position)):
-                out.append(f"`{text[position:end]}`")
-                self._code.marker()
-                position = end
             else:
                 if out and out[-1] in " \t":
                     out.pop()
@@ -125,7 +106,7 @@ class MarkerFilter:
 
 def without_markers(text: str) -> str:
     """`text` without bracketed numbers outside code: a book's own references would read as markers."""
-    markers = MarkerFilter(0, keep_inside=False)
+    markers = MarkerFilter(0)
     return markers.feed(text) + markers.finish()
 
 
@@ -332,6 +313,4 @@ def _find_verbatim(claim: str, text: str) -> tuple[int, int] | None:
 def _coverage(wanted: Terms, evidence: Terms) -> float:
     support = _support(wanted, evidence)
     hard = len(wanted.identifiers) + len(wanted.numbers)
-    found = hard - len(support.missing)
-    size_cost = 0.02 * max(len(evidence.stems) - 2 * len(wanted.stems), 0) / (len(wanted.stems) + 1)
-    return support.recall + (0.5 * found / hard if hard else 0.0) - size_cost
+    return support.recall + (0.5 * (hard - len(support.missing)) / hard if hard else 0.0)
