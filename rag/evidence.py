@@ -29,22 +29,16 @@ NAMED_SECTIONS = 3
 """Sections that a refusal names."""
 BEARING_SHARE = 0.3
 """A sentence that scores under this share of the best one is beside the question."""
-NEAR_BEST = 0.5
-"""A sentence that scores at least this share of the best one is near it."""
 WITHOUT_NAMES = {"unnamed": 0.0}
 """A language model sees for itself whether the passages hold the names in a question."""
-LEAST_BESIDE_NAME = 0.5
-"""Share of the question's other terms that a passage must hold beside its names."""
 CLEARLY_BEST = 0.01
 """Distance of the two best readings from which an option is named: 56 % of the bank's 322 choice questions for testing
 are that clear, and of those 80 % are named rightly; with strong evidence, which is asked for too, 82.5 % of 120."""
 _ASKS_WHAT_IS_WRONG = re.compile(
     r"\b(?:not|except|false|incorrect|wrong|least|never)\b|n't\b|不|错误|除了", re.IGNORECASE
 )
-_LAST_PART = re.compile(r"^.*(?:\.|::|->)(?=\w{3,}$)")
-_CAPITAL = re.compile(r"(?<![\w.\-/:])[A-Z](?:[A-Za-z0-9#]+|\+\+)(?![\w.]*[A-Za-z0-9_])", re.ASCII)
+_CAPITAL = re.compile(r"\b[A-Z][A-Za-z0-9]+\b", re.ASCII)
 _SENTENCE_START = re.compile(r"(?:^|[.!?:;])[\s\"'(\[*]*$")
-_COMMON_CAPITALS = frozenset("gpu gpus cpu cpus id os api apis".split())
 
 _NOT_FOUND = ("The library does not answer this question.", "书库中没有能回答这个问题的内容。")
 _NEAREST = ("{said} The nearest sections: {sections}.", "{said}最接近的章节：{sections}。")
@@ -184,7 +178,7 @@ class EvidenceJudge:
         """Whether one of the best sentences, with its headings, holds all words of the name to define, if any."""
         wanted = terms_of(query.subject).pieces
         read = self._reader.read(query, passages) if wanted else []
-        least = NEAR_BEST * max((item.score for item in read), default=0.0)
+        least = BEARING_SHARE * max((item.score for item in read), default=0.0)
         return not wanted or any(
             item.score >= least
             and wanted
@@ -255,59 +249,44 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
 
     `coverage_all`: share of the question's terms in the passages together. `unknown`: share of its words that are
     Chinese nouns, not in the glossary, and in no passage: they were not searched for. `unnamed`: 1 when the question
-    names an identifier such as `gfx90a` that no passage holds together with half of the question's other terms, or has
-    a word with a capital (`NCCL`, `Metal`) that no passage holds at all; else 0.
+    has an identifier such as `gfx90a`, or a word with a capital (`NCCL`, `Metal`), that no passage holds; else 0.
     """
     question = retrieval.query.english
-    texts = [" ".join((passage.title, *passage.section, passage.text)) for passage in passages]
-    held = [terms_of(text).pieces for text in texts]
+    shown = "\n".join(" ".join((passage.title, *passage.section, passage.text)) for passage in passages)
     return {
-        "coverage_all": _share(terms_of(question).pieces, frozenset().union(*held)),
-        "unknown": _unknown(retrieval.query.standalone, question, texts),
-        "unnamed": float(_unnamed(question, texts, held) or _unheard_of(retrieval.query.standalone, texts)),
+        "coverage_all": _share(terms_of(question).pieces, terms_of(shown).pieces),
+        "unknown": _unknown(retrieval.query.standalone, question, shown),
+        "unnamed": float(_unnamed(question, retrieval.query.standalone, shown.lower())),
     }
 
 
-def _unknown(asked: str, english: str, texts: Sequence[str]) -> float:
-    unknown = [word for word in unknown_nouns(asked) if not any(word in text for text in texts)]
+def _unknown(asked: str, english: str, shown: str) -> float:
+    unknown = [word for word in unknown_nouns(asked) if word not in shown]
     return len(unknown) / (len(unknown) + len(terms_of(english).pieces)) if unknown else 0.0
 
 
-def _unnamed(question: str, texts: Sequence[str], held: Sequence[frozenset[str]]) -> bool:
-    names = terms_of(question).identifiers
-    if not names:
-        return False
-    other = terms_of(question).pieces - terms_of(" ".join(names)).pieces
-    together = [
-        text.lower()
-        for text, pieces in zip(texts, held, strict=True)
-        if not other or _share(other, pieces) >= LEAST_BESIDE_NAME
-    ]
-    # `numba.cuda.grid` is named by a book that says `cuda.grid` or `grid`.
-    return any(not any(name in text or _LAST_PART.sub("", name) in text for text in together) for name in names)
-
-
-def _unheard_of(question: str, texts: Sequence[str]) -> bool:
-    shown = " ".join(texts).lower()
-    names = (name.removesuffix("s") for name in proper_names(question))
+def _unnamed(english: str, asked: str, shown: str) -> bool:
+    if any(name not in shown for name in terms_of(english).identifiers):
+        return True
+    names = (name.removesuffix("s") for name in proper_names(asked))
     return any(not re.search(rf"(?<![a-z0-9]){re.escape(name)}", shown) for name in names)
 
 
 def proper_names(text: str) -> frozenset[str]:
-    """Words with a capital, lower case: `numba`, `nccl`; not acronyms of every GPU book (`GPU`).
+    """Words with a capital, lower case: `numba`, `nccl`.
 
     An ordinary first word of a sentence does not count, except in Chinese.
     """
-    if text.isupper():
-        return frozenset()
     chinese = is_chinese(text)
-    found: set[str] = set()
-    for match in _CAPITAL.finditer(text):
-        word = match.group()
-        first = not chinese and word[1:].islower() and _SENTENCE_START.search(text[: match.start()])
-        if not first and word.lower() not in STOP_WORDS and word.lower() not in _COMMON_CAPITALS:
-            found.add(word.lower())
-    return frozenset(found)
+    found = () if text.isupper() else _CAPITAL.finditer(text)
+    return (
+        frozenset(
+            match.group().lower()
+            for match in found
+            if chinese or not (match.group()[1:].islower() and _SENTENCE_START.search(text[: match.start()]))
+        )
+        - STOP_WORDS
+    )
 
 
 def _share(wanted: frozenset[str], held: frozenset[str]) -> float:

@@ -50,8 +50,6 @@ def test_the_calibration_names_signals_that_exist_and_its_steps_are_in_order(fou
                 ("How many threads does a warp hold on gfx90a?", 1.0),
                 ("What does `hipMallocPitch()` return for a warp?", 1.0),
                 ("How many threads does a warp hold?", 0.0),
-                ("What does numba.cuda.warpsize say?", 0.0),  # the passage says `warpsize`
-                ("Which compiler flag selects MI250X for installing?", 1.0),  # named, but not where that is told
                 ("How large is `__shared__` memory on MI250X?", 0.0),
             )
         ),
