@@ -16,10 +16,6 @@ from indexes.types import StoredNode
 from indexes.words import TermWeights, terms_of
 from rag.question import LONGEST_READ
 
-NAME_WEIGHT = 0.5
-"""For terms in the name of a function or kernel that a listing defines, over those anywhere in it."""
-PLACE_WEIGHT = 0.8
-"""For terms in the headings over a listing, that it and the sentence before it do not hold."""
 OTHER_SORT = 0.5
 """Factor on the score of a listing of another sort than was asked for."""
 
@@ -35,14 +31,6 @@ _IS_KERNEL = re.compile(
 )
 _LANGUAGE = re.compile(r"(?:`{3,}|~{3,})[ \t{.]*(?P<language>[\w+#-]*)")
 _OUTPUT = frozenset({"none", "text", "output", "plain", "txt"})
-_LANGUAGES = {"fortranfree": "fortran", "f90": "fortran", "c++": "cpp", "cu": "cuda", "py": "python", "sh": "bash"}
-_CLOSES = re.compile(r"\A(?P<inside>(?:(?!```).)*?)^(?:```|~~~)[ \t]*\n(?=[ \t]*\n|\Z)", re.DOTALL | re.MULTILINE)
-"""The end of a listing that began in an earlier node."""
-_NAMED = re.compile(
-    r"__(?:global|device)__[^;{(]*?(\w+)\s*\(|^\s*(?:def|class|struct|subroutine|function)\s+(\w+)"
-    r"|^[A-Za-z][\w:<>*&, ]*?\s\*?(\w+)\s*\([^;]*\)\s*\{",
-    re.MULTILINE,
-)
 
 _IS = re.compile(
     r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
@@ -87,15 +75,12 @@ def about_listing(question: str) -> str:
 
 
 def listings_in(node: StoredNode) -> list[Listing]:
-    """The listings of a node, also those that begin or go on in another node."""
+    """The listings of a node."""
     text = node.text
     if "```" not in text and "~~~" not in text:
         return []
     headings = " ".join((node.title, *node.heading_path))
     found: list[Listing] = []
-    if closing := _CLOSES.search(text):
-        found.append(Listing(closing["inside"], headings))
-        text = text[closing.end() :]
     before = ""
     for span in split_spans(text):
         said = text[span.start : span.end]
@@ -106,7 +91,7 @@ def listings_in(node: StoredNode) -> list[Listing]:
 
 
 def rank_listings(question: str, listings: Sequence[Listing]) -> list[float]:
-    """How well each listing shows what an English question asks for: about 1 holds all of its terms, 0 none."""
+    """How well each listing shows what an English question asks for: 1 holds all of its terms, 0 none."""
     wants_kernel = _KERNEL.search(question) is not None
     asked = terms_of(about_listing(question)).pieces
     asked = frozenset(piece for piece in asked if len(piece) > 1) or asked
@@ -115,28 +100,19 @@ def rank_listings(question: str, listings: Sequence[Listing]) -> list[float]:
     weights = TermWeights([own | beside for own, beside in zip(held, near, strict=True)])
     scores = []
     for listing, own, beside in zip(listings, held, near, strict=True):
-        names = terms_of(" ".join(name for match in _NAMED.findall(listing.text) for name in match if name)).pieces
-        score = (
-            weights.share(asked, own)
-            + NAME_WEIGHT * weights.share(asked, names)
-            + PLACE_WEIGHT * weights.share(asked, beside, beside=own)
-        )
-        scores.append(score * OTHER_SORT if _is_other_sort(listing.text, question, wants_kernel) else score)
+        score = weights.share(asked, own) + weights.share(asked, beside, beside=own)
+        scores.append(score * OTHER_SORT if _is_other_sort(listing.text, wants_kernel) else score)
     return scores
 
 
-def _is_other_sort(listing: str, question: str, wants_kernel: bool) -> bool:
-    """Whether a listing is an output, no kernel where one is asked for, or Fortran where that is not named."""
-    language = _language(listing)
-    if language in _OUTPUT or (wants_kernel and not _IS_KERNEL.search(listing)):
-        return True
-    return language == "fortran" and "fortran" not in question.lower()
+def _is_other_sort(listing: str, wants_kernel: bool) -> bool:
+    """Whether a listing is an output, or no kernel where one is asked for."""
+    return _language(listing) in _OUTPUT or (wants_kernel and not _IS_KERNEL.search(listing))
 
 
 def _language(listing: str) -> str:
     match = _LANGUAGE.match(listing)
-    named = match["language"].lower() if match else ""
-    return _LANGUAGES.get(named, named)
+    return match["language"].lower() if match else ""
 
 
 # --- definitions
