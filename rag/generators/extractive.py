@@ -31,16 +31,10 @@ READING_WEIGHT = 0.5
 """Weight of the log odds that the reader gives a listing, beside its names and its place."""
 UNREAD = 0.02
 """The score taken for a listing that the reader did not read."""
-REPEATED = 0.93
-"""A sentence this similar to one already said repeats it."""
 LISTING_WORDS = 400
 """Longest listing given when code is asked for, and longest table: a whole one is worth more than its half."""
-LIST_WORDS = 120
-"""Longest list given whole when a list is asked for."""
-ANNOUNCED_WORDS = 60
-"""Longest list, table, listing or formula that is brought along with the sentence that announces it."""
-MARKER_WORDS = 1
-"""How many words a marker counts as."""
+LIST_WORDS = 100
+"""Longest list given whole, or brought along, as a table, listing or formula is, by the sentence that announces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,6 @@ class Budget:
 
 BUDGETS: dict[QuestionKind, Budget] = {
     "define": Budget(60, 3),
-    "number": Budget(50, 2),
     "fact": Budget(100, 4),
     "list": Budget(100, 4),
     "code": Budget(40, 1),
@@ -79,27 +72,16 @@ _MARKUP = re.compile(
 
 _REFERS_BACK = re.compile(
     r"^(?:[*_`\"'(]*)(?:this|these|that|those|its|they|their|them|he|she|such|here|both|the (?:former|latter|same)|"
-    r"it(?!(?:'s| is| can be) (?:\w+ly )?(?!\w+ed\b)\w+ (?:to|that)\b)|"
-    r"in (?:this|that|such) (?:case|way|example)|for this reason)\b"
+    r"it|in (?:this|that|such) (?:case|way|example)|for this reason)\b"
     r"|^(?:这|那|它|该|此)",
     re.IGNORECASE,
 )
-"""Begins with what an earlier sentence names; 'it is possible to …' names nothing."""
-_GOES_BACK = re.compile(
-    r"^(?:[*_`\"'(]*)(?:however|therefore|thus|hence|consequently|as a result|otherwise|instead|moreover|furthermore|"
-    r"then|so|but|and|also|similarly|likewise|conversely|where)\b"
-    r"|^(?:因此|所以|但|然而|否则)",
-    re.IGNORECASE,
-)
-"""Begins with a word that joins it to an earlier sentence, but can be read alone."""
-
+"""Begins with what an earlier sentence names."""
 _CLOSING = "\"'”’)]}*_` \n"
 """What may stand behind the mark that ends a sentence."""
 _PROSE = frozenset({"sentence", "item"})
 _BLOCKS = frozenset({"code", "table", "formula"})
 _ANNOUNCED = _BLOCKS | {"item"}
-_SHOWN_CODE = frozenset({"code", "fact", "list"})
-"""Kinds of questions whose answers bring listings along."""
 
 Place = tuple[int, int]
 """A unit's passage, and its place in it."""
@@ -296,14 +278,14 @@ class _Choice:
         """Chooses the unit, with the neighbours that it needs, where there is room."""
         said = {place for run in self.runs for place in run}
         others = said - {(unit.passage, unit.place)}
-        if self._groups <= 0 or any(_similarity(unit, self._book[place]) > REPEATED for place in others):
+        if self._groups <= 0 or any(unit.pieces == self._book[place].pieces for place in others):
             return
         if (unit.passage, unit.place) in said and not _has_sublist(
             unit, self._book.get((unit.passage, unit.place + 1))
         ):
             return
         group = [place for place in _with_context(unit, self._book, self._query.kind) if place not in said]
-        cost = sum(count_words(self._book[place].text) + MARKER_WORDS for place in group)
+        cost = sum(count_words(self._book[place].text) for place in group)
         if not group or (cost > self._left and self.runs):
             return
         self._left -= cost
@@ -333,12 +315,6 @@ def _definitions_first(scored: Sequence[ScoredUnit], subject: str) -> Sequence[S
     return sorted(raised, key=lambda item: -item.score)
 
 
-def _similarity(one: Unit, other: Unit) -> float:
-    """Share of their terms that two units have in common, 0 to 1 (Jaccard)."""
-    either = len(one.pieces | other.pieces)
-    return len(one.pieces & other.pieces) / either if either else 1.0
-
-
 def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> list[Place]:
     """The unit plus the neighbours needed to read it alone; empty where those cannot come along.
 
@@ -349,22 +325,16 @@ def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> li
     if unit.kind == "formula":
         announcing = book.get((unit.passage, first - 1))
         return [(unit.passage, first - 1), (unit.passage, first)] if announcing and announcing.kind in _PROSE else []
-    for _ in range(2):
-        text, before = book[unit.passage, first].text, book.get((unit.passage, first - 1))
-        refers = _REFERS_BACK.match(text)
-        if not refers and not _GOES_BACK.match(text):
-            break
+    if _REFERS_BACK.match(unit.text):
+        before = book.get((unit.passage, first - 1))
         if before is None or before.kind not in _PROSE | {"formula"}:
-            if refers:
-                return []
-            break
+            return []
         first -= 1
     if kind == "list" and unit.kind == "item":
         return _whole_list(unit, book) or [(unit.passage, place) for place in range(first, last + 1)]
     following = book.get((unit.passage, last + 1))
-    brings = following is not None and (following.kind != "code" or kind in _SHOWN_CODE or _is_cut_off(unit))
-    if following is not None and brings and _announces(unit, following):
-        last = _end_of_announced(unit, book, LIST_WORDS if kind == "list" else ANNOUNCED_WORDS)
+    if following is not None and _announces(unit, following):
+        last = _end_of_announced(unit, book)
     if last == unit.place and _is_cut_off(unit):
         return []
     return [(unit.passage, place) for place in range(first, last + 1)]
@@ -386,9 +356,9 @@ def _is_cut_off(unit: Unit) -> bool:
     return unit.text.rstrip(_CLOSING).endswith((":", "："))
 
 
-def _end_of_announced(unit: Unit, book: dict[Place, Unit], words: int) -> int:
-    """The place of the last unit that a sentence announces; its own place where that is longer than `words`."""
-    last = unit.place
+def _end_of_announced(unit: Unit, book: dict[Place, Unit]) -> int:
+    """The place of the last unit that a sentence announces; its own place where that is longer than `LIST_WORDS`."""
+    last, words = unit.place, LIST_WORDS
     while (after := book.get((unit.passage, last + 1))) is not None and after.kind in _ANNOUNCED:
         if last > unit.place and after.kind != "item":
             break

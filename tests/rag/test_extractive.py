@@ -46,7 +46,10 @@ def said_of(text: str, *liked: str, question: str = "Why does it wait?", **field
 def test_the_best_sentence_comes_first_and_each_is_the_books_own_and_marked() -> None:
     other = make_passage("Nothing here. A warp  has\n32 threads.", node_id="book-1")
     answer = said("How many banks?", ("A warp", "Shared memory", "Conflicts"), BANKS, other)
-    assert answer == "A warp has 32 threads. [2] Shared memory is divided into 32 banks. [1]"
+    assert (
+        answer
+        == "A warp has 32 threads. [2] Shared memory is divided into 32 banks. [1] Conflicts of banks serialise. [1]"
+    )
 
 
 def test_a_sentence_far_worse_than_the_best_is_left_out_unless_it_is_the_best() -> None:

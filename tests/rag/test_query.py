@@ -39,7 +39,7 @@ def test_a_question_is_searched_for_by_its_own_words_and_loses_none(asked: Asked
     text = "How many threads does memory need?"
     query = asked(text)
     assert query.text == query.standalone == query.dense == query.lexical == query.english == text
-    assert (query.kind, query.chinese, query.notes, query.undone, query.options) == ("number", False, (), (), ())
+    assert (query.kind, query.chinese, query.notes, query.undone, query.options) == ("fact", False, (), (), ())
     assert asked("What is occupancy?").subject == "occupancy"
 
 

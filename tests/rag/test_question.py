@@ -47,11 +47,8 @@ def test_only_a_message_that_is_nothing_else_is_talk(kind: str | None, text: str
 KINDS = {
     "define": "What is a warp?|what are warps|explain thread divergence|warp divergence|什么是线程束？|线程束是什么？|"
     "can you tell me what a warp is|please explain coalescing to me|What is block size?",
-    "number": "How many threads does a warp hold?|线程束有多少线程？|What is the maximum grid size?|size of the cache",
-    "list": "What are the memory spaces of a GPU?|In which ways can memory be shared?|GPU 有哪些内存？|"
-    "Which extensions must be installed?",
-    "code": "Show a kernel that adds two vectors|How do I declare shared memory?|example of cudaMemcpy|"
-    "What is the command to compile a kernel?|1D convolution code",
+    "list": "What are the memory spaces of a GPU?|In which ways can memory be shared?|GPU 有哪些内存？",
+    "code": "Show a kernel that adds two vectors|How do I declare shared memory?|用什么命令编译？|看看代码",
     "fact": "Why do bank conflicts slow a kernel down?|为什么要合并访存？|hipMalloc vs hipMallocManaged|"
     "How do I avoid bank conflicts?|Is unified memory slower?|"
     "What is a command queue used for?|tell me what happens when a warp diverges",
