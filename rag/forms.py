@@ -159,9 +159,3 @@ def _spells_out(subject: str, sentence: str) -> bool:
 def _is_name(text: str, wanted: frozenset[str]) -> bool:
     """Whether a text, without article and brackets, is the name with these stems."""
     return terms_of(_BESIDE_NAME.sub("", text)).stems == wanted
-
-
-def best_definition(subject: str, text: str) -> float:
-    """How much the best sentence of a text defines `subject`, 0 to 1."""
-    spans = (text[span.start : span.end] for span in split_spans(text) if span.kind in ("sentence", "item"))
-    return max((definition_share(subject, sentence) for sentence in spans), default=0.0)

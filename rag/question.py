@@ -287,6 +287,7 @@ LONGEST_READ = 300
 
 _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
     "code": (
+        r"^\W*(?:an? |some )?(?:code |sample )?(?:examples?|code|samples?) (?:of|for|with|using|that|to)\b",
         r"^\W*(?:please |can you |could you )?(?:write|show|implement)\b",
         r"\bhow (?:do|can|would|should) (?:i|you|we|one) (?:write|declare|define|call|launch|allocate|print)\b",
         r"(?:什么|哪条|哪个|用来.*的)命令|命令\s*(?:是什么|怎么|[。？?]|$)|敲什么|(?:示例|例子)\s*[。？?]?$",
@@ -301,18 +302,9 @@ _PATTERNS: dict[QuestionKind, tuple[str, ...]] = {
 }
 _KINDS = {kind: re.compile("|".join(patterns), re.IGNORECASE) for kind, patterns in _PATTERNS.items()}
 _DEFINES = re.compile(
-    r"^\W*(?:[^:?]{1,40}: )?(?:so |and |but |then |please |ok |hey |hi |well |exactly |can you |could you |just )*"
-    r"(?:what(?:'s|s|re|'re| (?:exactly |actually |really )?(?:is|are|was)) (?:meant by |called )?|who(?:'s| is) "
-    r"|define |definition of "
-    r"|(?:the )?meaning of |explain (?:to me )?(?:what )?|describe |tell me about "
-    r"|what do(?:es)? (?:you |they )?mean by |help me (?:to )?understand |teach me (?:about )?"
-    r"|i (?:do not|don'?t|can(?:no|')?t) (?:really )?understand )"
-    r"(?:a |an |the |this |that )?(?P<subject>[^,;.?!]+?)(?: (?:is|are|means?))?"
-    r"(?:,? (?:to me|in|on|for|with|when|if|and|exactly|actually|anyway|again|please)\b[^.?!]*)?\W*$"
-    r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|refer to|do)\W*$"
-    r"|^(?:.{0,40}\b)?(?:tell me|know|explain(?: to me)?|understand|wonder(?:ing)?|remind me) what (?:a |an |the )?"
-    r"(?P<clause>[^,;.?!]+?) (?:is|are|means?|does)\W*$"
-    r"|^\W*(?P<asked>[^,;.?!]+?),? (?:meaning|definition|what is (?:it|that|this))\W*$"
+    r"^\W*(?:so |and |but |exactly )*(?:what(?:'s|s|'re| is| are| was| exactly is)|define|explain|describe) "
+    r"(?:a |an |the )?(?P<subject>[^,;.?!]+?)(?:,? (?:to me|in|on|for|with|exactly|and)\b[^.?!]*)?\W*$"
+    r"|^\W*what do(?:es)? (?P<meant>[^,;.?!]+?) (?:mean|stand for|do)\W*$"
     r"|^\W*(?P<terse>[\x2f-\x7e]+(?: [\x2f-\x7e]+){0,2})\W*$",
     re.IGNORECASE,
 )
@@ -320,8 +312,11 @@ _DEFINES_ZH = re.compile(
     r"什么是|什么叫|何谓|是什么(?:意思|东西)?[？?]?$|是指什么|指的是什么|的含义|的定义|^(?:请)?解释"
 )
 _COMPARES_ZH = re.compile("区别|不同|差别|差异|比较|相比|不一样")
+_MOST_TERMS = 4
+"""Words of the longest name that is defined; more than these are a question about something."""
 _NOT_A_NAME = re.compile(
-    r"\b(?:of|to|that|which|what|where|if|between|than|and|or|vs|used|from|by|how|why|is|are|do|does|it|this)\b",
+    r"\b(?:of|to|that|which|what|who|when|where|if|between|than|and|or|from|by|how|why|used|is|are|do|does|did|can|show"
+    r"|write|vs|versus|it|this|these|those|there|you|i|more)\b",
     re.IGNORECASE,
 )
 
@@ -347,7 +342,8 @@ def subject_of(question: str) -> str:
     subject = next(filter(None, match.groups())).strip()
     if match["terse"] and _KINDS["code"].search(question):
         return ""
-    return subject if terms_of(subject).stems and not _NOT_A_NAME.search(subject) else ""
+    few = bool(terms_of(subject).stems) and len(subject.split()) <= _MOST_TERMS
+    return subject if few and not _NOT_A_NAME.search(subject) else ""
 
 
 # --- follow-ups

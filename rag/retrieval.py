@@ -21,7 +21,7 @@ from indexes.sentences import fence_after
 from indexes.types import Hit, PageMarks, StoredNode
 from indexes.words import count_words
 from rag.errors import ModelCannotLoad
-from rag.forms import about_listing, best_definition, listings_in, rank_listings
+from rag.forms import about_listing, listings_in, rank_listings
 from rag.query import Query
 from rag.settings import RetrievalSettings
 from rag.types import Passage, PassagePart, SearchableLibrary, Searched
@@ -29,11 +29,6 @@ from rag.types import Passage, PassagePart, SearchableLibrary, Searched
 RRF_CONSTANT = 10.0
 """The k of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009, who use 60). A small one lets the first
 few of each ranking count for more; measured in `docs/decisions.md`."""
-DEFINITION_CANDIDATES = 100
-"""Nodes found by words in which a definition is looked for."""
-DEFINITION_PLACE = 3
-"""The node that defines the name asked about best is at least the third."""
-LEAST_DEFINITION = 0.5
 LISTING_WEIGHT = 1.0
 """For a listing about what was asked for, where code is."""
 
@@ -76,22 +71,15 @@ class HybridRetriever:
         dense = self.library.dense(query.dense, self._candidates, query.filters) if searched != "lexical" else []
         lexical = self.library.lexical(query.lexical, self._candidates, query.filters) if searched != "dense" else []
         if searched == "hybrid":
-            hits = self._of_the_form_asked_for(query, fuse(lexical, dense))
+            hits = fuse(lexical, dense)
+            if query.kind == "code":
+                found = self.library.lexical(about_listing(query.english), self._candidates, query.filters)
+                hits = with_listings(query.english, hits, found)
         else:
             hits = fuse(lexical or dense)
         if self._reranker is not None:
             hits = self._reranker.rerank(query.english, hits)
         return Retrieval(query, tuple(hits), tuple(dense), tuple(lexical))
-
-    def _of_the_form_asked_for(self, query: Query, hits: list[Hit]) -> list[Hit]:
-        """`hits` with what has the form of an answer higher: a listing, a definition."""
-        if query.kind == "code":
-            found = self.library.lexical(about_listing(query.english), self._candidates, query.filters)
-            return with_listings(query.english, hits, found)
-        if query.subject:
-            found = self.library.lexical(query.lexical, DEFINITION_CANDIDATES, query.filters)
-            return with_definition(query.subject, hits, found)
-        return hits
 
 
 def fuse(*rankings: Sequence[Hit]) -> list[Hit]:
@@ -107,23 +95,6 @@ def fuse(*rankings: Sequence[Hit]) -> list[Hit]:
             scores[hit.node.node_id] = scores.get(hit.node.node_id, 0.0) + 1 / (RRF_CONSTANT + rank)
     scale = (RRF_CONSTANT + 1) / len(rankings)
     return [Hit(nodes[node_id], scale * scores[node_id]) for node_id in sorted(scores, key=lambda key: -scores[key])]
-
-
-def with_definition(subject: str, hits: list[Hit], found: Sequence[Hit]) -> list[Hit]:
-    """`hits` with the node that defines `subject` best among the first `DEFINITION_PLACE`.
-
-    Args:
-        found: more nodes in which it is looked for.
-    """
-    known = {hit.node.node_id for hit in hits}
-    every = [*hits, *(hit for hit in found if hit.node.node_id not in known)]
-    shares = [best_definition(subject, hit.node.text) for hit in every]
-    best = max(range(len(every)), key=lambda place: (shares[place], -place), default=0)
-    if best < DEFINITION_PLACE or shares[best] < LEAST_DEFINITION:
-        return hits
-    raised = Hit(every[best].node, min((hit.score for hit in hits[:DEFINITION_PLACE]), default=0.0))
-    rest = [hit for hit in hits if hit.node.node_id != raised.node.node_id]
-    return [*rest[: DEFINITION_PLACE - 1], raised, *rest[DEFINITION_PLACE - 1 :]]
 
 
 def with_listings(question: str, hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:

@@ -215,7 +215,6 @@ class _Choice:
             listing = self._best_listing(scored)
             if listing is not None:
                 self._take_listing(listing)
-                waiting = [item for item in waiting if self._is_about(listing, item.unit)]
             else:
                 self._groups = BUDGETS["fact"].groups
         best = waiting[0].score if waiting else 0.0
@@ -268,11 +267,6 @@ class _Choice:
         if _is_cut_off(before) or not self._asked.isdisjoint(before.pieces):
             self.runs[0].insert(0, (before.passage, before.place))
             self._groups -= 1
-
-    def _is_about(self, listing: Unit, unit: Unit) -> bool:
-        """Whether a sentence stands in the listing's section and names what was asked for."""
-        same = (unit.passage, unit.section) == (listing.passage, listing.section)
-        return same and not self._asked.isdisjoint(unit.pieces)
 
     def _take(self, unit: Unit) -> None:
         """Chooses the unit, with the neighbours that it needs, where there is room."""

