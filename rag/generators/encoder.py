@@ -43,9 +43,6 @@ NEIGHBOUR_SHARE = 0.7
 EMBEDDED_CHARACTERS = 240
 """Only the beginning of a longer sentence is embedded."""
 CACHED_VECTORS = 20_000
-BATCH = 8
-"""Texts of similar length that are embedded at once: a batch costs as much as if all its texts were as long as the
-longest, and a dozen sentences and one listing together took four times as long as apart."""
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts to unit vectors, float32 `(len(texts), dim)`."""
@@ -171,21 +168,13 @@ class VectorMemory:
             known = {text: self._vectors[text] for text in texts if text in self._vectors}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing:
-            fresh = self._embed_by_length(missing)
+            fresh = dict(zip(missing, self._embed(missing), strict=True))
             known.update(fresh)
             with self._lock:
                 self._vectors.update(fresh)
                 while len(self._vectors) > CACHED_VECTORS:
                     self._vectors.popitem(last=False)
         return np.stack([known[text] for text in texts])
-
-    def _embed_by_length(self, texts: Sequence[str]) -> Mapping[str, NDArray[np.float32]]:
-        fresh: dict[str, NDArray[np.float32]] = {}
-        by_length = sorted(texts, key=len)
-        for first in range(0, len(by_length), BATCH):
-            batch = by_length[first : first + BATCH]
-            fresh.update(zip(batch, self._embed(batch), strict=True))
-        return fresh
 
 
 def open_encoder_adapter(base: Path, adapter: Path) -> Embed:
