@@ -30,7 +30,7 @@ from rag.generators.protocol import (
     Item,
     TextPiece,
 )
-from rag.query import not_understood, understand
+from rag.query import understand
 from rag.question import (
     asks_in_chinese,
     check_filters,
@@ -409,7 +409,7 @@ class AnswerEngine:
         if passages is None and (reply := self._talk(question, request)) is not None:
             return reply
         query = understand(question.text, self.library, question.filters, request.turns)
-        request = replace(request, question=query.text, query=query)
+        request = replace(request, query=query)
         if passages is not None:
             return _Prepared(replace(request, passages=tuple(passages)))
         retrieval = self._retriever.search(query, question.retrieval)
@@ -433,8 +433,6 @@ class AnswerEngine:
             notes.append(judged.note)
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
-        if judged.refusal is not None and (unknown := not_understood(query, self.library)):
-            judged = replace(judged, refusal=unknown)
         return _Prepared(request, judged, notes)
 
     def _talk(self, question: Question, request: GenerationRequest) -> _Prepared | None:

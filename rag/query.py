@@ -1,10 +1,6 @@
-"""A question understood once: its kind, its filters, its language, and the texts that are searched for.
+"""A question understood once: its kind, its language, and the texts that are searched for.
 
 `understand` makes one value at the beginning, and whoever comes after reads it and asks nothing again.
-
-`#cuda-guide what is a warp` looks in books whose title, source name or id holds "cuda guide"; `@3` and `@"memory
-model"` look in chapter 3, or in chapters whose title holds those words. A tag that matches no book or chapter stays in
-the question: `#pragma unroll` and `@cuda.jit` are code.
 """
 
 from __future__ import annotations
@@ -12,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
-from typing import Any
 
-from indexes.types import Document, Filters
-from indexes.words import index_terms, is_chinese
+from indexes.types import Filters
+from indexes.words import is_chinese
 from rag.question import (
     MOST_SEARCHED_CHARACTERS,
     QuestionKind,
@@ -30,17 +24,14 @@ from rag.question import (
     refers_to_earlier,
     standing_question,
     subject_of,
-    whole_number,
 )
-from rag.spelling import correct, is_english
+from rag.spelling import correct
 from rag.types import SearchableLibrary, Turn
 from rag.wording import find_other_words, put_into_books_words, translate_terms
 
-_TAG = re.compile(r"(?<![^\s(（，。；])([#@])(?:\"([^\"]{1,200})\"|“([^”]{1,200})”|([^\s\"“”,，。？?！!；;]{1,200}))")
 _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
 _QUESTION_MARKS = re.compile("[?？]+")
-_NOT_A_LETTER = re.compile(r"[\W_]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
 _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
 _BEGINNING = ("Only the beginning of the message was searched for.", "只按消息的开头部分进行了搜索。")
@@ -49,7 +40,6 @@ _SEVERAL = (
     "Answering several questions at once needs a language model; ask them one by one.",
     "一次回答多个问题需要语言模型，请逐个提问。",
 )
-_UNKNOWN_WORDS = "None of these words is in the books: {words}. Ask in English or Chinese."
 _CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
 
 
@@ -58,10 +48,10 @@ class Query:
     """What was asked, and what is searched for.
 
     Attributes:
-        text: the question's own words, without inline filters.
+        text: the question's own words.
         kind: of the question in the user's words.
         chinese: whether it was asked in Chinese.
-        filters: those given, and those named in the question.
+        filters: the books, chapters and pages to search in.
         options: of a pasted exam question.
         standalone: the question after the earlier one where it refers to that, in the books' spelling.
         dense: text for the embedder.
@@ -100,16 +90,15 @@ def understand(
     """The question as everything after this reads it.
 
     Args:
-        library: corrects misspelt words, knows which words the books have, and which books and chapters are named.
+        library: corrects misspelt words, and knows which words the books have.
         turns: earlier exchanges of the conversation, oldest first; used where the question refers to them.
     """
-    text, filters = split_inline_filters(question, filters or Filters(), library)
-    chinese = asks_in_chinese(text)
+    chinese = asks_in_chinese(question)
     notes: list[str] = []
     undone: list[str] = []
-    asked = prose_of(text)
-    if asked == text.strip() or not own_terms(asked):
-        asked = text
+    asked = prose_of(question)
+    if asked == question.strip() or not own_terms(asked):
+        asked = question
     else:
         undone.append(_CODE_UNDONE[chinese])
     if len(asked) > MOST_SEARCHED_CHARACTERS:
@@ -127,10 +116,10 @@ def understand(
         notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))
     query = replace(
         _in_english(spelled.text),
-        text=text,
+        text=question,
         kind=question_kind(asked),
         chinese=chinese,
-        filters=filters,
+        filters=filters or Filters(),
         options=options,
         notes=tuple(notes),
         undone=tuple(undone),
@@ -171,61 +160,3 @@ def _in_the_books_words(query: Query, library: SearchableLibrary) -> Query:
         english=put_into_books_words(query.english, others),
         notes=(*query.notes, _OTHER_WORDS[query.chinese].format(words=words)),
     )
-
-
-def not_understood(query: Query, library: SearchableLibrary) -> str | None:
-    """The reply to a question without one word that the library or the dictionary knows; else None."""
-    words = tuple(dict.fromkeys(re.findall(r"\w+", query.standalone)))
-    if not words or any(map(is_chinese, words)) or any(library.count_terms(index_terms(query.standalone), 1).values()):
-        return None
-    if any(is_english(word.lower()) for word in words if word.isascii() and word.isalpha() and len(word) > 2):
-        return None
-    return _UNKNOWN_WORDS.format(words=", ".join(words)[:200])
-
-
-# --- inline filters
-
-
-def split_inline_filters(question: str, filters: Filters, library: SearchableLibrary) -> tuple[str, Filters]:
-    """The question without its inline filters, and `filters` narrowed by them."""
-    tags = list(_TAG.finditer(question))
-    if not tags:
-        return question, filters
-    documents = library.documents()
-    names = [(d.document_id, _plain_names(d)) for d in documents]
-    searched = documents if any(tag.group(1) == "@" for tag in tags) else ()
-    chapters = [(d.document_id, c, _plain(c.title)) for d in searched for c in library.chapters(d.document_id)]
-    books: dict[str, None] = {}
-    named: dict[tuple[str, int | str], None] = {}
-    kept: list[str] = []
-    position = 0
-    for tag in tags:
-        wanted = next(group for group in tag.groups()[1:] if group).rstrip(".:")
-        number, words = whole_number(wanted), _plain(wanted)
-        found: list[Any]
-        if tag.group(1) == "#":
-            found = [book for book, held in names if words and any(words in name for name in held)]
-            books |= dict.fromkeys(found)
-        elif number is not None:
-            found = [(book, number) for book, chapter, _ in chapters if chapter.ordinal == number]
-            named |= dict.fromkeys(found)
-        else:
-            found = [(book, chapter.title) for book, chapter, title in chapters if words and words in title]
-            named |= dict.fromkeys(found)
-        if found:
-            kept.append(question[position : tag.start()])
-            position = tag.end()
-    kept.append(question[position:])
-    rest = " ".join("".join(kept).split())
-    within = tuple(book for book in books if book in filters.document_ids) or tuple(books) or filters.document_ids
-    there = dict.fromkeys(name for book, name in named if isinstance(name, int) or not within or book in within)
-    return rest or question, replace(filters, document_ids=within, chapters=filters.chapters + tuple(there))
-
-
-def _plain_names(document: Document) -> tuple[str, ...]:
-    source = PurePath(document.source)
-    return tuple(map(_plain, (document.title, source.stem, source.name, document.document_id)))
-
-
-def _plain(name: str) -> str:
-    return _NOT_A_LETTER.sub(" ", name).casefold().strip()

@@ -187,11 +187,6 @@ def test_the_option_that_fits_is_named_beside_an_answer_with_strong_evidence(mak
     assert "“32”" not in note(make(reader=reader), 0.0) + note(make(None, reader=reader), 2.0)
 
 
-def test_a_question_of_unknown_words_is_refused_with_these_words(make: Make) -> None:
-    assert "asdf, qwerz" in make(threshold=1.1).ask(Question("asdf qwerz")).answer
-    assert "asdf" not in make(threshold=1.1).ask(Question("asdf warp")).answer
-
-
 # --- what cannot be asked
 
 
@@ -325,12 +320,6 @@ def test_a_generator_that_never_finishes_is_a_failure(tmp_path: Path, library: L
 
     with pytest.raises(GenerationFailed):
         make_engine(tmp_path, library, Cut(["half"])).ask(WARP)
-
-
-def test_inline_filters_are_not_part_of_the_question_that_is_answered(make: Make) -> None:
-    engine = make()
-    assert {passage.chapter for passage in engine.ask(Question("@2 what orders commands?")).passages} == {2}
-    assert engine.generator.requests[-1].question == "what orders commands?"  # type: ignore[attr-defined]
 
 
 # --- beside answering

@@ -8,9 +8,8 @@ import pytest
 from fakes import section
 
 from indexes.library import Library
-from indexes.types import Filters
 from indexes.words import is_chinese
-from rag.query import Query, split_inline_filters, understand
+from rag.query import Query, understand
 from rag.spelling import correct
 from rag.types import Turn
 
@@ -169,36 +168,3 @@ def test_local_memory_is_looked_for_but_never_replaced(library_of: Callable[...,
     assert understand("What is LDS?", opencl).english == "What is local memory?"
     cuda = library_of(section("Shared memory is on the chip."))
     assert understand("What is local memory?", cuda).english == "What is local memory?"
-
-
-# --- filters in the question
-
-
-@pytest.mark.parametrize(
-    ("question", "rest", "filters"),
-    [
-        ("#cuda-guide what is a warp", "what is a warp", Filters(document_ids=("cuda_guide",))),
-        ("what is a stream #hip", "what is a stream", Filters(document_ids=("hip",))),
-        ("@2 what is a stream", "what is a stream", Filters(chapters=(2,))),
-        ('@"memory model" what is it', "what is it", Filters(chapters=("Memory model",))),
-        ("#cuda @1 why", "why", Filters(document_ids=("cuda_guide",), chapters=(1,))),
-        ("#hip @streams why", "why", Filters(document_ids=("hip",))),
-        *((text, text, Filters()) for text in ("#pragma unroll", "why @cuda.jit", "a #nosuchbook b", "C# and a@b.c")),
-        *((f"{tag} why", f"{tag} why", Filters()) for tag in ("@²", "@" + "9" * 200, "@٣" * 3)),
-        ("#hip", "#hip", Filters(document_ids=("hip",))),
-    ],
-)
-def test_filters_in_the_question_are_taken_out_only_where_they_name_something(
-    library_of: Callable[..., Library], question: str, rest: str, filters: Filters
-) -> None:
-    library = library_of(
-        cuda_guide=[section("a", "Memory model", "x"), section("b", "Streams", chapter=2)], hip=[section("c", "Warps")]
-    )
-    assert split_inline_filters(question, Filters(), library) == (rest, filters)
-    assert understand(question, library).text == rest
-
-
-def test_filters_in_the_question_narrow_those_that_are_given(library_of: Callable[..., Library]) -> None:
-    library = library_of(one=[section("a")], two=[section("b")])
-    given = Filters(document_ids=("one", "two"), chapters=(7,))
-    assert split_inline_filters("#two @1 why", given, library)[1] == Filters(document_ids=("two",), chapters=(7, 1))
