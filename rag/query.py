@@ -25,9 +25,8 @@ from rag.question import (
     standing_question,
     subject_of,
 )
-from rag.spelling import correct
 from rag.types import SearchableLibrary, Turn
-from rag.wording import find_other_words, put_into_books_words, translate_terms
+from rag.wording import correct, find_other_words, put_into_books_words, translate_terms
 
 _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")

@@ -10,8 +10,8 @@ from fakes import section
 from indexes.library import Library
 from indexes.words import is_chinese
 from rag.query import Query, understand
-from rag.spelling import correct
 from rag.types import Turn
+from rag.wording import correct
 
 Asked = Callable[..., Query]
 
