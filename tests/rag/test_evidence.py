@@ -16,6 +16,7 @@ from rag.evidence import (
     evidence_signals,
     load_calibration,
     not_found,
+    proper_names,
     without_nearest,
 )
 from rag.query import Query, understand
@@ -77,6 +78,20 @@ def test_names_may_be_in_different_passages(found: Found) -> None:
     passages = [make_passage(f"{name} is the faster allocation.") for name in ("cudaMalloc", "hipMalloc")]
     assert evidence_signals(asked, passages)["unnamed"] == 0.0
     assert evidence_signals(asked, passages[:1])["unnamed"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("How does NCCL reduce? Is Volta fine?", {"nccl", "volta"}),
+        ("Numba 中如何声明共享内存？", {"numba"}),
+        ("在Rust里怎么用MPI+OpenMP写kernel？", {"rust", "mpi", "openmp"}),
+        ("Is `CUDA_PATH` read by MPI+OpenMP code?", {"mpi", "openmp"}),
+        ("Why is my kernel slow? What now", set()),
+    ],
+)
+def test_proper_names_are_words_with_a_capital_of_their_own(text: str, names: set[str]) -> None:
+    assert proper_names(text) == names
 
 
 def test_a_sentence_that_answers_and_words_that_are_found_make_evidence_stronger(found: Found) -> None:
