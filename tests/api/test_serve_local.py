@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 from api_fakes import PATIENCE_S, serving, wait_until
 
@@ -96,13 +95,3 @@ def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: 
     assert max(place for _, _, place in answers) >= 10
     body = {"question": "How many threads run in warp 29?", "arm": ARMS[1], "max_tokens": 40}
     assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[29][0]
-
-
-def test_the_official_client_reaches_every_arm(server: Server):
-    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
-        assert all(model.available for model in client.models.list())
-        for arm in ARMS:
-            completion = client.chat.completions.create(
-                model=f"coalesce-{arm}", messages=[{"role": "user", "content": "What is a warp?"}], max_tokens=4
-            )
-            assert completion.usage.completion_tokens <= 4
