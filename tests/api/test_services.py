@@ -101,19 +101,6 @@ def test_a_comparison_takes_the_adapter_that_is_named_and_refuses_to_choose_betw
         ]
 
 
-def test_control_characters_are_refused_in_titles_and_comments(shared: Live):
-    answer = shared.post("/v1/ask", **ASKED)
-    for method, path, name in (
-        ("POST", "/v1/conversations", "title"),
-        ("PATCH", f"/v1/conversations/{answer['conversation_id']}", "title"),
-        ("POST", "/v1/feedback", "comment"),
-    ):
-        body = {name: "bell \x07"} | ({"answer_id": answer["id"], "rating": "up"} if name == "comment" else {})
-        reply = shared.client.request(method, path, json=body)
-        assert reply.status_code == 400
-        assert "U+0007" in reply.json()["error"]["message"]
-
-
 def test_a_full_disk_is_an_answer_and_the_connection_goes_on(live: Live, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
