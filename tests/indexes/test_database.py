@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -249,20 +247,3 @@ def test_stores_can_share_a_database(path: Path) -> None:
         assert set(inspect(connection).get_table_names()) >= {"documents", "conversations", "exams", "jobs"}
         versions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
     assert set(versions) == {schema.version for schema in STORES.values()}
-
-
-@pytest.mark.integration
-def test_alembic_is_imported_only_to_migrate(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\n"
-        "from indexes.catalog import open_catalog\n"
-        "for path in sys.argv[1:]:\n"
-        "    for _ in range(2):\n"
-        "        open_catalog(Path(path), create=True).close()\n"
-        "    print('alembic' in sys.modules)\n"
-    )
-    old = tmp_path / "old.sqlite3"
-    old.write_bytes((OLD_HOME / "library.sqlite3").read_bytes())
-    command = [sys.executable, "-c", code, str(tmp_path / "new.sqlite3"), str(old)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
