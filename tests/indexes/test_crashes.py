@@ -18,8 +18,8 @@ from fakes import HashEncoder
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
 
-# It has imported what adding needs, and forks a process for each book: importing takes longer than adding. A process
-# says so before it begins and after it is done; when all of a line have ended, their worst status is said.
+# It has imported what adding needs, and forks a process for each book: importing takes longer than adding. The process
+# says that it begins and that it is done; when it has ended, its status is said.
 FORKING = """
 import os, sys, traceback
 from pathlib import Path
@@ -50,11 +50,10 @@ def add(home, book):
         os._exit(1)
 
 for line in sys.stdin:
-    count, home, book = line.rstrip("\\n").split("\\t")
-    for _ in range(int(count)):
-        if os.fork() == 0:
-            add(Path(home), Path(book))
-    say(f"ended {max(abs(os.wait()[1]) for _ in range(int(count)))}")
+    home, book = line.rstrip("\\n").split("\\t")
+    if os.fork() == 0:
+        add(Path(home), Path(book))
+    say(f"ended {os.wait()[1]}")
 """
 
 
@@ -71,9 +70,9 @@ class Adders:
             env={"PYTHONPATH": f"{tests}:{root}", "PATH": "/usr/bin:/bin"},
         )
 
-    def start(self, home: Path, book: Path, count: int = 1) -> None:
+    def start(self, home: Path, book: Path) -> None:
         assert self._forking.stdin is not None
-        self._forking.stdin.write(f"{count}\t{home}\t{book}\n")
+        self._forking.stdin.write(f"{home}\t{book}\n")
         self._forking.stdin.flush()
 
     def said(self) -> tuple[int, str]:
@@ -82,12 +81,9 @@ class Adders:
         pid, _, word = self._forking.stdout.readline().rstrip("\n").partition(" ")
         return int(pid), word
 
-    def until_ended(self) -> list[str]:
-        """The words until all have ended; the last is `ended` with the worst status."""
-        words = [self.said()[1]]
-        while not words[-1].startswith("ended"):
-            words.append(self.said()[1])
-        return words
+    def until_ended(self) -> None:
+        while not self.said()[1].startswith("ended"):
+            pass
 
     def close(self) -> None:
         self._forking.communicate()
@@ -166,14 +162,3 @@ def test_a_kill_leaves_before_or_after(adders: Adders, tmp_path: Path) -> None:
 def test_fifty_kills_leave_before_or_after(adders: Adders, tmp_path: Path) -> None:
     before, after = kill_at_random_moments(adders, tmp_path, kills=50, paragraphs=300)
     assert min(before, after) >= 5
-
-
-@pytest.mark.integration
-def test_three_processes_add_one_book_at_once(adders: Adders, tmp_path: Path) -> None:
-    home, book = tmp_path / "home", tmp_path / "book"
-    write_book(book, 0, 100)
-    adders.start(home, book, count=3)
-    assert sorted(adders.until_ended()) == ["begin"] * 3 + ["done"] * 3 + ["ended 0"]
-    documents, nodes = state(home)  # type: ignore[misc]
-    assert len(documents) == 1
-    assert len(nodes) == documents[0][1]
