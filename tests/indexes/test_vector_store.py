@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fakes import HashEncoder, qdrant_store
+from fakes import HashEncoder
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from indexes.errors import InvalidInput, VectorStoreUnavailable
@@ -104,23 +104,6 @@ def test_a_store_opened_again_is_sent_only_what_changed_and_the_other_process_se
     assert {hit.node.document_id for hit in here.dense("memory", 10)} == {first, second}
     there.remove(first)
     assert {hit.node.document_id for hit in here.dense("memory", 10)} == {second}
-
-
-def test_a_store_in_a_folder_is_found_again_by_the_next_process(
-    opened: Callable[..., Library], stores: ModuleType, books: list[Path], tmp_path: Path
-) -> None:
-    stores.engine = qdrant_store(tmp_path)
-    library = opened()
-    for book in books:
-        library.add(book)
-    before = found(library)
-    stores.engine.client.close()
-    stores.engine = store = qdrant_store(tmp_path)
-    try:
-        object.__setattr__(store, "add", None)  # nothing may be sent again
-        assert found(opened()) == before
-    finally:
-        store.client.close()
 
 
 @pytest.mark.parametrize("loses", ["a book", "everything"])
