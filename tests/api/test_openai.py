@@ -75,11 +75,14 @@ def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: C
         ("assistant", "A group of threads."),
         ("user", parts),
     ]
-    client.ask(messages=[{"role": role, "content": content} for role, content in earlier])
+    messages = [{"role": role, "content": content} for role, content in earlier]
+    answer_id = client.ask(messages=messages).id.removeprefix("chatcmpl-")
+    list(client.ask(messages=messages, stream=True))
     request = live.generator.requests[-1]
     assert request.question == "How many\nthreads?"
     assert [(turn.question, turn.answer) for turn in request.turns] == [("What is a warp?", "A group of threads.")]
     assert live.get("/v1/conversations") == {"conversations": []}
+    assert live.status("POST", "/v1/feedback", {"answer_id": answer_id, "rating": "up"}) == 404
 
 
 @pytest.mark.parametrize(
