@@ -112,9 +112,7 @@ def test_a_body_that_is_not_an_object_is_bad_input(path, shared: Live):
         (405, "GET", "/v1/ask", None), (405, "PUT", "/v1/documents", None), (405, "POST", "/healthz", None),
     ],
 )  # fmt: skip
-def test_no_words_are_a_400_unknown_ids_and_paths_a_404_and_a_wrong_method_a_405(
-    status, method, path, body, shared: Live
-):
+def test_no_words_are_a_400_unknown_ids_and_paths_a_404_and_a_wrong_method_a_405(status, method, path, body, shared):
     reply = shared.client.request(method, path, json=body)
     assert_error(reply, status)
     assert bool(reply.headers.get("allow")) is (status == 405)

@@ -60,9 +60,7 @@ def test_nothing_slow_is_imported_before_it_is_used(tmp_path: Path) -> None:
 # --- the model's files
 
 
-def test_a_fingerprint_is_remembered_until_the_weights_or_how_they_are_pooled_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fingerprint_is_remembered_until_the_weights_or_how_they_are_pooled_change(tmp_path, monkeypatch):
     with pytest.raises(EmbedderCannotLoad, match="no model weights"):
         weights_fingerprint(tmp_path, tmp_path)
     found, digest = [], embedder_module.file_sha256
@@ -75,9 +73,7 @@ def test_a_fingerprint_is_remembered_until_the_weights_or_how_they_are_pooled_ch
     assert len(set(found)) == 3
 
 
-def test_a_bundled_model_that_is_missing_or_damaged_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundled_model_that_is_missing_or_damaged_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(b"not the published weights")
     (tmp_path / "tokenizer.json").write_text("{")
     with monkeypatch.context() as patch:
@@ -109,9 +105,7 @@ TEXTS = ["A warp has 32 threads.", "x", "Shared memory is fast. " * 90, "", "线
     ("dtype", "texts"),
     [("float32", TEXTS * 3), ("bfloat16", [text for text in TEXTS if len(text) < 100])],  # many processors emulate it
 )
-def test_the_bundled_model_gives_the_vectors_of_sentence_transformers_bit_for_bit(
-    dtype: str, texts: list[str], tmp_path: Path
-) -> None:
+def test_the_bundled_model_gives_the_vectors_of_sentence_transformers_bit_for_bit(dtype, texts, tmp_path):
     settings = IndexSettings(tmp_path, embedder_dtype=dtype, device="cpu")
     ours, theirs = load_embedder(settings), load_embedder(replace(settings, embedder=str(bundled_model_folder())))
     assert np.array_equal(ours.encode(texts), theirs.encode(texts))
@@ -153,9 +147,7 @@ def test_progress_and_cancelling_come_between_batches(embedder: Any) -> None:
         ({"device": "tpu"}, InvalidInput),
     ],
 )
-def test_what_cannot_be_loaded_is_a_clear_error(
-    fields: dict[str, str], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_loaded_is_a_clear_error(fields, error, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(error):
         load_embedder(IndexSettings(tmp_path, **fields))

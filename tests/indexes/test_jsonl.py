@@ -65,9 +65,7 @@ def test_a_last_line_cut_short_is_repaired_and_appending_goes_on(tmp_path: Path,
     assert rows[-1] == {"key": "next"}
 
 
-def test_a_row_that_a_full_disk_cut_short_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_a_full_disk_cut_short_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     log = JsonlLog(tmp_path / "a.jsonl")
     log.append(ROWS[0])
     whole = log.path.read_bytes()

@@ -40,9 +40,7 @@ BOOK = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Memory\n\nShared memo
 # --- the pipeline that takes a book in
 
 
-def test_every_book_goes_through_the_pipeline_and_only_new_text_gets_a_vector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_book_goes_through_the_pipeline_and_only_new_text_gets_a_vector(tmp_path, monkeypatch):
     ran: list[Sequence[BaseNode]] = []
     run = IngestionPipeline.run
     monkeypatch.setattr(IngestionPipeline, "run", lambda *one, **given: ran.append(run(*one, **given)) or ran[-1])
