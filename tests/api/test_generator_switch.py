@@ -15,7 +15,6 @@ from waiting import PATIENCE_S
 from api.chosen_generator import GeneratorChoice, keep_choice
 from api.settings import CoalesceSettings, load_settings
 from rag.errors import ModelCannotLoad
-from rag.models.home import shipped_adapters
 
 QUESTION = {"question": "How many threads are in a warp?"}
 
@@ -153,11 +152,3 @@ def test_a_kept_choice_that_cannot_load_does_not_stop_the_server(settings: Coale
         now = live.client.get("/v1/generator").json()
         assert (now["chosen"], now["generator"]) == (False, "scripted")
         assert "gone is not there" in now["problem"]
-
-
-def test_a_chosen_small_model_has_the_adapter_that_comes_with_it(settings: CoalesceSettings) -> None:
-    local = GeneratorChoice(generator="local", model="smollm2-135m")
-    assert list(settings.rag_with(local).generator.adapters) == list(shipped_adapters("smollm2-135m"))
-    quoting = settings.model_copy(update={"answers": "quotes"})
-    assert quoting.rag_with(local).generator.answers == "quotes"
-    assert quoting.rag_with(GeneratorChoice(generator="extractive")).generator.answers == "free"

@@ -15,6 +15,7 @@ from api.settings import CoalesceSettings, load_settings
 KEYS = {"api_keys": "right-key, second-kéy"}
 WRONG = [None, b"Bearer \xff\xfe", "Bearer wrong", "Bearer", "Basic right-key", "right-key", "Bearer right-key2"]
 REBOUND = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"]
+LOOPBACK = ("127.0.0.1", "127.8.9.1", "localhost", "::1")
 OWN = ["localhost", "localhost:9", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5:8000"]
 CLOSED = ("/v1/documents", "/v1/models", "/metrics", "/docs", "/openapi.json", "/v1/conversations", "/v1/nothing")
 OPEN = ("/healthz", "/readyz", "/login")
@@ -26,17 +27,17 @@ def locked(tmp_path_factory):
         yield server
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
 def test_a_bind_that_others_reach_needs_a_key_or_the_word_insecure(host, tmp_path):
     def settings(**more) -> CoalesceSettings:
-        return load_settings({"home": tmp_path, "host": host, **more})
+        return load_settings({"home": tmp_path, "host": host} | more)
 
     for keys in ({}, {"api_keys": " , "}):
         with pytest.raises(UnsafeBind, match=host) as refused:
             check_bind(settings(**keys))
         assert "COALESCE_API_KEYS" in refused.value.hint
-    check_bind(settings(api_keys="k"))
-    check_bind(settings(insecure=True))
+    for harmless in ({"api_keys": "k"}, {"insecure": True}, *({"host": own} for own in LOOPBACK)):
+        check_bind(settings(**harmless))
 
 
 @pytest.mark.parametrize("header", WRONG)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from api.chosen_generator import GeneratorChoice
 from api.settings import CoalesceSettings, load_settings, parse_pair
 from indexes.errors import InvalidInput
 from rag.assemble import resolve_kind
@@ -70,15 +71,6 @@ def test_keys_and_arguments_of_a_store_are_not_shown_when_settings_are_printed_o
     assert "12345" not in refused({"home": tmp_path, "api_keys": 12345})
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.9.1", True), ("0.0.0.0", False), ("::", False),
-     ("192.168.1.4", False), ("example.org", False)],
-)  # fmt: skip
-def test_only_this_machines_own_addresses_are_loopback(host, loopback, tmp_path):
-    assert load_settings({"home": tmp_path, "host": host}).loopback is loopback
-
-
 def test_each_floor_gets_its_own_part_and_a_named_model_is_a_local_one(tmp_path):
     settings = load_settings({"home": tmp_path, "embedder": "e", "candidates": 9, "model": "m", "device": "cpu"})
     assert resolve_kind(settings.rag.generator) == "local"
@@ -111,11 +103,15 @@ def test_the_page_of_settings_is_up_to_date():
     assert [name for name, field in CoalesceSettings.model_fields.items() if not field.description] == []
 
 
-def test_a_fetched_model_brings_its_adapter_unless_another_is_named(tmp_path):
+def test_a_fetched_model_brings_its_adapter_also_where_it_is_chosen_later_unless_another_is_named(tmp_path):
     def adapters(**named):
         return load_settings({"home": tmp_path, **named}).rag.generator.adapters
 
-    (name, folder) = next(iter(adapters(model="smollm2-135m").items()))
+    settings = load_settings({"home": tmp_path, "answers": "quotes"})
+    chosen = settings.rag_with(GeneratorChoice(generator="local", model="smollm2-135m")).generator
+    assert (chosen.adapters, chosen.answers) == (adapters(model="smollm2-135m"), "quotes")
+    assert settings.rag_with(GeneratorChoice(generator="extractive")).generator.answers == "free"
+    (name, folder) = next(iter(chosen.adapters.items()))
     assert (Path(folder) / "adapter_model.safetensors").stat().st_size < 10_000_000
     assert name == "gpu-books"
     assert adapters(model="smollm2-135m", adapters={"mine": "a"}) == {"mine": "a"}
