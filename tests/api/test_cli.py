@@ -148,8 +148,6 @@ def test_settings_and_a_home_that_cannot_be_used_stop_every_command(tmp_path, mo
     monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "coalesce.toml" / "home"))
     for arguments in (["serve"], ["add", str(tmp_path)]):
         assert "COALESCE_HOME" in refused(capsys, *arguments)
-    monkeypatch.setenv("COALESCE_GENERATER", "local")
-    assert "COALESCE_GENERATOR" in refused(capsys, "list")
 
 
 def test_a_port_in_use_is_reported_with_another_one_to_try(capsys):
