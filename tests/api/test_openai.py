@@ -99,17 +99,14 @@ def test_odd_sequences_of_messages_still_make_pairs(messages, turns):
     assert question_of(body).turns == turns
 
 
-def test_an_arm_that_cannot_run_is_a_conflict_that_the_client_does_not_retry(live: Live, client: Client):
+def test_an_arm_that_cannot_run_is_a_conflict_and_an_unknown_model_not_found(live: Live, client: Client):
     with pytest.raises(openai.ConflictError) as refused:
         client.ask("tuned")
     assert refused.value.code == "arm_unavailable"
-    assert 'route="/v1/chat/completions",status="409"} 1.0' in live.client.get("/metrics").text
-
-
-def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(client: Client):
-    with pytest.raises(openai.NotFoundError) as refused:
+    assert 'route="/v1/chat/completions",status="409"} 1.0' in live.client.get("/metrics").text, "it is not retried"
+    with pytest.raises(openai.NotFoundError) as unknown:
         client.ask("gpt")
-    assert "coalesce-rag" in refused.value.body["hint"]
+    assert "coalesce-rag" in unknown.value.body["hint"]
 
 
 def test_an_error_in_the_middle_of_a_stream_reaches_the_client(live: Live, client: Client):
