@@ -68,12 +68,6 @@ def test_a_question_longer_than_the_context_is_a_413_in_every_arm(server: Server
         assert (reply.status_code, reply.json()["error"]["type"]) == (413, "prompt_too_long")
 
 
-def test_an_adapter_that_is_not_loaded_is_a_409_that_names_those_that_are(server: Server):
-    reply = server.client.post("/v1/ask", json={"question": "x", "arm": "tuned", "adapter": "other"})
-    assert reply.status_code == 409
-    assert "mine" in reply.json()["error"]["message"] + reply.json()["error"]["hint"]
-
-
 def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: Server):
     def ask(number: int) -> tuple[str, str, int]:
         body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 40}
