@@ -177,19 +177,14 @@ def test_a_question_waits_for_one_batch_of_a_book_at_most(embedder: Any) -> None
 
 
 @pytest.mark.integration
-def test_many_threads_may_encode_at_once(embedder: Any) -> None:
+def test_many_threads_may_encode_at_once_and_others_keep_all_cores(embedder: Any) -> None:
+    import torch
+
     texts = [f"thread {number} waits at the barrier of its block" for number in range(12)]
     alone = [embedder.encode_queries([text])[0] for text in texts]
     with ThreadPoolExecutor(12) as pool:
         together = list(pool.map(lambda text: embedder.encode_queries([text])[0], texts * 4))
     for number, vector in enumerate(together):
         np.testing.assert_allclose(vector, alone[number % 12], atol=1e-6)
-
-
-@pytest.mark.integration
-def test_other_threads_keep_all_cores(embedder: Any) -> None:
-    import torch
-
-    embedder.encode_queries(["What is a warp?"])
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == torch.get_num_threads()
