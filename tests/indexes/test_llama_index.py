@@ -27,11 +27,7 @@ from indexes.errors import (
     UnsupportedFormat,
 )
 from indexes.library import open_library
-from indexes.llama_index import (
-    LlamaIndexEncoder,
-    load_embedding,
-    load_part,
-)
+from indexes.llama_index import LlamaIndexEncoder, load_embedding, load_part
 from indexes.settings import IndexSettings
 
 BOOK = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Memory\n\nShared memory is fast.\n"
