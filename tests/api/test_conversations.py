@@ -1,6 +1,8 @@
-"""`/v1/conversations` and `/v1/feedback`: what was kept comes back unchanged."""
+"""`/v1/conversations`, `/v1/feedback` and `/v1/votes`: what was kept comes back unchanged."""
 
 from __future__ import annotations
+
+import json
 
 from api_fakes import Live
 
@@ -67,3 +69,30 @@ def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None
     assert live.get(path)["answers"] == []
     assert live.status("DELETE", "/v1/conversations") == 204
     assert live.get("/v1/conversations")["conversations"] == []
+
+
+def test_a_vote_names_the_arm_of_the_preferred_answer_and_is_between_answers_to_one_question(live: Live):
+    ids = [answer["id"] for answer in live.post("/v1/compare", **QUESTION, arms=["rag", "base"])["answers"]]
+    kept = live.post("/v1/votes", answer_ids=ids, preferred=ids[1])
+    assert (kept["winner"], kept["blind"]) == ("base", True)
+    assert live.post("/v1/votes", answer_ids=ids, preferred=None)["winner"] is None
+    lines = live.client.get("/v1/compare/votes.jsonl").text.splitlines()
+    assert [json.loads(line)["winner"] for line in lines] == ["base", None]
+    other = live.post("/v1/ask", question="And a block?")["id"]
+    for body, status in (
+        ({"answer_ids": ["x", "y"], "preferred": "x"}, 404), ({"answer_ids": ["x"]}, 422), ({"preferred": "x"}, 422),
+        ({"answer_ids": [ids[0], other]}, 400), ({"answer_ids": [ids[0]] * 2}, 400),
+        ({"answer_ids": ids, "preferred": other}, 400),
+    ):  # fmt: skip
+        assert live.status("POST", "/v1/votes", body) == status, body
+
+
+def test_a_full_disk_is_an_answer_and_the_connection_goes_on(live: Live, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(live.services.engine.conversations, "create", full)
+    for _ in range(2):
+        reply = live.client.post("/v1/conversations", json={})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (503, "storage_full")
+        assert reply.headers.get("connection") != "close"
