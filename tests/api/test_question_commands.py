@@ -7,51 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from api.cli import run
 from evals import questions as question_bank
 from rag.tuning.data import read_dataset
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
-
-
-def test_the_bank_is_written_for_trainers_and_measuring_questions_only_when_allowed(tmp_path: Path, capsys) -> None:
-    command = ["dataset", "--from-bank", "--format", "alpaca", "--out", str(tmp_path / "data"), "--json"]
+def test_the_bank_is_written_for_trainers_and_measuring_questions_only_when_allowed(tmp_path: Path, coalesce) -> None:
+    command = ["dataset", "--from-bank", "--format", "alpaca", "--out", str(tmp_path / "data")]
     for split, allowed in (("tune", []), ("test", ["--allow-test"])):
-        assert run([*command, "--split", split, *allowed]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = coalesce.gives(*command, "--split", split, *allowed)
         rows = json.loads(Path(document["data_file"]).read_text("utf-8"))
         assert (document["split"], document["rows"]) == (split, len(rows))
         assert f"coalesce_{split}" in json.loads(Path(document["info_file"]).read_text("utf-8"))
-    assert run([*command, "--split", "dev"]) == 1
-    assert "--allow-test" in capsys.readouterr().err
+    assert "--allow-test" in coalesce.refuses(*command, "--split", "dev")
 
 
 @pytest.mark.integration
-def test_rows_show_what_the_search_finds_in_the_books(tmp_path: Path, capsys) -> None:
+def test_rows_show_what_the_search_finds_in_the_books(tmp_path: Path, coalesce) -> None:
     book, file, out = tmp_path / "book.md", tmp_path / "mine.jsonl", tmp_path / "data"
     parts = {"Warps": "A warp is a group of 32 threads.", "Banks": "Shared memory has 32 banks.", "Clocks": "Slow."}
     book.write_text("# GPUs\n\n" + "\n\n".join(f"## {name}\n\n{text}" for name, text in parts.items()), "utf-8")
     gold = [{"file": "book.md", "heading": "Warps", "part": 1, "evidence": "a group of 32 threads"}]
     asked = {"id": "a", "question": "What is a warp?", "answer": "A group of 32 threads.", "gold": gold}
     file.write_text(json.dumps(asked), "utf-8")
-    command = ["dataset", str(book), "--questions", str(file), "--out", str(out), "--json"]
-    assert run([*command, "--passages", "2", "--passage-tokens", "200"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    command = ["dataset", str(book), "--questions", str(file), "--out", str(out)]
+    report = coalesce.gives(*command, "--passages", "2", "--passage-tokens", "200")
     rows = [json.loads(line) for line in Path(report["data_file"]).read_text("utf-8").splitlines()]
     shown = [passage["text"] for passage in rows[0]["passages"]]
     place = next(i for i, text in enumerate(shown, 1) if "32 threads" in text)
     assert rows[0]["messages"][-1]["content"] == f"A group of 32 threads. [{place}]"
-    assert run(command) == 0  # closed book rows beside them
+    coalesce.says(*command)  # closed book rows beside them
     assert [len(read_dataset(out / name)) for name in ("mine.jsonl", "mine_passages.jsonl")] == [1, len(rows)]
-    assert run(["dataset", "--questions", str(file), "--passages", "2", "--out", str(out)]) == 1
-    assert "name the books" in capsys.readouterr().err
+    command = ["dataset", "--questions", str(file), "--passages", "2", "--out", str(out)]
+    assert "name the books" in coalesce.refuses(*command)
 
 
-def test_the_bank_leaves_as_a_table_for_a_spreadsheet(tmp_path: Path, capsys) -> None:
+def test_the_bank_leaves_as_a_table_for_a_spreadsheet(tmp_path: Path, coalesce) -> None:
     out = tmp_path / "bank.csv"
-    assert run(["questions", "export", "--out", str(out), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = coalesce.gives("questions", "export", "--out", str(out))
     assert document["questions"] == len(question_bank.load_questions(out)) == len(question_bank.load_bank())

@@ -16,12 +16,9 @@ from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
 
 
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    home = tmp_path / "home"
+@pytest.fixture(autouse=True)
+def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indexes.library.open_library", partial(open_library, embedder=HashEncoder()))
-    monkeypatch.setenv("COALESCE_HOME", str(home))
-    return home
 
 
 @pytest.fixture
