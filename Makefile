@@ -35,12 +35,13 @@ help:
 	@echo "make format    ruff, writing"
 	@echo "make dist      build the sdist and the wheel"
 
-# LM=1 fetches the small language model and answers with it.
-LM_OPTIONS := $(if $(LM),--generator local --model smollm2-135m)
+# LM=1 fetches a language model (1.1 GB) and answers with it; without room for it, serves without.
+MODEL := qwen2.5-coder-1.5b
 
 serve: $(SERVING)
-	@$(if $(LM),$(BIN)/coalesce models get smollm2-135m)
-	@exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)" $(LM_OPTIONS)
+	@$(if $(LM),if $(BIN)/coalesce models get $(MODEL); then set -- --generator local --model $(MODEL); \
+	else echo "serving without a language model: answers are the books' own sentences"; fi;) \
+	exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)" "$$@"
 
 # The page's toolkit keeps its state in the process, so the browser tests have processes of their own, after the others.
 test: install

@@ -20,6 +20,8 @@ from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
 from rag.models import home
+from rag.models.fetching import KNOWN_MODELS
+from rag.models.gguf import Progress
 from rag.models.home import Available, FoundAdapter, FoundEngine, FoundModel, Inventory
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings, shown_address
@@ -66,6 +68,7 @@ class GeneratorSwitch:
         use: makes an engine the one that answers, and frees the generator of the one before when it is done.
 
     Attributes:
+        choice: the generator that was chosen on the page; None where the settings say what answers.
         own_port: of this server, which is neither asked nor taken for an engine.
         problem: why a choice kept from an earlier start does not answer.
     """
@@ -83,14 +86,14 @@ class GeneratorSwitch:
         self._library = library
         self._engine = engine
         self._use = use
-        self._choice = settings.chosen
+        self.choice = settings.chosen
         self.own_port = settings.port
         self.problem: str | None = None
 
     @property
     def rag(self) -> RagSettings:
         """The settings of what answers now."""
-        return self._settings.rag_with(self._choice)
+        return self._settings.rag_with(self.choice)
 
     @property
     def running(self) -> GeneratorSettings:
@@ -107,7 +110,7 @@ class GeneratorSwitch:
             base_url=shown_address(running.base_url or "") if generator.name == "remote" else None,
             adapter=next(iter(generator.adapters), None),
             quantization=loaded.quantization if loaded is not None else None,
-            chosen=self._choice is not None,
+            chosen=self.choice is not None,
             problem=self.problem,
         )
 
@@ -130,13 +133,13 @@ class GeneratorSwitch:
 
     def forget(self, error: BaseException) -> None:
         """Starts without a kept choice that cannot load; its file stays, since the model may come back."""
-        self._choice, self.problem = None, str(error)
+        self.choice, self.problem = None, str(error)
 
     def switch(self, choice: GeneratorChoice | None) -> Job:
         """Queues the job that loads a choice, None being what the settings say; the old one answers meanwhile.
 
         Raises:
-            NotReady: nothing answers yet.
+            NotReady: the first generator is not there yet.
             InvalidInput: it lacks its model or address.
             NotAllowed: the address is neither of this machine nor that of the settings, or it is this server's own.
             NotFound: the home has no such adapter.
@@ -187,27 +190,40 @@ class GeneratorSwitch:
         if port == self.own_port:
             raise InvalidInput(f"port {port} is this server's own", hint="Name the port of the engine.")
 
-    def _load(self, handle: JobHandle, choice: GeneratorChoice | None) -> str:
+    def check_there(self) -> None:
+        """Raises NotFound or ModelCannotLoad at once if the model that is to be loaded is not on this machine."""
+        if resolve_kind(self.running) == "local" and self.running.model:
+            home.check_there(self.running.model, self.running.home)
+
+    def load(self, tell: Progress) -> AnswerEngine:
+        """The engine with the generator that the choice or the settings name, loaded; raises as `build_engine` does."""
+        return self._engine_of(self.choice, tell)
+
+    def _engine_of(self, choice: GeneratorChoice | None, tell: Progress) -> AnswerEngine:
         from rag.assemble import switch_generator
 
+        settings = self._settings.rag_with(choice)
+        wanted = settings.generator
+        if resolve_kind(wanted) == "local" and wanted.model is not None and wanted.home is not None:
+            home.find_model(wanted.model, wanted.home, tell)
+        tell("loading the model", 0, 0)
+        return switch_generator(self._engine(), settings, self._library())
+
+    def _load(self, handle: JobHandle, choice: GeneratorChoice | None) -> str:
         def tell(step: str, done: int, total: int) -> None:
             if handle.cancelled():
                 raise Cancelled("the switch was cancelled")
             handle.progress(done, total, step)
 
-        settings = self._settings.rag_with(choice)
-        wanted = settings.generator
-        if wanted.kind in ("auto", "local") and wanted.model is not None and wanted.home is not None:
-            if wanted.model in home.PACKAGES:
-                home.get_model(wanted.model, wanted.home, tell)
-            home.find_model(wanted.model, wanted.home, tell)
-        tell("loading the model", 0, 0)
-        engine = switch_generator(self._engine(), settings, self._library())
+        wanted = self._settings.rag_with(choice).generator
+        if wanted.kind in ("auto", "local") and wanted.model in KNOWN_MODELS and wanted.home is not None:
+            home.get_model(wanted.model, wanted.home, tell)
+        engine = self._engine_of(choice, tell)
         if handle.cancelled():
             engine.generator.close()
             raise Cancelled("the switch was cancelled")
         keep_choice(self._settings.home, choice)
-        self._choice, self.problem = choice, None
+        self.choice, self.problem = choice, None
         self._use(engine)
         return f"{engine.generator.model_name} answers now"
 

@@ -61,6 +61,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     address = _address(settings, listener.getsockname()[1])
     console.say(f"Coalesce uses the home {settings.home} and answers on {address} when it is ready")
     server: uvicorn.Server
+    told: list[bool] = []
 
     def report(preparation: Preparation) -> None:
         if preparation.ready:
@@ -70,6 +71,9 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
             server.should_exit = True
+        elif preparation.answering and not told:
+            told.append(True)
+            console.say(f"answers in the books' own sentences until the model is loaded: {address}")
         else:
             console.step(preparation.step, preparation.done, preparation.total)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from api.answering import Answering
+from api.chosen_generator import GeneratorChoice
 from api.comparisons import Comparisons, Run
 from api.errors import NotReady
 from api.generator import AdapterTuning, GeneratorSwitch, Tune
@@ -27,9 +28,11 @@ from evals.study import Study, justify
 from evals.study_store import StudyStore
 from indexes.errors import CoalesceError, HomeNotWritable, IndexMissing
 from indexes.sample import add_sample
+from rag.assemble import resolve_kind
 from rag.conversations import Conversation, ConversationStore, Feedback
 from rag.question import reject_control_characters
 from rag.reading import Reading
+from rag.settings import LOADED_GENERATORS
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -41,6 +44,7 @@ SAMPLE_MARKER = "sample-book-added"
 READY_RETRY_S = 1.0
 
 OnStep = Callable[[str], None]
+Loaded = TypeVar("Loaded")
 
 
 def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, AnswerEngine]:
@@ -67,11 +71,17 @@ def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, A
 
 @dataclass(slots=True)
 class Preparation:
-    """How far the preparation is: the current step, with `done` of `total` when it is counted."""
+    """How far the preparation is: the current step, with `done` of `total` when it is counted.
+
+    Attributes:
+        answering: the library is open and questions are answered, in the books' own sentences until `ready`.
+        ready: what the settings name answers.
+    """
 
     step: str = "starting"
     done: int = 0
     total: int = 0
+    answering: bool = False
     ready: bool = False
     error: BaseException | None = None
     seconds: float = 0.0
@@ -158,14 +168,14 @@ class Services:
     @property
     def library(self) -> Library:
         """The library; raises NotReady until it is open."""
-        if self._library is None or not self.preparation.ready:
+        if self._library is None or not self.preparation.answering:
             raise self._not_ready()
         return self._library
 
     @property
     def engine(self) -> AnswerEngine:
         """The engine; raises NotReady until it can answer."""
-        if self._engine is None or not self.preparation.ready:
+        if self._engine is None or not self.preparation.answering:
             raise self._not_ready()
         return self._engine
 
@@ -175,6 +185,8 @@ class Services:
 
     def runtime_info(self) -> dict[str, Any]:
         """What a ready server runs with: generator, model, arms, embedder and counts of books; raises NotReady."""
+        if not self.preparation.ready:
+            raise self._not_ready()
         engine, library = self.engine, self.library
         documents = library.documents()
         return {
@@ -270,9 +282,16 @@ class Services:
             if self._first is not None:
                 preparation.report("loading the page")
                 self._first()
-            # Before the sample book: a model that cannot load must say so at once, not after a minute of indexing.
-            self._library, self._engine = self._load_chosen()
+            slow = resolve_kind(self.generators.running) in LOADED_GENERATORS
+            if slow:
+                self._or_without_choice(self.generators.check_there)
+                slow = resolve_kind(self.generators.running) in LOADED_GENERATORS
+            self._library, self._engine = self._load_quoting() if slow else self._load_chosen()
             self._add_sample_once(self._library)
+            preparation.answering = True
+            if slow:
+                preparation.report("loading the language model")
+                self._or_without_choice(lambda: self.use_engine(self.generators.load(preparation.report)))
         except Exception as error:  # noqa: BLE001  every caller hears of it, and the server ends
             preparation.error = error
             preparation.report("failed")
@@ -282,16 +301,25 @@ class Services:
         self.books.renew_outdated()
         preparation.report("ready")
 
+    def _load_quoting(self) -> tuple[Library, AnswerEngine]:
+        """Library and engine that answer in the books' own sentences, in seconds, while a language model is loaded."""
+        return self._load(self.settings.choosing(GeneratorChoice(generator="extractive")), self.preparation.report)
+
     def _load_chosen(self) -> tuple[Library, AnswerEngine]:
-        """Library and engine, with what the settings say where the generator chosen on the page cannot load."""
-        report = self.preparation.report
-        if self.settings.chosen is not None:
-            try:
-                return self._load(self.settings, report)
-            except CoalesceError as error:
-                report(f"going on without the chosen generator: {error}")
-                self.generators.forget(error)
-        return self._load(self.settings.choosing(None), report)
+        return self._or_without_choice(
+            lambda: self._load(self.settings.choosing(self.generators.choice), self.preparation.report)
+        )
+
+    def _or_without_choice(self, load: Callable[[], Loaded]) -> Loaded:
+        """What `load` gives; tried once more by the settings where a generator chosen on the page cannot load."""
+        try:
+            return load()
+        except CoalesceError as error:
+            if self.generators.choice is None:
+                raise
+            self.preparation.report(f"going on without the chosen generator: {error}")
+            self.generators.forget(error)
+            return load()
 
     def _add_sample_once(self, library: Library) -> None:
         marker = self.settings.home / SAMPLE_MARKER

@@ -8,6 +8,8 @@ from pathlib import Path
 GENERATORS = ("auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index")
 LANGUAGE_MODELS = ("local", "remote", "vllm", "llama_index")
 """Generators that run a language model."""
+LOADED_GENERATORS = ("local", "vllm", "llama_index")
+"""Those of them whose model takes long to load."""
 QUANTIZATIONS = ("none", "int8", "nf4")
 
 

