@@ -123,7 +123,7 @@ def test_filters_are_applied_before_ranking(library: Library, tmp_path: Path) ->
 
 def test_random_changes_never_part_the_store_from_the_oracle(library: Library, tmp_path: Path) -> None:
     rng = random.Random(3)
-    for step in range(20):
+    for step in range(12):
         held = [document.document_id for document in library.documents()]
         if rng.random() < 0.6 or not held:
             library.add(write_book(tmp_path, rng.choice("abcd"), edition=step))
