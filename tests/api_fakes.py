@@ -19,7 +19,6 @@ import uvicorn
 from fakes import HashEncoder, ScriptedGenerator, put_book, signals_only
 from waiting import PATIENCE_S, wait_until
 
-from api.generator import Tune
 from api.server import create_app
 from api.services import Services
 from api.settings import CoalesceSettings
@@ -235,11 +234,11 @@ def running(
     *,
     wait: bool = True,
     pages: bool = False,
-    tune: Tune | None = None,
+    **work: Any,
 ) -> Iterator[Live]:
-    """A server without models, as `serving` makes it; ready unless `wait` is false."""
+    """A server without models, as `serving` makes it; ready unless `wait` is false. `work` stands in for long jobs."""
     builder = builder or FakeBuilder()
-    services = Services(settings, load=builder.load, add_sample=builder.add_sample, tune=tune)
+    services = Services(settings, load=builder.load, add_sample=builder.add_sample, **work)
     with serving(services, pages=pages) as address:
         try:
             if wait:
