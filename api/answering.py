@@ -1,4 +1,4 @@
-"""Runs the engine for every entry point: admission limit, one thread per answer, metrics, cancel when readers leave.
+"""Runs the engine for every entry point: admission limit, one thread per answer, metrics, cancel when clients leave.
 
 An answer in work is an `AnswerRun`, apart from the clients that read it: a page that is loaded again, or a client that
 lost its connection, follows the same run from its start.
@@ -48,7 +48,7 @@ MAX_CLIENTS_REMEMBERED = 10_000
 RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
 PAGE_GRACE_S = 30.0
-"""How long a run of the page goes on unread: a reader who loads the page again is back long before."""
+"""How long a run of the page goes on unfollowed: who loads the page again is back long before."""
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
 
@@ -72,31 +72,31 @@ class AdmissionLimit:
         return self._inside
 
     def enter(self) -> None:
-        """Takes a place; `leave` gives it back. Raises Busy when every place is taken."""
+        """Takes a slot; `leave` gives it back. Raises Busy when every slot is taken."""
         with self._lock:
             if self._inside >= self._capacity:
                 raise Busy(
                     f"Server busy: {self._inside} answers running or queued",
                     hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
-                    retry_after_s=self._until_a_place_s(),
+                    retry_after_s=self._until_a_slot_s(),
                 )
             self._inside += 1
 
     def leave(self) -> None:
-        """Gives a place back."""
+        """Gives a slot back."""
         with self._lock:
             self._inside -= 1
             self._left_at.append(time.monotonic())
 
-    def _until_a_place_s(self) -> float:
+    def _until_a_slot_s(self) -> float:
         """The mean time between those who left lately; 5 s before two have."""
         if len(self._left_at) < 2:
             return 5.0
         return max((time.monotonic() - self._left_at[0]) / len(self._left_at), 1.0)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Takes a place for a `with` block; raises Busy."""
+    def slot(self) -> Iterator[None]:
+        """Takes a slot for a `with` block; raises Busy."""
         self.enter()
         try:
             yield
@@ -148,7 +148,7 @@ class AnswerRun:
     Args:
         start: makes the iterator; gets a function that returns True when the run should stop.
         finished: called on the thread when the iterator is closed, whatever happened.
-        grace_s: how long the run goes on after its last reader has left.
+        grace_s: how long the run goes on after its last client has left.
 
     Attributes:
         done: the finished answer, None until then; error: what ended the run instead.
@@ -172,11 +172,11 @@ class AnswerRun:
         self._finished = finished
         self._grace_s = grace_s
         self._gone = threading.Event()
-        self._readers = 0
+        self._followers = 0
         self._version = 0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._unread: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         executor.submit(self._drive)
 
     @property
@@ -219,9 +219,9 @@ class AnswerRun:
 
     async def follow(self) -> AsyncGenerator[None]:
         """Yields at every change until the end; several changes may come as one."""
-        self._readers += 1
-        if self._unread is not None:
-            self._unread.cancel()
+        self._followers += 1
+        if self._timer is not None:
+            self._timer.cancel()
         seen = -1
         try:
             while not self.ended or seen != self._version:
@@ -232,9 +232,9 @@ class AnswerRun:
                     self._changed.clear()
                     await self._changed.wait()
         finally:
-            self._readers -= 1
-            if not self._readers and not self.ended:
-                self._unread = self._loop.call_later(self._grace_s, self.stop)
+            self._followers -= 1
+            if not self._followers and not self.ended:
+                self._timer = self._loop.call_later(self._grace_s, self.stop)
 
     async def events(self) -> AsyncGenerator[Event]:
         """The events from the start to the end; raises what ended the run."""
@@ -260,7 +260,7 @@ class AnswerRun:
         try:
             if not self._gone.is_set():
                 self._pass_on()
-        except BaseException as caught:  # noqa: BLE001  readers raise it; on this thread nobody would see it
+        except BaseException as caught:  # noqa: BLE001  clients get it; on this thread nobody would see it
             error = caught
         finally:
             self._finished()
@@ -286,14 +286,14 @@ class AnswerRun:
         self._events.append(event)
         if isinstance(event, AnswerDone):
             self.done = event.answer
-        self._tell_readers()
+        self._notify()
 
     def _end(self, error: BaseException | None) -> None:
         self.error = error
         self.ended = True
-        self._tell_readers()
+        self._notify()
 
-    def _tell_readers(self) -> None:
+    def _notify(self) -> None:
         self._version += 1
         self._changed.set()
 
@@ -324,7 +324,7 @@ class Answering:
         Args:
             client: who asks, for the rate limit.
             keep: whether the answer goes into a conversation.
-            grace_s: how long the answer is written on after its last reader has left.
+            grace_s: how long the answer is written on after its last client has left.
 
         Raises:
             NotReady, RateLimited, Busy: before anything begins.
@@ -347,7 +347,7 @@ class Answering:
         with self._using() as engine:
             questions = engine.comparison(question, arms, variants)
             self._rate.take(client)
-            with self.limit.place():
+            with self.limit.slot():
                 for one in questions:
                     run = self._begin(engine, one, lambda: None, keep=False, grace_s=0.0)
                     try:
@@ -358,7 +358,7 @@ class Answering:
 
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""
-        with self._using(), self.limit.place():  # the generator may be the one that chooses an option
+        with self._using(), self.limit.slot():  # the generator may be the one that chooses an option
             self._rate.take(client)
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -461,7 +461,7 @@ class Answering:
         act()
 
     def close(self) -> None:
-        """Takes no more; answers in work run to their end or until their readers leave."""
+        """Takes no more; answers in work run to their end or until their clients leave."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexes.disk import disk_errors, replaced_file
 from indexes.errors import InvalidInput
+from rag.settings import QuantizationName
 
 CHOICE_FILE = "generator.json"
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -31,7 +32,7 @@ class GeneratorChoice(BaseModel):
     model: str | None = None
     base_url: str | None = None
     adapter: str | None = None
-    quantization: Literal["none", "int8", "nf4"] | None = None
+    quantization: QuantizationName | None = None
 
 
 def read_choice(home: Path) -> GeneratorChoice | None:

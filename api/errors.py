@@ -14,12 +14,9 @@ Branches that exist only here:
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -27,6 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.translation import TRANSLATED, translate
 from evals import errors as evals_errors
 from indexes import errors as indexes_errors
 from indexes.disk import disk_error
@@ -36,8 +34,6 @@ from rag import errors as rag_errors
 logger = logging.getLogger("coalesce.api")
 LANGUAGE_HEADER = "X-Coalesce-Language"
 """In which language the page wants errors of its own calls."""
-TRANSLATED = ("zh",)
-MAX_TRANSLATED_CHARACTERS = 4_000
 
 
 class PortInUse(Conflict):
@@ -240,69 +236,12 @@ def install_handlers(app: FastAPI) -> None:
         return reply_for(request, reply)
 
 
-def said(text: str, language: str, depth: int = 3) -> str:
-    """A message of the program in another language; as it is where the table of that language does not have it.
-
-    A text beyond `MAX_TRANSLATED_CHARACTERS` stays as it is: parts of it may come from anyone.
-
-    Args:
-        depth: how deep what stands in the gaps of a message is translated too.
-    """
-    bare = text.strip().removesuffix(".")
-    if depth == 0 or len(bare) > MAX_TRANSLATED_CHARACTERS:
-        return text
-    folded = _folded(bare)
-    for pieces, template in _translations(language):
-        gaps = _gaps(folded, pieces)
-        if gaps is not None:
-            return template.format(*(said(bare[start:end], language, depth - 1) for start, end in gaps))
-    return text
-
-
-def _gaps(text: str, pieces: tuple[str, ...]) -> list[tuple[int, int]] | None:
-    """Where the gaps between `pieces` stand in `text`, each at least one character; None if the text is none of these.
-
-    Every piece is taken where it first stands, which leaves most to the pieces after it: no second try, so the time
-    is linear in the text.
-    """
-    first, *rest = pieces
-    if not rest:
-        return [] if text == first else None
-    *inner, last = rest
-    start, stop = len(first), len(text) - len(last)
-    if not (text.startswith(first) and text.endswith(last)):
-        return None
-    gaps = []
-    for piece in inner:
-        found = text.find(piece, start + 1, stop)
-        if found < 0:
-            return None
-        gaps.append((start, found))
-        start = found + len(piece)
-    return [*gaps, (start, stop)] if start < stop else None
-
-
-def _folded(text: str) -> str:
-    """The text in lower case, every character in its place."""
-    lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
-
-
-@lru_cache(maxsize=8)
-def _translations(language: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Messages as the pieces round their gaps, with their translation, fewest gaps first; none for English."""
-    path = Path(__file__).parent / "pages" / "languages" / f"said-{language}.json"
-    table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    order = sorted(table.items(), key=lambda row: (row[0].count("{}"), -len(row[0])))
-    return tuple((tuple(_folded(english).split("{}")), own) for english, own in order)
-
-
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
     """The reply in the form that the client reads: OpenAI's calls have two more fields, and the page's own calls name
     its language."""
     language = request.headers.get(LANGUAGE_HEADER, "")
     if language in TRANSLATED:
-        reply = replace(reply, message=said(reply.message, language), hint=said(reply.hint, language))
+        reply = replace(reply, message=translate(reply.message, language), hint=translate(reply.hint, language))
     response = reply.response()
     if request.url.path.startswith(("/v1/chat/", "/v1/models")):
         response = JSONResponse(openai_body(reply), reply.status, headers=reply.headers)

@@ -404,4 +404,4 @@ def _tune(
 
     report = tune(model, rows, out, settings, progress=progress, cancelled=cancelled)
     learnt = f"{counted(report.steps, 'step')} on {counted(report.train_rows, 'row')}"
-    return f"{learnt}, training loss {report.train_loss:.2f}"
+    return f"{learnt}, training loss {report.train_loss:.2f}" + (f". {report.warning}" if report.warning else "")

@@ -111,7 +111,7 @@ class BookQuestions:
         """A learner's progress with the titles of its chapters: in one book, or in all that was ever asked.
 
         Args:
-            study: as the reader may see it.
+            study: as the caller may see it.
 
         Raises:
             NotFound, Conflict: as `on`.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import httpx
 
 ADDRESS_FILE = "server.json"
-KNOCK_S = 5.0
-REPLY_S = 600.0
+PROBE_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 600.0
 """Longest silence of an answer: a model on a slow machine thinks before its first word."""
 
 
@@ -46,7 +46,7 @@ class RunningServer:
         """The events of a streamed reply, each with its data; raises the error that the server names."""
         with (
             _connected(),
-            _client(REPLY_S) as client,
+            _client(READ_TIMEOUT_S) as client,
             client.stream("POST", self.address + path, json=body | {"stream": True}, headers=self._headers) as reply,
         ):
             if reply.status_code != 200:
@@ -71,7 +71,7 @@ class RunningServer:
         return self._call("POST", path, body)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        with _connected(), _client(REPLY_S) as client:
+        with _connected(), _client(READ_TIMEOUT_S) as client:
             reply = client.request(method, self.address + path, json=body, headers=self._headers)
         if reply.status_code != 200:
             _raise(reply.json())
@@ -95,18 +95,18 @@ def find_server(settings: CoalesceSettings) -> RunningServer | None:
     key = next((key.get_secret_value() for key in settings.api_keys), None)
     server = RunningServer(address, key)
     try:
-        with _client(KNOCK_S) as client:
+        with _client(PROBE_TIMEOUT_S) as client:
             ready = client.get(f"{address}/readyz").status_code == 200
             return server if ready and client.get(f"{address}/v1/jobs", headers=server._headers).is_success else None
     except httpx.HTTPError:
         return None
 
 
-def _client(silence_s: float) -> httpx.Client:
+def _client(timeout_s: float) -> httpx.Client:
     import httpx
 
     # The address is plain http: making ready for TLS would only take time.
-    return httpx.Client(trust_env=False, verify=False, timeout=silence_s)
+    return httpx.Client(trust_env=False, verify=False, timeout=timeout_s)
 
 
 def _read(home: Path) -> dict[str, Any]:

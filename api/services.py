@@ -8,43 +8,52 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from api.answering import Answering
 from api.chosen_generator import GeneratorChoice
-from api.comparisons import Comparisons, Run
 from api.errors import NotReady
 from api.generator import AdapterTuning, GeneratorSwitch, Tune
-from api.jobs import Job, JobQueue
+from api.jobs import Job, JobHandle, JobQueue
 from api.metrics import Metrics
 from api.questions import BookQuestions
 from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.study import Study, justify
 from evals.study_store import StudyStore
-from indexes.errors import CoalesceError, HomeNotWritable, IndexMissing
+from indexes.errors import Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing
 from indexes.sample import add_sample
 from rag.assemble import resolve_kind
 from rag.conversations import Conversation, ConversationStore, Feedback
 from rag.question import reject_control_characters
 from rag.reading import Reading
-from rag.settings import LOADED_GENERATORS
+from rag.settings import LANGUAGE_MODELS, LOADED_GENERATORS
+from rag.types import Arm
 
 if TYPE_CHECKING:
+    from evals.run import RunSpec
     from indexes.library import Library
+    from indexes.settings import IndexSettings
     from indexes.types import AddProgress, ProgressListener
     from rag.engine import AnswerEngine
+    from rag.settings import RagSettings
 
 SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
+REPORT = "report"
+"""The kind of the job that runs a comparison."""
 
 OnStep = Callable[[str], None]
 Loaded = TypeVar("Loaded")
+Run = Callable[["RunSpec", "IndexSettings", "RagSettings", Path, Callable[[str, int, int], None]], Mapping[str, Any]]
+"""Runs a comparison, as `evals.experiment.run_experiment` does."""
 
 
 def load_engine(settings: CoalesceSettings, on_step: OnStep) -> tuple[Library, AnswerEngine]:
@@ -148,13 +157,11 @@ class Services:
         self.generators = GeneratorSwitch(
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
         )
-        self.comparisons = Comparisons(
-            settings, self.jobs, lambda: self.generators.rag, lambda: self.engine.arms, compare
-        )
         self.adapters = AdapterTuning(settings, self.jobs, lambda: self.generators.running, lambda: self.engine, tune)
         self.reading = Reading(lambda: self.library)
         self.study = _study(settings, lambda: self.library)
         self._load = load
+        self._run = compare
         self._add_sample = add_sample
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
@@ -230,16 +237,46 @@ class Services:
         self.answering.when_unused(old, old.generator.close)
 
     def run_comparison(self, document_id: str | None = None) -> Job:
-        """Queues the quick comparison: on the bank, or on the questions made from a book.
+        """Queues the quick comparison with what answers now; the job's last message is the id of the report.
+
+        Args:
+            document_id: the book whose made questions are asked in place of the bank's.
 
         Raises:
             NotReady, NotFound.
             Conflict: a comparison runs already, or no questions were made from the book.
         """
-        if document_id is None or self.library.document(document_id).sample:
-            return self.comparisons.run_quick()
-        self.questions.on([document_id])
-        return self.comparisons.run_quick(document_id, lambda book: self.questions.on([book]))
+        source = "bank:test"
+        if document_id is not None and not self.library.document(document_id).sample:
+            self.questions.on([document_id])
+            source = f"book:{document_id}"
+        return self.jobs.submit_alone(
+            REPORT,
+            partial(self._compare, source, self.engine.arms),
+            lambda _: Conflict("a comparison is running already", hint="Wait for its report, or cancel its job."),
+            document_id=document_id if source.startswith("book:") else None,
+        )
+
+    def _compare(self, source: str, arms: tuple[Arm, ...], handle: JobHandle) -> str:
+        from evals.experiment import plan_run, run_experiment
+
+        def tell(step: str, done: int, total: int) -> None:
+            if handle.cancelled():
+                raise Cancelled("the comparison was cancelled")
+            handle.progress(done, total, step)
+
+        rag = self.generators.rag
+        spec = plan_run(
+            source,
+            rag.generator,
+            arms=arms if resolve_kind(rag.generator) in LANGUAGE_MODELS else None,
+            of_book=lambda book: self.questions.on([book]),
+            quick=True,
+            command=f"coalesce eval --quick --questions {source}",
+        )
+        folder = self.settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+        (self._run or run_experiment)(spec, self.settings.index, rag, folder, tell)
+        return folder.name
 
     def fetch_book(self, url: str) -> Taken:
         """Adds a page of the web, or those of a sitemap; raises as `Books.fetch` does."""

@@ -25,7 +25,7 @@ from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.settings import EMBEDDED_MODEL, LLAMA_INDEX, IndexSettings
 from rag.models.home import shipped_adapters
-from rag.settings import GeneratorSettings, RagSettings, RetrievalSettings
+from rag.settings import GeneratorName, GeneratorSettings, QuantizationName, RagSettings, RetrievalSettings
 
 ENV_PREFIX = "COALESCE_"
 OF_A_CHOICE = ("generator", "model", "base_url", "adapters", "quantization")
@@ -127,7 +127,7 @@ class CoalesceSettings(BaseSettings):
         description="The least evidence, from 0 to 1, to answer at all; by default the calibrated one.",
     )
 
-    generator: Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] = Field(
+    generator: GeneratorName = Field(
         "auto",
         description="What writes answers; `auto` is `local` where a model is named, else `extractive`.",
     )
@@ -136,7 +136,7 @@ class CoalesceSettings(BaseSettings):
         description="The model: a folder, a `.gguf` file, or a name that `coalesce models` lists (`local`, "
         "`vllm`); the engine's name for it (`remote`).",
     )
-    quantization: Literal["auto", "none", "int8", "nf4"] = Field(
+    quantization: Literal["auto", QuantizationName] = Field(
         "auto",
         description="The format of a local model's weights: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
         "below half a billion weights.",
@@ -180,12 +180,14 @@ class CoalesceSettings(BaseSettings):
     answer_cache: int = Field(
         256,
         ge=0,
-        description="Answers of a language model that are kept in memory and given again to the same question over the "
+        description="Answers of a language model that an LRU cache in memory gives again to the same question over the "
         "same passages; 0 keeps none. Comparisons keep none either.",
     )
-    prefix_cache: bool = Field(True, description="Whether a local model keeps the beginnings of prompts for reuse.")
+    prefix_cache: bool = Field(
+        True, description="Whether a local model keeps the KV cache of prompt prefixes for reuse."
+    )
     prompt_lookup_tokens: int = Field(
-        8, ge=0, description="Tokens guessed from the prompt and verified in one step by a local model; 0 is off."
+        8, ge=0, description="Draft tokens, taken from the prompt, that a local model verifies in one step; 0 is off."
     )
     max_queue: int | None = Field(
         None, ge=0, description="Questions that may wait for a local model; by default as many as come."

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rapidfuzz.distance import OSA
+
 from indexes.words import CJK, STOP_WORDS, stem
 from rag.wording import cover
 
@@ -28,13 +30,11 @@ _MARKS = str.maketrans(
     {"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "²": "^2", "·": "*"}
     | {"，": ", ", "。": ". ", "；": "; ", "：": ": ", "、": ", "}
 )
-_LATEX = re.compile(r"\\(?:times|cdot|log|min|max|sum|le|ge|frac|bmod|lVert|rVert|,|;|!|text)\b|\\[,;!]")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\u202f|\u2009|(?<!\d\d\d) (?=\d{3}\b(?! \d)))(?=\d{3}\b)")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _NOT_CHINESE = re.compile(r"(?:从不|从未|并非|并不|不会|不能|不是|没有|无法|无需|不再|不(?![同仅均少])|没|未必?|非)")
 _DIGITS = {character: value for value, character in enumerate("零一二三四五六七八九十")} | {"两": 2}
 _COUNTED_CHINESE = re.compile(r"([一二两三四五六七八九十])(?=[个次遍倍条块趟位种步级层]|字节|周期|时钟)")
-_SHARE_CHINESE = re.compile(r"([\d一二两三四五六七八九十]+)分之([\d一二两三四五六七八九十]+)")
 _LARGE_CHINESE = {"万": 1e4, "亿": 1e8}
 
 _SMALL = (
@@ -160,13 +160,10 @@ def one_slip(first: str, second: str) -> bool:
     The first letter must be right: `inclusive` is not `exclusive` misspelt.
     """
     longer = max(len(first), len(second))
-    if longer < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:
+    if longer < 5 or first[0] != second[0] or any(character.isdigit() for character in first + second):
         return False
-    if any(character.isdigit() for character in first + second):
-        return False
-    if longer == 4:
-        return sorted(first) == sorted(second) and _distance(first, second) == 1
-    return _distance(first, second) <= (2 if longer >= 9 else 1)
+    most = 2 if longer >= 9 else 1
+    return OSA.distance(first, second, score_cutoff=most) <= most
 
 
 def same_number(first: float, second: float) -> bool:
@@ -193,26 +190,18 @@ def _rounds_to(exact: float, rounded: float) -> bool:
 
 def _prepare(text: str) -> str:
     text = unicodedata.normalize("NFKC", text.translate(_MARKS)).casefold()
-    text = _LATEX.sub(lambda match: " x " if match.group() in ("\\times", "\\cdot") else " ", text)
     text = re.sub(r"[`$\"“”‖|{}]|\*\*(?!\s?-?\d)", " ", _THOUSANDS.sub("", text))
     text = _CJK_RUN.sub(lambda match: _english(match.group()), _chinese_numbers(text))
-    text = re.sub(r"\bnon-(?=[a-z])", "not ", text)
     for pattern, plain in _PHRASES:
         text = pattern.sub(plain, text)
     text = _PART.sub(_share, text)
     text = _FOLD.sub(lambda match: "2" if match[2] else f"{_CARDINALS.get(match[1], match[1])}", text)
-    text = _WRITTEN.sub(lambda match: _spelled(match.group()), text)
-    return re.sub(r"(?<=\d)\s?[x×]\s?(?=\d+(?!\s?\^|\d))", " ", text)
+    return _WRITTEN.sub(lambda match: _spelled(match.group()), text)
 
 
 def _chinese_numbers(text: str) -> str:
     text = re.sub(r"(\d+(?:\.\d+)?)\s*([万亿])", lambda m: f"{float(m[1]) * _LARGE_CHINESE[m[2]]:.0f}", text)
-    text = _SHARE_CHINESE.sub(lambda m: f" {_chinese_digits(m[2])}/{_chinese_digits(m[1])} ", text)
     return _COUNTED_CHINESE.sub(lambda m: f" {_DIGITS[m[1]]} ", text)
-
-
-def _chinese_digits(text: str) -> str:
-    return text if text.isdigit() else str(_DIGITS.get(text, 0))
 
 
 def _english(run: str) -> str:
@@ -276,24 +265,6 @@ def _word(word: str) -> Iterator[str]:
         return
     word = _WORDS_FOR_UNITS.get(word, word)
     word = _EQUAL_WORDS.get(word, word)
-    word = re.sub(r"(?<=\w{3})is(e|ed|es|er|ing|ation|ations)$", r"iz\1", word)
-    word = re.sub(r"(?<=\w{2})our(s|ed|ing|ful|able)?$", r"or\1", word)
-    word = re.sub(r"(?<=\w{3})([tb])re(s)?$", r"\1er\2", word)
     if len(word) >= 10:
         word = re.sub(r"^(cuda|hip|omp|cl)(?=[a-z])", "", word)
     yield _EQUAL_WORDS.get(stem(word), stem(word))
-
-
-@lru_cache(maxsize=65536)
-def _distance(first: str, second: str) -> int:
-    """Edits between two words: a letter inserted, left out, replaced or exchanged with the next (optimal alignment)."""
-    rows = [list(range(len(second) + 1))]
-    for i, a in enumerate(first, 1):
-        row = [i]
-        for j, b in enumerate(second, 1):
-            cost = min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (a != b))
-            if i > 1 and j > 1 and a == second[j - 2] and first[i - 2] == b:
-                cost = min(cost, rows[i - 2][j - 2] + 1)
-            row.append(cost)
-        rows.append(row)
-    return rows[-1][-1]

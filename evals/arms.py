@@ -1,12 +1,12 @@
 """The arms of a comparison, the passages of its controls, and the adapters of its tuned arms, one per tuning seed.
 
 There are the four arms that users have, and two controls that show where a gain is lost. `oracle` reads the gold
-passages: facts missing there were lost by the reader, facts missing only in `rag` by the retriever. `random` reads
+passages: facts missing there were lost by the model, facts missing only in `rag` by the retriever. `random` reads
 passages of other sections: what it gets right does not come from reading.
 
 With a language model the adapters are the user's own: `rag+tuned@raft` uses the adapter `raft`, and arms without `@`
 use the adapters that no arm names, each as one seed. Without one, the embedded encoder's adapters are trained on the
-bank's tune split, closed book, or also on passages for arms that end in `@passages`, and are kept for the next run.
+bank's tune split, closed book, and are kept for the next run.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ EVALUATED_ARMS: Mapping[str, ArmSpec] = {
 _REACH = 4
 """Nodes on each side of the one found that a passage may extend into."""
 DEFAULT_ARMS = (*ARMS, "oracle", "random")
-PASSAGES_ADAPTER = "passages"
-"""`rag+tuned@passages`: the encoder's adapter that was also tuned on passages."""
 ArmAdapters = Mapping[str, tuple[str, ...]]
 """Adapter names of each tuned arm, one per tuning seed."""
 
@@ -188,18 +186,17 @@ def check_encoder_arms(arms: Sequence[ArmSpec], index: IndexSettings) -> None:
 
     Raises:
         ArmUnavailable: the settings name another embedder than the bundled one.
-        InvalidInput: an arm names an adapter that the encoder has no recipe for.
+        InvalidInput: an arm names an adapter.
     """
-    recipes = {arm.adapter for arm in arms if arm.tuned}
-    if recipes and index.embedder != EMBEDDED_MODEL:
+    tuned = [arm for arm in arms if arm.tuned]
+    if tuned and index.embedder != EMBEDDED_MODEL:
         raise ArmUnavailable(
             f"the embedder {index.embedder!r} cannot be tuned here, only {EMBEDDED_MODEL}",
             hint="leave the tuned arms out, or the embedder at its default",
         )
-    if unknown := sorted(recipe for recipe in recipes if recipe not in (None, PASSAGES_ADAPTER)):
+    if named := next((arm for arm in tuned if arm.adapter), None):
         raise InvalidInput(
-            f"the encoder has no adapter {unknown[0]!r}",
-            hint=f"use ARM or ARM@{PASSAGES_ADAPTER} without a language model",
+            f"the encoder has no adapter {named.adapter!r}", hint=f"use {named.engine_arm} without a language model"
         )
 
 
@@ -212,31 +209,20 @@ def trained_encoder_adapters(
     progress: Callable[[str, int, int], None],
 ) -> TrainedAdapters:
     """Trains the adapters of the tuned arms, one for each of `tunings`; those that `folder` holds are used again."""
-    paths: dict[str, Path] = {}
-    by_arm: dict[str, tuple[str, ...]] = {}
-    for recipe in sorted({arm.adapter for arm in arms if arm.tuned}, key=str):
-        examples = tuning_examples(questions, with_passages=recipe == PASSAGES_ADAPTER)
-        ending = f"-{recipe}" if recipe else ""
-        named = {f"encoder-seed-{one.seed}{ending}": _trained(examples, one, folder, progress) for one in tunings}
-        paths |= named
-        by_arm |= {arm.name: tuple(named) for arm in arms if arm.tuned and arm.adapter == recipe}
+    examples = tuning_examples(questions)
+    paths = {f"encoder-seed-{one.seed}": _trained(examples, one, folder, progress) for one in tunings}
     tuned = replace(generator, kind="encoder", adapters={name: str(path) for name, path in paths.items()})
     seconds = sum(float(read_record(path).get("seconds", 0.0)) for path in paths.values())
-    return TrainedAdapters(tuned, by_arm, seconds)
+    return TrainedAdapters(tuned, {arm.name: tuple(paths) for arm in arms if arm.tuned}, seconds)
 
 
-def tuning_examples(questions: Sequence[BankQuestion], *, with_passages: bool = False) -> list[ChoiceExample]:
-    """An example for every wording of every answerable tune question: its options, or its answer without options.
-
-    Args:
-        with_passages: also give the gold evidence, so that the adapter learns to read.
-    """
+def tuning_examples(questions: Sequence[BankQuestion]) -> list[ChoiceExample]:
+    """An example for every wording of every answerable tune question: its options, or its answer without options."""
     return [
         ChoiceExample(
             wording,
             question.choices[question.answer_index] if question.answer_index is not None else question.answer,
             tuple(choice for index, choice in enumerate(question.choices) if index != question.answer_index),
-            " ".join(gold.evidence for gold in question.gold) if with_passages else "",
         )
         for question in questions
         if question.split == "tune" and question.answerable
@@ -251,10 +237,9 @@ def _trained(
     key = hashlib.sha256(json.dumps([data_hash(examples), asdict(tuning)]).encode()).hexdigest()[:16]
     path = folder / f"encoder-{key}"
     if not (path / RECORD_FILE).is_file():
-        kind = " on passages" if any(example.evidence for example in examples) else ""
 
         def step_done(step: int, steps: int, loss: float) -> None:
-            progress(f"tuning{kind}, seed {tuning.seed}, loss {loss:.2f}", step, steps)
+            progress(f"tuning, seed {tuning.seed}, loss {loss:.2f}", step, steps)
 
         tune_encoder(examples, Path(bundled_model_folder()), path, tuning, progress=step_done)
     return path

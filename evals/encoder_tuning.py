@@ -1,9 +1,8 @@
 """Tunes a LoRA adapter for the encoder that answers choice questions, on questions with their options and answers.
 
 The loss is cross-entropy over cosines: a question's right text against its wrong options and every other question's
-right text in the batch (InfoNCE, van den Oord et al. 2018, with hard negatives). With `evidence`, question and option
-together must also come nearest to what the book says, so that the adapter learns to read. Runs on CPU in a minute or
-two and gives the same adapter for the same data, settings and seed.
+right text in the batch (InfoNCE, van den Oord et al. 2018, with hard negatives). Runs on CPU in a minute or two and
+gives the same adapter for the same data, settings and seed.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ class ChoiceExample:
     Attributes:
         right: the right option or the reference answer.
         wrong: wrong options, may be empty.
-        evidence: what the book says, empty to learn closed book.
     """
 
     question: str
     right: str
     wrong: tuple[str, ...] = ()
-    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +174,7 @@ def _loss(model: Any, batch: Sequence[ChoiceExample], scale: float) -> Any:
     owner = torch.tensor([row for row, _ in wrongs], dtype=torch.long)
     foreign = owner.unsqueeze(0) != torch.arange(size).unsqueeze(1)
     logits = torch.cat([in_batch, own_wrong.masked_fill(foreign, float("-inf"))], dim=1)
-    loss = torch.nn.functional.cross_entropy(logits, torch.arange(size))
-    read = [row for row, example in enumerate(batch) if example.evidence]
-    if read:
-        # the question with its right option must be nearer to the book's text than with a wrong one
-        asked = [f"{batch[row].question} {option}" for row in read for option in (batch[row].right, *batch[row].wrong)]
-        counts = [1 + len(batch[row].wrong) for row in read]
-        claims = _forward(model, asked)
-        pages = _forward(model, [batch[row].evidence for row in read])
-        position = 0
-        for number, count in enumerate(counts):
-            near = scale * claims[position : position + count] @ pages[number]
-            loss = loss + torch.nn.functional.cross_entropy(near.unsqueeze(0), torch.zeros(1, dtype=torch.long)) / len(
-                read
-            )
-            position += count
-    return loss
+    return torch.nn.functional.cross_entropy(logits, torch.arange(size))
 
 
 def _forward(model: Any, texts: Sequence[str]) -> Any:

@@ -198,10 +198,10 @@ def write_label_sheet(
             by_arm[record.arm].append(record)
     if not by_arm:
         return 0
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     each = max(1, SHEET_ANSWERS // len(by_arm))
-    picked = [record for listed in by_arm.values() for record in draw.sample(listed, min(each, len(listed)))]
-    draw.shuffle(picked)
+    picked = [record for listed in by_arm.values() for record in rng.sample(listed, min(each, len(listed)))]
+    rng.shuffle(picked)
     rows = [
         {
             "label": "",

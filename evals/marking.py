@@ -24,7 +24,7 @@ from evals.answer_terms import Term, in_english, terms
 from evals.questions import BankQuestion
 from evals.scoring import GRADES
 from evals.text_match import Embed, normalize
-from indexes.words import is_chinese, is_identifier
+from indexes.words import is_chinese
 
 By: TypeAlias = Literal["choice", "key_facts", "similarity", "judge", "self"]
 """How a mark was made: `self` is the learner's own verdict."""
@@ -75,8 +75,6 @@ _MOVED_TERMS = 5
 """From so many common terms on, their order counts: a shorter answer leaves out what stood between them."""
 _MOST_OWN = 1
 """Most words of its own of an answer whose clauses are laid beside the reference's."""
-_SEQUENCE = 3
-"""From so many numbers on, a fact is a sequence."""
 _NEAR_TERMS = 4
 """How far before a fact's words a `not` still belongs to them."""
 _AFTER_TERMS = 2
@@ -84,26 +82,10 @@ _AFTER_TERMS = 2
 _ALONE = r"(?=\s*(?:[-–,.:;，。！!]|$))"
 _YES = re.compile(rf"\s*(?:yes|yeah|yep|会|是的?|对|能|可以){_ALONE}", re.IGNORECASE)
 _NO = re.compile(rf"\s*(?:no|nope|不(?:会|是|能|可以)?){_ALONE}", re.IGNORECASE)
-_NO_ANSWER = re.compile(
-    r"\W*(?:i (?:do not|don['’]?t|dont) (?:know|remember)(?: this| that| it)?|(?:i have )?no idea"
-    r"|(?:i[ '’]?a?m )?not sure|i forgot|idk|我?(?:不知道|不清楚|忘了)|[?？]+)\W*",
-    re.IGNORECASE,
-)
 _MOST_INVERTED = 0.2
 _BESIDE_TERMS = 2
 _LEAST_REVERSED = 0.15
 _ORDER = re.compile(r"\border\b", re.IGNORECASE)
-_FORMULA = re.compile(r"(?<=\s)([+*/%-])(?=\s+\S)|(?<=[\d)\]])([+*/%-])(?=\w)|(?<=\w)([+*/%-])(?=[\d(])")
-_OPERATORS = (
-    ("minus", "-"),
-    ("plus", "+"),
-    ("times", "*"),
-    ("减", "-"),
-    ("加", "+"),
-    ("乘", "*"),
-    ("−", "-"),
-    ("–", "-"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +195,6 @@ class Reading:
         self.contradicted = (
             denied
             or disordered
-            or self._exchanged(places)
             or self._opposed()
             or _paired_otherwise(self.reference, self.answer)
             or self._rearranged()
@@ -238,8 +219,6 @@ class Reading:
         """The share of the points where key facts alone decide it, else None."""
         if normalize(self.text) == normalize(self.question.answer):
             return 1.0
-        if _NO_ANSWER.fullmatch(self.text):
-            return 0.0
         if not self.verdict and (not self._novel or self._repeats):
             return 0.0
         return 1.0 if self.stated == 1.0 and self.verdict >= 0 else None
@@ -332,11 +311,6 @@ class Reading:
     def _stated(self, wording: str, said: Sequence[Term]) -> tuple[int, ...] | None:
         wanted = [term for term in said if term.text != "not"]
         needed = [term for term in wanted if term.is_number or not _among(term, self.asked)] or wanted
-        if wanted and is_identifier(wording):
-            needed = [
-                *needed,
-                wanted[-1],
-            ]  # `process::abort` is not `process::exit` where the question speaks of an exit
         numbers = [term for term in needed if term.is_number]
         if numbers and len(self.answer) <= _SHORT_TERMS:
             needed = numbers
@@ -344,26 +318,7 @@ class Reading:
             return None
         if self._asks_order and "," in wording and not _follows(wanted, self.answer):
             return None
-        if sum(term.is_number for term in wanted) >= _SEQUENCE and not _follows(wanted, self.answer):
-            return None
-        if _FORMULA.search(wording) and not _operators(wording) <= _operators(self.text):
-            return None
         return _within_reach(needed, self.answer) or _joined(wanted, self.answer)
-
-    def _exchanged(self, places: Sequence[tuple[tuple[int, ...], bool] | None]) -> bool:
-        """Whether two facts are said of each other's subjects: the facts stand in the other order than in the reference
-        and the words around them do not, or the other way round."""
-        own = {term.text for fact in self.facts for term in terms(fact.replace("|", " "))}
-        facts = [
-            (min(meant), min(found[0]))
-            for fact, found in zip(self.facts, places, strict=True)
-            if found and (meant := _place_in(fact, self.reference))
-        ]
-        here, there = _said_once(self.answer), _said_once(self.reference)
-        around = [(there[word], here[word]) for word in here.keys() & there.keys() - own]
-        if len(facts) < 2 or len(around) < 2:
-            return False
-        return (_reversed(facts) > HALF) != (_reversed(around) > HALF)
 
     def _rearranged(self) -> bool:
         """Whether the answer has no word of its own and puts the reference's words in another order."""
@@ -428,12 +383,6 @@ def _firsts(said: Sequence[Term]) -> dict[str, int]:
     return {term.text: at for at, term in reversed(list(enumerate(said)))}
 
 
-def _place_in(fact: str, said: Sequence[Term]) -> tuple[int, ...] | None:
-    """Places of the first of the fact's wordings that a text has."""
-    found = (_within_reach([term for term in terms(w) if term.text != "not"], said) for w in fact.split("|"))
-    return next((places for places in found if places), None)
-
-
 def _said_once(said: Sequence[Term]) -> dict[str, int]:
     """Places of the words that are said once."""
     counts = Counter(term.text for term in said)
@@ -484,12 +433,6 @@ def _negated_near(places: Sequence[int], said: Sequence[Term], after: int = 0) -
 
 def _negated(said: Sequence[Term]) -> bool:
     return sum(term.text == "not" for term in said) % 2 == 1
-
-
-def _operators(text: str) -> set[str]:
-    for word, sign in _OPERATORS:
-        text = text.replace(word, f" {sign} ")
-    return {match.group() for match in _FORMULA.finditer(text)}
 
 
 def _among(term: Term, others: Sequence[Term]) -> bool:

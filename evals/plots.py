@@ -1,35 +1,20 @@
 """Plots as SVG text without scripts: values with their intervals in rows, or as points over an axis.
 
-Colours come from the page's CSS variables, so plots follow light and dark mode. `python -m evals.plots OUT REPORT…`
-draws the arms of one or more `report.json` as a file of its own; `NAME=REPORT` renames the one arm of a report.
+Colours come from the page's CSS variables, so plots follow light and dark mode.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 _WIDTH, _LEFT, _RIGHT = 760, 230, 590
 _ROW = 34
 _LINE = 14
 SHARES = {share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)}
 """The marks of an axis of shares."""
-_SHOWN = {
-    "accuracy": "right options, by likelihood",
-    "accuracy_pmi": "right options, by PMI",
-    "key_fact_recall": "key facts in open answers",
-}
-_ALONE = (
-    "<style>text{font:13px system-ui,sans-serif;fill:#57606a}.label{text-anchor:end}.tick{text-anchor:middle}"
-    ".head{font-weight:600;fill:#24292f}.grid{stroke:#8884}.whisker{stroke:#2563eb;stroke-width:2}.dot{fill:#2563eb}"
-    "@media(prefers-color-scheme:dark){text{fill:#9aa4af}.head{fill:#e6edf3}}</style>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +29,8 @@ class Dot:
     x: float = 0.0
 
 
-def rows_plot(
-    panels: Mapping[str, Sequence[Dot]], ticks: Mapping[float, str], about: str, *, axis: str = "", band: float = 0.0
-) -> str:
-    """Values as dots with whiskers, a row each, below the heading of their panel.
+def rows_plot(dots: Sequence[Dot], ticks: Mapping[float, str], about: str, *, axis: str, band: float) -> str:
+    """Values as dots with whiskers, a row each.
 
     Args:
         ticks: marks of the axis, which runs from the least to the greatest.
@@ -56,29 +39,19 @@ def rows_plot(
         band: half the width of a grey band around 0.
     """
     least, greatest = min(ticks), max(ticks)
-    height = _ROW * sum(len(dots) + bool(head) for head, dots in panels.items()) + 52
+    height = _ROW * len(dots) + 52
 
     def x(value: float) -> float:
         return _LEFT + (value - least) / (greatest - least) * (_RIGHT - _LEFT)
 
-    parts = [
-        f'<rect x="{x(-band):.1f}" y="8" width="{x(band) - x(-band):.1f}" height="{height - 44}" class="band"/>'
-        if band
-        else ""
-    ]
+    parts = [f'<rect x="{x(-band):.1f}" y="8" width="{x(band) - x(-band):.1f}" height="{height - 44}" class="band"/>']
     for tick, name in ticks.items():
         parts += [_line(x(tick), 8, x(tick), height - 36, "grid"), _text(x(tick), height - 18, name, "tick")]
     parts.append(_text((_LEFT + _RIGHT) / 2, height - 2, axis, "tick"))
-    y = 8 - _ROW / 2
-    for head, dots in panels.items():
-        if head:
-            y += _ROW
-            parts.append(_text(_LEFT, y + 5, head, "head"))
-        for dot in dots:
-            y += _ROW
-            whisker = (x(dot.low), y, x(dot.high), y)
-            parts += [_text(_LEFT - 12, y + 5, dot.label, "label"), *_dot(x(dot.value), y, whisker)]
-            parts.append(_text(_RIGHT + 12, y + 5, dot.note, "note"))
+    for number, dot in enumerate(dots, 1):
+        y = 8 + (number - 0.5) * _ROW
+        parts += [_text(_LEFT - 12, y + 5, dot.label, "label"), _text(_RIGHT + 12, y + 5, dot.note, "note")]
+        parts += _dot(x(dot.value), y, (x(dot.low), y, x(dot.high), y))
     return _svg(_WIDTH, height, about, parts)
 
 
@@ -156,32 +129,3 @@ def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]], width:
         return all(abs(place[0] - other[0]) > width or abs(place[1] - other[1]) > _LINE for other in taken)
 
     return next(filter(is_free, places), places[0])
-
-
-def arms_plot(reports: Sequence[tuple[str, Mapping[str, Any]]], shown: Mapping[str, str] = _SHOWN) -> str:
-    """The arms of some reports (`report.json`) as a file: a panel for each metric that was scored.
-
-    Args:
-        reports: each with a name in place of its arms' names, empty to keep them.
-        shown: the metrics, with the headings of their panels.
-    """
-    panels: dict[str, dict[str, Dot]] = {head: {} for head in shown.values()}
-    for name, report in reports:
-        for arm, row in report["arms"].items():
-            for metric, value in row["metrics"].items():
-                if metric in shown and value["value"] is not None:
-                    low, high = (math.nan if value[end] is None else value[end] for end in ("low", "high"))
-                    dot = Dot(name or arm, value["value"], low, high, f"{value['value']:.1%}")
-                    panels[shown[metric]][dot.label] = dot
-    scored = {head: list(dots.values()) for head, dots in panels.items() if dots}
-    return rows_plot(scored, SHARES, "Arms with 95 % intervals").replace(">", f">{_ALONE}", 1) + "\n"
-
-
-def _named_report(argument: str) -> tuple[str, Mapping[str, Any]]:
-    name, _, file = argument.rpartition("=")
-    return name, json.loads(Path(file).read_text("utf-8"))
-
-
-if __name__ == "__main__":
-    drawn = arms_plot([_named_report(argument) for argument in sys.argv[2:]])
-    Path(sys.argv[1]).write_text(drawn, "utf-8")

@@ -35,9 +35,9 @@ class Record:
 
     Attributes:
         repetition: number of the tuning seed, from 0; arms without tuning have 0 only.
-        mode: `choice` (options scored), `generated-choice` (an option asked for in words) or `open`.
+        mode: `choice` (options scored) or `open`.
         scores: one number per option, higher is better; extra: other scorings by name.
-        picked: the option chosen, None when the words name none (unparsed).
+        picked: the option chosen.
         passages: those that were read; passages_left_out: found, but too long for the model's context.
         evidence, note: as in `rag.types.Answer`.
         evidence_score: what `evidence` was judged by, 0 to 1; None where nothing was searched.

@@ -72,9 +72,7 @@ def arm_note(arm: str) -> str:
     """An arm in words; `ARM@ADAPTER` also names its adapter."""
     kind, _, adapter = arm.partition("@")
     note = ARM_NOTES.get(kind, "")
-    if not adapter:
-        return note
-    return f"{note}; its adapter is {adapter!r}" if adapter != "passages" else f"{note}; tuned on passages too"
+    return f"{note}; its adapter is {adapter!r}" if adapter else note
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +328,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
         notes=metric_notes(),
         difference_cell=_difference_cell,
         arm_note=arm_note,
-        cell=_cell,
+        cell=cell,
         points=points,
         bounds=_bounds,
         p_value=_p_value,
@@ -368,7 +366,7 @@ def _forest(data: Mapping[str, Any]) -> str:
     last = math.ceil(reach / step) * step
     ticks = {float(tick): f"{tick:+.0f}" for tick in range(-last, last + 1, step)}
     about = "Paired differences with 95 % intervals, in points"
-    return rows_plot({"": dots}, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
+    return rows_plot(dots, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
 
 
 def _speed_plot(arms: Mapping[str, Any]) -> str:
@@ -422,10 +420,10 @@ def points(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+.1f}"
 
 
-def _bounds(interval: Mapping[str, Any], scale: float = 100) -> str:
+def _bounds(interval: Mapping[str, Any], scale: float = 100, form: str = "+.1f") -> str:
     """The bounds of a difference, signed; empty where it has no interval."""
     low, high = (None if interval[end] is None else scale * interval[end] for end in ("low", "high"))
-    return in_brackets(low, high, "+.1f")
+    return in_brackets(low, high, form)
 
 
 def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
@@ -438,14 +436,14 @@ def _groups(arms: Mapping[str, Any]) -> list[tuple[str, list[MetricNote]]]:
     return list(found.items())
 
 
-def _cell(unit: str, interval: Mapping[str, Any] | None) -> str:
+def cell(unit: str, interval: Mapping[str, Any] | None) -> str:
+    """A metric's value in its unit, a share with its interval."""
     if interval is None or interval["value"] is None:
         return "–"
     value = _SCALES[unit] * interval["value"]
     if unit != "share":
         return f"{value:.0f}" if unit == "bytes" else f"{value:.1f}"
-    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
-    return f"{value:.1f} %{in_brackets(low, high)}"
+    return f"{value:.1f} %{_bounds(interval, 100, '.1f')}"
 
 
 def _p_value(value: float | None) -> str:

@@ -18,7 +18,6 @@ from evals.arms import ArmAdapters, ArmSpec, GoldPassages
 from evals.judge import JudgeSettings
 from evals.questions import BankQuestion
 from evals.records import PassageRecord, Record, RecordFile
-from evals.text_match import choice_prompt, parse_option
 from indexes.types import Filters
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
@@ -111,7 +110,6 @@ def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -
         for repetition in range(max(1, len(adapters.get(arm.name, ()))))
         for mode, asked in (
             ("choice", question.choices),
-            ("generated-choice", question.choices and spec.remote),
             ("open", question.type != "choice" and arm.engine_arm in open_arms),
         )
         if asked
@@ -219,8 +217,6 @@ class Runner:
         )
 
     def _answer(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
-        if job.mode == "generated-choice":
-            text = choice_prompt(text, job.question.choices)
         question = Question(
             text,
             arm=job.arm.engine_arm,
@@ -232,12 +228,10 @@ class Runner:
         if job.question.after:
             question = replace(question, turns=self._earlier(question, job.question.after))
         found, answer = self._ask_engine(question, passages)
-        picked = parse_option(answer.answer, job.question.choices) if job.mode == "generated-choice" else None
         return Record(
             *job.key,
             answer=answer.answer,
             refused=answer.refused,
-            picked=picked,
             passages=_kept(answer.passages),
             passages_left_out=len(found.passages) - len(answer.passages),
             quotes=tuple(citation.quote for citation in answer.citations),

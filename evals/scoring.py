@@ -89,7 +89,7 @@ def score_records(
 
 
 def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
-    if record.error:
+    if record.error or record.mode not in ("choice", "open"):  # an earlier version's run had a third
         return {}
     metrics: dict[str, float | None] = {
         "retrieve_s": record.retrieve_s if record.passages else None,
@@ -102,9 +102,6 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         metrics |= _retrieval_metrics(record.passages, question)
     if record.mode == "open":
         return metrics | _open_metrics(record, question)
-    if record.mode == "generated-choice":
-        right = float(record.picked == question.answer_index)
-        return metrics | {"generated_accuracy": right, "unparsed": float(record.picked is None)}
     metrics["accuracy"] = float(record.picked == question.answer_index)
     for name, metric in _OTHER_SCORINGS.items():
         if scores := record.extra.get(name):

@@ -137,14 +137,14 @@ class Study:
         self._clock = clock
         self._embed = embed or _embed
         self._judge = judge
-        self._reader: str | None = None
+        self._caller: str | None = None
 
     def seen_by(self, learner: str | None) -> Study:
         """As the key of a learner sees it, who reads no answer of an open exam; None sees all."""
-        if learner == self._reader:
+        if learner == self._caller:
             return self
         seen = copy.copy(self)
-        seen._reader = learner
+        seen._caller = learner
         return seen
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Study:
         return self._shown(self._store.exams(learner, limit))
 
     def asked_now(self) -> Asked:
-        """The questions of exams that the reader has not handed in yet: their answers stay hidden."""
+        """The questions of exams that the caller has not handed in yet: their answers stay hidden."""
         return Asked.of(self._open_exams())
 
     def _asked_of_class(self) -> Asked:
@@ -235,10 +235,10 @@ class Study:
         return Asked.of(exam for exam in self._open_exams() if exam.class_id is not None)
 
     def _open_exams(self) -> tuple[StoredExam, ...]:
-        return self._store.open_exams(self._up_to_date(self._reader)) if self._reader is not None else ()
+        return self._store.open_exams(self._up_to_date(self._caller)) if self._caller is not None else ()
 
     def _shown(self, exams: Sequence[StoredExam]) -> tuple[StoredExam, ...]:
-        """Exams without the marks of questions that the reader's class is asked now."""
+        """Exams without the marks of questions that the caller's class is asked now."""
         hidden = self._asked_of_class()
         return tuple(replace(exam, result=_without(exam, hidden)) if hidden else exam for exam in exams)
 

@@ -1,4 +1,4 @@
-"""Compares texts without a model: normalized text, key facts, tokens and n-grams, options named in words."""
+"""Compares texts without a model: normalized text, key facts, tokens and n-grams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexes.words import CJK
-from rag.generators.prompts import CHOICE_LETTERS
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts to unit vectors, float32 `(num_texts, dim)`."""
@@ -24,12 +23,6 @@ _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _SPACE = re.compile(r"\s+")
 _DASHES = str.maketrans({"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "“": '"', "”": '"'})
 _TOKEN = re.compile(f"[a-z0-9_]+|[{CJK}]")
-_LETTER = re.compile(
-    r"(?i:answer|option|choice|答案|选项|选)\s*(?:(?i:is)|:|：|是|为)?\s*\**\(?"
-    r"(?:([A-H])(?![A-Za-z])|([a-h])(?=\**\)?\s*(?:[.,;:)]|$)))"  # "the answer is a warp" names no option
-    r"|^\s*\**\(?([A-Ha-h])\**(?:[).:]|\b\**\s*$)",
-    re.MULTILINE,
-)
 
 
 @lru_cache(maxsize=4096)
@@ -44,8 +37,8 @@ def normalize(text: str) -> str:
 
 def fact_met(fact: str, text: str) -> bool:
     """Whether `text` states one of the fact's alternatives (separated by `|`), as whole words after `normalize`."""
-    levelled = normalize(text)
-    return any(_whole_words(alternative).search(levelled) for alternative in fact.split("|") if alternative.strip())
+    normalized = normalize(text)
+    return any(_whole_words(alternative).search(normalized) for alternative in fact.split("|") if alternative.strip())
 
 
 @lru_cache(maxsize=16384)
@@ -62,27 +55,3 @@ def ngrams(text: str, size: int) -> list[tuple[str, ...]]:
     """Every run of `size` tokens, in order."""
     words = tokens(text)
     return [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
-
-
-def choice_prompt(question: str, choices: Sequence[str]) -> str:
-    """The question with lettered options and the form of the answer."""
-    options = "\n".join(f"{CHOICE_LETTERS[index]}. {choice}" for index, choice in enumerate(choices))
-    return f"{question}\n\n{options}\n\nAnswer with the letter of the one right option."
-
-
-def parse_option(text: str, choices: Sequence[str]) -> int | None:
-    """Index of the option that `text` names by letter or in full; None when it names none or several.
-
-    Strict on purpose: an unclear reply is unparsed, never guessed.
-    """
-    letters = {"".join(groups).upper() for groups in _LETTER.findall(text)}
-    named = {CHOICE_LETTERS.index(letter) for letter in letters if CHOICE_LETTERS.index(letter) < len(choices)}
-    if len(named) == 1:
-        return named.pop()
-    if named:
-        return None
-    said = normalize(text)
-    quoted = [index for index, choice in enumerate(choices) if normalize(choice) and normalize(choice) in said]
-    # An option that is part of a longer named option does not count as named.
-    quoted = [i for i in quoted if not any(i != j and normalize(choices[i]) in normalize(choices[j]) for j in quoted)]
-    return quoted[0] if len(quoted) == 1 else None

@@ -209,9 +209,9 @@ class ReadingRows:
                 return
             others = [passage for passage in found if passage not in gold and not _tells(passage, question)]
             shown = self._within_budget(gold, others)
-            self._draw(wording).shuffle(shown)
+            self._rng(wording).shuffle(shown)
             yield self._row(question, wording, cited(question.answer, shown, gold), shown)
-            if others and self._draw(f"refuse:{wording}").random() < _WITHOUT_GOLD:
+            if others and self._rng(f"refuse:{wording}").random() < _WITHOUT_GOLD:
                 yield self._row(question, wording, REFUSAL, self._within_budget((), others))
 
     def _right_passages(self, question: BankQuestion, found: Sequence[Passage]) -> list[Passage]:
@@ -238,7 +238,7 @@ class ReadingRows:
             chosen.append(passage)
         return chosen
 
-    def _draw(self, purpose: str) -> random.Random:
+    def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"{self._seed}:{purpose}")
 
     def _row(self, question: BankQuestion, wording: str, answer: str, passages: Sequence[Passage]) -> TrainingRow:

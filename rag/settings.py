@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
-GENERATORS = ("auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index")
+GeneratorName: TypeAlias = Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"]
+QuantizationName: TypeAlias = Literal["none", "int8", "nf4"]
+GENERATORS: tuple[str, ...] = get_args(GeneratorName)
 LANGUAGE_MODELS = ("local", "remote", "vllm", "llama_index")
 """Generators that run a language model."""
 LOADED_GENERATORS = ("local", "vllm", "llama_index")
 """Those of them whose model takes long to load."""
-QUANTIZATIONS = ("none", "int8", "nf4")
+QUANTIZATIONS: tuple[str, ...] = get_args(QuantizationName)
 
 
 def shown_address(url: str) -> str:

@@ -165,7 +165,6 @@ def write_gguf(
     pre: str = "smollm",
     architecture: str = "",
     tensor_type: int = 0,
-    chat_template: str = CHAT_TEMPLATE,
 ) -> Path:
     """Writes a model folder of `build_model` (Llama, Mistral, Qwen, Gemma, Phi) as a GGUF file with float32 tensors.
 
@@ -192,7 +191,7 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     _write_vocabulary(writer, spelled, config["vocab_size"], pre)
-    writer.add_chat_template(chat_template)
+    writer.add_chat_template(CHAT_TEMPLATE)
     weights = load_file(folder / "model.safetensors")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.upper()], config["num_hidden_layers"])
     for name, tensor in weights.items():

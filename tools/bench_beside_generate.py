@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from api.settings import load_settings
+from evals.bench.clients import engine_of
 from evals.bench.local_model import use_attention
-from evals.bench.readers import engine_of
 from evals.bench.timing import paired_ratio, rounds_of
 from evals.questions import load_bank
 from rag.generators.local.generator import LocalGenerator

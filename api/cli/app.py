@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
         print("stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`coalesce list | head`); Python must not complain about it at exit.
+        # Who reads our output has gone (`coalesce list | head`); Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001  never a traceback: a line, and the details in a file

@@ -137,22 +137,13 @@ def evaluate(
 
 
 def _lines(data: dict[str, Any], folder: Path) -> list[str]:
+    from evals.report import cell
+
     rows = [["arm", "scored", "accuracy", "facts in two sentences", "in the whole answer"]]
     for name, arm in data["arms"].items():
-        cells = [
-            _share(arm["metrics"].get(metric)) for metric in ("accuracy", "key_facts_first_two", "key_fact_recall")
-        ]
-        rows.append([name, str(arm["n"]), *cells])
+        shares = (arm["metrics"].get(metric) for metric in ("accuracy", "key_facts_first_two", "key_fact_recall"))
+        rows.append([name, str(arm["n"]), *(cell("share", share) for share in shares)])
     return [*table(rows), "", data["verdict"] or data["verdict_withheld"], "", f"report: {folder / 'report.html'}"]
-
-
-def _share(interval: dict[str, Any] | None) -> str:
-    if not interval or interval["value"] is None:
-        return "-"
-    from evals.comparison import in_brackets
-
-    low, high = (None if interval[end] is None else 100 * interval[end] for end in ("low", "high"))
-    return f"{100 * interval['value']:.1f} %{in_brackets(low, high)}"
 
 
 Rounds = Annotated[int, typer.Option(min=1, max=10_000, help="Rounds; medians are printed.")]
@@ -200,18 +191,18 @@ def readers(
     model: Annotated[str, typer.Option(help="The language model, as for `serve`.")] = "smollm2-135m",
     quantization: Annotated[str, typer.Option(help="Format of its weights.")] = "none",
     tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 300,
-    clients: Annotated[int, typer.Option(min=2, help="Readers at once.")] = 30,
+    clients: Annotated[int, typer.Option(min=2, help="Concurrent clients.")] = 30,
     address: Annotated[
-        str | None, typer.Option(help="A server that runs, instead of a model: only readers at once are measured.")
+        str | None, typer.Option(help="A server that runs, instead of a model: only concurrent clients are measured.")
     ] = None,
     rounds: Rounds = 8,
     json_output: JsonLine = False,
 ) -> None:
-    """A real model, or a server, asked by one reader and by many at once; a model computes in `COALESCE_DTYPE`.
+    """A real model, or a server, asked by one client and by many at once; a model computes in `COALESCE_DTYPE`.
 
     Example: coalesce bench readers --model smollm2-135m
     """
-    from evals.bench.readers import bench_readers, bench_server
+    from evals.bench.clients import bench_clients, bench_server
     from rag.models.home import find_model
 
     if address is not None:
@@ -219,7 +210,7 @@ def readers(
     else:
         settings = settings_of(invoked)
         path = find_model(model, settings.home, Console().step)
-        result = bench_readers(path, quantization, rounds, clients, tokens, settings.dtype)
+        result = bench_clients(path, quantization, rounds, clients, tokens, settings.dtype)
     _print(result, json_output)
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from rag.settings import GeneratorName, QuantizationName
+
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quantization = Annotated[
-    Literal["none", "int8", "nf4"] | None,
+    QuantizationName | None,
     typer.Option(
         "--quantization", help="Format of a local model's weights; by default nf4, and none below 500M weights."
     ),
@@ -34,7 +36,7 @@ class WriterOptions:
     """The language model or other generator that a command uses; None where an option was not given."""
 
     generator: Annotated[
-        Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"] | None,
+        GeneratorName | None,
         typer.Option("--generator", help="What writes the answer."),
     ] = None
     model: Annotated[

@@ -14,7 +14,7 @@ import typer
 
 from api.cli.options import Json, Quantization, WriterOptions, settings_of, with_options
 from api.console import Console, counted, table
-from rag.tuning.settings import TuneSettings
+from rag.tuning.settings import SynthesisSettings, TuneSettings
 
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rag.tuning.data import Format, TrainingRow
     from rag.tuning.preferences import Preference
     from rag.tuning.settings import TuneProgress, TuneReport
-    from rag.tuning.synthesis import SynthesisSettings
 
 
 commands = typer.Typer()
@@ -246,7 +245,7 @@ def _report_lines(report: TuneReport) -> list[str]:
         f"{report.split_by} for validation{left_out}",
         f"training loss {report.train_loss:.3f}{validation}; {report.tokens_per_s:,.0f} tokens/s; "
         f"{report.seconds:.0f} s; {report.peak_memory_bytes / 2**30:.2f} GiB at most",
-        f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
+        report.warning or f"serve it: coalesce serve --generator local --model BASE --adapter NAME={report.adapter}",
     ]
 
 
@@ -278,27 +277,14 @@ def dataset(
     allow_test: Annotated[
         bool, typer.Option("--allow-test", help="Allow test questions in the training data.")
     ] = False,
-    pairs: Annotated[int, typer.Option(min=1, max=10, help="Questions to ask for each passage.")] = 3,
-    passages: Annotated[
-        int, typer.Option(min=0, max=10, help="Passages shown in each row's prompt; 0 trains closed book.")
-    ] = 0,
     passage_tokens: Annotated[
         int | None,
         typer.Option(
             min=64, help="Most tokens of a row's passages; as served if not given. Not for a model's questions."
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="At most this many questions; where a model writes them, this many passages of all books."
-        ),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Have the model answer each question from its passage.")
-    ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of sampling.")] = 0,
     *,
+    wanted: SynthesisSettings,
     writer: WriterOptions,
     json_output: Json = False,
 ) -> None:
@@ -324,15 +310,11 @@ def dataset(
             if questions
             else bank_source(split, allow_test=allow_test)
         )
-        source = some_of(source, limit, seed)
-        options = {} if passage_tokens is None else {"passage_budget_tokens": passage_tokens}
-        settings = settings_of(context, **options)
-        _write_questions(source, out, settings, passages, file_format, split, seed=seed, json_output=json_output)
+        source = some_of(source, wanted.limit, wanted.seed)
+        settings = settings_of(context, passage_budget_tokens=passage_tokens)
+        _write_questions(source, out, settings, wanted, file_format, split, json_output=json_output)
         return
-    from rag.tuning.synthesis import SynthesisSettings
-
     settings = settings_of(context, **writer.given)
-    wanted = SynthesisSettings(pairs=pairs, shown_passages=passages, verify=verify, limit=limit, seed=seed)
     _write_synthesis(paths or [], out, settings, wanted, file_format, json_output=json_output)
 
 
@@ -345,8 +327,6 @@ def _write_synthesis(
     *,
     json_output: bool,
 ) -> None:
-    from dataclasses import asdict
-
     from indexes.errors import Cancelled
     from indexes.readers import find_books, read_book
     from rag.assemble import build_language_model
@@ -378,7 +358,7 @@ def _write_synthesis(
     lines = [
         f"{counted(report.rows, 'row')} from {counted(report.passages, 'passage')} of {counted(len(books), 'book')} "
         f"in {report.data_file}",
-        f"written: {counted(report.written, 'pair')}; thrown away: {thrown or 'none'}",
+        f"written: {counted(report.written, 'pair')}; rejected: {thrown or 'none'}",
     ]
     console.result(asdict(report), lines)
 
@@ -387,21 +367,26 @@ def _write_questions(
     source: Source,
     out: Path,
     settings: CoalesceSettings,
-    passages: int,
+    wanted: SynthesisSettings,
     file_format: Format,
     split: str,
     *,
-    seed: int,
     json_output: bool,
 ) -> None:
     from evals.training_rows import write_closed_book, write_with_passages
 
     console = Console(json_output=json_output)
-    if passages:
+    if wanted.shown_passages:
         report = write_with_passages(
-            source, out, settings.index, settings.rag, shown=passages, file_format=file_format, seed=seed,
+            source,
+            out,
+            settings.index,
+            settings.rag,
+            shown=wanted.shown_passages,
+            file_format=file_format,
+            seed=wanted.seed,
             progress=console.step,
-        )  # fmt: skip
+        )
     else:
         report = write_closed_book(source, out, file_format=file_format)
     document = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(report).items()}

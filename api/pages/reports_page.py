@@ -18,8 +18,8 @@ from api.pages.controls import button, field, link, select, set_attributes, tag
 from api.pages.frame import Visit, empty_state, open_view
 from api.pages.job_row import JobSlot
 from api.pages.texts import Texts
+from api.translation import report_text_in_chinese
 from evals.report import list_reports, points, read_report
-from evals.report_chinese import text_in_chinese
 from indexes.errors import NotFound
 
 MAIN_STEPS = (("base", "rag"), ("base", "tuned"), ("tuned", "rag"), ("rag", "rag+tuned"))
@@ -93,7 +93,7 @@ def _summary(visit: Visit, report: Mapping[str, Any]) -> None:
         tag("p", " · ".join(part for part in (source, questions, name, report["model"]) if part), "soft")
         steps = [step for pair in MAIN_STEPS for step in report["comparisons"] if _pair(step) == pair]
         if not steps:
-            tag("p", text_in_chinese(report["verdict"]) if t.language == "zh" else report["verdict"])
+            tag("p", report_text_in_chinese(report["verdict"]) if t.language == "zh" else report["verdict"])
             return
         with (
             tag("div", "", "table-box stacked", tabindex="0", role="region", aria_label=t("reports.steps")),

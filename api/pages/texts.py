@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from api.errors import describe, said, sentence
+from api.errors import describe, sentence
+from api.translation import translate
 from indexes.words import is_chinese
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -51,7 +52,7 @@ class Texts:
 
     def said(self, text: str) -> str:
         """A message of the program in this language; as it is where the table does not have it."""
-        return said(text, self.language)
+        return translate(text, self.language)
 
 
 def _ended(text: str) -> str:

@@ -12,6 +12,7 @@ from api.questions import BANK_TUNE
 from api.schemas.answers import AdapterIn, ReportIn, VoteIn, VoteOut
 from api.schemas.base import JobStartedOut, attached, error_responses
 from api.schemas.study import ReportsOut, ReportSummaryOut
+from api.translation import report_in_chinese
 from evals.study import Asked
 from indexes.errors import InvalidInput
 from indexes.jsonl import to_jsonl
@@ -50,13 +51,12 @@ def get_report_page(
 ) -> HTMLResponse:
     """One report as a page."""
     from evals.report import read_report, render, report_page
-    from evals.report_chinese import in_chinese
 
     folder = services.settings.reports_folder
     report = read_report(folder, report_id)
     shown = _without(report, study.asked_now())
     page = report_page(folder, report_id) if shown == report else render(shown, "report.html.j2")
-    return HTMLResponse(in_chinese(page) if language == "zh" else page)
+    return HTMLResponse(report_in_chinese(page) if language == "zh" else page)
 
 
 def _without(report: dict[str, Any], asked: Asked) -> dict[str, Any]:

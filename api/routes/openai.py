@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -35,7 +35,7 @@ from api.security import client_of
 from api.services import Services
 from api.streaming import event_stream, sse, unless_gone
 from indexes.errors import InvalidInput, NotFound
-from rag.types import ARMS, TUNED_ARMS, Answer, AnswerDone, Event, Question, TextDelta
+from rag.types import ARMS, TUNED_ARMS, Answer, AnswerDone, Event, Finish, Question, TextDelta
 
 MODEL_PREFIX = "coalesce-"
 DEFAULT_TOP_K = 5
@@ -148,7 +148,7 @@ def _text(message: ChatMessageIn) -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
-def finish_reason(answer: Answer, max_tokens: int) -> Literal["stop", "length"]:
+def finish_reason(answer: Answer, max_tokens: int) -> Finish:
     """`length` when the answer was cut off at the client's or the server's limit."""
     usage = answer.usage
     return "length" if usage.completion_tokens - usage.reasoning_tokens >= max_tokens else usage.finish

@@ -32,7 +32,6 @@ from api.schemas.study import (
     ProgressOut,
     QuestionFileOut,
     QuestionFilesOut,
-    QuestionKind,
     QuestionOut,
     QuestionsOut,
     ResultOut,
@@ -44,7 +43,7 @@ from api.services import Services
 from api.uploads import file_name
 from evals.anki import anki_deck, cards_csv
 from evals.exam import ExamPlan
-from evals.questions import BankQuestion, questions_file
+from evals.questions import BankQuestion, QuestionType, questions_file
 from evals.study import Asked, class_marks_csv
 from evals.study_guide import guide_markdown
 from indexes.errors import InvalidInput
@@ -60,7 +59,7 @@ def list_questions(
     study: StudyDep,
     document_id: Annotated[Id | None, Query()] = None,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
-    type: Annotated[QuestionKind | None, Query()] = None,  # noqa: A002  the contract's name
+    type: Annotated[QuestionType | None, Query()] = None,  # noqa: A002  the contract's name
     limit: Limit = 100,
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,

@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from api.schemas.base import Id, Seed, WireIn, WireOut
 from indexes.types import Filters
-from rag.conversations import Conversation
+from rag.conversations import Conversation, Rating
 from rag.explanation import NodeRanks
+from rag.settings import QuantizationName
 from rag.types import (
     AnswerDone,
     Arm,
@@ -239,7 +240,7 @@ class FeedbackIn(WireIn):
     """Body of `POST /v1/feedback`."""
 
     answer_id: Id
-    rating: Literal["up", "down"]
+    rating: Rating
     comment: str | None = None
 
 
@@ -291,7 +292,7 @@ class GeneratorIn(WireIn):
     model: Name | None = None
     base_url: Name | None = None
     adapter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    quantization: Literal["none", "int8", "nf4"] | None = None
+    quantization: QuantizationName | None = None
 
 
 class AdapterIn(WireIn):

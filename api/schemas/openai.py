@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from api.schemas.answers import FiltersIn, MaxTokens, PassageOut, TopK
 from api.schemas.base import Id, Seed, WireOut
-from rag.types import Citation, Evidence
+from rag.types import Citation, Evidence, Finish
 
 MAX_MESSAGES = 1000
 MAX_STOP_STRINGS = 16
@@ -119,7 +119,7 @@ class ChatChoice(WireOut):
     index: int = 0
     message: ChatMessageOut
     logprobs: None = None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Finish
 
 
 class ChatOut(WireOut):

@@ -14,13 +14,13 @@ from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
 from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan
 from evals.learners import MAX_LEARNER_CHARACTERS
-from evals.questions import MOST_BY_DEFAULT, BankQuestion, Gold, own_question
+from evals.marking import By
+from evals.questions import MOST_BY_DEFAULT, BankQuestion, Gold, QuestionType, own_question
 from evals.study import MAX_LEARNERS, ChapterProgress, Progress
 from evals.study_guide import GuideChapter
 from evals.study_store import StoredCard, StoredExam
 
 Learner = Annotated[str, Field(min_length=1, max_length=MAX_LEARNER_CHARACTERS)]
-QuestionKind = Literal["choice", "short", "why", "code"]
 CardText = Annotated[str, Field(min_length=1, max_length=MAX_ANSWER_CHARACTERS)]
 MadeType = Literal["choice", "short"]
 ChapterNumber = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -89,7 +89,7 @@ class ExamIn(WireIn):
 
     document_ids: list[Id] | None = Field(default=None, max_length=100, description="books; by default the bundled one")
     chapters: list[ChapterNumber] | None = Field(default=None, max_length=1000)
-    types: list[QuestionKind] | None = Field(default=None, max_length=10)
+    types: list[QuestionType] | None = Field(default=None, max_length=10)
     count: Annotated[int, Field(ge=1, le=MAX_QUESTIONS)] | None = Field(
         default=None, description=f"{USUAL_COUNT} if left out, or all where there are fewer"
     )
@@ -202,9 +202,7 @@ class MarkOut(WireOut):
     answer: int | str | None
     answer_index: int | None = None
     reference_answer: str
-    by: Literal["choice", "key_facts", "similarity", "judge", "self"] = Field(
-        description="`similarity`: compared with the reference; `self`: the learner's own verdict"
-    )
+    by: By = Field(description="`similarity`: compared with the reference; `self`: the learner's own verdict")
     needs_check: bool = Field(description="uncertain: the learner decides with POST …/marks")
     facts_met: list[str] = Field(default_factory=list)
     facts_missed: list[str] = Field(default_factory=list)

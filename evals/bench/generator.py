@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from evals.bench.local_model import (
     Attention,
@@ -22,6 +21,7 @@ from evals.bench.local_model import (
     random_model,
     random_prompt,
     random_segment,
+    times_of,
     use_attention,
 )
 from evals.bench.timing import paired_ratio, rounds_of
@@ -125,9 +125,9 @@ def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[s
     layers = loaded.capabilities.num_layers
     prompt = random_prompt(loaded, prefix_tokens + QUESTION_TOKENS)
     capacity = len(prompt) + 4
-    reader = SlabCache(layers, capacity)
-    prefill(loaded.model, prompt[:prefix_tokens], reader)
-    kept = reader.copy_out(0, prefix_tokens)
+    prefix_cache = SlabCache(layers, capacity)
+    prefill(loaded.model, prompt[:prefix_tokens], prefix_cache)
+    kept = prefix_cache.copy_out(0, prefix_tokens)
 
     def first(cache: SlabCache) -> None:
         next(decode(loaded.model, prompt, cache, max_new_tokens=1))
@@ -198,13 +198,13 @@ def _step(
 
 
 def together_rows(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Rows of the table of steps as they are served: of one answer and of many, with and without recorded steps."""
+    """Rows of the table of steps as they are served: of one answer and of many, with CUDA-graph capture and without."""
     rows: list[dict[str, Any]] = []
     for precision, loaded in models.items():
         for count in (1, MOST_ROWS):
             steps = {
                 name: _step_of(loaded, count, context_tokens, recorder)
-                for name, recorder in (("plain", None), ("recorded", Recorder(loaded.model, GraphMemory())))
+                for name, recorder in (("eager", None), ("captured", Recorder(loaded.model, GraphMemory())))
             }
             for name, values in rounds_of(steps, rounds, _WARMUP).items():
                 seconds = statistics.median(values)
@@ -244,17 +244,8 @@ WAYS: tuple[tuple[CacheKind | None, Attention], ...] = (
     ("slab", "grouped"),
 )
 """How an answer is written: with which cache and attention. Without a cache all is read again for every token."""
-
-
-@dataclass(slots=True)
-class _Measured:
-    """Measurements of one row, over its rounds."""
-
-    first_s: list[float] = field(default_factory=list)
-    second_s: list[float] = field(default_factory=list)
-    tokens_per_s: list[float] = field(default_factory=list)
-    kv_bytes: int = 0
-    working_bytes: int | None = None
+_Row: TypeAlias = tuple[str, CacheKind | None, Attention]
+"""Precision, cache and attention."""
 
 
 def answer_rows(
@@ -265,57 +256,51 @@ def answer_rows(
     answer_tokens: int,
 ) -> list[dict[str, Any]]:
     """Rows of the table of answers; each round writes every row's answer once, in turn."""
-    measured = {(precision, *way): _Measured() for precision in models for way in WAYS}
-    for loaded in models.values():  # reads the weights from disk; some processors repack them at the first pass
-        _answer(loaded, *WAYS[-1], _Measured(), prompt_tokens, answer_tokens)
+    prompts = {precision: random_prompt(loaded, prompt_tokens) for precision, loaded in models.items()}
+    times: dict[_Row, list[tuple[float, float, float]]] = {(name, *way): [] for name in models for way in WAYS}
+    kv_bytes: dict[_Row, int] = {}
+    working: dict[_Row, int | None] = {}
+
+    def answer(row: _Row) -> None:
+        precision, kind, attention = row
+        loaded, prompt = models[precision], prompts[precision]
+        use_attention(loaded, attention)
+        peak = PeakMemory(loaded.device)
+        cache = make_cache(loaded, kind, prompt_tokens + answer_tokens) if kind else None
+        tokens = _read_again(loaded, prompt)
+        if cache is not None:
+            tokens = decode(loaded.model, prompt, cache, max_new_tokens=answer_tokens)
+        times[row].append(times_of(tokens))
+        kv_bytes[row] = cache_bytes(cache) if cache is not None else 0
+        extra = peak.extra_bytes()
+        working[row] = extra if working.get(row) is None else max(working[row] or 0, extra or 0)
+
+    for precision in models:  # reads the weights from disk; some processors repack them at the first pass
+        answer((precision, *WAYS[-1]))
+        times[precision, *WAYS[-1]].clear()
     for _ in range(rounds):
-        for (precision, kind, attention), found in measured.items():
-            _answer(models[precision], kind, attention, found, prompt_tokens, answer_tokens)
+        for row in times:
+            answer(row)
     for loaded in models.values():
         use_attention(loaded, "grouped")
-    return [
-        {
-            "precision": precision,
-            "kv_cache": kind or "off",
-            "attention": attention,
-            "prompt_tokens": prompt_tokens,
-            "weights_bytes": weights_bytes[precision],
-            "kv_bytes": found.kv_bytes,
-            "working_bytes": found.working_bytes,
-            "ttft_s": round(statistics.median(found.first_s), 4),
-            "second_token_ms": round(1000 * statistics.median(found.second_s), 2),
-            "tokens_per_s": round(statistics.median(found.tokens_per_s), 2),
-        }
-        for (precision, kind, attention), found in measured.items()
-    ]
-
-
-def _answer(
-    loaded: LoadedModel,
-    kind: CacheKind | None,
-    attention: Attention,
-    found: _Measured,
-    prompt_tokens: int,
-    answer_tokens: int,
-) -> None:
-    """Writes one answer and adds its times to `found`."""
-    use_attention(loaded, attention)
-    prompt = random_prompt(loaded, prompt_tokens)
-    peak = PeakMemory(loaded.device)
-    started = time.perf_counter()
-    cache = make_cache(loaded, kind, prompt_tokens + answer_tokens) if kind else None
-    if cache is not None:
-        tokens = decode(loaded.model, prompt, cache, max_new_tokens=answer_tokens)
-    else:
-        tokens = _read_again(loaded, prompt)
-    at = [time.perf_counter() for _ in tokens]
-    found.first_s.append(at[0] - started)
-    found.second_s.append(at[1] - at[0])
-    found.tokens_per_s.append((len(at) - 1) / (at[-1] - at[0]))
-    found.kv_bytes = cache_bytes(cache) if cache is not None else 0
-    extra = peak.extra_bytes()
-    if extra is not None:
-        found.working_bytes = max(found.working_bytes or 0, extra)
+    rows = []
+    for row, taken in times.items():
+        first_s, second_s, tokens_per_s = (statistics.median(values) for values in zip(*taken, strict=True))
+        rows.append(
+            {
+                "precision": row[0],
+                "kv_cache": row[1] or "off",
+                "attention": row[2],
+                "prompt_tokens": prompt_tokens,
+                "weights_bytes": weights_bytes[row[0]],
+                "kv_bytes": kv_bytes[row],
+                "working_bytes": working[row],
+                "ttft_s": round(first_s, 4),
+                "second_token_ms": round(1000 * second_s, 2),
+                "tokens_per_s": round(tokens_per_s, 2),
+            }
+        )
+    return rows
 
 
 def _read_again(loaded: LoadedModel, prompt: list[int]) -> Iterator[int]:

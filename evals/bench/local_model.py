@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,7 +60,7 @@ def random_model(folder: Path, shape: str, device: str = "cpu") -> Path:
 
 
 def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
-    """Random keys and values of `tokens` tokens, in the model's shape."""
+    """A random KV cache of `tokens` tokens, in the model\'s shape."""
     import torch
 
     shape = loaded.capabilities
@@ -74,8 +76,8 @@ def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
 
 def random_prompt(loaded: LoadedModel, tokens: int) -> list[int]:
     """Random tokens, the same every time."""
-    draw = random.Random(0)
-    return [draw.randrange(1, loaded.capabilities.vocab_size) for _ in range(tokens)]
+    rng = random.Random(0)
+    return [rng.randrange(1, loaded.capabilities.vocab_size) for _ in range(tokens)]
 
 
 def make_cache(loaded: LoadedModel, kind: CacheKind, capacity_tokens: int, held: Segment | None = None) -> Any:
@@ -87,14 +89,7 @@ def make_cache(loaded: LoadedModel, kind: CacheKind, capacity_tokens: int, held:
         return slab
     from transformers import DynamicCache
 
-    class Cuttable(DynamicCache):  # type: ignore[misc]  # the base class is untyped
-        """Adds the one method that verifying guesses needs."""
-
-        def cut(self, tokens: int) -> None:
-            if (surplus := self.get_seq_length() - tokens) > 0:
-                self.crop(-surplus)
-
-    cache = Cuttable(config=loaded.model.config)
+    cache = DynamicCache(config=loaded.model.config)
     if held is not None:
         for layer, (key, value) in enumerate(zip(held.keys, held.values, strict=True)):
             cache.update(key, value, layer)
@@ -112,6 +107,13 @@ def cache_bytes(cache: Any) -> int:
 def use_attention(loaded: LoadedModel, attention: Attention) -> None:
     """Switches between torch's attention and ours; cheap enough for every step."""
     loaded.model.config._attn_implementation = register_attention() if attention == "grouped" else "sdpa"
+
+
+def times_of(tokens: Iterator[int]) -> tuple[float, float, float]:
+    """Seconds to the first token, seconds from it to the second, and tokens per second after the first."""
+    started = time.perf_counter()
+    at = [time.perf_counter() for _ in tokens]
+    return at[0] - started, at[1] - at[0], (len(at) - 1) / (at[-1] - at[0])
 
 
 class PeakMemory:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from evals.bench.generator import weight_sizes
-from evals.bench.local_model import PeakMemory
+from evals.bench.local_model import PeakMemory, times_of
 from evals.bench.timing import rounds_of
 from indexes.sample import SAMPLE_PATH
 from rag.generators.local.batch import decode
@@ -102,22 +102,20 @@ def _ratio(differences: list[float]) -> dict[str, float]:
 
 def _timings(models: dict[str, LoadedModel], rounds: int) -> dict[str, dict[str, float]]:
     """Seconds to the first token of a prompt of 512, and tokens per second after it, medians over rounds in turn."""
-    measured: dict[str, list[tuple[float, float]]] = {precision: [] for precision in models}
+    measured: dict[str, list[tuple[float, float, float]]] = {precision: [] for precision in models}
     text = min(SAMPLE_PATH.glob("*.md")).read_text("utf-8")
 
     def answer(precision: str) -> None:
         loaded = models[precision]
         prompt = loaded.tokenizer.encode(text, add_special_tokens=False)[:WINDOW_TOKENS]
-        started = time.perf_counter()
         cache = new_cache(loaded.model, len(prompt) + _ANSWER_TOKENS, cuttable=loaded.capabilities.keeps_every_token)
-        at = [time.perf_counter() for _ in decode(loaded.model, prompt, cache, max_new_tokens=_ANSWER_TOKENS)]
-        measured[precision].append((at[0] - started, (len(at) - 1) / (at[-1] - at[0])))
+        measured[precision].append(times_of(decode(loaded.model, prompt, cache, max_new_tokens=_ANSWER_TOKENS)))
 
     rounds_of({precision: partial(answer, precision) for precision in models}, rounds)
     return {
         precision: {
-            "first_token_s": round(statistics.median(first for first, _ in taken[1:]), 3),
-            "tokens_per_s": round(statistics.median(speed for _, speed in taken[1:]), 1),
+            "first_token_s": round(statistics.median(first for first, _, _ in taken[1:]), 3),
+            "tokens_per_s": round(statistics.median(speed for _, _, speed in taken[1:]), 1),
         }
         for precision, taken in measured.items()
     }

@@ -11,7 +11,7 @@ from indexes.embedder import cpu_computes_bfloat16
 from rag.errors import ModelCannotLoad
 
 RANDOM_NUMBERS = threading.Lock()
-"""Held by what draws random numbers on a GPU (training), and while a step is recorded: torch fails if both go on."""
+"""Held by what draws random numbers on a GPU (training), and while a CUDA graph is captured: torch refuses both."""
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 

@@ -79,8 +79,10 @@ class TrainingRow:
 
     def exchanges(self) -> list[TrainingRow]:
         """One row per answer in the conversation, so that each is trained with the prompt it would be served with."""
-        said = (*self.history, (self.question, self.answer))
-        return [replace(self, question=q, answer=a, history=said[:place]) for place, (q, a) in enumerate(said)]
+        exchanges = (*self.history, (self.question, self.answer))
+        return [
+            replace(self, question=q, answer=a, history=exchanges[:place]) for place, (q, a) in enumerate(exchanges)
+        ]
 
 
 def rows_sha256(rows: Iterable[TrainingRow]) -> str:
@@ -93,7 +95,7 @@ def rows_sha256(rows: Iterable[TrainingRow]) -> str:
 
 
 class BadRow(ValueError):
-    """A record cannot be read as a training row; the reader adds file and line."""
+    """A record cannot be read as a training row; whoever reads the file adds its name and the line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Tunes an adapter on pairs of answers, one of them preferred: direct preference optimisation (Rafailov et al. 2023).
 
-Pairs come from votes and thumbs that readers gave, or from answers that the model itself sampled and a rule scored. The
+Pairs come from votes and thumbs that users gave, or from answers that the model itself sampled and a rule scored. The
 reference is the base without the adapter. The run is that of `train`, with another loss; why not `trl`'s:
 docs/decisions.md.
 """
@@ -25,7 +25,7 @@ from rag.tuning.data import FORMATS, RowPassage, TrainingRow, rows_sha256
 from rag.tuning.examples import EncodedRows, log_probabilities, row_encoder
 from rag.tuning.run_folder import RunFolder
 from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
-from rag.tuning.train import Example, Lessons, train_adapter
+from rag.tuning.train import Example, TrainingSet, train_adapter
 from rag.types import Answer
 
 BETA = 0.1
@@ -137,7 +137,7 @@ def tune_preferences(
             f"There are {len(preferences)} preferences, and none can be learnt from.",
             hint="Vote between answers or rate them on the page, or take --preferences sampled with --data.",
         )
-    lessons = Lessons(
+    training_set = TrainingSet(
         train=pairs,
         validation=[],
         data_sha256=rows_sha256(row for each in preferences for row in (each.row, each.rejected_row)),
@@ -147,10 +147,10 @@ def tune_preferences(
         shortened=0,
         dropped=len(preferences) - len(pairs),
         loss=preference_loss,
-        steady=True,
+        constant_rate=True,
         notes={"preferences": source, "beta": BETA},
     )
-    return train_adapter(model, lessons, out, settings, resume=resume, progress=progress, cancelled=cancelled)
+    return train_adapter(model, training_set, out, settings, resume=resume, progress=progress, cancelled=cancelled)
 
 
 def preference_loss(model: Any, batch: dict[str, Any]) -> Any:

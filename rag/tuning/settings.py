@@ -1,4 +1,4 @@
-"""A training run's settings, progress, report and place, and its settings as the Trainer's arguments."""
+"""Settings of training and of its data; a run's progress, report and place, and its settings for the Trainer."""
 
 from __future__ import annotations
 
@@ -125,6 +125,22 @@ class TuneSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SynthesisSettings:
+    """Settings of training data; all but `shown_passages`, `limit` and `seed` are for questions that a model writes."""
+
+    pairs: int = option(3, "Questions to ask for each passage.", least=1, most=10)
+    shown_passages: int = option(
+        0, "Passages shown in each row's prompt; 0 trains closed book.", least=0, most=10, name="--passages"
+    )
+    verify: bool = option(True, "Have the model answer each question from its passage.")
+    limit: int | None = option(
+        None, "At most this many questions; where a model writes them, this many passages of all books.", least=1
+    )
+    temperature: float = option(0.3, "Of sampling.", least=0, name=None)
+    seed: int = option(0, "Seed of sampling.", least=0)
+
+
+@dataclass(frozen=True, slots=True)
 class TuneProgress:
     """Progress of a run. `eval_loss` is the latest one, None before the first."""
 
@@ -225,14 +241,15 @@ def training_arguments(
     num_rows: int,
     *,
     validates: bool,
-    steady: bool,
+    constant_rate: bool,
 ) -> Any:
     """The `transformers.TrainingArguments` of a run.
 
     Args:
         folder: for the checkpoints.
         config: the base model's.
-        num_rows: encoded training rows; validates: there are validation rows; steady: one learning rate throughout.
+        num_rows: encoded training rows; validates: there are validation rows.
+        constant_rate: one learning rate throughout.
     """
     from transformers import TrainingArguments
 
@@ -250,8 +267,8 @@ def training_arguments(
         num_train_epochs=settings.epochs,
         max_steps=settings.max_steps or -1,
         learning_rate=settings.learning_rate or _usual_rate(config),
-        lr_scheduler_type="constant" if steady else "cosine",
-        warmup_steps=0 if steady else 0.05,
+        lr_scheduler_type="constant" if constant_rate else "cosine",
+        warmup_steps=0 if constant_rate else 0.05,
         logging_steps=settings.log_steps or max(steps // 50, 1),
         save_steps=every,
         save_total_limit=2,

@@ -24,7 +24,7 @@ from rag.citations import support_of
 from rag.errors import ArmUnavailable, DoesNotFitInMemory, PromptTooLong
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.tuning.data import Format, RowPassage, TrainingRow, write_dataset
-from rag.tuning.settings import option
+from rag.tuning.settings import SynthesisSettings
 from rag.types import Arm
 
 LOG_FILE = "synthesis.jsonl"
@@ -52,24 +52,6 @@ _POINTS_AT_SOURCE = re.compile(
     r"|the authors?\b)|(?:上文|下文|本文|文中|本章|本节|该段|这段|上图|下图|图\s*\d|表\s*\d|第\s*\d+\s*[页章节]|作者)",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SynthesisSettings:
-    """Settings of a synthesis; each field says what it means in its metadata, as those of `TuneSettings`."""
-
-    pairs: int = option(3, "Questions to ask for each passage.", least=1, most=10)
-    shown_passages: int = option(
-        0,
-        "Passages shown in each row's prompt: its own among others of the books; 0 trains closed book.",
-        least=0,
-        most=10,
-        name="--passages",
-    )
-    verify: bool = option(True, "Have the model answer each question from its passage.")
-    limit: int | None = option(None, "At most this many passages, spread over the books; None reads all.", least=1)
-    temperature: float = option(0.3, "Of sampling.", least=0, name=None)
-    seed: int = option(0, "Seed of sampling.", least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +220,10 @@ def _row(
     row = TrainingRow(question, answer, section=" > ".join((passage.title, *passage.section)))
     if settings.shown_passages < 1:
         return row
-    draw = random.Random(f"{settings.seed}:{question}")
+    rng = random.Random(f"{settings.seed}:{question}")
     rest = [other for other in others if other.text != passage.text]
-    shown = [passage, *draw.sample(rest, min(settings.shown_passages - 1, len(rest)))]
-    draw.shuffle(shown)
+    shown = [passage, *rng.sample(rest, min(settings.shown_passages - 1, len(rest)))]
+    rng.shuffle(shown)
     return replace(row, passages=tuple(shown))
 
 

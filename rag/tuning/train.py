@@ -39,12 +39,12 @@ Example: TypeAlias = tuple[EncodedRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class TrainingSet:
     """What an adapter learns, and what its record and report say of it.
 
     Attributes:
         loss: mean over the examples of a batch, by (model, batch); None takes `answer_loss`.
-        steady: keep the learning rate as it is; else it rises and falls (cosine, 5 % warm-up).
+        constant_rate: keep the learning rate; else it rises and falls (cosine, 5 % warm-up).
         data_sha256, num_rows, with_passages: of the rows, for the record, with `notes` among its settings.
         split_by, shortened, dropped: of the rows, for the report.
     """
@@ -58,7 +58,7 @@ class Lessons:
     shortened: int
     dropped: int
     loss: Callable[[Any, dict[str, Any]], Any] | None = None
-    steady: bool = False
+    constant_rate: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ def tune(
     split = split_rows(rows, settings.validation_share, settings.seed)
     encode = row_encoder(load_tokenizer(model), load_config(model), settings, cancelled)
     train, validation = encode(split.train, train_on_prompt=settings.train_on_prompt), encode(split.validation)
-    lessons = Lessons(
+    training_set = TrainingSet(
         train=[(row,) for row in train.rows],
         validation=[(row,) for row in validation.rows],
         data_sha256=rows_sha256(rows),
@@ -96,12 +96,12 @@ def tune(
         shortened=train.shortened + validation.shortened,
         dropped=train.dropped + validation.dropped,
     )
-    return train_adapter(model, lessons, out, settings, resume=resume, progress=progress, cancelled=cancelled)
+    return train_adapter(model, training_set, out, settings, resume=resume, progress=progress, cancelled=cancelled)
 
 
 def train_adapter(
     model: str,
-    lessons: Lessons,
+    training_set: TrainingSet,
     out: Path,
     settings: TuneSettings,
     *,
@@ -128,9 +128,9 @@ def train_adapter(
     settings = settings.over(choose_device(settings.device))
     place = place_process(settings.device)
     folder = RunFolder(out)
-    noted = settings.as_record() | lessons.notes
+    noted = settings.as_record() | training_set.notes
     if place.main:
-        folder.open({"model": model, "data_sha256": lessons.data_sha256, "settings": noted}, resume=resume)
+        folder.open({"model": model, "data_sha256": training_set.data_sha256, "settings": noted}, resume=resume)
     place.wait()
     checkpoint = folder.newest_checkpoint()
     arguments = training_arguments(
@@ -138,15 +138,15 @@ def train_adapter(
         settings,
         place,
         load_config(model),
-        len(lessons.train),
-        validates=bool(lessons.validation),
-        steady=lessons.steady,
+        len(training_set.train),
+        validates=bool(training_set.validation),
+        constant_rate=training_set.constant_rate,
     )
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
     fingerprint = base_fingerprint(loaded.model)  # before the adapter renames its layers
     watcher = _watcher(folder, settings.patience, progress, cancelled)
-    trainer = _trainer(add_lora(loaded, settings), loaded.tokenizer, arguments, lessons, watcher)
+    trainer = _trainer(add_lora(loaded, settings), loaded.tokenizer, arguments, training_set, watcher)
     with _known_errors(folder, place), RANDOM_NUMBERS if place.kind == "cuda" else nullcontext():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         history = trainer.state.log_history
@@ -161,11 +161,11 @@ def train_adapter(
             tokens_per_s=watcher.tokens_per_s,
             peak_memory_bytes=peak_memory_bytes(place.device),
             seconds=time.monotonic() - started,
-            train_rows=len(lessons.train),
-            validation_rows=len(lessons.validation),
-            split_by=lessons.split_by,
-            shortened_rows=lessons.shortened,
-            dropped_rows=lessons.dropped,
+            train_rows=len(training_set.train),
+            validation_rows=len(training_set.validation),
+            split_by=training_set.split_by,
+            shortened_rows=training_set.shortened,
+            dropped_rows=training_set.dropped,
             best_step=trainer.state.best_global_step or trainer.state.global_step,
             warning=warning,
         )
@@ -177,9 +177,9 @@ def train_adapter(
                 base_model=loaded.name,
                 base_fingerprint=fingerprint,
                 quantization=loaded.quantization,
-                data_sha256=lessons.data_sha256,
-                num_rows=lessons.num_rows,
-                with_passages=lessons.with_passages,
+                data_sha256=training_set.data_sha256,
+                num_rows=training_set.num_rows,
+                with_passages=training_set.with_passages,
                 settings=noted,
                 metrics={name: value for name, value in asdict(report).items() if name in _MEASURED},
                 versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
@@ -202,9 +202,7 @@ def _loss_warning(history: Sequence[Mapping[str, Any]], learning_rate: float) ->
     if not all(map(math.isfinite, losses)):
         raise InvalidInput("The training loss is no longer a finite number, so nothing was learnt.", hint=hint)
     if losses and losses[-1] > losses[0]:
-        return (
-            f"The training loss rose from {losses[0]:.3f} to {losses[-1]:.3f}: the adapter is probably spoilt. {hint}"
-        )
+        return f"The training loss rose from {losses[0]:.3f} to {losses[-1]:.3f}: training diverged. {hint}"
     return ""
 
 
@@ -315,32 +313,36 @@ def _without_experts(kinds: list[str], model: Any) -> list[str]:
     return [kind for kind in kinds if kind in probe.target_modules]
 
 
-def _trainer(peft_model: Any, tokenizer: Any, arguments: Any, lessons: Lessons, watcher: Any) -> Any:
+def _trainer(peft_model: Any, tokenizer: Any, arguments: Any, training_set: TrainingSet, watcher: Any) -> Any:
     from transformers import Trainer
     from transformers.trainer_callback import PrinterCallback
 
-    class LikeLengths(Trainer):  # type: ignore[misc]  # the base class is untyped
+    class LengthGroupedTrainer(Trainer):  # type: ignore[misc]  # the base class is untyped
         """A trainer whose batches hold rows of similar length, and whose loss may ask the model twice."""
 
-        loss_is_scaled_for_ga = None if lessons.loss is None else False
+        loss_is_scaled_for_ga = None if training_set.loss is None else False
 
         def _get_train_sampler(self, train_dataset: Any = None) -> LengthSampler:
-            del train_dataset  # always `lessons.train`
+            del train_dataset  # always `training_set.train`
             together = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-            lengths = [max(len(row.input_ids) for row in example) for example in lessons.train]
+            lengths = [max(len(row.input_ids) for row in example) for example in training_set.train]
             return LengthSampler(lengths, together, arguments.seed, lambda: int((self.state.epoch or 0) + 1e-6))
 
         def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            return lessons.loss(model, inputs) if lessons.loss else super().compute_loss(model, inputs, *args, **kwargs)
+            return (
+                training_set.loss(model, inputs)
+                if training_set.loss
+                else super().compute_loss(model, inputs, *args, **kwargs)
+            )
 
     fill = pad_token(tokenizer)
-    trainer = LikeLengths(
+    trainer = LengthGroupedTrainer(
         model=peft_model,
         args=arguments,
-        train_dataset=lessons.train,
-        eval_dataset=lessons.validation or None,
+        train_dataset=training_set.train,
+        eval_dataset=training_set.validation or None,
         data_collator=lambda examples: collate([row for example in examples for row in example], fill),
-        compute_loss_func=answer_loss if lessons.loss is None else None,
+        compute_loss_func=answer_loss if training_set.loss is None else None,
         processing_class=tokenizer,
         callbacks=[watcher],
     )
@@ -371,8 +373,8 @@ class LengthSampler:
         import torch
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
-        draw = torch.Generator().manual_seed(1000 * self._seed + self._epoch())
-        order: list[int] = get_length_grouped_indices(self._lengths, self._together, generator=draw)
+        rng = torch.Generator().manual_seed(1000 * self._seed + self._epoch())
+        order: list[int] = get_length_grouped_indices(self._lengths, self._together, generator=rng)
         return iter(order)
 
 

@@ -13,7 +13,7 @@ from fakes import ScriptedGenerator
 
 from api.answering import RateLimit
 from api.errors import RateLimited
-from evals.bench.readers import bench_server
+from evals.bench.clients import bench_server
 
 QUESTION = {"question": "What is a warp?"}
 

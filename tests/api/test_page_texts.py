@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from api.errors import ERROR_TABLE, MAX_TRANSLATED_CHARACTERS
+from api.errors import ERROR_TABLE
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
+from api.translation import MAX_TRANSLATED_CHARACTERS
 from indexes.errors import InvalidInput
 
 PAGES = FOLDER.parent

@@ -9,13 +9,14 @@ import pytest
 from fakes import ScriptedGenerator
 from tiny_models import edit_json
 
+from api import generator
 from api.cli import run, tuning
 from api.console import Console
 from evals.questions import load_bank
 from rag.generators.prompts import REFUSAL
 from rag.tuning.data import TrainingRow, write_dataset
 from rag.tuning.preferences import SAMPLES
-from rag.tuning.settings import TuneProgress
+from rag.tuning.settings import TuneProgress, TuneReport, TuneSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -50,6 +51,15 @@ def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, 
     assert (Path(merged) / "config.json").is_file()
     sizes = coalesce.gives("quantize", "--model", model, "--out", quantized)
     assert sizes["after_bytes"] < sizes["before_bytes"]
+
+
+def test_an_adapter_whose_training_diverged_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, coalesce):
+    report = TuneReport("out", 3, 10.8, None, 1.0, 1, 1.0, train_rows=8, warning="The loss rose.")
+    monkeypatch.setattr("rag.tuning.train.tune", lambda *_, **__: report)
+    command = ["tune", "--model", model, "--data", str(data), "--out", str(tmp_path / "out")]
+    assert report.warning in coalesce.says(*command)
+    said = generator._tune(model, [], tmp_path, TuneSettings(), lambda _: None, lambda: False)
+    assert report.warning in said, "the last message of the page's job"
 
 
 def test_memory_prints_the_contracts_fields(model: str, coalesce) -> None:

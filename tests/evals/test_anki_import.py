@@ -16,13 +16,21 @@ from filelock import FileLock
 from evals.anki import anki_deck
 from evals.questions import parse_question
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
-SCRIPT = Path(__file__).with_name("anki_import.py")
+IMPORT_TWO = """
+import json, sys
+from anki.collection import Collection, ImportAnkiPackageRequest
+
+collection = Collection(sys.argv[1])
+logs = [collection.import_anki_package(ImportAnkiPackageRequest(package_path=deck)).log for deck in sys.argv[2:]]
+notes = [collection.get_note(note_id) for note_id in collection.find_notes("")]
+shown = {note["Id"]: dict(note.items()) | {"shown": note.cards()[0].answer()} for note in notes}
+print(json.dumps([[len(log.new), len(log.updated)] for log in logs] + [shown]))
+"""
 
 
 @pytest.fixture(scope="module")
 def anki_python(pytestconfig: pytest.Config) -> Path:
-    """The python of an environment with `anki`, made once; without a package index the tests are skipped."""
+    """The python of an environment with `anki`, made once; without a package index the test is skipped."""
     folder = pytestconfig.cache.mkdir("anki")
     python = folder / "env" / "bin" / "python"
     with FileLock(folder / "lock"):
@@ -35,32 +43,23 @@ def anki_python(pytestconfig: pytest.Config) -> Path:
     return python
 
 
-def test_anki_shows_code_formulas_quotes_tags_and_subdecks_and_updates_what_it_has(
+@pytest.mark.slow
+@pytest.mark.integration
+def test_anki_shows_what_the_deck_holds_and_a_second_import_updates_it(
     anki_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = {"question": "What does `__shared__` mean for $n^2$?", "answer": "**Shared** memory.", "chapter": 5}
     gold = {"file": "My Book", "heading": "Memory", "evidence": "`__shared__` is on the chip"}
-    own = parse_question(fields | {"id": "own-1", "book": "b", "gold": [gold]}, where="t")
-    choice = {"type": "choice", "choices": ["one", "two", "3 < 4", "four"], "answer_index": 2, "answer": "3 < 4"}
-    other = parse_question({"id": "own-2", "question": "Which?", **choice}, where="t")
+    fields = {"id": "own-1", "question": "What does `__shared__` mean?", "answer": "Memory.", "gold": [gold]}
+    own = parse_question(fields, where="t")
     decks = [tmp_path / "first.apkg", tmp_path / "second.apkg"]
-    decks[0].write_bytes(anki_deck([own, other]))
+    decks[0].write_bytes(anki_deck([own]))
     later = time.time() + 60
     monkeypatch.setattr(time, "time", lambda: later)  # Anki takes what is newer
-    decks[1].write_bytes(anki_deck([replace(own, answer="Memory of a block."), other]))
-    said = subprocess.run(
-        [anki_python, SCRIPT, tmp_path / "collection.anki2", *decks], capture_output=True, text=True, check=True
-    )
-    found: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
-    first, second = found["imports"]
-    assert (first["new"], second["new"], second["updated"]) == (2, 0, 2)
-    notes = {note["id"]: note for note in found["notes"]}
-    assert set(notes) == {"own-1", "own-2"}, "a second import updates, it does not double"
-    note = notes["own-1"]
-    assert note["fields"]["Question"] == r"What does <code>__shared__</code> mean for \(n^2\)?"
-    assert note["fields"]["Answer"] == "Memory of a block."
-    assert note["fields"]["Quote"] == "<code>__shared__</code> is on the chip"
-    assert "My Book" in note["fields"]["Source"] and note["fields"]["Quote"] in note["answer"]
-    assert note["deck"] == "Coalesce::My Book"
-    assert set(note["tags"]) == {"book::My_Book", "chapter::05"}
-    assert "<b>C.</b> 3 &lt; 4" in notes["own-2"]["fields"]["Answer"]
+    decks[1].write_bytes(anki_deck([replace(own, answer="Memory of a block.")]))
+    command = [anki_python, "-c", IMPORT_TWO, tmp_path / "collection.anki2", *decks]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second, notes = json.loads(said.stdout.splitlines()[-1])
+    assert (first, second, list(notes)) == ([1, 0], [0, 1], ["own-1"])
+    note: dict[str, Any] = notes["own-1"]
+    assert (note["Answer"], note["Quote"]) == ("Memory of a block.", "<code>__shared__</code> is on the chip")
+    assert note["Quote"] in note["shown"]

@@ -21,8 +21,8 @@ from rag.settings import GeneratorSettings
 
 pytestmark = pytest.mark.integration
 EXAMPLES = [
-    ChoiceExample(f"How many lanes has unit {number}?", f"{number} lanes", (f"{number + 1} lanes", "none"), evidence)
-    for number, evidence in enumerate(("", "Unit 1 has 1 lanes.", "", "Unit 3 has 3 lanes.", "", ""))
+    ChoiceExample(f"How many lanes has unit {number}?", f"{number} lanes", (f"{number + 1} lanes", "none"))
+    for number in range(6)
 ]
 SHORT = EncoderTuning(epochs=1, batch_size=3, dropout=0.1, seed=5)
 

@@ -139,24 +139,8 @@ def test_a_word_denied_in_one_of_both_is_turned() -> None:
     assert Reading(COST, "an integer division takes long").turned == 0
 
 
-EXIT = ask("Which function stops at once with an exit status?", "process::exit", "process::exit|exit")
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"),
-    [("process::exit", True), ("std::process::exit()", True), ("exit", True), ("process::abort", False)],
-)
-def test_a_name_of_code_needs_its_last_part_even_where_the_question_has_that_word(answer: str, right: bool) -> None:
-    assert (grade(EXIT, answer) == Grade(1.0, "key_facts", False, (True,))) is right
-
-
 def test_the_question_repeated_earns_nothing() -> None:
     assert grade(PAIR, "What are CPU and GPU built for") == Grade(0.0, "key_facts", False, (False, False))
-
-
-@pytest.mark.parametrize("answer", ["I don't know.", "no idea", "I'm not sure", "idk", "?", "我不知道。"])
-def test_who_says_that_he_does_not_know_gets_nothing_and_nothing_to_decide(answer: str) -> None:
-    assert grade(REGISTERS, answer) == Grade(0.0, "key_facts", False, (False,))
 
 
 def test_a_doubt_beside_the_answer_costs_nothing() -> None:
@@ -191,7 +175,7 @@ def test_numbers_are_equal_when_one_is_rounded_but_small_whole_ones_are_exact(
 
 
 def test_units_powers_and_written_numbers_are_read_as_values() -> None:
-    for text, value in {"1.41 x 10^9": 1.41e9, "约64亿": 6.4e9, "四分之一": 0.25, "two thirds": 2 / 3}.items():
+    for text, value in {"1.41 x 10^9": 1.41e9, "约64亿": 6.4e9, "two thirds": 2 / 3}.items():
         (term,) = terms(text)
         assert term.values[0] == pytest.approx(value), text
 

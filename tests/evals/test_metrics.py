@@ -1,4 +1,4 @@
-"""Metrics, by hand and against public libraries."""
+"""Metrics, by hand and against public libraries, and the matching of texts that they rest on."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from evals.scoring import (
     reciprocal_rank,
     unsupported_term_rate,
 )
+from evals.text_match import fact_met
 
 FOUND = [set[int](), {1}, set[int](), {2}, {1}]
 
@@ -95,3 +96,23 @@ def test_a_made_up_identifier_or_number_is_caught() -> None:
     assert unsupported_term_rate("Use cudaMemcpyAsync on 32 streams [1].", passage) == 0.0
     assert unsupported_term_rate("Use cudaMemcpyMagic() on 32 streams [1].", passage) == 0.5
     assert unsupported_term_rate("No terms at all.", passage) is None
+
+
+@pytest.mark.parametrize(
+    ("fact", "text", "met"),
+    [
+        ("32 threads|thirty-two threads", "A warp has **32  threads**.", True),
+        ("thirty-two threads", "thirty‑two threads", True),
+        ("4194304 bytes", "It takes 4,194,304 bytes", True),
+        ("2 threads", "32 threads", False),
+        ("cudaMemcpy", "call `cudaMemcpyAsync`", False),
+        ("__syncthreads()", "then `__syncthreads()` waits", True),
+        ("3 x 10", "$3 \\times 10$", True),
+        ("2*n*m values", "It holds 2\\*n\\*m values.", True),
+        ("template<float>", "of template\\<float> type", True),
+        ("costs 5 dollars", "It costs \\$5 dollars", True),
+        ("C:\\temp", "in C:\\temp", True),
+    ],
+)
+def test_a_fact_is_met_as_whole_words(fact: str, text: str, met: bool) -> None:
+    assert fact_met(fact, text) is met

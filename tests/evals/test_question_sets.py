@@ -1,16 +1,21 @@
-"""The question sets over open texts: readable, consistent with their evidence, and no book in both halves."""
+"""The bundled bank passes every check; the sets over open texts agree with their evidence, none is in both halves."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evals.questions import load_questions
+from evals.question_checks import shortcut_floors
+from evals.questions import load_bank, load_questions
 from evals.text_match import fact_met
 from indexes.sample import SAMPLE_PATH
+from tools.bank_checks import check_questions
 
+BANK = load_bank()
 SETS = Path(__file__).resolve().parents[2] / "evals" / "question_sets"
 FILES = sorted(path for half in ("fit", "judged") for path in (SETS / half).glob("*.jsonl"))
 FRESH = sorted((SETS / "fresh").glob("*.jsonl"))
@@ -53,9 +58,28 @@ def test_newcomers_questions_have_a_good_sentence_exactly_where_they_are_answera
         assert not set(record["good"]) & set(record["part"]), record["id"]
 
 
-def test_the_readme_counts_them() -> None:
-    text = (SETS / "README.md").read_text(encoding="utf-8")
-    for path in FILES:
-        questions = load_questions(path)
-        unanswerable = sum(not question.answerable for question in questions)
-        assert f"| `{path.parent.name}/{path.name}` | {len(questions)} | {unanswerable} |" in text
+@pytest.mark.integration  # not in `make check`: 644 questions against the whole book take seconds
+def test_the_bank_has_nothing_to_mend() -> None:
+    report = check_questions(BANK)
+    assert report.findings == ()
+    assert set(report.floors) == {"longest_option", "frequent_position", "question_overlap"}
+
+
+def test_the_bank_is_as_large_and_as_mixed_as_its_comparisons_need() -> None:
+    test = [question for question in BANK if question.split == "test"]
+    assert Counter(question.split for question in BANK) == {"tune": 238, "dev": 42, "test": 364}
+    assert len({question.id for question in BANK}) == len(BANK)
+    assert {question.chapter for question in BANK} == set(range(1, 15))
+    assert sum(not question.answerable for question in test) == 42
+    assert sum(bool(question.choices) for question in test) == 322
+    assert sum(question.seen for question in test) == 42
+    assert sum(question.needs_two_passages for question in test) >= 40
+    assert {question.type for question in test} == {"choice", "short", "why", "code"}
+
+
+def test_a_shortcut_is_the_right_option_in_one_place_and_ties_count_as_a_fair_pick() -> None:
+    chapter = [question for question in BANK if question.chapter == 5]
+    first = [replace(q, choices=("a", "b", "c", "d"), answer_index=0) for q in chapter if q.choices]
+    floors = shortcut_floors(first)
+    assert (floors["frequent_position"], floors["longest_option"]) == (1.0, pytest.approx(0.25))
+    assert shortcut_floors(chapter)["frequent_position"] < 0.5

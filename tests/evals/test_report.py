@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from api.translation import report_in_chinese
 from evals.arms import parse_arms
 from evals.comparison import compare
-from evals.plots import Dot, arms_plot, points_plot
+from evals.plots import Dot, points_plot
 from evals.question_checks import Leak, LeakageReport
 from evals.questions import parse_question
 from evals.records import Record
@@ -27,7 +28,6 @@ from evals.report import (
     report_page,
     write_report,
 )
-from evals.report_chinese import in_chinese
 from evals.run import RunSpec
 from evals.scoring import Row, calibration_data, score_records
 from indexes.errors import NotFound
@@ -109,12 +109,12 @@ def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
         "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better; retrieving over the bare model: "
         "+1.0 points, cannot tell. One tuning seed: another tuning run may differ."
     )
-    page = in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
+    page = report_in_chinese(render(data | {"verdict": verdict}, "report.html.j2"))
     assert "How many threads are in a &lt;warp&gt;?" in page, "a question stays as it was asked"
     told = re.sub(r'(?s)<style>.*?</style>|<code>.*?</code>|<td class="text">.*?</td>', "", page)
     assert re.findall(r">[^<>]*?[a-z]{2,} [a-z]{2,} [a-z]{2,}[^<>]*<", told) == []
     texts = (text for note in metric_notes().values() for text in (note.group, note.label, note.meaning))
-    shown = in_chinese("".join(f"<p>{text}</p>" for text in texts))
+    shown = report_in_chinese("".join(f"<p>{text}</p>" for text in texts))
     assert [one for one in re.findall("<p>(.*?)</p>", shown) if one.isascii()] == ["MRR", "nDCG@5"]
 
 
@@ -143,22 +143,6 @@ def test_calibration_counts_answerable_questions_by_score_and_by_book() -> None:
     assert calibration_data([replace(rows[0], record=RECORD)], {}) is None
     page = render(data_of(RECORD) | {"calibration": data}, "report.html.j2")
     assert page.count("evidence score</text>") == 3
-
-
-def test_the_arms_of_several_reports_are_drawn_with_their_intervals() -> None:
-    share = {"value": 0.5, "low": 0.25, "high": 0.75}
-    unscored = dict.fromkeys(share, None)
-    choices = {"arms": {"rag": {"metrics": {"accuracy": share}}, "base": {"metrics": {"accuracy": unscored}}}}
-    opened = {"arms": {"rag": {"metrics": {"accuracy": unscored, "key_fact_recall": share | {"low": None}}}}}
-    drawn = arms_plot(
-        [("", choices), ("", opened), ("quoting", opened)], {"accuracy": "right <options>", "key_fact_recall": "facts"}
-    )
-    assert "right &lt;options&gt;" in drawn and "base" not in drawn
-    assert (drawn.count("<circle"), drawn.count('class="whisker"')) == (3, 1)
-    ends = re.search(r'<line x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)" y2="[\d.]+" class="whisker"', drawn)
-    grid = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="grid"', drawn)]
-    assert ends is not None
-    assert [float(ends[1]), float(ends[2])] == [grid[1], grid[3]], "from 25 % to 75 %"
 
 
 def test_a_difference_from_an_earlier_run_is_in_the_unit_of_its_row() -> None:

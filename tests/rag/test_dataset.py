@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag.errors import MalformedTrainingData
@@ -34,34 +34,27 @@ def lines(*records: object) -> str:
     return "\n".join(json.dumps(record) for record in records)
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_what_is_written_is_read_back(tmp_path: Path, file_format: Format) -> None:
-    file = write_dataset(ROWS, tmp_path, file_format=file_format)
-    assert tuple(read_dataset(tmp_path)) == ROWS
-    assert tuple(read_dataset(file)) == ROWS
-    (tmp_path / "dataset_info.json").unlink()
-    assert tuple(read_dataset(file)) == ROWS
-
-
 texts = st.text(min_size=1, max_size=30).filter(lambda text: text.strip() != "")
 
 
 @given(
     st.lists(st.builds(TrainingRow, texts, texts, st.lists(st.tuples(texts, texts), max_size=2).map(tuple)), min_size=1)
 )
+@example(list(ROWS))
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_any_text_survives_writing_and_reading(
+def test_what_is_written_is_read_back_whatever_its_text_with_or_without_its_info_file(
     tmp_path_factory: pytest.TempPathFactory, file_format: Format, rows: list[TrainingRow]
 ) -> None:
     folder = tmp_path_factory.mktemp("data")
-    write_dataset(rows, folder, file_format=file_format)
-    assert read_dataset(folder) == rows
+    file = write_dataset(rows, folder, file_format=file_format)
+    assert read_dataset(folder) == read_dataset(file) == rows
+    (folder / "dataset_info.json").unlink()
+    assert read_dataset(file) == rows
 
 
 def test_several_datasets_share_one_info_file(tmp_path: Path) -> None:
     write_dataset(ROWS[:1], tmp_path, name="one", file_format="alpaca")
     write_dataset(ROWS[1:2], tmp_path, name="two", file_format="sharegpt")
-    assert sorted(json.loads((tmp_path / "dataset_info.json").read_text("utf-8"))) == ["one", "two"]
     assert read_dataset(tmp_path) == list(ROWS[:2])
 
 
@@ -146,18 +139,14 @@ def test_no_section_is_on_both_sides_of_the_split() -> None:
     assert split_rows(rows, 0.2, seed=4) != split
 
 
-def test_rows_without_sections_are_split_by_row() -> None:
-    rows = [TrainingRow(f"q{n}", "a") for n in range(20)]
+@pytest.mark.parametrize("section", ["", "only"])
+def test_rows_of_one_section_or_none_are_split_by_row_and_neither_side_is_empty(section: str) -> None:
+    rows = [TrainingRow(f"q{n}", "a", section=section) for n in range(20)]
     split = split_rows(rows, 0.1)
     assert (split.by, len(split.train), len(split.validation)) == ("row", 18, 2)
-    one_section = [TrainingRow(f"q{n}", "a", section="only") for n in range(20)]
-    assert split_rows(one_section, 0.1).by == "row"
-
-
-def test_an_empty_split_is_refused() -> None:
     with pytest.raises(MalformedTrainingData, match="One side of the split is empty"):
-        split_rows([TrainingRow("q", "a")], 0.1)
-    assert split_rows([TrainingRow("q", "a")], 0).validation == ()
+        split_rows(rows[:1], 0.1)
+    assert split_rows(rows[:1], 0).validation == ()
 
 
 def test_the_datas_hash_follows_content_and_order() -> None:
@@ -180,17 +169,9 @@ def test_the_training_prompt_is_the_serving_prompt() -> None:
     assert ROWS[1].messages()[0]["content"] == "Be brief."
 
 
-def test_the_loss_curve_is_a_picture_with_both_losses() -> None:
-    history = [
-        {"step": 1, "epoch": 0.5, "loss": 3.0, "learning_rate": 1e-4},
-        {"step": 2, "epoch": 1.0, "loss": float("nan")},
-        {"step": 2, "epoch": 1.0, "eval_loss": 2.0, "eval_runtime": 1.0},
-        {"step": 2, "train_runtime": 3.0},
-    ]
+def test_a_loss_curve_draws_what_is_a_number() -> None:
+    history = [{"step": 1, "epoch": 0.5, "loss": 3.0}, {"step": 2, "epoch": 1.0, "loss": float("nan")}]
+    history += [{"step": 2, "epoch": 1.0, "eval_loss": 2.0}, {"step": 2, "train_runtime": 3.0}]
     points = points_of(history)
     assert len(points) == 3
-    picture = draw_curve(points)
-    assert picture.count("<polyline") == 2
-    assert "training 3.000" in picture
-    assert "validation 2.000" in picture
-    assert "No loss" in draw_curve([])
+    assert draw_curve(points).count("<polyline") == 2 and draw_curve([]).count("<polyline") == 0

@@ -22,7 +22,7 @@ from rag.generators.local.admission import Admission
 from rag.generators.local.cache import CacheKey, PrefixCache, Segment
 from rag.generators.local.decode import PromptLookup
 from rag.generators.local.thread import ModelThread, Requeue
-from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, render_messages, says_unknown
+from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, says_unknown
 from rag.generators.protocol import GenerationRequest
 from rag.generators.stream_text import (
     REASONING_BLOCKS,
@@ -373,14 +373,3 @@ def test_an_answer_ends_at_the_first_complete_stop_string_however_it_is_cut(
 )
 def test_a_refusal_begins_with_the_sentence_that_the_model_was_told_to_write(answer: str, unknown: bool) -> None:
     assert says_unknown(answer) is unknown
-
-
-@pytest.mark.parametrize(
-    ("question", "sentence"), [("What is a warp?", REFUSAL), ("什么是线程束？", REFUSAL_IN_CHINESE)]
-)
-def test_the_sentence_to_refuse_with_is_in_the_prompt_where_there_are_passages(question: str, sentence: str) -> None:
-    def prompt(request: GenerationRequest) -> str:
-        return "".join(message["content"] for message in render_messages(request))
-
-    assert sentence in prompt(GenerationRequest(question, "rag", (make_passage("Warps."),)))
-    assert sentence not in prompt(GenerationRequest(question, "base"))

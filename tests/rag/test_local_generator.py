@@ -17,7 +17,7 @@ from fakes import make_passage
 from tiny_models import DEVICE, SENTENCES, Misleading, build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
-from indexes.errors import Busy, Cancelled, CoalesceError
+from indexes.errors import Cancelled, CoalesceError
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators.local import generator as local
 from rag.generators.local.batch import Batch, Batches
@@ -368,21 +368,6 @@ def test_a_stopped_answer_stops_within_two_tokens_and_frees_the_model(make: Make
     wait_until(lambda: generator._batches.held_bytes == 0, "the row is free")
     assert gate.taken <= 3 + 2
     assert answer(generator, ask(max_tokens=4))[1].usage.completion_tokens == 4
-
-
-def test_a_full_line_is_busy_with_a_time_to_come_back(make: Make, gate: Gate) -> None:
-    generator = make(max_queue=1, prompt_lookup_tokens=0)
-    running = generator.stream(ask(max_tokens=50))
-    next(running)
-    with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(answer, generator, ask("Second?", max_tokens=3))
-        wait_until(lambda: len(generator._thread._waiting) == 1, "the second question waits")
-        with pytest.raises(Busy, match="wait for the model") as full:
-            generator.check(ask("Third?"))
-        assert full.value.retry_after_s >= 1
-        gate.let()
-        assert second.result(PATIENCE_S)[1].usage.completion_tokens == 3
-    assert len(list(running)) > 0
 
 
 def test_a_row_ends_alone(generator: LocalGenerator) -> None:

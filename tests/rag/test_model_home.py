@@ -13,7 +13,6 @@ from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_models import build_adapter, build_model, write_gguf
@@ -21,10 +20,9 @@ from tiny_models import build_adapter, build_model, write_gguf
 from indexes.errors import CoalesceError, NotFound, StorageFull
 from rag.errors import DoesNotFitInMemory, EngineUnreachable, ModelCannotLoad
 from rag.models import fetching
-from rag.models import gguf as gguf_files
 from rag.models import home as homes
 from rag.models.adapters import AdapterRecord
-from rag.models.fetching import KNOWN_MODELS, KnownModel, size_of
+from rag.models.fetching import KNOWN_MODELS, KnownModel
 from rag.models.folder import shown_name
 from rag.models.home import adapters_tuned_on, discover_models, find_engines, find_model, get_model, model_source
 
@@ -110,6 +108,18 @@ def test_an_unknown_architecture_or_type_is_named(tmp_path: Path, llama: Path, l
         find_model(str(tmp_path / "c.gguf"), tmp_path)
 
 
+def test_a_name_or_file_that_is_no_model_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("not weights")
+    for attempt in (
+        lambda: get_model("x", tmp_path),
+        lambda: find_model(str(tmp_path / "none.gguf"), tmp_path),
+        lambda: find_model(str(tmp_path / "text.gguf"), tmp_path),
+    ):
+        with pytest.raises(CoalesceError, match=r"'x'|There is no file|is not a GGUF file") as error:
+            attempt()
+        assert error.value.hint
+
+
 @pytest.mark.parametrize("kept_share", [0.0, 0.001, 0.1, 0.6, 0.99])
 def test_a_file_that_is_cut_short_leaves_nothing(tmp_path: Path, llama_gguf: Path, kept_share: float) -> None:
     whole = llama_gguf.read_bytes()
@@ -117,27 +127,6 @@ def test_a_file_that_is_cut_short_leaves_nothing(tmp_path: Path, llama_gguf: Pat
     with pytest.raises(ModelCannotLoad, match=r"m\.gguf is (cut short or damaged|not a GGUF file)"):
         find_model(str(tmp_path / "m.gguf"), tmp_path / "home")
     assert left_in(tmp_path / "home") == []
-
-
-def test_a_file_of_another_kind_or_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelCannotLoad, match="There is no file"):
-        find_model(str(tmp_path / "none.gguf"), tmp_path)
-    (tmp_path / "text.gguf").write_text("not weights")
-    with pytest.raises(ModelCannotLoad, match="is not a GGUF file"):
-        find_model(str(tmp_path / "text.gguf"), tmp_path)
-
-
-def test_a_full_disk_while_converting_leaves_nothing(
-    tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill(_file: Path, folder: Path, _progress: object) -> None:
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(homes, "convert_gguf", fill)
-    with pytest.raises(StorageFull, match="nothing was kept"):
-        find_model(str(llama_gguf), tmp_path)
-    assert left_in(tmp_path) == []
 
 
 def test_too_little_room_is_said_before_the_work(
@@ -224,23 +213,6 @@ def test_a_damaged_model_is_named_and_made_again(index: Path, tmp_path: Path, mo
     assert [model.name for model in discover_models(tmp_path, ports={}).models] == ["tiny"], (
         "its .gguf file is no second"
     )
-
-
-def test_a_folder_that_goes_while_its_files_are_counted_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pip removes the folders in which it unpacks."""
-    (tmp_path / "gone").mkdir()
-    (tmp_path / "kept").write_bytes(b"12345")
-    scan = os.scandir
-
-    def scandir(path: Any) -> Any:
-        if str(path).endswith("gone"):
-            raise FileNotFoundError(path)
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    assert size_of(tmp_path) == 5
 
 
 def test_a_digest_that_does_not_fit_is_refused(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,24 +320,23 @@ def test_another_file_on_the_hub_is_not_taken(
     assert any("another than the pinned one" in step for step in said)
 
 
-def test_an_interrupted_conversion_leaves_the_checked_file_alone(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [(OSError(28, "No space left on device"), StorageFull), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_a_conversion_that_ends_early_leaves_the_checked_file_alone_and_what_a_kill_left_goes(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, error: type[BaseException]
 ) -> None:
-    def interrupt(_file: Path, folder: Path, _progress: object) -> None:
-        (folder / "config.json").write_text("{}")
-        raise KeyboardInterrupt
+    def half(_file: Path, folder: Path, _progress: object) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise raised
 
-    monkeypatch.setattr(homes, "convert_gguf", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        get_model("tiny", tmp_path)
-    assert left_in(tmp_path) == ["tiny.gguf"]
-
-
-def test_what_a_killed_process_left_behind_goes(index: Path, tmp_path: Path) -> None:
     (tmp_path / "models" / ".tiny.123.part").mkdir(parents=True)
     (tmp_path / "models" / ".tiny.gguf.123.part").write_bytes(b"half")
-    get_model("tiny", tmp_path)
-    assert left_in(tmp_path) == ["tiny", "tiny.gguf"]
+    monkeypatch.setattr(homes, "convert_gguf", half)
+    with pytest.raises(error):
+        get_model("tiny", tmp_path)
+    assert left_in(tmp_path) == ["tiny.gguf"]
 
 
 # what is here
@@ -424,15 +395,3 @@ def test_an_engine_is_found_on_its_port_and_our_own_is_not_asked(engine: int) ->
     (found,) = find_engines(None, {"vLLM": engine, "nobody": 9})
     assert (found.engine, found.base_url, found.models) == ("vLLM", f"http://127.0.0.1:{engine}/v1", ("a", "b"))
     assert find_engines(engine, {"vLLM": engine}) == []
-
-
-def test_known_architectures_are_the_common_families() -> None:
-    assert {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"} <= set(gguf_files.known_architectures())
-    assert "t5" not in gguf_files.known_architectures()
-
-
-def test_every_error_of_this_module_has_a_hint(tmp_path: Path) -> None:
-    for attempt in (lambda: get_model("x", tmp_path), lambda: find_model("x.gguf", tmp_path)):
-        with pytest.raises(CoalesceError) as error:
-            attempt()
-        assert error.value.hint

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,17 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from fakes import make_passage
-from serving import start, stop
-from tiny_models import CHAT_TEMPLATE, build_adapter, build_model, write_adapter_gguf, write_gguf
+from tiny_models import build_adapter, build_model, write_adapter_gguf, write_gguf
 from waiting import wait_until
 
-from evals.bench.readers import bench_server
-from rag.errors import ArmUnavailable, GenerationFailed, PromptTooLong
+from rag.errors import ArmUnavailable, PromptTooLong
 from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, Generator, TextPiece
@@ -139,23 +135,15 @@ def free_port() -> int:
         return port
 
 
-@contextmanager
-def llama_server(
-    python: Path, gguf: Path, folder: Path, adapters: tuple[Path, ...] = (), context_tokens: int = CONTEXT_TOKENS
-) -> Iterator[str]:
-    port = free_port()
-    options = {
-        "model": str(gguf), "alias": "base", "port": port, "adapters": [str(path) for path in adapters],
-        "context_tokens": 4 * context_tokens, "at_once": 4,
-    }  # fmt: skip
-    script = Path(__file__).parents[1] / "llama_server.py"
-    with started([str(python), str(script), json.dumps(options)], port, folder / "llama.log") as address:
-        yield address
-
-
 @pytest.fixture(scope="module")
 def llama(llama_python: Path, model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with llama_server(llama_python, model.gguf, tmp_path_factory.mktemp("llama"), (model.adapter_gguf,)) as address:
+    port = free_port()
+    options = {
+        "model": str(model.gguf), "alias": "base", "port": port, "adapters": [str(model.adapter_gguf)],
+        "context_tokens": 4 * CONTEXT_TOKENS, "at_once": 4,
+    }  # fmt: skip
+    command = [str(llama_python), str(Path(__file__).parents[1] / "llama_server.py"), json.dumps(options)]
+    with started(command, port, tmp_path_factory.mktemp("llama") / "log") as address:
         slots = address.replace("/v1", "/slots")
         yield Engine(address, lambda: any(slot["is_processing"] for slot in httpx.get(slots).json()))
 
@@ -207,19 +195,15 @@ def ask(generator: Generator, request: GenerationRequest) -> tuple[str, Generati
     return "".join(item.text for item in items if isinstance(item, TextPiece)), items[-1]
 
 
-@pytest.mark.parametrize("request_", [QUESTION, TUNED], ids=["base", "tuned"])
-def test_an_engine_writes_what_the_local_generator_writes(
-    remote: RemoteGenerator, local: Generator, request_: GenerationRequest
-) -> None:
-    remote.check(request_)
-    (theirs, done), (ours, expected) = ask(remote, request_), ask(local, request_)
-    assert theirs == ours
-    assert len(set(ours)) > 5
-    assert done.usage.prompt_tokens == expected.usage.prompt_tokens
-
-
-def test_the_adapter_changes_the_text(remote: RemoteGenerator) -> None:
-    assert ask(remote, QUESTION)[0] != ask(remote, TUNED)[0]
+def test_an_engine_writes_what_the_local_generator_writes(remote: RemoteGenerator, local: Generator) -> None:
+    texts = []
+    for request in (QUESTION, TUNED):
+        remote.check(request)
+        (theirs, done), (ours, expected) = ask(remote, request), ask(local, request)
+        assert theirs == ours and len(set(ours)) > 5
+        assert done.usage.prompt_tokens == expected.usage.prompt_tokens
+        texts.append(ours)
+    assert texts[0] != texts[1]
 
 
 def test_the_base_never_goes_on_from_what_an_adapter_read(remote: RemoteGenerator) -> None:
@@ -268,58 +252,3 @@ def test_thirty_readers_are_all_answered_each_with_their_own(
         together = list(readers.map(lambda each: ask(remote, each), asked))
     assert [done.usage.completion_tokens for _, done in together] == [5 + number for number in range(READERS)]
     assert [text for text, _ in together] == [text for text, _ in alone]
-
-
-def test_an_engine_that_only_thinks_is_an_error_not_a_refusal(llama_python: Path, model: Model, tmp_path: Path) -> None:
-    """The template opens the block of reasoning, and random weights never close it."""
-    template = CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")
-    thinking = write_gguf(model.folder, tmp_path / "thinking.gguf", pre="gpt-2", chat_template=template)
-    with llama_server(llama_python, thinking, tmp_path) as address:
-        generator = RemoteGenerator(
-            GeneratorSettings(kind="remote", model="base", base_url=address, reasoning_tokens=16)
-        )
-        with pytest.raises(GenerationFailed, match="was still thinking"):
-            ask(generator, QUESTION)
-        generator.close()
-
-
-def test_a_class_of_thirty_is_answered_through_ask_by_an_engine(
-    llama_python: Path, small_model_home: Path, sample_home: Path, tmp_path: Path
-) -> None:
-    """`coalesce serve` before llama-server with the small model, four answers at a time; says how long it took."""
-    gguf = small_model_home / "models" / "smollm2-135m.gguf"
-    with llama_server(llama_python, gguf, tmp_path, context_tokens=2048) as address:
-        found = class_of(sample_home, tmp_path, "--generator=remote", "--base-url", address, "--model=base")
-    check_class(found)  # its products of several rows round otherwise, so an answer may differ from that alone
-
-
-def test_a_class_of_thirty_is_answered_through_ask_in_process(
-    small_model_home: Path, sample_home: Path, tmp_path: Path
-) -> None:
-    """The same with the small model in `coalesce serve` itself, sixteen answers at a time."""
-    model = small_model_home / "models" / "smollm2-135m"
-    found = class_of(sample_home, tmp_path, "--generator=local", "--model", str(model))
-    check_class(found)
-    assert found["same_as_alone"] == found["alone"]
-
-
-def class_of(sample_home: Path, tmp_path: Path, *generator: str) -> dict[str, Any]:
-    """What `coalesce bench readers --address` finds of a server with the sample book."""
-    home = tmp_path / "home"
-    shutil.copytree(sample_home, home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COALESCE_ANSWER_CACHE", "0")
-        patch.setenv("COALESCE_DTYPE", "float32")  # in bfloat16 a row's rounding depends on how many there are
-        patch.setenv("COALESCE_PASSAGE_BUDGET_TOKENS", "200")  # an engine reads passages whole: 2,000 tokens of prompt
-        server = start(home, *generator)
-    try:
-        return bench_server(server.address, READERS)
-    finally:
-        stop(server)
-
-
-def check_class(found: dict[str, Any]) -> None:
-    print(json.dumps(found))
-    assert found["answered"] == found["with_their_question"] == READERS
-    assert found["refused_by_the_server"] == []
-    assert found["heard_their_place"] >= READERS // 3

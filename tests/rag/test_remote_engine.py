@@ -14,7 +14,6 @@ import httpx
 import pytest
 from waiting import PATIENCE_S
 
-from rag.errors import CoalesceError
 from rag.generators import chat_prompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -77,11 +76,3 @@ def test_a_real_engine_writes_what_the_local_generator_writes(
     finally:
         local.close()
         remote.close()
-
-
-def test_a_model_the_engine_does_not_serve_is_its_error(engine: str) -> None:
-    remote = RemoteGenerator(GeneratorSettings(kind="remote", model="another", base_url=engine))
-    with pytest.raises(CoalesceError) as error:
-        list(remote.stream(GenerationRequest("What is a warp?", "base")))
-    assert "another" in error.value.message
-    remote.close()

@@ -6,17 +6,14 @@ import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_models import build_adapter
 
 from evals.bench.precision import window_losses
-from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
-from rag.models.home import discover_models, find_model, shipped_adapters
-from rag.models.loading import LoadedModel, load_model, load_tokenizer
+from rag.models.home import find_model, shipped_adapters
+from rag.models.loading import LoadedModel, load_model
 from rag.settings import GeneratorSettings
 from rag.types import ARMS, TUNED_ARMS, Passage
 
@@ -27,11 +24,6 @@ FRANCE = "What is the capital of France?"
 @pytest.fixture(scope="module")
 def folder(small_model_home: Path) -> str:
     return find_model("smollm2-135m", small_model_home)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: str) -> Any:
-    return load_tokenizer(folder)
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +40,6 @@ def ask(generator: LocalGenerator, question: str = FRANCE, **changes: object) ->
     *pieces, done = generator.stream(request)
     assert isinstance(done, GenerationDone)
     return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), done
-
-
-def test_digits_are_tokens_one_by_one_and_blanks_come_back(tokenizer: Any, generator: LocalGenerator) -> None:
-    assert tokenizer.tokenize("in 2048 ") == ["in", "Ġ", "2", "0", "4", "8", "Ġ"]
-    assert generator.count_tokens("1234567890") == 10
-    for text in ("a  b\n\n\tc ", " x", "2^10 = 1024; 1e-5", "线程束 32", "    for (int i = 0; i < 10; ++i)\r\n"):
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
-def test_the_chat_is_chatml_with_the_models_own_system_prompt(tokenizer: Any) -> None:
-    chat = ChatPrompt(tokenizer, "smollm2-135m")
-    assert tokenizer.decode(chat.message_tokens([{"role": "user", "content": "Hi"}])) == (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 def test_it_answers_and_ends_by_itself(generator: LocalGenerator) -> None:
@@ -83,18 +60,6 @@ def test_quantization_costs_some_perplexity_and_not_the_language(generator: Loca
     assert 8 < plain < 80
     for quantization in ("int8", "nf4"):
         assert 0.98 < perplexity(load_model(folder, quantization=quantization)) / plain < 1.4, quantization
-
-
-def test_it_is_listed_with_what_fits_it(small_model_home: Path, folder: str) -> None:
-    noise = small_model_home / "adapters" / "noise"
-    if not noise.is_dir():
-        build_adapter(noise, Path(folder))
-    found = discover_models(small_model_home, ports={})
-    assert ("smollm2-135m", "llama") in [(model.name, model.architecture) for model in found.models]
-    fitting = {each.name: (each.fits, each.path) for each in found.adapters}
-    shipped = shipped_adapters("smollm2-135m")["gpu-books"]
-    assert fitting == {"noise": (("smollm2-135m",), str(noise)), "gpu-books": (("smollm2-135m",), shipped)}
-    assert [each.here for each in found.available] == [True]
 
 
 THREE = [

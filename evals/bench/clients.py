@@ -1,4 +1,4 @@
-"""Benchmarks of many readers at once: of a real local model as it is served, or of a server that runs already.
+"""Benchmarks of concurrent clients: of a real local model as it is served, or of a server that runs already.
 
 Prompts are those of questions about the bundled book with the passages that they find. A server is asked over HTTP,
 whatever its generator.
@@ -29,7 +29,7 @@ from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Question
 
 
-def bench_readers(
+def bench_clients(
     path: str,
     quantization: str = "none",
     alone: int = 8,
@@ -41,7 +41,7 @@ def bench_readers(
 
     Args:
         path: the model's folder.
-        clients: readers at once, each with a question of their own, of at most `answer_tokens` tokens.
+        clients: each with a question of its own, of at most `answer_tokens` tokens.
         dtype: as the setting of that name.
     """
     questions = [question.question for question in load_bank(split="tune")][-clients - alone :]
@@ -104,8 +104,8 @@ def bench_server(address: str, clients: int = 30, answer_tokens: int = 300, alon
     The server holds the bundled book and keeps no answers (`COALESCE_ANSWER_CACHE=0`).
 
     Returns:
-        besides the seconds: how many were answered, which statuses and `Retry-After` the others got, how many heard
-        their place in line and the farthest place, and how many of the `alone` got the very text that they got alone.
+        besides the seconds: how many were answered, which statuses and `Retry-After` the others got, how many saw
+        their position in the queue and the last one seen, and how many of the `alone` got the same text as alone.
     """
     questions = [question.question for question in load_bank(split="tune")][:clients]
     with httpx.Client(base_url=address, timeout=None, trust_env=False) as client:
@@ -133,8 +133,8 @@ def bench_server(address: str, clients: int = 30, answer_tokens: int = 300, alon
             reply.get("question") == text for reply, text in zip(together, questions, strict=True)
         ),
         "refused_by_the_server": [(reply["status"], reply["retry_after"]) for reply in refused],
-        "heard_their_place": sum(bool(reply["places"]) for reply in together),
-        "farthest_place": max((max(reply["places"], default=0) for reply in together), default=0),
+        "saw_queue_position": sum(bool(reply["positions"]) for reply in together),
+        "last_queue_position": max((max(reply["positions"], default=0) for reply in together), default=0),
         "class_s": round(class_s, 1),
         "one_s": round(one_s, 2),
         "class_over_one": round(class_s / one_s, 2),
@@ -148,9 +148,9 @@ def bench_server(address: str, clients: int = 30, answer_tokens: int = 300, alon
 
 
 def _ask_server(client: httpx.Client, text: str, answer_tokens: int) -> dict[str, Any]:
-    """The answer with its question and tokens, or the status of a refusal; and the places in line that it was given."""
+    """The answer with its question and tokens, or the status of a refusal; and its positions in the queue."""
     body = {"question": text, "arm": "rag", "max_tokens": answer_tokens, "stream": True}
-    found: dict[str, Any] = {"places": []}
+    found: dict[str, Any] = {"positions": []}
     with client.stream("POST", "/v1/ask", json=body) as reply:
         if not reply.is_success:
             return found | {"status": reply.status_code, "retry_after": reply.headers.get("Retry-After")}
@@ -160,7 +160,7 @@ def _ask_server(client: httpx.Client, text: str, answer_tokens: int) -> dict[str
             if name == "event":
                 event = value
             elif name == "data" and event == "waiting":
-                found["places"].append(json.loads(value)["before"])
+                found["positions"].append(json.loads(value)["before"])
             elif name == "data" and event == "error":
                 error = json.loads(value)["error"]
                 found |= {"status": error["type"], "retry_after": error.get("retry_after_s")}
