@@ -33,9 +33,6 @@ class Process:
         """Seconds that the server has computed, which other work on the machine hardly changes."""
         return processor_s(self.popen.pid)
 
-    def coalesce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return coalesce(self.home, *arguments)
-
 
 def processor_s(pid: int) -> float:
     times = psutil.Process(pid).cpu_times()

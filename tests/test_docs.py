@@ -169,9 +169,7 @@ def test_every_document_named_in_the_code_exists_and_every_variable_named_is_a_s
         assert [name for name in named if not (ROOT / name).exists()] == [], path
 
 
-def test_the_snippets_of_the_readme_are_calls_that_the_server_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_snippets_of_the_readme_are_calls_that_the_server_takes(tmp_path, capsys):
     blocks = FENCE.findall(README.read_text("utf-8"))
     (code,) = (block for language, block in blocks if language == "python")
     calls = [shlex.split(line) for _, block in blocks for line in block.splitlines() if line.startswith("curl ")]
@@ -207,9 +205,7 @@ def at_home(sample_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("at_home")
-def test_the_light_commands_of_the_readme_print_what_it_shows(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_light_commands_of_the_readme_print_what_it_shows(tiny_model, monkeypatch, capsys):
     stand_ins = {"MODEL": str(tiny_model)}
     ran = set()
     for words, _, output in shown_in(README):
@@ -232,9 +228,7 @@ def test_the_light_commands_of_the_readme_print_what_it_shows(
 @pytest.mark.integration
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("document", [README, ROOT / "docs" / "serving.md"], ids=lambda path: path.name)
-def test_the_other_commands_of_a_document_run(
-    document: Path, at_home: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_other_commands_of_a_document_run(document, at_home, tiny_model, monkeypatch, capsys):
     """Servers last, since they take adapters that others make."""
     shutil.copytree(at_home, library_home([SAMPLE_PATH], load_settings({"home": at_home}).index))
     with closing(ConversationStore(at_home / "conversations.sqlite3")) as store:

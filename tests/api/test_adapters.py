@@ -11,6 +11,7 @@ import pytest
 from api_fakes import FakeBuilder, Live, running
 from waiting import PATIENCE_S, wait_until
 
+from api.generator import GeneratorSwitch
 from api.settings import CoalesceSettings, load_settings
 from evals.made_store import is_for_tuning
 from indexes.errors import Cancelled
@@ -62,7 +63,9 @@ def tune() -> FakeTune:
 
 
 @pytest.fixture
-def live(settings: CoalesceSettings, tune: FakeTune) -> Iterator[Live]:
+def live(settings: CoalesceSettings, tune: FakeTune, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """The settings name a local model, which nothing loads."""
+    monkeypatch.setattr(GeneratorSwitch, "load", lambda switch, _tell: switch._engine())
     chosen = load_settings({"home": settings.home, "generator": "local", "model": "tiny"})
     with running(chosen, tune=tune) as server:
         yield server

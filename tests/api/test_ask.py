@@ -1,4 +1,4 @@
-"""`POST /v1/ask`, `/v1/search` and `/v1/compare`: the contract's fields, events, filters and refusals."""
+"""`POST /v1/ask`, `/search`, `/compare` and `/explain`: the contract's fields, events, filters and refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
+from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator, signals_only
 
 from indexes.errors import Busy, CoalesceError
@@ -30,6 +30,7 @@ PARTS = {
 }
 QUESTION = "How many threads are in a warp?"
 ASKED = {"question": QUESTION}
+STREAM = ASKED | {"stream": True}
 
 
 def events_of(response: httpx.Response) -> list[tuple[str, dict[str, Any]]]:
@@ -58,7 +59,7 @@ def test_an_answer_has_exactly_the_contracts_fields_and_quotes_its_passage_verba
 
 
 def test_the_deltas_of_a_stream_joined_are_the_answer(shared: Live):
-    response = shared.client.post("/v1/ask", json=ASKED | {"stream": True})
+    response = shared.client.post("/v1/ask", json=STREAM)
     assert response.headers["content-type"].startswith("text/event-stream")
     (_, first), *deltas, (_, done) = events = events_of(response)
     assert [name for name, _ in events] == ["passages", *["delta"] * len(deltas), "done"]
@@ -66,13 +67,6 @@ def test_the_deltas_of_a_stream_joined_are_the_answer(shared: Live):
     assert "".join(data["text"] for _, data in deltas) == done["answer"] != ""
     assert first == {name: done[name] for name in first}
     assert {"passages", "evidence", "note"} <= set(first) and done["evidence"] in ("strong", "weak")
-
-
-def test_a_conversation_is_gone_on_with(live: Live):
-    first = live.post("/v1/ask", **ASKED)
-    second = live.post("/v1/ask", question="And why?", conversation_id=first["conversation_id"])
-    assert second["conversation_id"] == first["conversation_id"]
-    assert [turn.question for turn in live.generator.requests[-1].turns] == [QUESTION]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +95,7 @@ def test_an_error_in_the_middle_of_a_stream_is_its_last_event(settings, error: C
 
     builder = FakeBuilder(ScriptedGenerator(["one ", "two"], before_piece=fail))
     with running(settings, builder) as live:
-        events = events_of(live.client.post("/v1/ask", json=ASKED | {"stream": True}))
+        events = events_of(live.client.post("/v1/ask", json=STREAM))
         assert [name for name, _ in events] == ["passages", "delta", "error"]
         whole = live.client.post("/v1/ask", json=ASKED)
         failed = whole.json()["error"]
@@ -136,7 +130,7 @@ def test_one_thread_drives_an_answer_from_its_first_piece_to_its_last(settings):
     threads: set[int] = set()
     generator = ScriptedGenerator(["w "] * 50, before_piece=lambda index: threads.add(threading.get_ident()))
     with running(settings, FakeBuilder(generator)) as live:
-        live.client.post("/v1/ask", json=ASKED | {"stream": True})
+        live.client.post("/v1/ask", json=STREAM)
     assert len(threads) == 1
 
 
@@ -145,22 +139,16 @@ def test_one_thread_drives_an_answer_from_its_first_piece_to_its_last(settings):
     [
         ({"document_ids": [SAMPLE_ID]}, True), ({"chapters": [1]}, True), ({"chapters": ["Chapter"]}, True),
         ({"pages": [1, 3]}, True), ({"pages": [4, 9]}, False),
+        ({"document_ids": ["nobody"]}, "nobody"), ({"chapters": [99]}, "99"), ({"chapters": ["Chap"]}, "Chap"),
     ],
 )  # fmt: skip
-def test_filters_restrict_what_is_found(shared: Live, filters: dict[str, Any], found: bool):
-    assert bool(shared.post("/v1/search", query="warp", filters=filters)["passages"]) is found
-
-
-@pytest.mark.parametrize(
-    ("filters", "named"),
-    [({"document_ids": ["nobody"]}, "nobody"), ({"chapters": [99]}, "99"), ({"chapters": ["Chap"]}, "Chap")],
-)
-@pytest.mark.parametrize("call", ["ask", "search", "compare"])
-def test_a_filter_that_names_an_unknown_book_or_chapter_is_a_404(shared: Live, call: str, filters: Any, named: str):
-    body = {"query" if call == "search" else "question": "warp", "filters": filters}
-    reply = shared.client.post(f"/v1/{call}", json=body)
-    assert reply.status_code == 404
-    assert named in reply.json()["error"]["message"]
+def test_filters_restrict_what_is_found_and_a_name_in_them_that_nothing_has_is_a_404(shared, filters, found):
+    if isinstance(found, bool):
+        assert bool(shared.post("/v1/search", query="warp", filters=filters)["passages"]) is found
+        return
+    for call, body in (("ask", ASKED), ("search", {"query": "warp"}), ("compare", ASKED)):
+        reply = shared.client.post(f"/v1/{call}", json=body | {"filters": filters})
+        assert (reply.status_code, found in reply.json()["error"]["message"]) == (404, True), call
 
 
 def test_a_comparison_answers_in_the_order_asked_and_is_kept_together(live: Live):
@@ -186,27 +174,12 @@ def test_variants_are_answered_in_order_and_counted_in_the_table_of_wins(live: L
     assert live.status("POST", "/v1/compare", ASKED | {"variants": variants, "arms": ["rag"]}) == 422
 
 
-def test_a_models_own_refusal_has_no_citations(live: Live):
-    live.generator.pieces, live.generator.refused = ("The books do not say.",), True
-    answer = live.post("/v1/ask", **ASKED)
-    assert (answer["refused"], answer["citations"], bool(answer["answer"])) == (True, [], True)
-
-
 def test_what_would_be_refused_is_answered_anyway_when_asked_so(settings):
     builder = FakeBuilder()
     builder.judge = EvidenceJudge(LearnedReader(signals_only), 1.1)
     with running(settings, builder) as live:
-        refused = live.post("/v1/ask", **ASKED)
-        answered = live.post("/v1/ask", **ASKED, answer_anyway=True)
-    assert [refused[name] for name in ("refused", "evidence", "note", "citations")] == [True, "none", None, []]
-    assert "Chapter › Section" in refused["answer"]
-    assert [answered[name] for name in ("refused", "evidence")] == [False, "none"]
-    assert answered["citations"] and answered["note"] and answered["note"] not in answered["answer"]
-
-
-def test_talk_is_answered_without_passages(shared: Live):
-    answer = shared.post("/v1/ask", question="thank you!")
-    assert [answer[name] for name in ("refused", "evidence", "passages", "citations")] == [False, None, [], []]
+        answers = [live.post("/v1/ask", **ASKED, answer_anyway=anyway) for anyway in (False, True)]
+    assert [(answer["refused"], answer["evidence"]) for answer in answers] == [(True, "none"), (False, "none")]
 
 
 def test_each_arm_takes_an_option_of_a_choice_question(live: Live):
@@ -218,3 +191,76 @@ def test_each_arm_takes_an_option_of_a_choice_question(live: Live):
     assert [bool(request.passages) for request in live.generator.requests] == [False, True]
     assert live.status("POST", "/v1/choose", body | {"choices": ["32"]}) == 422
     assert live.status("POST", "/v1/choose", body | {"choices": ["32", " "]}) == 400
+
+
+# --- followed, stopped, explained
+
+
+def test_a_finished_answer_is_followed_again_with_the_same_events(shared: Live):
+    first = shared.client.post("/v1/ask", json=STREAM)
+    answer_id = first.headers["x-answer-id"]
+    again = shared.client.get(f"/v1/answers/{answer_id}/events")
+    assert again.headers["content-type"].startswith("text/event-stream")
+    assert again.text == first.text
+    assert json.loads(first.text.rpartition("data: ")[2])["id"] == answer_id
+    assert shared.status("GET", "/v1/answers/nobody/events") == 404
+
+
+def test_an_answer_in_work_is_followed_from_its_start_and_goes_on_for_the_second_reader(live: Live):
+    go_on = threading.Event()
+    live.generator.before_piece = lambda index: index and go_on.wait(PATIENCE_S) and None
+    stream = live.client.stream
+    with (
+        stream("POST", "/v1/ask", json=STREAM) as first,
+        stream("GET", f"/v1/answers/{first.headers['x-answer-id']}/events") as second,
+    ):
+        first.close()
+        go_on.set()
+        lines = second.read().decode().splitlines()
+    names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    assert names == ["passages", "delta", "delta", "done"]
+
+
+def test_an_answer_stops_when_its_conversation_is_deleted(settings):
+    generator = ScriptedGenerator(["word "] * 5000, before_piece=lambda index: threading.Event().wait(0.05) and None)
+    with running(settings, FakeBuilder(generator)) as live:
+        conversation = live.post("/v1/conversations")["id"]
+        with live.client.stream("POST", "/v1/ask", json=STREAM | {"conversation_id": conversation}) as reply:
+            next(reply.iter_raw())
+            assert live.status("DELETE", f"/v1/conversations/{conversation}") == 204
+            wait_until(lambda: generator.closed_streams == 1, "the generator was closed")
+
+
+def test_an_explanation_ranks_the_nodes_of_a_page_or_section_among_all(live: Live):
+    live.shelf.extend(SAMPLE_ID, "A stream is a queue of kernels and copies.", path=("Chapter", "Streams"))
+    places = ({"page": 3}, {"section": ["Chapter", "Streams"]})
+    explained = [live.post("/v1/explain", **ASKED, document_id=SAMPLE_ID, **place)["nodes"] for place in places]
+    wanted, other = (nodes[0] for nodes in explained)
+    assert [node["text"] for node in explained[0]] == [WARP]
+    assert [[node[f"{kind}_rank"] for node in (wanted, other)] for kind in ("fused", "lexical")] == [[1, 2], [1, None]]
+    assert "warp" in other["missing"] and "warp" in wanted["shared"]
+
+
+@pytest.mark.parametrize(
+    ("place", "status"),
+    [
+        ({}, 400), ({"page": 3, "section": ["Chapter"]}, 400), ({"page": 99}, 404), ({"section": ["No such"]}, 404),
+        ({"document_id": "nobody", "page": 1}, 404),
+    ],
+)  # fmt: skip
+def test_an_explanation_needs_one_place_that_is_there(place: dict[str, Any], status: int, shared: Live):
+    assert shared.status("POST", "/v1/explain", ASKED | {"document_id": SAMPLE_ID} | place) == status
+
+
+def test_a_comparison_takes_the_adapter_that_is_named_and_refuses_to_choose_between_several(settings):
+    arms = ("base", "tuned", "rag", "rag+tuned")
+    generator = ScriptedGenerator(["A warp."], arms=arms, adapters=("qa", "raft"))
+    with running(settings, FakeBuilder(generator)) as live:
+        refused = live.client.post("/v1/compare", json=ASKED)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (409, "arm_unavailable")
+        assert "qa, raft" in refused.json()["error"]["message"]
+        assert generator.requests == []
+        answers = live.post("/v1/compare", **ASKED, adapter="raft")["answers"]
+        assert [(answer["arm"], answer["adapter"]) for answer in answers] == [
+            (arm, "raft" if "tuned" in arm else None) for arm in arms
+        ]

@@ -77,17 +77,8 @@ def test_wrong_types_and_values_are_a_422_that_names_the_field(path, name, value
 def test_a_body_that_is_not_an_object_is_bad_input(path, shared: Live):
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert_error(shared.client.post(path, content=b"question=x", headers=form), 400, 415, 422)
-    for body in (
-        b"{",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"question": 1e999}',
-        b"[]",
-        b'"text"',
-        b"1" * 5000,
-        b"",
-        b"null",
-    ):
+    no_json = (b"{", b"\xff\xfe", b"[" * 100_000, b'{"question": 1e999}')
+    for body in (*no_json, b"[]", b'"text"', b"1" * 5000, b"", b"null"):
         reply = shared.client.post(path, content=body, headers=JSON_TYPE)
         if path == "/v1/conversations" and body in (b"", b"null"):
             assert reply.status_code == 201
@@ -112,9 +103,7 @@ def test_a_body_that_is_not_an_object_is_bad_input(path, shared: Live):
         (405, "GET", "/v1/ask", None), (405, "PUT", "/v1/documents", None), (405, "POST", "/healthz", None),
     ],
 )  # fmt: skip
-def test_no_words_are_a_400_unknown_ids_and_paths_a_404_and_a_wrong_method_a_405(
-    status, method, path, body, shared: Live
-):
+def test_no_words_are_a_400_unknown_ids_and_paths_a_404_and_a_wrong_method_a_405(status, method, path, body, shared):
     reply = shared.client.request(method, path, json=body)
     assert_error(reply, status)
     assert bool(reply.headers.get("allow")) is (status == 405)

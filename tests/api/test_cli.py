@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -27,16 +26,11 @@ from rag.sentence_reader import LearnedReader
 from rag.tuning.data import TrainingRow, write_dataset
 from rag.tuning.settings import TuneSettings
 
-HEAVY = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "llama_index", "nicegui", "fastapi")
 TUNE = ["tune", "--model", "m", "--out", "o"]
 QUESTION = "How many threads are in a warp?"
 UNKNOWN = "What does a warp cost?"
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
@@ -68,50 +62,22 @@ def raises(error: BaseException) -> Any:
     return fail
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """The one JSON document of a command that succeeds."""
-    assert run([*arguments, "--json"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The two lines, what was wrong and what mends it, of a command that ends with status 1."""
-    assert run(list(arguments)) == 1
-    streams = capsys.readouterr()
-    assert streams.out == "" and "Traceback" not in streams.err
-    lines = [line for line in streams.err.splitlines() if not line.endswith("...")]  # but for progress
-    assert len(lines) == 2, lines
-    return streams.err
-
-
 @pytest.mark.parametrize("command", sorted(name for names in SECTIONS.values() for name in names))
-def test_every_command_is_listed_once_and_explains_itself_with_an_example(command, capsys):
-    listed = re.findall(r"^  ([a-z]+) ", said(capsys, "--help"), re.MULTILINE)
+def test_every_command_is_listed_once_and_explains_itself_with_an_example(command, coalesce):
+    listed = re.findall(r"^  ([a-z]+) ", coalesce.says("--help"), re.MULTILINE)
     assert listed.count(command) == 1
     if command not in ("bench", "questions"):  # which have commands of their own
-        text = said(capsys, command, "--help")
+        text = coalesce.says(command, "--help")
         assert re.search(rf"Example.*coalesce\b.*\b{command}", text, re.DOTALL)
         assert ("--json" in text) == (command not in ("serve", "chat", "mcp"))
 
 
-def test_models_lists_what_can_be_fetched_and_names_what_cannot(capsys):
-    found = printed(capsys, "models")
+def test_models_lists_what_can_be_fetched_and_names_what_cannot(coalesce):
+    found = coalesce.gives("models")
     assert {"models", "adapters", "engines", "available"} == set(found)
     assert ("qwen2.5-coder-1.5b", False) in [(each["name"], each["here"]) for each in found["available"]]
-    assert "nobody-1t" in refused(capsys, "models", "get", "nobody-1t")
-    assert "coalesce models get smollm2-135m" in refused(capsys, "memory", "--model", "smollm2-135m")
-
-
-@pytest.mark.integration
-def test_help_imports_nothing_heavy():
-    code = f"import sys, api.cli as c; c.run(['ask', '--help']); print([m for m in {HEAVY} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert "nobody-1t" in coalesce.refuses("models", "get", "nobody-1t")
+    assert "coalesce models get smollm2-135m" in coalesce.refuses("memory", "--model", "smollm2-135m")
 
 
 @pytest.mark.parametrize(
@@ -146,26 +112,24 @@ def test_wrong_usage_is_status_2(arguments, capsys):
         (["questions", "export", "--out", "bank.xls"], "bank.xls"),
     ],
 )
-def test_our_errors_are_status_1_with_the_value_and_what_mends_it(arguments, named, capsys):
-    assert named in refused(capsys, *arguments)
+def test_our_errors_are_status_1_with_the_value_and_what_mends_it(arguments, named, coalesce):
+    assert named in coalesce.refuses(*arguments)
 
 
-def test_settings_and_a_home_that_cannot_be_used_stop_every_command(tmp_path, monkeypatch, capsys):
+def test_settings_and_a_home_that_cannot_be_used_stop_every_command(tmp_path, monkeypatch, coalesce):
     (tmp_path / "coalesce.toml").write_text("nonsense = 1\n")
-    assert str(tmp_path) in refused(capsys, "--home", str(tmp_path), "list"), "the option beats the environment"
+    assert str(tmp_path) in coalesce.refuses("--home", str(tmp_path), "list"), "the option beats the environment"
     monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "coalesce.toml" / "home"))
     for arguments in (["serve"], ["add", str(tmp_path)]):
-        assert "COALESCE_HOME" in refused(capsys, *arguments)
-    monkeypatch.setenv("COALESCE_GENERATER", "local")
-    assert "COALESCE_GENERATOR" in refused(capsys, "list")
+        assert "COALESCE_HOME" in coalesce.refuses(*arguments)
 
 
-def test_a_port_in_use_is_reported_with_another_one_to_try(capsys):
+def test_a_port_in_use_is_reported_with_another_one_to_try(coalesce):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"coalesce serve --port {port + 1}" in refused(capsys, "serve", "--port", str(port))
+        assert f"coalesce serve --port {port + 1}" in coalesce.refuses("serve", "--port", str(port))
 
 
 def test_the_options_of_tuning_are_its_settings(tmp_path, monkeypatch):
@@ -183,40 +147,40 @@ def test_the_options_of_tuning_are_its_settings(tmp_path, monkeypatch):
     assert given == [TuneSettings(), TuneSettings(max_tokens=64, passages=False, dora=True, learning_rate=1e-3)]
 
 
-def test_the_version_and_an_empty_library_are_printed(capsys):
-    assert re.fullmatch(r"coalesce \d+(\.\d+)*\n", said(capsys, "--version"))
-    assert printed(capsys, "list") == {"documents": []}
-    assert "coalesce add PATH" in said(capsys, "list")
+def test_the_version_and_an_empty_library_are_printed(coalesce):
+    assert re.fullmatch(r"coalesce \d+(\.\d+)*\n", coalesce.says("--version"))
+    assert coalesce.gives("list") == {"documents": []}
+    assert "coalesce add PATH" in coalesce.says("list")
 
 
-def test_questions_are_put_to_the_running_server_of_the_home(home, served, monkeypatch, capsys):
+def test_questions_are_put_to_the_running_server_of_the_home(home, served, monkeypatch, coalesce):
     monkeypatch.setattr("indexes.library.open_library", raises(InvalidInput("models are loaded here", hint="no")))
-    answer = printed(capsys, "ask", QUESTION)
+    answer = coalesce.gives("ask", QUESTION)
     assert answer == served.get(f"/v1/conversations/{answer['conversation_id']}")["answers"][0]
-    assert said(capsys, "ask", QUESTION, "--book", "sample").startswith("A warp has 32 threads [1].")
-    assert printed(capsys, "ask", QUESTION, "--book", "SAMPLE")["filters"]["document_ids"] == [SAMPLE_ID]
-    assert printed(capsys, "search", "warp")["passages"]
-    assert "nobody" in refused(capsys, "ask", QUESTION, "--book", "nobody")
-    assert "loaded here" in refused(capsys, "ask", QUESTION, "--generator", "extractive")
+    assert coalesce.says("ask", QUESTION, "--book", "sample").startswith("A warp has 32 threads [1].")
+    assert coalesce.gives("ask", QUESTION, "--book", "SAMPLE")["filters"]["document_ids"] == [SAMPLE_ID]
+    assert coalesce.gives("search", "warp")["passages"]
+    assert "nobody" in coalesce.refuses("ask", QUESTION, "--book", "nobody")
+    assert "loaded here" in coalesce.refuses("ask", QUESTION, "--generator", "extractive")
     withdraw(home)
     assert not (home / "server.json").exists()
     announce(home, "http://127.0.0.1:9")
-    assert "loaded here" in refused(capsys, "ask", QUESTION), "the server has gone"
+    assert "loaded here" in coalesce.refuses("ask", QUESTION), "the server has gone"
 
 
-def test_a_cut_answer_and_a_refusal_of_the_server_say_so_once_with_their_sources(served, capsys):
+def test_a_cut_answer_and_a_refusal_of_the_server_say_so_once_with_their_sources(served, coalesce):
     served.generator.finish = "length"
-    assert "cut off" in said(capsys, "ask", QUESTION)
+    assert "cut off" in coalesce.says("ask", QUESTION)
     served.generator.finish, served.generator.pieces = "stop", ("",)
-    text = said(capsys, "ask", QUESTION)
+    text = coalesce.says("ask", QUESTION)
     assert "cut off" not in text and text.count("nearest") == 1
     served.generator.pieces, served.generator.refused = ("Not enough of it in [1].",), True
-    assert said(capsys, "ask", QUESTION).endswith("[1].\n\n[1] Sample › Chapter › Section, page iii\n")
+    assert coalesce.says("ask", QUESTION).endswith("[1].\n\n[1] Sample › Chapter › Section, page iii\n")
 
 
-def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, home, capsys):
+def test_an_unexpected_error_is_one_line_and_its_details_are_kept(monkeypatch, home, coalesce, capsys):
     monkeypatch.setattr("indexes.library.open_library", raises(RuntimeError("a fault of the program")))
-    assert "RuntimeError: a fault of the program" in refused(capsys, "list")
+    assert "RuntimeError: a fault of the program" in coalesce.refuses("list")
     assert "Traceback" in (home / "errors.log").read_text()
     assert run(["--debug", "list"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -254,40 +218,36 @@ def test_a_closed_pipe_causes_no_error_message():
         *(([command, "q"], "coalesce add PATH") for command in ("ask", "search")),
     ],
 )
-def test_what_cannot_be_answered_is_refused_before_models_load(arguments, named, monkeypatch, capsys):
+def test_what_cannot_be_answered_is_refused_before_models_load(arguments, named, monkeypatch, coalesce):
     shelf = Shelf()
     if "add" not in named:
         shelf.put("sample", WARP, source="Sample", sample=True)
     monkeypatch.setattr("indexes.library.open_library", lambda *_, **__: shelf)
     monkeypatch.setattr("rag.assemble.build_engine", raises(AssertionError("models were loaded")))
-    assert named in refused(capsys, *arguments)
+    assert named in coalesce.refuses(*arguments)
     assert shelf.closed
 
 
-def test_what_the_books_do_not_answer_is_refused_with_the_nearest_sections_or_noted(builder, capsys):
-    answer = printed(capsys, "ask", UNKNOWN)
+def test_what_the_books_do_not_answer_is_refused_with_the_nearest_sections_or_noted(builder, coalesce):
+    answer = coalesce.gives("ask", UNKNOWN)
     assert answer["refused"] and " › ".join(answer["passages"][0]["section"]) in answer["answer"]
-    assert said(capsys, "ask", UNKNOWN).strip() == answer["answer"]
-    note, text, *_ = filter(None, said(capsys, "ask", UNKNOWN, "--answer-anyway").splitlines())
-    anyway = printed(capsys, "ask", UNKNOWN, "--answer-anyway")
+    assert coalesce.says("ask", UNKNOWN).strip() == answer["answer"]
+    note, text, *_ = filter(None, coalesce.says("ask", UNKNOWN, "--answer-anyway").splitlines())
+    anyway = coalesce.gives("ask", UNKNOWN, "--answer-anyway")
     assert (anyway["note"], anyway["answer"].startswith(text)) == (note, True)
 
 
-def test_a_book_is_named_by_its_title_or_its_id(builder, capsys):
+def test_a_book_is_named_by_its_title_or_its_id(builder, coalesce):
     for document_id in ("a", "b"):
         builder.shelf.put(document_id, WARP, source="Twice")
-    by_id, by_title = (printed(capsys, "search", "warp", "--book", name) for name in ("sample", "SAMPLE"))
+    by_id, by_title = (coalesce.gives("search", "warp", "--book", name) for name in ("sample", "SAMPLE"))
     assert by_id == by_title and by_id["passages"]
-    assert "a, b" in refused(capsys, "search", "warp", "--book", "twice")
+    assert "a, b" in coalesce.refuses("search", "warp", "--book", "twice")
 
 
 def test_both_faiss_distributions_at_once_are_a_fault():
-    checks = [
-        faiss_check("1.15", None),
-        faiss_check(None, "1.15"),
-        faiss_check("1.15", "1.15"),
-        faiss_check(None, None),
-    ]
+    there = (("1.15", None), (None, "1.15"), ("1.15", "1.15"), (None, None))
+    checks = [faiss_check(*versions) for versions in there]
     assert [check.ok for check in checks] == [True, True, False, False]
     assert "pip uninstall" in checks[2].hint
 

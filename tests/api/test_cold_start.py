@@ -13,14 +13,17 @@ WITHOUT_LLAMA_INDEX = """
 import sys
 sys.modules["llama_index"] = None  # whatever imports it fails
 from api.cli import run
-for words in (["list"], ["search", "warp"], ["ask", "What is a warp?"]):
+heavy = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "nicegui")
+for words, others in ((["ask", "--help"], ["fastapi"]), (["list"], [])):
     assert run(words) == 0
+    assert [name for name in (*heavy, *others) if name in sys.modules] == []
+assert run(["search", "warp"]) == run(["ask", "What is a warp?"]) == 0
 sys.exit(run(sys.argv[1:]))
 """
 
 
 @pytest.mark.integration
-def test_questions_and_the_server_do_without_llama_index(tmp_path: Path, sample_home: Path) -> None:
+def test_help_and_a_list_load_nothing_heavy_and_nothing_here_loads_llama_index(tmp_path: Path, sample_home: Path):
     home = shutil.copytree(sample_home, tmp_path / "home")
     server = start(home, command=(sys.executable, "-c", WITHOUT_LLAMA_INDEX, "serve"))
     try:

@@ -1,21 +1,14 @@
-"""`/v1/conversations` and `/v1/feedback`: what was kept comes back unchanged."""
+"""`/v1/conversations`, `/v1/feedback` and `/v1/votes`: what was kept comes back unchanged."""
 
 from __future__ import annotations
 
-from api_fakes import Live, running
+import json
+
+from api_fakes import Live
 
 from rag.errors import GenerationFailed
 
 QUESTION = {"question": "How many threads are in a warp?"}
-
-
-def test_a_conversation_reloads_with_its_answers_and_citations_intact(settings):
-    with running(settings) as live:
-        answer = live.client.post("/v1/ask", json=QUESTION).json()
-    with running(settings) as live:
-        conversation = live.client.get(f"/v1/conversations/{answer['conversation_id']}").json()
-        assert conversation["answers"] == [answer]
-        assert conversation["title"]
 
 
 def test_a_conversation_is_started_renamed_listed_and_deleted_with_its_answers(live: Live):
@@ -52,13 +45,13 @@ def _fail(index: int) -> None:
 
 
 def test_feedback_is_kept_with_its_answer_and_the_last_one_counts(live: Live):
-    answer = live.post("/v1/ask", **QUESTION)
-    body = {"answer_id": answer["id"], "rating": "up"}
-    live.post("/v1/feedback", **body)
-    last = body | {"rating": "down", "comment": "wrong page"}
-    assert live.post("/v1/feedback", **last) | {"created_at": ""} == last | {"created_at": ""}
+    answer_id = live.post("/v1/ask", **QUESTION)["id"]
+    last = {"answer_id": answer_id, "rating": "down", "comment": "wrong page"}
+    assert live.status("POST", "/v1/feedback", last | {"comment": "bell \x07"}) == 400
+    for body in (last | {"rating": "up"}, last):
+        assert live.post("/v1/feedback", **body) | {"created_at": ""} == body | {"created_at": ""}
     kept = live.services.engine.conversations.feedback()
-    assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer["id"])]
+    assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer_id)]
 
 
 def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None:
@@ -76,3 +69,30 @@ def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None
     assert live.get(path)["answers"] == []
     assert live.status("DELETE", "/v1/conversations") == 204
     assert live.get("/v1/conversations")["conversations"] == []
+
+
+def test_a_vote_names_the_arm_of_the_preferred_answer_and_is_between_answers_to_one_question(live: Live):
+    ids = [answer["id"] for answer in live.post("/v1/compare", **QUESTION, arms=["rag", "base"])["answers"]]
+    kept = live.post("/v1/votes", answer_ids=ids, preferred=ids[1])
+    assert (kept["winner"], kept["blind"]) == ("base", True)
+    assert live.post("/v1/votes", answer_ids=ids, preferred=None)["winner"] is None
+    lines = live.client.get("/v1/compare/votes.jsonl").text.splitlines()
+    assert [json.loads(line)["winner"] for line in lines] == ["base", None]
+    other = live.post("/v1/ask", question="And a block?")["id"]
+    for body, status in (
+        ({"answer_ids": ["x", "y"], "preferred": "x"}, 404), ({"answer_ids": ["x"]}, 422), ({"preferred": "x"}, 422),
+        ({"answer_ids": [ids[0], other]}, 400), ({"answer_ids": [ids[0]] * 2}, 400),
+        ({"answer_ids": ids, "preferred": other}, 400),
+    ):  # fmt: skip
+        assert live.status("POST", "/v1/votes", body) == status, body
+
+
+def test_a_full_disk_is_an_answer_and_the_connection_goes_on(live: Live, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(live.services.engine.conversations, "create", full)
+    for _ in range(2):
+        reply = live.client.post("/v1/conversations", json={})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (503, "storage_full")
+        assert reply.headers.get("connection") != "close"

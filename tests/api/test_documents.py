@@ -106,19 +106,16 @@ def test_several_files_are_the_chapters_of_one_book(live: Live):
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("lies.txt", b"not \0 text"), ("lies.txt", b"\x7fELF\0\0\0"), ("lies.pdf", b"plain text"),
-        ("cut.pdf", b"%PDF-1.7\n1 0 obj\n<<"),
+        ("lies.txt", b"\x7fELF\0\0\0"), ("cut.pdf", b"%PDF-1.7\n1 0 obj\n<<"),
     ],
 )  # fmt: skip
 def test_a_file_that_lies_is_a_failed_job_that_says_why_and_can_be_sent_again(shared: Live, name: str, data: bytes):
-    job = shared.ended(shared.upload(data, name).json()["job_id"])
-    assert (job["state"], set(job["error"])) == ("failed", {"type", "message", "hint"})
-    assert job["error"]["type"] == "unreadable_book" and name in job["message"]
-    wait_until(lambda: kept_files(shared) == [], "nothing is kept")
-    again = shared.upload(data, name)
-    assert again.status_code == 202
-    shared.ended(again.json()["job_id"])
-    wait_until(lambda: kept_files(shared) == [], "nothing is kept")
+    for _ in range(2):
+        taken = shared.upload(data, name)
+        job = shared.ended(taken.json()["job_id"])
+        assert (taken.status_code, job["state"], set(job["error"])) == (202, "failed", {"type", "message", "hint"})
+        assert job["error"]["type"] == "unreadable_book" and name in job["message"]
+        wait_until(lambda: kept_files(shared) == [], "nothing is kept")
 
 
 @pytest.mark.parametrize("name", ["book.exe", "book", "book.pdf.zip", ".txt"])

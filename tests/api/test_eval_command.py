@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.cli import run
 from indexes.library import Library
 
 REMOTE = ["--generator", "remote", "--base-url", "http://127.0.0.1:9/v1", "--model", "m"]
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COALESCE_HOME", str(tmp_path / "home"))
-
-
-def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(tmp_path, hashed_home, hashed, capsys):
+def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(tmp_path, hashed_home, hashed, coalesce):
     shutil.copytree(hashed_home, tmp_path / "home")
     out, export = tmp_path / "report", tmp_path / "export"
     command = ["eval", "--arms", "base,rag", "--questions", "bank:dev", "--limit", "4", "--top-k", "3", "--seed", "2"]
-    assert run([*command, "--out", str(out), "--export", str(export), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = coalesce.gives(*command, "--out", str(out), "--export", str(export))
     assert document == json.loads((out / "report.json").read_text("utf-8"))
     assert list(document["arms"]) == ["base", "rag"]
     assert (document["run"]["seed"], document["run"]["top_k"]) == (2, 3)
@@ -51,11 +43,10 @@ def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(tmp_pat
         (["--judge-labels", "labels.jsonl"], "--judge-url"),
     ],
 )
-def test_what_cannot_run_is_reported_before_a_model_loads(monkeypatch, capsys, arguments, said):
+def test_what_cannot_run_is_reported_before_a_model_loads(monkeypatch, coalesce, arguments, said):
     def loaded(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(Library, "load", loaded)
     monkeypatch.setattr("evals.arms.tune_encoder", loaded)
-    assert run(["eval", *arguments]) == 1
-    assert said in capsys.readouterr().err
+    assert said in coalesce.refuses("eval", *arguments)

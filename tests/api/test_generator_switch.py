@@ -17,7 +17,6 @@ from api.chosen_generator import GeneratorChoice, keep_choice
 from api.generator import GeneratorSwitch
 from api.settings import CoalesceSettings, load_settings
 from rag.engine import AnswerEngine
-from rag.models.home import shipped_adapters
 
 QUESTION = {"question": "How many threads are in a warp?"}
 
@@ -170,11 +169,3 @@ def test_questions_are_answered_while_the_model_is_loaded(
         loaded.set()
         wait_until(lambda: live.services.preparation.ready, "the model is loaded")
         assert ask(live)["answer"] == "A warp is written [1]."
-
-
-def test_a_chosen_small_model_has_the_adapter_that_comes_with_it(settings: CoalesceSettings) -> None:
-    local = GeneratorChoice(generator="local", model="smollm2-135m")
-    assert list(settings.rag_with(local).generator.adapters) == list(shipped_adapters("smollm2-135m"))
-    quoting = settings.model_copy(update={"answers": "quotes"})
-    assert quoting.rag_with(local).generator.answers == "quotes"
-    assert quoting.rag_with(GeneratorChoice(generator="extractive")).generator.answers == "free"

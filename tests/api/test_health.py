@@ -99,14 +99,4 @@ def test_the_description_names_every_call_and_its_errors(shared: Live):
         path, *methods = call.split()
         assert set(methods) <= set(paths[path]), path
     assert "409" in paths["/v1/ask"]["post"]["responses"]
-
-
-def test_the_docs_page_loads_nothing_from_elsewhere_and_takes_a_key(shared: Live):
-    page = shared.client.get("/docs")
-    sources = re.findall(r"""(?:src|href)=["']?([^"' >]+)""", page.text)
-    assert sources and all(source.startswith("/") and not source.startswith("//") for source in sources)
-    assert all(shared.client.get(source).status_code == 200 for source in sources if "favicon" not in source)
-    assert "connect-src 'self'" in page.headers["content-security-policy"]
-    document = shared.client.get("/openapi.json").json()
-    assert document["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    assert document["paths"]["/v1/ask"]["post"]["security"] == [{"HTTPBearer": []}]
+    assert paths["/v1/ask"]["post"]["security"] == [{"HTTPBearer": []}]

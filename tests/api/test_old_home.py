@@ -41,15 +41,6 @@ def test_its_books_are_listed_and_found_by_their_words(library: Library) -> None
     assert library.lexical("sequential addressing", 1)[0].node.page_labels == ("1",)
 
 
-def test_its_books_can_be_removed_and_rowids_are_not_used_again(library: Library, tmp_path: Path) -> None:
-    notes = library.documents()[-1]
-    library.remove(notes.document_id)
-    assert library.lexical("occupancy", 3) == []
-    with library._catalog._database.reading() as connection:
-        last = connection.exec_driver_sql("SELECT value FROM meta WHERE key = 'last_rowid'").scalar_one()
-    assert last == "511"
-
-
 @pytest.mark.integration
 def test_its_books_are_found_by_meaning_and_take_new_ones(library: Library, tmp_path: Path) -> None:
     library.load()

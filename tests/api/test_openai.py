@@ -13,7 +13,6 @@ from fakes import ScriptedGenerator
 
 from api.routes.openai import question_of
 from api.schemas.openai import ChatIn
-from api.settings import load_settings
 from rag.errors import GenerationFailed
 
 MESSAGES = [{"role": "user", "content": "How many threads are in a warp?"}]
@@ -76,11 +75,14 @@ def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: C
         ("assistant", "A group of threads."),
         ("user", parts),
     ]
-    client.ask(messages=[{"role": role, "content": content} for role, content in earlier])
+    messages = [{"role": role, "content": content} for role, content in earlier]
+    answer_id = client.ask(messages=messages).id.removeprefix("chatcmpl-")
+    list(client.ask(messages=messages, stream=True))
     request = live.generator.requests[-1]
     assert request.question == "How many\nthreads?"
     assert [(turn.question, turn.answer) for turn in request.turns] == [("What is a warp?", "A group of threads.")]
     assert live.get("/v1/conversations") == {"conversations": []}
+    assert live.status("POST", "/v1/feedback", {"answer_id": answer_id, "rating": "up"}) == 404
 
 
 @pytest.mark.parametrize(
@@ -97,31 +99,14 @@ def test_odd_sequences_of_messages_still_make_pairs(messages, turns):
     assert question_of(body).turns == turns
 
 
-def test_a_follow_up_is_read_with_the_conversation_that_the_client_brings(client: Client):
-    said = {"role": "assistant", "content": "A warp has 32 threads [1]. It runs in lockstep."}
-    completion = client.ask(messages=[*MESSAGES, said, {"role": "user", "content": "and why?"}])
-    assert MESSAGES[0]["content"] in completion.choices[0].message.note
-
-
-def test_an_arm_that_cannot_run_is_a_conflict_that_the_client_does_not_retry(live: Live, client: Client):
+def test_an_arm_that_cannot_run_is_a_conflict_and_an_unknown_model_not_found(live: Live, client: Client):
     with pytest.raises(openai.ConflictError) as refused:
         client.ask("tuned")
     assert refused.value.code == "arm_unavailable"
-    assert 'route="/v1/chat/completions",status="409"} 1.0' in live.client.get("/metrics").text
-
-
-def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(client: Client):
-    with pytest.raises(openai.NotFoundError) as refused:
+    assert 'route="/v1/chat/completions",status="409"} 1.0' in live.client.get("/metrics").text, "it is not retried"
+    with pytest.raises(openai.NotFoundError) as unknown:
         client.ask("gpt")
-    assert "coalesce-rag" in refused.value.body["hint"]
-
-
-def test_keys_are_checked_as_openais_are(tmp_path):
-    with running(load_settings({"home": tmp_path / "home", "api_keys": "k"})) as live:
-        with Client(live) as wrong, pytest.raises(openai.AuthenticationError):
-            wrong.models.list()
-        with Client(live, "k") as right:
-            assert len(right.models.list().data) == 4
+    assert "coalesce-rag" in unknown.value.body["hint"]
 
 
 def test_an_error_in_the_middle_of_a_stream_reaches_the_client(live: Live, client: Client):

@@ -48,17 +48,13 @@ def yellow_rows(png: bytes) -> int:
     return int(((picture[:, :, 0] > 200) & (picture[:, :, 2] < 180)).any(axis=1).sum())
 
 
-def test_the_quote_is_marked_over_its_lines(book: Path) -> None:
+def test_the_quote_is_marked_over_its_lines_and_nothing_where_it_is_not(book: Path) -> None:
     plain, marked = render_page(book, 2), render_page(book, 2, QUOTE)
     assert pixels(plain).shape == pixels(marked).shape
-    assert yellow_rows(plain) == 0
+    assert yellow_rows(plain) == yellow_rows(render_page(book, 1, QUOTE)) == 0
     one_line = yellow_rows(render_page(book, 2, "A warp is a group"))
     assert one_line > 5
     assert yellow_rows(marked) > 1.5 * one_line
-
-
-def test_a_quote_that_is_not_on_the_page_marks_nothing(book: Path) -> None:
-    assert yellow_rows(render_page(book, 1, QUOTE)) == 0
 
 
 def test_a_page_of_any_size_gives_a_picture_of_bounded_size(tmp_path: Path) -> None:

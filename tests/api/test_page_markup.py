@@ -49,13 +49,6 @@ def test_a_passage_of_a_book_without_markup_shows_its_signs() -> None:
     assert "<em>a</em>" in passage_html("An *a*.")
 
 
-def test_the_nth_marker_opens_the_nth_citation_with_it() -> None:
-    passages = [make_passage("A warp has 32 threads. Blocks hold warps."), make_passage("Grids hold blocks.")]
-    text = "A warp has 32 threads. [1] Grids hold blocks. [2] Blocks hold warps. [1]"
-    made = answer_html(text, Markers(resolve(text, passages), 2))
-    assert re.findall(r'data-cite="(-?\d+)" data-passage="(\d+)"', made) == [("0", "1"), ("1", "2"), ("2", "1")]
-
-
 @pytest.mark.parametrize("text", ["a[1] = b;", "`x [1]`", "[4] and [0]", "[1](https://example.org)", "\\[1\\]"])
 def test_brackets_that_are_not_markers_stay(text: str) -> None:
     assert "cite" not in html(text)
@@ -95,7 +88,7 @@ def test_a_listing_that_began_before_the_passage_is_code_to_its_end() -> None:
     assert passage_html("Prose;\n\n```\ncode;\n").count("<pre") == 1
 
 
-def test_equal_markers_in_a_row_become_one_and_are_numbered_as_they_come() -> None:
+def test_a_marker_opens_its_citation_and_equal_ones_in_a_row_become_one_numbered_as_they_come() -> None:
     passages = (make_passage("One. Two. Three."), make_passage("Four. Five."))
     text = "Four. [2] One. [1] Two. [1]\n\nThree. [1] Five. [2]"
     made = answer_html(text, Markers(resolve(text, passages), 2))

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from api.errors import ERROR_TABLE
-from api.jobs import Job, JobQueue, JobStore
-from api.pages.job_row import say_job
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
 from api.translation import MAX_TRANSLATED_CHARACTERS
 from indexes.errors import InvalidInput
-from rag.errors import EngineUnreachable
 
 PAGES = FOLDER.parent
 ERRORS = {cls.__name__ for cls in ERROR_TABLE} - {"Cancelled"}
@@ -76,13 +73,9 @@ def test_one_has_its_own_form_where_the_language_has_one() -> None:
 
 
 def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
-    english, chinese = texts_of("en"), texts_of("zh")
+    chinese = texts_of("zh")
     plan = InvalidInput("an exam of 99 questions was asked for, 42 fit the chapters and types", hint="do it otherwise")
     assert chinese.error(plan) == "要求 99 道题，但所选章节和题型只有 42 道。Do it otherwise."
-    assert english.error(plan).startswith("An exam of 99 questions was asked for, 42 fit")
-    assert chinese.error(InvalidInput("the question is empty", hint="ask in at least one word")) == (
-        "问题是空的。请至少写一个词。"
-    )
     said = json.loads((FOLDER / "said-zh.json").read_text(encoding="utf-8"))
     for message, own in said.items():
         gaps = {int(number) for number in re.findall(r"\{(\d)\}", own)}
@@ -103,16 +96,13 @@ def test_no_text_takes_longer_to_translate_than_its_length_allows() -> None:
     assert time.perf_counter() - begun < 0.05 * len(said)
 
 
-def test_a_text_too_long_to_translate_stays_as_it_is() -> None:
+def test_a_text_too_long_to_translate_stays_as_it_is_and_so_does_every_character_of_a_value() -> None:
     title = "a" * MAX_TRANSLATED_CHARACTERS
     assert texts_of("zh").said(f"the {title} is empty") == f"the {title} is empty"
     nested = "the question is empty"
     for _ in range(100):
         nested = f"'{nested}' is empty"
     assert texts_of("zh").said(nested).startswith("“")
-
-
-def test_every_character_of_a_value_stays_in_its_place() -> None:
     assert texts_of("zh").said("There is no adapter İİ-Ab.") == "没有适配器 İİ-Ab"
 
 
@@ -130,21 +120,6 @@ def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() ->
     messages = {message for file in files if file.is_file() for message in _messages_of(file)}
     assert len(messages) > 50
     assert [message for message in sorted(messages) if chinese.said(message) == message] == []
-    dead = EngineUnreachable(
-        "The engine at http://127.0.0.1:9/v1 does not answer: refused",
-        hint="Start it, correct --base-url (it ends in /v1), or choose another model in Settings.",
-    )
-    assert chinese.error(dead) == (
-        "推理引擎 http://127.0.0.1:9/v1 没有响应：refused。请启动它，更正地址（以 /v1 结尾），或在“设置”中换一个模型。"
-    )
-
-
-def test_a_job_that_a_restart_cut_short_says_so_in_chinese(tmp_path: Path) -> None:
-    JobStore(tmp_path / "jobs.sqlite3").save(Job("a", "adapter", "running", 0, 0, "", None, None, "2026", "2026"))
-    queue = JobQueue(tmp_path)
-    queue.start()
-    assert say_job(texts_of("zh"), queue.get("a")) == "服务器在任务完成前停止了，没有保留任何内容。请重新开始。"
-    queue.close()
 
 
 def _messages_of(file: Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import time
@@ -13,8 +12,6 @@ from typing import Any
 
 import pytest
 from serving import Process, coalesce, start, stop
-
-from api.cli import run
 
 pytestmark = pytest.mark.integration
 
@@ -76,23 +73,18 @@ def test_an_unknown_call_is_json_beside_the_page(server: Process):
     assert "text/html" in server.client.get("/").headers["content-type"]
 
 
-def test_the_command_line_adds_and_removes_beside_the_server_and_the_server_sees_it(
-    server: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_line_adds_and_removes_beside_the_server_which_sees_it(server, tmp_path, monkeypatch, coalesce):
     """This process is not the server's."""
     book = tmp_path / "zebrafish.md"
     book.write_text(BOOK)
     monkeypatch.setenv("COALESCE_HOME", str(server.home))
-    assert run(["add", str(book), "--json"]) == 0
-    document_id = json.loads(capsys.readouterr().out)["documents"][0]["id"]
+    document_id = coalesce.gives("add", str(book))["documents"][0]["id"]
     body = {"query": "zebrafish kernel stripes"}
     assert server.client.post("/v1/search", json=body).json()["passages"][0]["document_id"] == document_id
-    assert run(["list", "--json"]) == 0
-    assert document_id in {document["id"] for document in json.loads(capsys.readouterr().out)["documents"]}
-    assert run(["search", "zebrafish", "--book", document_id, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passages"][0]["section"][-1] == "Striping"
+    assert document_id in {document["id"] for document in coalesce.gives("list")["documents"]}
+    assert coalesce.gives("search", "zebrafish", "--book", document_id)["passages"][0]["section"][-1] == "Striping"
 
-    assert run(["remove", document_id]) == 0
+    coalesce.says("remove", document_id)
     passages = server.client.post("/v1/search", json=body | {"top_k": 50}).json()["passages"]
     assert document_id not in {passage["document_id"] for passage in passages}
     assert server.client.get(f"/v1/documents/{document_id}").status_code == 404

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 from api_fakes import PATIENCE_S, serving, wait_until
 
@@ -69,12 +68,6 @@ def test_a_question_longer_than_the_context_is_a_413_in_every_arm(server: Server
         assert (reply.status_code, reply.json()["error"]["type"]) == (413, "prompt_too_long")
 
 
-def test_an_adapter_that_is_not_loaded_is_a_409_that_names_those_that_are(server: Server):
-    reply = server.client.post("/v1/ask", json={"question": "x", "arm": "tuned", "adapter": "other"})
-    assert reply.status_code == 409
-    assert "mine" in reply.json()["error"]["message"] + reply.json()["error"]["hint"]
-
-
 def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: Server):
     def ask(number: int) -> tuple[str, str, int]:
         body = {"question": f"How many threads run in warp {number}?", "arm": ARMS[number % 2], "max_tokens": 40}
@@ -96,13 +89,3 @@ def test_thirty_questions_at_once_are_all_answered_and_told_their_place(server: 
     assert max(place for _, _, place in answers) >= 10
     body = {"question": "How many threads run in warp 29?", "arm": ARMS[1], "max_tokens": 40}
     assert server.client.post("/v1/ask", json=body).json()["answer"] == answers[29][0]
-
-
-def test_the_official_client_reaches_every_arm(server: Server):
-    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
-        assert all(model.available for model in client.models.list())
-        for arm in ARMS:
-            completion = client.chat.completions.create(
-                model=f"coalesce-{arm}", messages=[{"role": "user", "content": "What is a warp?"}], max_tokens=4
-            )
-            assert completion.usage.completion_tokens <= 4

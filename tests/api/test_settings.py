@@ -7,29 +7,19 @@ from typing import Any
 
 import pytest
 
+from api.chosen_generator import GeneratorChoice
 from api.settings import CoalesceSettings, load_settings, parse_pair
 from indexes.errors import InvalidInput
 from rag.assemble import resolve_kind
-from tools.configuration_page import AREAS, configuration_page
+from tools.configuration_page import configuration_page
 
 
 def test_command_line_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
     (tmp_path / "coalesce.toml").write_text('port = 1111\nhost = "127.0.0.2"\ncandidates = 7\n')
-    monkeypatch.setenv("COALESCE_PORT", "2222")
-    monkeypatch.setenv("COALESCE_HOST", "127.0.0.3")
-    settings = load_settings({"home": tmp_path, "port": 3333, "host": None})
+    for name, value in (("HOME", str(tmp_path)), ("PORT", "2222"), ("HOST", "127.0.0.3")):
+        monkeypatch.setenv(f"COALESCE_{name}", value)
+    settings = load_settings({"port": 3333, "host": None})
     assert (settings.port, settings.host, settings.candidates, settings.max_tokens) == (3333, "127.0.0.3", 7, 512)
-
-
-def test_auto_is_local_where_a_model_is_named(tmp_path):
-    assert resolve_kind(load_settings({"home": tmp_path}).rag.generator) == "extractive"
-    assert resolve_kind(load_settings({"home": tmp_path, "model": "m"}).rag.generator) == "local"
-
-
-def test_the_environment_names_the_home_whose_file_is_read(tmp_path, monkeypatch):
-    (tmp_path / "coalesce.toml").write_text("port = 1111\n")
-    monkeypatch.setenv("COALESCE_HOME", str(tmp_path))
-    assert load_settings().port == 1111
 
 
 def refused(settings: dict[str, Any]) -> str:
@@ -65,12 +55,9 @@ def test_adapters_come_as_pairs_or_as_a_table(tmp_path, monkeypatch):
     monkeypatch.delenv("COALESCE_ADAPTERS")
     (tmp_path / "coalesce.toml").write_text('[adapters]\ncuda = "a"\n')
     assert load_settings({"home": tmp_path}).rag.generator.adapters == {"cuda": "a"}
-
-
-@pytest.mark.parametrize("pair", ["cuda", "=path", "name=", " = "])
-def test_a_pair_without_two_sides_is_refused(pair):
-    with pytest.raises(InvalidInput):
-        parse_pair(pair)
+    for pair in ("cuda", "=path", "name=", " = "):
+        with pytest.raises(InvalidInput):
+            parse_pair(pair)
 
 
 def test_keys_and_arguments_of_a_store_are_not_shown_when_settings_are_printed_or_refused(tmp_path, monkeypatch):
@@ -84,17 +71,10 @@ def test_keys_and_arguments_of_a_store_are_not_shown_when_settings_are_printed_o
     assert "12345" not in refused({"home": tmp_path, "api_keys": 12345})
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.9.1", True), ("0.0.0.0", False), ("::", False),
-     ("192.168.1.4", False), ("example.org", False)],
-)  # fmt: skip
-def test_only_this_machines_own_addresses_are_loopback(host, loopback, tmp_path):
-    assert load_settings({"home": tmp_path, "host": host}).loopback is loopback
-
-
-def test_each_floor_gets_its_own_part(tmp_path):
+def test_each_floor_gets_its_own_part_and_a_named_model_is_a_local_one(tmp_path):
     settings = load_settings({"home": tmp_path, "embedder": "e", "candidates": 9, "model": "m", "device": "cpu"})
+    assert resolve_kind(settings.rag.generator) == "local"
+    assert resolve_kind(load_settings({"home": tmp_path}).rag.generator) == "extractive"
     assert settings.index.embedder == "e"
     assert settings.index.catalog_path.parent == Path(tmp_path)
     assert settings.rag.retrieval.candidates == 9
@@ -118,24 +98,20 @@ def test_an_unknown_vector_store_is_refused(value, tmp_path):
 
 
 def test_the_page_of_settings_is_up_to_date():
-    page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert page.read_text("utf-8") == configuration_page(), (
-        "run: python -m tools.configuration_page > docs/configuration.md"
-    )
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
+    assert page == configuration_page(), "run: python -m tools.configuration_page > docs/configuration.md"
+    assert [name for name, field in CoalesceSettings.model_fields.items() if not field.description] == []
 
 
-def test_every_setting_is_explained_in_an_area():
-    fields = CoalesceSettings.model_fields
-    assert [name for name, field in fields.items() if not field.description] == []
-    assert set(AREAS) <= set(fields)
-    assert next(iter(fields)) in AREAS
-
-
-def test_a_fetched_model_brings_its_adapter_unless_another_is_named(tmp_path):
+def test_a_fetched_model_brings_its_adapter_also_where_it_is_chosen_later_unless_another_is_named(tmp_path):
     def adapters(**named):
         return load_settings({"home": tmp_path, **named}).rag.generator.adapters
 
-    (name, folder) = next(iter(adapters(model="smollm2-135m").items()))
+    settings = load_settings({"home": tmp_path, "answers": "quotes"})
+    chosen = settings.rag_with(GeneratorChoice(generator="local", model="smollm2-135m")).generator
+    assert (chosen.adapters, chosen.answers) == (adapters(model="smollm2-135m"), "quotes")
+    assert settings.rag_with(GeneratorChoice(generator="extractive")).generator.answers == "free"
+    (name, folder) = next(iter(chosen.adapters.items()))
     assert (Path(folder) / "adapter_model.safetensors").stat().st_size < 10_000_000
     assert name == "gpu-books"
     assert adapters(model="smollm2-135m", adapters={"mine": "a"}) == {"mine": "a"}

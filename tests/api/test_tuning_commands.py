@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import ScriptedGenerator
@@ -37,55 +35,42 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert run([*arguments, "--json"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" not in said and "inside Coalesce" not in said
-    return said
-
-
-def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, capsys):
+def test_tuning_exporting_and_quantizing_work_end_to_end(tmp_path, model, data, coalesce):
     out, exported, merged, quantized = (str(tmp_path / name) for name in ("adapter", "exported", "merged", "nf4"))
     tune = ["tune", "--model", model, "--data", str(data), "--out", out, "--max-steps", "4", *QUICK]
-    report = printed(capsys, *tune)
+    report = coalesce.gives(*tune)
     contract = {"adapter", "steps", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds"}
     assert contract <= report.keys()
     assert (report["adapter"], report["steps"]) == (out, 4)
-    assert "--resume" in refused(capsys, *tune)
+    assert "--resume" in coalesce.refuses(*tune)
 
     command = ["export", "--model", "Qwen/Qwen3-8B", "--adapter", out, "--out", exported]
-    assert printed(capsys, *command)["findings"] == []
+    assert coalesce.gives(*command)["findings"] == []
     command = ["export", "--model", model, "--adapter", out, "--out", merged, "--merge"]
-    assert printed(capsys, *command)["kind"] == "merged"
+    assert coalesce.gives(*command)["kind"] == "merged"
     assert (Path(merged) / "config.json").is_file()
-    sizes = printed(capsys, "quantize", "--model", model, "--out", quantized)
+    sizes = coalesce.gives("quantize", "--model", model, "--out", quantized)
     assert sizes["after_bytes"] < sizes["before_bytes"]
 
 
-def test_an_adapter_whose_training_diverged_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, capsys):
+def test_an_adapter_whose_training_diverged_is_not_offered_without_a_word(monkeypatch, tmp_path, model, data, coalesce):
     report = TuneReport("out", 3, 10.8, None, 1.0, 1, 1.0, train_rows=8, warning="The loss rose.")
     monkeypatch.setattr("rag.tuning.train.tune", lambda *_, **__: report)
-    assert run(["tune", "--model", model, "--data", str(data), "--out", str(tmp_path / "out")]) == 0
-    assert report.warning in capsys.readouterr().out
+    command = ["tune", "--model", model, "--data", str(data), "--out", str(tmp_path / "out")]
+    assert report.warning in coalesce.says(*command)
     said = generator._tune(model, [], tmp_path, TuneSettings(), lambda _: None, lambda: False)
     assert report.warning in said, "the last message of the page's job"
 
 
-def test_memory_prints_the_contracts_fields(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    serving = printed(capsys, "memory", "--model", f"{model}/config.json", "--context", "100")
+def test_memory_prints_the_contracts_fields(model: str, coalesce) -> None:
+    serving = coalesce.gives("memory", "--model", f"{model}/config.json", "--context", "100")
     names = ("weights", "kv_cache", "adapter", "optimizer", "activation")
     assert serving["total_bytes"] == sum(serving[f"{name}_bytes"] for name in names) > 0
-    assert printed(capsys, "memory", "--model", model, "--train", "--rank", "8")["optimizer_bytes"] > 0
-    assert run(["memory", "--model", model]) == 0
-    assert "GiB" in capsys.readouterr().out
+    assert coalesce.gives("memory", "--model", model, "--train", "--rank", "8")["optimizer_bytes"] > 0
+    assert "GiB" in coalesce.says("memory", "--model", model)
 
 
-def test_what_cannot_be_read_or_made_is_named(tmp_path, model, tiny_adapter, data, capsys):
+def test_what_cannot_be_read_or_made_is_named(tmp_path, model, tiny_adapter, data, coalesce):
     broken, config = tmp_path / "broken.jsonl", tmp_path / "config.json"
     broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
     config.write_bytes((Path(model) / "config.json").read_bytes())
@@ -101,7 +86,7 @@ def test_what_cannot_be_read_or_made_is_named(tmp_path, model, tiny_adapter, dat
         (["export", "--adapter", str(tiny_adapter), *to_nowhere], [str(broken), "--out"]),
         (["quantize", *to_nowhere], [str(broken), "--out"]),
     ):
-        said = refused(capsys, *arguments)
+        said = coalesce.refuses(*arguments)
         assert all(name in said for name in named), said
 
 
@@ -134,7 +119,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_run_goes_on(tmp_path, model, data, m
     assert not (out / "adapter_model.safetensors").exists()
 
 
-def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(tmp_path, monkeypatch, capsys):
+def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(tmp_path, monkeypatch, coalesce):
     """A row to be refused shows no passage with the facts, so to state them there is no better answer."""
     question = next(question.question for question in load_bank(split="tune") if question.key_facts)
     rows = [TrainingRow(question, "Yes."), TrainingRow(question, REFUSAL), TrainingRow("Is it mine?", "Yes.")]
@@ -142,6 +127,5 @@ def test_preferences_are_sampled_for_the_answered_questions_of_the_bank(tmp_path
     writer = ScriptedGenerator()
     monkeypatch.setattr("rag.assemble.build_language_model", lambda *_: writer)
     command = ["tune", "--model", str(tmp_path), "--data", str(tmp_path / "data"), "--preferences", "sampled"]
-    assert run([*command, "--out", str(tmp_path / "out")]) == 1
-    assert "There are 0 preferences" in capsys.readouterr().err
+    assert "There are 0 preferences" in coalesce.refuses(*command, "--out", str(tmp_path / "out"))
     assert [request.question for request in writer.requests] == [question] * SAMPLES

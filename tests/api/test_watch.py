@@ -16,12 +16,9 @@ from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
 
 
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    home = tmp_path / "home"
+@pytest.fixture(autouse=True)
+def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indexes.library.open_library", partial(open_library, embedder=HashEncoder()))
-    monkeypatch.setenv("COALESCE_HOME", str(home))
-    return home
 
 
 @pytest.fixture
@@ -152,13 +149,3 @@ def test_a_book_that_fails_ends_no_watch(home, tmp_path, monkeypatch, capsys):
     assert added(home) == ["a.docx", "b.docx", "z.docx"]
     errors = capsys.readouterr().err
     assert "bad.pdf" in errors and "worse.docx" in errors
-
-
-def test_watching_says_so_and_is_silent_about_what_has_not_changed(home, tmp_path, monkeypatch, capsys):
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(name)
-    looks(monkeypatch, lambda: (tmp_path / "two.txt").write_text("three"), nothing)
-    assert run(["add", "--watch", str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]) == 0
-    streams = capsys.readouterr()
-    assert [line.split(":")[0] for line in streams.out.splitlines()] == ["added", "added", "updated"]
-    assert "watching" in streams.err

@@ -38,11 +38,8 @@ def test_every_word_is_in_one_node_and_no_node_is_too_long(paragraphs: list[str]
     assert all(first[1] <= second[0] for first, second in pairwise(found))
 
 
-def test_a_section_that_fits_is_one_node() -> None:
+def test_a_section_that_fits_is_one_node_and_cuts_fall_between_paragraphs() -> None:
     assert pieces("One two. Three four.\n\nFive.", 20) == ["One two. Three four.\n\nFive."]
-
-
-def test_cuts_fall_between_paragraphs() -> None:
     text = "\n\n".join("alpha beta gamma delta. epsilon zeta eta theta." for _ in range(4))
     assert pieces(text, 22) == ["\n\n".join(text.split("\n\n")[:2]), "\n\n".join(text.split("\n\n")[2:])]
 
@@ -54,13 +51,10 @@ def test_nodes_of_a_section_are_of_like_size() -> None:
     assert max(sizes) - min(sizes) <= 10
 
 
-def test_code_blocks_are_never_split_when_they_fit() -> None:
+def test_code_blocks_are_never_split_when_they_fit_and_a_sentence_that_announces_one_stays_with_it() -> None:
     code = "```c\nint a;\n\nint b;\n\nint c;\n```"
     text = f"{'Some words before it. ' * 8}\n\n{code}\n\n{'Some words after it. ' * 8}"
     assert any(code in piece for piece in pieces(text, 44))
-
-
-def test_a_sentence_that_announces_a_listing_stays_with_it() -> None:
     code = "```c\nint a = b + c;\n```"
     text = f"{'Some words before it. ' * 5}\n\nThe sum is written so:\n\n{code}"
     assert any(f"The sum is written so:\n\n{code}" in piece for piece in pieces(text, 24))
@@ -71,10 +65,6 @@ def test_a_long_listing_is_cut_at_blank_lines() -> None:
     found = pieces("```c\n" + "\n\n".join(functions) + "\n```", 40)
     assert len(found) > 1
     assert all(sum(function in piece for piece in found) == 1 for function in functions)
-
-
-def test_words_without_end_are_cut_all_the_same() -> None:
-    assert all(len(starts(piece)) <= 10 for piece in pieces("a-" * 500, 10))
 
 
 def test_overlap_repeats_whole_sentences() -> None:
@@ -113,5 +103,6 @@ def test_the_same_text_under_the_same_heading_has_the_same_key() -> None:
     assert one.text_sha == two.text_sha != other.text_sha
 
 
-def test_a_text_of_which_the_tokenizer_makes_nothing_is_one_node() -> None:
+def test_words_without_end_are_cut_and_a_text_of_which_the_tokenizer_makes_nothing_is_one_node() -> None:
+    assert all(len(starts(piece)) <= 10 for piece in pieces("a-" * 500, 10))
     assert chunk_text("\uf0b7\n\n\uf0e7", [], 100) == [(0, 4)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -18,86 +17,26 @@ from fakes import HashEncoder
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
 
-# It has imported what adding needs, and forks a process for each book: importing takes longer than adding. A process
-# says so before it begins and after it is done; when all of a line have ended, their worst status is said.
-FORKING = """
-import os, sys, traceback
-from pathlib import Path
-import faiss
-import llama_index.core.ingestion
-from fakes import HashEncoder
-from indexes import llama_index, vectors
-from indexes.library import open_library
-from indexes.settings import IndexSettings
 
-vectors.SAVE_AT_LEAST = 1
-
-def say(word):
-    os.write(1, f"{os.getpid()} {word}\\n".encode())
-
-def add(home, book):
-    try:
-        library = open_library(IndexSettings(home), embedder=HashEncoder())
-        library.load()
-        say("begin")
-        library.add(book)
-        library.close()
-        say("done")
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-for line in sys.stdin:
-    count, home, book = line.rstrip("\\n").split("\\t")
-    for _ in range(int(count)):
-        if os.fork() == 0:
-            add(Path(home), Path(book))
-    say(f"ended {max(abs(os.wait()[1]) for _ in range(int(count)))}")
-"""
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch) -> ForkServerContext:
+    """Forks each process from one that has imported what adding needs: importing takes longer than adding."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the one that forks
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["adding"])
+    return context
 
 
-class Adders:
-    """Processes that add a book."""
+def start(forking: ForkServerContext, home: Path, book: Path) -> tuple[ForkServerProcess, Connection]:
+    """A process that has begun to add the book, and what it will say."""
+    from adding import add
 
-    def __init__(self) -> None:
-        tests, root = (str(Path(__file__).resolve().parents[levels]) for levels in (1, 2))
-        self._forking = subprocess.Popen(
-            [sys.executable, "-c", FORKING],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"PYTHONPATH": f"{tests}:{root}", "PATH": "/usr/bin:/bin"},
-        )
-
-    def start(self, home: Path, book: Path, count: int = 1) -> None:
-        assert self._forking.stdin is not None
-        self._forking.stdin.write(f"{count}\t{home}\t{book}\n")
-        self._forking.stdin.flush()
-
-    def said(self) -> tuple[int, str]:
-        """The next word, and the process that said it."""
-        assert self._forking.stdout is not None
-        pid, _, word = self._forking.stdout.readline().rstrip("\n").partition(" ")
-        return int(pid), word
-
-    def until_ended(self) -> list[str]:
-        """The words until all have ended; the last is `ended` with the worst status."""
-        words = [self.said()[1]]
-        while not words[-1].startswith("ended"):
-            words.append(self.said()[1])
-        return words
-
-    def close(self) -> None:
-        self._forking.communicate()
-
-
-@pytest.fixture(scope="module")
-def adders() -> Iterator[Adders]:
-    made = Adders()
-    yield made
-    made.close()
+    said, says = forking.Pipe(duplex=False)
+    process = forking.Process(target=add, args=(home, book, says))
+    process.start()
+    says.close()
+    assert said.recv() == "begin"
+    return process, said
 
 
 def write_book(book: Path, edition: int, paragraphs: int) -> None:
@@ -121,26 +60,23 @@ def state(home: Path) -> object:
     return [(document.sha256, document.nodes) for document in documents], [(node.node_id, node.text) for node in nodes]
 
 
-def kill_at_random_moments(adders: Adders, tmp_path: Path, kills: int, paragraphs: int) -> tuple[int, int]:
+def kill_at_random_moments(forking: ForkServerContext, tmp_path: Path, kills: int, paragraphs: int) -> tuple[int, int]:
     rng = random.Random(7)
     home, book = tmp_path / "home", tmp_path / "book"
     write_book(book, 0, paragraphs)
-    adders.start(home, book)
-    assert adders.said()[1] == "begin"
+    process, said = start(forking, home, book)
     started = time.monotonic()
-    assert adders.said()[1] == "done"
+    assert said.recv() == "done"
     at_most = time.monotonic() - started
-    assert adders.said()[1] == "ended 0"
+    process.join()
     before_count = after_count = 0
     for edition in range(1, kills + 1):
         before = state(home)
         write_book(book, edition, paragraphs)
-        adders.start(home, book)
-        child, _ = adders.said()
+        process, _ = start(forking, home, book)
         time.sleep(rng.random() * at_most)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        adders.until_ended()
+        process.kill()
+        process.join()
         now = state(home)
         if now == before:
             before_count += 1
@@ -157,23 +93,12 @@ def kill_at_random_moments(adders: Adders, tmp_path: Path, kills: int, paragraph
 
 
 @pytest.mark.integration
-def test_a_kill_leaves_before_or_after(adders: Adders, tmp_path: Path) -> None:
-    kill_at_random_moments(adders, tmp_path, kills=4, paragraphs=60)
+def test_a_kill_leaves_before_or_after(forking: ForkServerContext, tmp_path: Path) -> None:
+    kill_at_random_moments(forking, tmp_path, kills=4, paragraphs=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_fifty_kills_leave_before_or_after(adders: Adders, tmp_path: Path) -> None:
-    before, after = kill_at_random_moments(adders, tmp_path, kills=50, paragraphs=300)
+def test_fifty_kills_leave_before_or_after(forking: ForkServerContext, tmp_path: Path) -> None:
+    before, after = kill_at_random_moments(forking, tmp_path, kills=50, paragraphs=300)
     assert min(before, after) >= 5
-
-
-@pytest.mark.integration
-def test_three_processes_add_one_book_at_once(adders: Adders, tmp_path: Path) -> None:
-    home, book = tmp_path / "home", tmp_path / "book"
-    write_book(book, 0, 100)
-    adders.start(home, book, count=3)
-    assert sorted(adders.until_ended()) == ["begin"] * 3 + ["done"] * 3 + ["ended 0"]
-    documents, nodes = state(home)  # type: ignore[misc]
-    assert len(documents) == 1
-    assert len(nodes) == documents[0][1]

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import HashEncoder
-from pdf_maker import make_book
+from fakes import HashEncoder, section
 
 from indexes import database, ingest, lexical
 from indexes.errors import (
     Busy,
     Cancelled,
     EmbedderMismatch,
-    HomeNotWritable,
     IndexMissing,
     NotFound,
     StorageFull,
@@ -29,7 +27,7 @@ from indexes.errors import (
 )
 from indexes.library import Library, open_library
 from indexes.settings import IndexSettings
-from indexes.types import AddProgress, Filters, StoredNode, page_at
+from indexes.types import AddProgress, Filters, Section, StoredNode
 
 WARPS = "# Warps\n\n## Size\n\nA warp has 32 threads.\n\n## Use\n\nCall `__syncthreads` in every warp.\n"
 MEMORY = "# Memory\n\n## Kinds\n\nShared memory is fast.\n\n## Copies\n\n`cudaMemcpyAsync` copies.\n"
@@ -186,9 +184,7 @@ def test_an_upload_is_known_by_its_content_and_a_given_title_wins(library: Libra
 # --- books of earlier versions
 
 
-def test_a_book_that_an_earlier_version_read_is_read_again_under_its_id_and_title(
-    library: Library, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_book_that_an_earlier_version_read_is_read_again_under_its_id_and_title(library, book, monkeypatch):
     monkeypatch.setattr(ingest, "READER_VERSION", ingest.READER_VERSION - 1)
     before = library.add(book, title="My shelf").document
     monkeypatch.undo()
@@ -199,9 +195,7 @@ def test_a_book_that_an_earlier_version_read_is_read_again_under_its_id_and_titl
     assert library.outdated(lambda _: book) == []
 
 
-def test_a_book_whose_file_is_gone_or_changed_is_cut_again_from_what_is_stored(
-    library: Library, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_book_whose_file_is_gone_or_changed_is_cut_again_from_what_is_stored(library, book, monkeypatch):
     monkeypatch.setattr(ingest, "CHUNKER_VERSION", ingest.CHUNKER_VERSION - 1)
     document = library.add(book).document
     texts = [node.text for node in library.nodes_of(document.document_id)]
@@ -236,9 +230,7 @@ def test_odd_queries_break_nothing(query: str, shelf: Any) -> None:
     assert len(shelf[0].dense(query, 3)) == 3
 
 
-def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms(
-    library: Library, put: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms(library, put, monkeypatch):
     said = [f"A kernel of part {number} runs{' with occupancy' * (number % 5 == 0)}." for number in range(40)]
     for name in ("a", "b"):
         put("\n\n".join(f"## S{number}\n\n{text} {name * number}" for number, text in enumerate(said)), f"{name}.md")
@@ -267,23 +259,14 @@ def test_filters_hold_in_both_searches(shelf: Any) -> None:
             assert search("warp", 5, nowhere) == []
 
 
-def test_nodes_of_a_pdf_know_the_pages_and_labels_of_each_sentence_and_filters_take_those_that_touch(
-    library: Library, tmp_path: Path
-) -> None:
-    placed = make_book(tmp_path / "a.pdf").placed
-    nodes = library.nodes_of(library.add(tmp_path / "a.pdf").document.document_id)
-    exact = 0
-    for sentence in placed:
-        held = next(((node, node.text.find(sentence.text)) for node in nodes if sentence.text in node.text), None)
-        if held is not None:
-            node, at = held
-            start, end = page_at(node.page_marks, at), page_at(node.page_marks, at + len(sentence.text) - 1)
-            label = node.page_labels[(start or 0) - (node.page_start or 0)]
-            exact += (start, end, label) == (sentence.page_start, sentence.page_end, sentence.label)
-    assert exact >= 0.98 * len(placed)
-    touching = {node.node_id for node in nodes if (node.page_start or 0) <= 5 and (node.page_end or 0) >= 4}
-    assert 0 < len(touching) < len(nodes)
-    assert {hit.node.node_id for hit in library.dense("warp", 500, Filters(pages=(4, 5)))} == touching
+def test_a_filter_of_pages_takes_the_nodes_that_touch_them(library_of: Callable[..., Library]) -> None:
+    over_two_pages = Section(("A", "Two"), "A warp of two pages.", 1, ((0, 3), (8, 4)))
+    library = library_of(
+        section("A warp.", "A", "One", page=2), over_two_pages, section("A warp.", "A", "Last", page=6)
+    )
+    for pages, found in (((1, 2), ["One"]), ((1, 3), ["One", "Two"]), ((4, 5), ["Two"]), ((7, 9), [])):
+        for search in (library.dense, library.lexical):
+            assert sorted(hit.node.heading_path[-1] for hit in search("warp", 9, Filters(pages=pages))) == found
 
 
 def test_nodes_come_in_the_order_asked_or_around_one_of_their_book(shelf: Any) -> None:
@@ -369,27 +352,19 @@ def test_searches_go_on_while_books_come_and_go(library: Library, book: Path, pu
 # --- what goes wrong
 
 
-def test_cancelling_keeps_nothing(library: Library, book: Path) -> None:
-    seen: list[AddProgress] = []
+def test_a_cancelled_and_an_unreadable_book_keep_what_was_there(library: Library, book: Path, put: Any) -> None:
+    put(WARPS)
+    before, seen = state(library), list[AddProgress]()
     with pytest.raises(Cancelled):
         library.add(book, progress=seen.append, cancelled=lambda: any(step.stage == "embedding" for step in seen))
-    assert library.documents() == ()
-    assert library.dense("warp", 5) == []
+    (book.parent / "other.md").write_bytes(bytes(range(256)))
+    with pytest.raises(UnreadableBook):
+        library.add(book.parent / "other.md")
+    assert state(library) == before
     assert library.add(book).status == "added"
 
 
-def test_an_unreadable_book_keeps_what_was_there(library: Library, put: Any, tmp_path: Path) -> None:
-    put(WARPS)
-    before = state(library)
-    (tmp_path / "other.md").write_bytes(bytes(range(256)))
-    with pytest.raises(UnreadableBook):
-        library.add(tmp_path / "other.md")
-    assert state(library) == before
-
-
-def test_a_full_disk_keeps_what_was_there(
-    home: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_what_was_there(home, book, tmp_path, monkeypatch):
     opened(home).add(book)
     configure = database._configure
 
@@ -426,7 +401,7 @@ def test_another_embedder_is_refused_until_everything_is_embedded_again(home: Pa
     assert opened(home).add(book).status == "added", "an empty library takes any embedder"
 
 
-def test_a_home_that_is_not_there_cannot_be_made_or_is_not_loaded_is_a_clear_error(home: Path) -> None:
+def test_a_home_that_is_not_there_or_is_not_loaded_is_a_clear_error(home: Path) -> None:
     with pytest.raises(IndexMissing, match="no library"):
         open_library(IndexSettings(home), create=False)
     assert not home.exists()
@@ -434,16 +409,12 @@ def test_a_home_that_is_not_there_cannot_be_made_or_is_not_loaded_is_a_clear_err
     for act in (lambda: library.dense("warp", 1), lambda: library.embed(["warp"])):
         with pytest.raises(Busy):
             act()
-    with pytest.raises(HomeNotWritable):
-        open_library(IndexSettings(home / "library.sqlite3" / "home"))
 
 
 # --- the saved index
 
 
-def test_a_saved_index_that_is_wrong_or_gone_is_rebuilt(
-    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_index_that_is_wrong_or_gone_is_rebuilt(home, book, monkeypatch):
     monkeypatch.setattr("indexes.vectors.SAVE_AT_LEAST", 1)
     library, file = opened(home), home / "vectors.faiss"
     library.add(book)
@@ -459,9 +430,7 @@ def test_a_saved_index_that_is_wrong_or_gone_is_rebuilt(
         again.close()
 
 
-def test_an_index_saved_before_other_changes_is_brought_up_to_date(
-    home: Path, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_saved_before_other_changes_is_brought_up_to_date(home, book, monkeypatch):
     monkeypatch.setattr("indexes.vectors.SAVE_AT_LEAST", 1)
     library = opened(home)
     first = library.add(book).document.document_id

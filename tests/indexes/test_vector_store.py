@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fakes import HashEncoder, qdrant_store
+from fakes import HashEncoder
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from indexes.errors import InvalidInput, VectorStoreUnavailable
@@ -92,9 +92,7 @@ def found(library: Library) -> list[list[tuple[str, float]]]:
     return [sorted((hit.node.node_id, round(hit.score, 4)) for hit in one) for one in hits]
 
 
-def test_a_store_opened_again_is_sent_only_what_changed_and_the_other_process_sees_it(
-    opened: Callable[..., Library], stores: ModuleType, books: list[Path]
-) -> None:
+def test_a_store_opened_again_is_sent_only_what_changed_and_the_other_process_sees_it(opened, stores, books):
     here = opened()
     first = here.add(books[0]).document.document_id
     stores.engine._sent.clear()
@@ -106,27 +104,8 @@ def test_a_store_opened_again_is_sent_only_what_changed_and_the_other_process_se
     assert {hit.node.document_id for hit in here.dense("memory", 10)} == {second}
 
 
-def test_a_store_in_a_folder_is_found_again_by_the_next_process(
-    opened: Callable[..., Library], stores: ModuleType, books: list[Path], tmp_path: Path
-) -> None:
-    stores.engine = qdrant_store(tmp_path)
-    library = opened()
-    for book in books:
-        library.add(book)
-    before = found(library)
-    stores.engine.client.close()
-    stores.engine = store = qdrant_store(tmp_path)
-    try:
-        object.__setattr__(store, "add", None)  # nothing may be sent again
-        assert found(opened()) == before
-    finally:
-        store.client.close()
-
-
 @pytest.mark.parametrize("loses", ["a book", "everything"])
-def test_a_store_that_lost_its_data_is_filled_again(
-    opened: Callable[..., Library], stores: ModuleType, books: list[Path], loses: str
-) -> None:
+def test_a_store_that_lost_its_data_is_filled_again(opened, stores, books, loses):
     library = opened()
     ids = [library.add(book).document.document_id for book in books]
     before = found(library)
@@ -160,9 +139,7 @@ def test_what_is_no_store_is_a_clear_error(name: str, tmp_path: Path) -> None:
         library.load()
 
 
-def test_a_home_whose_vectors_were_elsewhere_is_filled_from_its_catalog(
-    opened: Callable[..., Library], books: list[Path], tmp_path: Path
-) -> None:
+def test_a_home_whose_vectors_were_elsewhere_is_filled_from_its_catalog(opened, books, tmp_path):
     document_id = opened().add(books[0]).document.document_id
     note = tmp_path / "home" / "vector_store.json"
     note.write_text(f'{{"identity": "http://engine:19530#coalesce_1", "ranges": {{"{document_id}": [1, 2]}}}}')

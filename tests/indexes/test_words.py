@@ -47,12 +47,9 @@ def test_stems_are_not_cut_too_short(one: str, other: str) -> None:
     assert other not in index_terms(one)
 
 
-def test_chinese_is_cut_into_words() -> None:
+def test_chinese_words_and_numbers_are_terms() -> None:
     assert {"线程束", "调度"} <= set(index_terms("线程束的调度与 warp 分歧"))
     assert "共享内存" in index_terms("共享内存有多大?")
-
-
-def test_numbers_are_terms() -> None:
     assert index_terms("65,536 registers, 3.35 TB/s, 0x1F") == ["65536", stem("register"), "3.35", "tb", "0x1f"]
 
 
