@@ -149,9 +149,11 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
         if not settings.model:
             raise InvalidInput("generator `local` needs a model", hint="add `--model PATH_OR_NAME`")
         from rag.generators.local.generator import load_local_generator
+        from rag.generators.openvino import load_openvino_generator, runs_here
         from rag.generators.quotes import QuotingGenerator
 
-        model = load_local_generator(settings, reader)
+        load = load_openvino_generator if runs_here(settings) else load_local_generator
+        model = load(settings, reader)
         return QuotingGenerator(model, reader) if reader and settings.answers == "quotes" else model
     if kind == "remote":
         if not settings.base_url or not settings.model:

@@ -30,7 +30,8 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile("quick")
 
 MARKS = ("integration", "browser", "gpu", "slow")
-HEAVY = {"torch", "transformers", "sentence_transformers", "peft", "bitsandbytes", "openvino", "onnxruntime"}
+HEAVY = {"torch", "transformers", "sentence_transformers", "peft", "bitsandbytes"}
+HEAVY |= {"openvino", "openvino_genai", "onnxruntime"}
 START = subprocess.Popen.__init__
 LOADED = pytest.StashKey[set[str]]()
 

@@ -165,10 +165,12 @@ def write_gguf(
     pre: str = "smollm",
     architecture: str = "",
     tensor_type: int = 0,
+    half: bool = False,
 ) -> Path:
     """Writes a model folder of `build_model` (Llama, Mistral, Qwen, Gemma, Phi) as a GGUF file with float32 tensors.
 
     Args:
+        half: matrices in float16.
         pre: the splitting rule that the file names.
         architecture: named in place of the right one; tensor_type: of the output norm, in place of 0 (float32).
     """
@@ -179,6 +181,7 @@ def write_gguf(
     spelled = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     family = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(file, architecture or family)
+    writer.add_file_type(0)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -204,6 +207,7 @@ def write_gguf(
             stored = stored + 1  # llama.cpp multiplies with what transformers adds one to
         stem, _, ending = name.rpartition(".")
         raw = gguf.GGMLQuantizationType(tensor_type) if tensor_type and name == "model.norm.weight" else None
+        stored = stored.half() if half and stored.dim() == 2 else stored
         writer.add_tensor(f"{names.get_name(stem)}.{ending}", stored.contiguous().numpy(), raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -194,7 +194,8 @@ class _AnsweringChoice:
         chosen = {"adapter": "", "quantization": self._visit.services.settings.quantization.removeprefix("auto")}
         here = now.generator == "local" and self._visit.services.generators.running.model in (model.name, model.path)
         if here:
-            chosen = {"adapter": now.adapter or "", "quantization": now.quantization or "none"}
+            quantization = now.quantization if now.quantization in QUANTIZATIONS else ""
+            chosen = {"adapter": now.adapter or "", "quantization": quantization or ""}
         size = self._t("settings.megabytes", n=f"{model.weights_bytes / 1e6:,.0f}")
 
         def choose() -> GeneratorChoice:

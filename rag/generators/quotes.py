@@ -9,6 +9,7 @@ from __future__ import annotations
 from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.local.generator import LocalGenerator
+from rag.generators.openvino import LoadedIR, OpenVINOGenerator
 from rag.generators.protocol import ChoiceScores, GenerationRequest
 from rag.models.loading import LoadedModel
 from rag.sentence_reader import SentenceReader
@@ -22,7 +23,7 @@ class QuotingGenerator(ExtractiveGenerator):
         reader: chooses the sentences.
     """
 
-    def __init__(self, model: LocalGenerator, reader: SentenceReader) -> None:
+    def __init__(self, model: LocalGenerator | OpenVINOGenerator, reader: SentenceReader) -> None:
         super().__init__(reader, model.model_name)
         self._model = model
 
@@ -32,7 +33,7 @@ class QuotingGenerator(ExtractiveGenerator):
         return self._model.name
 
     @property
-    def loaded(self) -> LoadedModel:
+    def loaded(self) -> LoadedModel | LoadedIR:
         """The model in memory, for reports."""
         return self._model.loaded
 

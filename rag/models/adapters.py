@@ -16,7 +16,7 @@ from typing import Any
 
 from indexes.errors import first_line
 from rag.errors import AdapterMismatch, ModelCannotLoad
-from rag.models.folder import tensor_shapes
+from rag.models.folder import load_config, tensor_shapes, weight_files
 from rag.models.loading import LoadedModel
 from rag.models.memory import linear_layers
 
@@ -172,6 +172,15 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
         )
 
 
+def changes_anything(adapter: AdapterFolder) -> bool:
+    """Whether one of its layers adds other than zeros to the base model."""
+    from safetensors import safe_open
+
+    with safe_open(str(adapter.path / WEIGHTS_FILE), framework="pt") as tensors:
+        names = [name for name in tensors.keys() if name.endswith(".lora_B.weight")]  # noqa: SIM118 - no mapping
+        return any(bool(tensors.get_tensor(name).any()) for name in names)
+
+
 def layers_meant(adapter: AdapterFolder, modules: Iterable[str]) -> list[str]:
     """The base's layers that the adapter should adapt: by its pattern, else all of the kinds that it adapts."""
     pattern = adapter.config.get("target_modules")
@@ -191,13 +200,41 @@ def vllm_rank(rank: int) -> int:
 
 def base_fingerprint(model: Any) -> str:
     """16 hexadecimal digits for a loaded `transformers` model, the same in every quantization."""
+    rows = model.get_input_embeddings().weight.detach()[:_EMBEDDING_ROWS]
+    return _fingerprint(model.config, rows, [parameter.detach() for _, parameter in _norms(model)])
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """The same for a model's folder, of which only the norms and some rows of the embedding are read."""
+    import torch
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(load_config(str(folder)))
+    embedding = model.get_input_embeddings().weight
+    wanted = [name for name, parameter in model.named_parameters() if parameter is embedding]
+    wanted += [name for name, _ in _norms(model)]
+    found: dict[str, Any] = {}
+    for file in weight_files(folder):
+        with safe_open(str(file), framework="pt") as tensors:
+            for name in set(wanted).intersection(tensors.keys()):
+                whole = tensors.get_slice(name)
+                found[name] = whole[:_EMBEDDING_ROWS] if name == wanted[0] else whole[:]
+    rows, *norms = (found[name] for name in wanted)
+    return _fingerprint(model.config, rows, norms)
+
+
+def _norms(model: Any) -> list[tuple[str, Any]]:
+    return [(name, each) for name, each in model.named_parameters() if name.endswith("norm.weight") and each.dim() == 1]
+
+
+def _fingerprint(config: Any, rows: Any, norms: list[Any]) -> str:
     import torch
 
-    config = model.config.to_dict()
-    shape = {name: value for name, value in config.items() if name not in _NOT_IDENTITY and not name.startswith("_")}
+    values = config.to_dict()
+    shape = {name: value for name, value in values.items() if name not in _NOT_IDENTITY and not name.startswith("_")}
     digest = hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode())
-    rows = model.get_input_embeddings().weight.detach()[:_EMBEDDING_ROWS]
-    norms = [p.detach() for name, p in model.named_parameters() if name.endswith("norm.weight") and p.dim() == 1]
     for tensor in (rows, *norms):
         numbers = tensor.to(device="cpu", dtype=torch.bfloat16).contiguous()
         digest.update(numbers.view(torch.int16).numpy().tobytes())

@@ -14,6 +14,9 @@ RANDOM_NUMBERS = threading.Lock()
 """Held by what draws random numbers on a GPU (training), and while a CUDA graph is captured: torch refuses both."""
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
+_FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
+_MOST_CPU_KV_BUDGET_BYTES = 4 << 30
+
 
 def choose_device(device: str) -> str:
     """The device to use; `auto` takes a CUDA GPU, else Apple's, else the CPU.
@@ -59,6 +62,12 @@ def free_memory_bytes(device: str) -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
+
+
+def default_kv_budget_bytes(device: str) -> int:
+    """Half of the memory left free by the weights; on a CPU, whose memory others need too, at most 4 GiB."""
+    share = int(free_memory_bytes(device) * _FREE_SHARE)
+    return share if device.startswith("cuda") else min(share, _MOST_CPU_KV_BUDGET_BYTES)
 
 
 def free_cached_memory(device: str) -> None:

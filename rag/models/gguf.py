@@ -137,8 +137,20 @@ def describe_gguf(file: Path) -> tuple[str, str]:
         reader = _reader_class()(file)
     except Exception:  # noqa: BLE001 - a damaged file fails in as many ways as it has bytes
         return "", ""
-    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    kinds = _matrix_types(reader)
     return text_field(reader, "general.architecture"), kinds.most_common(1)[0][0] if kinds else ""
+
+
+def matrix_types(file: Path) -> frozenset[str]:
+    """The types of a GGUF file's matrices, such as `Q4_K`; none for one that cannot be read."""
+    try:
+        return frozenset(_matrix_types(_reader_class()(file)))
+    except Exception:  # noqa: BLE001 - a damaged file fails in as many ways as it has bytes
+        return frozenset()
+
+
+def _matrix_types(reader: Any) -> Counter[str]:
+    return Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
 
 
 @lru_cache(maxsize=1)

@@ -55,6 +55,16 @@ def find_model(name: str, home: Path | None, progress: Progress = _silent) -> st
     return name if path.exists() or kept is None else str(kept)
 
 
+def gguf_of(name: str, home: Path | None) -> Path | None:
+    """The .gguf file that a model was converted from, where it is still there."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return path if path.is_file() else None
+    folder = _kept(name, home)
+    kept = None if folder is None else folder.with_name(f"{name}.gguf")
+    return kept if kept is not None and kept.is_file() else None
+
+
 def check_there(name: str, home: Path | None) -> None:
     """Whether `find_model` will find it, without converting or loading anything.
 

@@ -6,7 +6,6 @@ is decoded (`decode`) with others (`batch`) and turned into text (`stream_text`)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -40,21 +39,20 @@ from rag.generators.protocol import (
     arms_with,
     only_thought,
 )
-from rag.generators.stream_text import AnswerText, ReasoningBlock, RepetitionGuard, TextStream
+from rag.generators.stream_text import TextStream
+from rag.generators.writing import Writing
 from rag.models.adapters import AdapterSet, load_adapters
-from rag.models.devices import free_cached_memory, free_memory_bytes, peak_memory_bytes, reset_peak_memory
+from rag.models.devices import default_kv_budget_bytes, free_cached_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
 from rag.models.loading import LoadedModel, load_model
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Finish, Thinking, Usage, Waiting
+from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
 T = TypeVar("T")
 
-_FREE_SHARE = 0.5  # of the memory left beside the weights; the rest is for activations, the embedder and FAISS
 _MOST_ALONE = 4096
 """Options whose own likelihood is remembered: all arms are asked about the same ones."""
-_MOST_CPU_KV_BUDGET_BYTES = 4 << 30
 _ADAPTER = "adapter "
 _SCORES = "scores"
 
@@ -206,7 +204,7 @@ class LocalGenerator:
         """Runs on the model's thread: items, and between them what it asks of the thread."""
         reset_peak_memory(self._loaded.device)
         request, prompt = admitted.request, admitted.prompt
-        writing = _Writing(TextStream(self._loaded.tokenizer, self._marks), request, self._chat.open_block(prompt))
+        writing = Writing(TextStream(self._loaded.tokenizer, self._marks), request, self._chat.open_block(prompt))
         sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
         capacity = self._capacity(admitted)
         reused: int | None = None
@@ -235,7 +233,7 @@ class LocalGenerator:
 
     def _write(
         self,
-        writing: _Writing,
+        writing: Writing,
         admitted: Admitted,
         cache: Any,
         adapter: str | None,
@@ -299,7 +297,7 @@ class LocalGenerator:
             yield TextPiece(rest)
         return True
 
-    def _done(self, writing: _Writing, admitted: Admitted, reused: int) -> GenerationDone:
+    def _done(self, writing: Writing, admitted: Admitted, reused: int) -> GenerationDone:
         """The last item; raises GenerationFailed for an answer that was all reasoning."""
         usage = Usage(len(admitted.prompt), reused, len(writing.tokens), writing.reasoning_tokens, writing.finish)
         if writing.reasoning_tokens and not writing.answer.shown.strip():
@@ -408,61 +406,6 @@ class LocalGenerator:
         free_cached_memory(self._loaded.device)
 
 
-class _Writing:
-    """An answer in work.
-
-    Attributes:
-        tokens: all that follow the prompt; reasoning_tokens: those of reasoning.
-        ended: a stop token or a stop string came, or the text goes in circles; finish: `length` but for the first two.
-        circling: the reasoning goes in circles; announced: the reader knows of it.
-    """
-
-    def __init__(self, text: TextStream, request: GenerationRequest, block: ReasoningBlock | None) -> None:
-        self.tokens: list[int] = []
-        self.reasoning_tokens = 0
-        self.finish: Finish = "length"
-        self.ended = self.circling = self.announced = False
-        self.answer = AnswerText(request.stop, block)
-        self._text = text
-        self._guard = RepetitionGuard()
-        self._first_at = self._last_at = 0.0
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Speed after the first token; 0.0 with fewer than two."""
-        seconds = self._last_at - self._first_at
-        return (len(self.tokens) - 1) / seconds if seconds > 0 else 0.0
-
-    def add(self, token: int, *, ends: bool) -> str:
-        """The text that can be shown once `token` is written; `ends` for a stop token."""
-        self._last_at = time.perf_counter()
-        self._first_at = self._first_at or self._last_at
-        thought = self.answer.thinking is not None
-        self.tokens.append(token)
-        piece = "" if ends else self.answer.push(self._text.push(token))
-        thinks = self.answer.thinking is not None
-        self.reasoning_tokens = len(self.tokens) if thinks else self.reasoning_tokens + thought
-        if ends or self.answer.stopped:
-            self.finish, self.ended = "stop", True
-        elif thought != thinks:
-            self._guard = RepetitionGuard()
-        elif self._guard.push(token):
-            self.circling, self.ended = thinks, not thinks
-        return piece
-
-    def close(self, block: ReasoningBlock, tokens: list[int]) -> None:
-        """Ends the reasoning with the tokens that say so."""
-        self._text.flush()
-        self._guard, self.circling = RepetitionGuard(), False
-        self.tokens += tokens
-        self.reasoning_tokens += len(tokens)
-        self.answer.push(block.close)
-
-    def rest(self) -> str:
-        """The text held back at the end."""
-        return self.answer.push(self._text.finish()) + self.answer.finish()
-
-
 def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> LocalGenerator:
     """Loads model and adapters (seconds to minutes).
 
@@ -487,12 +430,6 @@ def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | N
         context_cap_tokens=settings.context_tokens,
     )
     return LocalGenerator(loaded, load_adapters(loaded, settings.adapters), settings, reader)
-
-
-def default_kv_budget_bytes(device: str) -> int:
-    """Half of the memory left free by the weights; on a CPU, whose memory others need too, at most 4 GiB."""
-    share = int(free_memory_bytes(device) * _FREE_SHARE)
-    return share if device.startswith("cuda") else min(share, _MOST_CPU_KV_BUDGET_BYTES)
 
 
 def _stop_tokens(loaded: LoadedModel) -> frozenset[int]:

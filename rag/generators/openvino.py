@@ -1,0 +1,453 @@
+"""The `local` generator on a processor: OpenVINO GenAI over the 4 bits of a GGUF file.
+
+The bare model and each adapter have a pipeline of their own: a pipeline's prefix cache does not know adapters. Answers
+of one pipeline are written together, by a thread that does one step for all of them. Tokens are those of the converted
+folder's tokenizer, so a prompt is what the transformers path reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from indexes.disk import new_folder
+from indexes.errors import Busy, Cancelled, first_line
+from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
+from rag.generators.local.admission import Admission
+from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
+from rag.generators.protocol import (
+    ChoiceScores,
+    GenerationDone,
+    GenerationRequest,
+    Item,
+    TextPiece,
+    adapter_of,
+    arms_with,
+    only_thought,
+)
+from rag.generators.stream_text import TextStream
+from rag.generators.writing import Writing
+from rag.models.adapters import WEIGHTS_FILE, AdapterFolder, changes_anything, folder_fingerprint, read_adapter
+from rag.models.capabilities import read_capabilities
+from rag.models.devices import choose_device, default_kv_budget_bytes, peak_memory_bytes
+from rag.models.folder import load_config, shown_name
+from rag.models.gguf import describe_gguf, matrix_types
+from rag.models.home import find_model, gguf_of
+from rag.models.loading import load_tokenizer
+from rag.sentence_reader import SentenceReader
+from rag.settings import GeneratorSettings
+from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage
+
+MOST_ROWS = 16
+"""Answers that a pipeline writes at once."""
+_KV_DTYPE_BYTES = 2
+_POLL_S = 0.05
+_BEAMS = 20
+_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_TYPES = frozenset({"F16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})
+"""What OpenVINO GenAI 2026.4 reads."""
+_MODEL_FILE = "openvino_model.xml"
+_PREFIX = "__module."
+_PROBE = range(100, 148)
+"""Tokens after which an adapter must change what follows."""
+_PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+          "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # in the order in which GenAI builds a layer  # fmt: skip
+
+
+def build_ir(gguf: Path, folder: Path) -> None:
+    """Writes OpenVINO's own form of a GGUF file into `folder`, its layers called as transformers calls them.
+
+    GenAI gives the matrices no names, so an adapter would find none of them and change nothing.
+
+    Raises:
+        ModelCannotLoad: GenAI cannot read the file, or its layers are not those that are known.
+    """
+    import openvino_genai
+
+    with new_folder(folder) as part:
+        link = part / gguf.name
+        link.symlink_to(gguf)
+        try:
+            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+        except (RuntimeError, IndexError) as error:
+            raise ModelCannotLoad(
+                f"OpenVINO GenAI cannot read {gguf.name}: {first_line(error)}",
+                hint="Take the model with --quantization none, int8 or nf4.",
+            ) from error
+        link.unlink()
+        _name_layers(part / _MODEL_FILE)
+
+
+def _name_layers(file: Path) -> None:
+    import openvino
+
+    operations = openvino.Core().read_model(file).get_ordered_ops()
+    linear = [each for each in operations if each.get_type_name() == "MatMul"]
+    linear = [each for each in linear if each.input(1).get_partial_shape().is_static]
+    names = sorted((each.get_friendly_name() for each in linear), key=lambda name: int(name.rpartition("_")[2]))
+    layers, rest = divmod(len(names), len(_PARTS))
+    if not layers or rest != 1:  # the last one is the output embedding
+        raise ModelCannotLoad(
+            f"{len(names)} matrices are not {len(_PARTS)} for each layer and one for the output.",
+            hint="Take the model with --quantization none, int8 or nf4.",
+        )
+    parts = (f"{_PREFIX}model.layers.{layer}.{part}/MatMul" for layer in range(layers) for part in _PARTS)
+    ours = dict(zip(names, parts, strict=False))
+    text = file.read_text("utf-8")
+    named = re.compile(r'name="([^"]+)" type="MatMul"')
+    text = named.sub(lambda found: f'name="{ours.get(found[1], found[1])}" type="MatMul"', text)
+    file.write_text(text, "utf-8")
+
+
+def _layers_of(folder: Path) -> set[str]:
+    """The layers that an adapter can change, by transformers' names."""
+    return set(re.findall(rf'name="{re.escape(_PREFIX)}([^"/]+)/MatMul"', (folder / _MODEL_FILE).read_text("utf-8")))
+
+
+class _Pipeline:
+    """A model in memory, with an adapter or without, and the thread that steps it."""
+
+    def __init__(self, folder: Path, adapter: Path | None, weight: float, kv_budget_bytes: int) -> None:
+        import openvino_genai as genai
+
+        scheduling = genai.SchedulerConfig()
+        scheduling.cache_size = max(kv_budget_bytes >> 30, 1)
+        scheduling.enable_prefix_caching = True
+        scheduling.max_num_seqs = MOST_ROWS
+        options = {}
+        if adapter is not None:
+            loaded = genai.Adapter(str(adapter))
+            options["adapters"] = genai.AdapterConfig(loaded, weight, genai.AdapterConfig.Mode.MODE_STATIC)
+        try:
+            self._pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", options)
+        except RuntimeError as error:
+            raise ModelCannotLoad(
+                f"OpenVINO GenAI cannot load {folder.name}: {first_line(error)}",
+                hint="Remove the folder, it is made again; or take --quantization none.",
+            ) from error
+        self._numbers = itertools.count()
+        self._open: dict[Any, queue.SimpleQueue[Any]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="coalesce-openvino", daemon=True)
+        self._thread.start()
+
+    @property
+    def open(self) -> int:
+        """Answers in work."""
+        return len(self._open)
+
+    def write(self, tokens: list[int], config: Any, cancelled: Callable[[], bool]) -> Iterator[Any]:
+        """Outputs of one request as they come.
+
+        Raises:
+            Cancelled, GenerationFailed, DoesNotFitInMemory.
+        """
+        import numpy as np
+        import openvino
+
+        outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        prompt = openvino.Tensor(np.array([tokens], dtype=np.int64))
+        handle = self._pipeline.add_request(next(self._numbers), prompt, config)
+        with self._changed:
+            self._open[handle] = outputs
+            self._changed.notify()
+        try:
+            while True:
+                if cancelled():
+                    raise Cancelled("The answer was stopped.")
+                with suppress(queue.Empty):
+                    output = outputs.get(timeout=_POLL_S)
+                    if isinstance(output, Exception):
+                        raise output
+                    if output is None:
+                        return
+                    yield output
+        finally:
+            handle.cancel()
+
+    def next_tokens(self, tokens: list[int], cancelled: Callable[[], bool] = lambda: False) -> dict[int, float]:
+        """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
+        config = _config(1, frozenset())
+        config.num_beams = config.num_return_sequences = _BEAMS
+        return {output.generated_ids[0]: output.score for output in self.write(tokens, config, cancelled)}
+
+    def close(self) -> None:
+        """Ends the thread and frees the model."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        del self._pipeline
+
+    def _run(self) -> None:
+        from openvino_genai import GenerationStatus
+
+        while True:
+            with self._changed:
+                while not self._open and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                running = dict(self._open)
+            failure: Exception | None = None
+            try:
+                self._pipeline.step()
+            except RuntimeError as error:
+                failure = GenerationFailed(f"OpenVINO GenAI failed: {first_line(error)}", hint="Ask again.")
+            for handle, outputs in running.items():
+                while handle.can_read():
+                    for output in handle.read().values():
+                        outputs.put(output)
+                status = handle.get_status()
+                if status == GenerationStatus.IGNORED:
+                    failure = failure or DoesNotFitInMemory(
+                        "The prompt's KV cache does not fit.", hint="Raise the budget (kv_budget_bytes)."
+                    )
+                if failure is not None or status != GenerationStatus.RUNNING:
+                    outputs.put(failure)
+                    with self._changed:
+                        del self._open[handle]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedIR:
+    """What runs, for reports: `quantization` is the GGUF file's own, such as `q4_k`."""
+
+    name: str
+    quantization: str
+    device: str = "cpu"
+
+
+class OpenVINOGenerator:
+    """Writes answers with one model and its adapters. `load_openvino_generator` makes it."""
+
+    def __init__(
+        self,
+        loaded: LoadedIR,
+        chat: ChatPrompt,
+        admission: Admission,
+        pipelines: dict[str | None, _Pipeline],
+        tokenizer: Any,
+        stop_tokens: frozenset[int],
+        excerpts: Excerpts | None,
+        max_queue: int | None,
+    ) -> None:
+        self.loaded = loaded
+        self._chat = chat
+        self._admission = admission
+        self._pipelines = pipelines
+        self._tokenizer = tokenizer
+        self._stop_tokens = stop_tokens
+        self._excerpts = excerpts
+        self._most_open = None if max_queue is None else MOST_ROWS + max_queue
+        self._marks = chat.reasoning_marks()
+
+    @property
+    def name(self) -> str:
+        """`local`."""
+        return "local"
+
+    @property
+    def model_name(self) -> str:
+        """The model as the user named it."""
+        return self.loaded.name
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """All four with an adapter, `base` and `rag` without."""
+        return arms_with(self.adapters)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded adapters."""
+        return tuple(name for name in self._pipelines if name is not None)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuses, before retrieval, a request that can never run, or not now.
+
+        Raises:
+            ArmUnavailable: a tuned arm without its adapter.
+            PromptTooLong, DoesNotFitInMemory: the question alone is too large.
+            Busy: too many answers wait for the model.
+        """
+        pipeline = self._pipelines[adapter_of(request, self.adapters)]
+        self._admission.check(request)
+        if self._most_open is not None and pipeline.open >= self._most_open:
+            raise Busy(f"{pipeline.open} answers are in work or wait.", hint="Ask again in a moment.")
+
+    def stream(self, request: GenerationRequest) -> Iterator[Item]:
+        """As `Generator.stream`.
+
+        Raises:
+            ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
+        """
+        self.check(request)
+        pipeline = self._pipelines[adapter_of(request, self.adapters)]
+        admitted = self._admission.admit(self._excerpts.of(request) if self._excerpts is not None else request)
+        request, prompt = admitted.request, admitted.prompt
+        writing = Writing(TextStream(self._tokenizer, self._marks), request, self._chat.open_block(prompt))
+        most = admitted.max_new_tokens + admitted.reasoning_tokens
+        config = _config(most, self._stop_tokens, request)
+        for output in pipeline.write(prompt, config, request.cancelled):
+            for token in output.generated_ids:
+                thought = writing.answer.thinking
+                if piece := writing.add(token, ends=token in self._stop_tokens):
+                    yield TextPiece(piece)
+                if writing.answer.thinking is not None and thought is None and not writing.announced:
+                    writing.announced = True
+                    yield Thinking()
+                if writing.ended or writing.circling:
+                    break
+            if writing.ended or writing.circling or _answered(writing) >= admitted.max_new_tokens:
+                break
+        if rest := writing.rest():
+            yield TextPiece(rest)
+        usage = Usage(len(prompt), 0, len(writing.tokens), writing.reasoning_tokens, writing.finish)
+        if writing.reasoning_tokens and not writing.answer.shown.strip():
+            raise only_thought(self.model_name, usage)
+        yield GenerationDone(
+            usage=usage,
+            tokens_per_s=writing.tokens_per_s,
+            peak_memory_bytes=peak_memory_bytes("cpu"),
+            refused=request.arm in RETRIEVING_ARMS and says_unknown(writing.answer.shown),
+            passages_used=len(request.passages),
+        )
+
+    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
+        """Scores options by the log-probability of their letter, behind a prompt that lists them.
+
+        One beam search of a single token gives the likeliest tokens; a letter that is not among them gets the least.
+        """
+        pipeline = self._pipelines[adapter_of(request, self.adapters)]
+        request = self._excerpts.of(request) if self._excerpts is not None else request
+        listed = replace(request, question=render_choices(request.question, choices), max_tokens=1)
+        admitted = self._admission.admit(listed)
+        found = pipeline.next_tokens(admitted.prompt, request.cancelled)
+        least = min(found.values())
+        letters = tuple(
+            max(found.get(self._chat.text_tokens(text)[-1], least) for text in (letter, f" {letter}"))
+            for letter in CHOICE_LETTERS[: len(choices)]
+        )
+        usage = Usage(len(admitted.prompt), 0, 0)
+        return ChoiceScores(letters, usage, {"letters": letters}, passages_used=len(admitted.request.passages))
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of plain text, by the model's own tokenizer."""
+        return len(self._chat.text_tokens(text))
+
+    def close(self) -> None:
+        """Stops the threads and frees the pipelines."""
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+
+
+def _answered(writing: Writing) -> int:
+    return len(writing.tokens) - writing.reasoning_tokens
+
+
+def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationRequest | None = None) -> Any:
+    from openvino_genai import GenerationConfig
+
+    config = GenerationConfig()
+    config.max_new_tokens = max_tokens
+    config.apply_chat_template = False
+    config.stop_token_ids = set(stop_tokens)
+    if request is not None and request.temperature > 0:
+        config.do_sample = True
+        config.temperature = request.temperature
+        config.top_p = request.sampling_top_p
+        if request.seed is not None:
+            config.rng_seed = request.seed
+    return config
+
+
+def runs_here(settings: GeneratorSettings) -> bool:
+    """Whether this is the way to run a model: a GGUF file on a processor, in its own precision, GenAI installed."""
+    if settings.quantization != "auto" or settings.dtype != "auto" or find_spec("openvino_genai") is None:
+        return False
+    gguf = gguf_of(settings.model or "", settings.home)
+    if gguf is None or choose_device(settings.device) != "cpu":
+        return False
+    return describe_gguf(gguf)[0] in _ARCHITECTURES and matrix_types(gguf) <= _TYPES
+
+
+def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> OpenVINOGenerator:
+    """Loads the model, and a pipeline more for each adapter (some ten seconds each).
+
+    Raises:
+        NotFound, ModelCannotLoad: see `find_model` and `build_ir`.
+        AdapterMismatch: an adapter of another base, or one that would change nothing.
+    """
+    folder = find_model(settings.model or "", settings.home)
+    gguf = gguf_of(settings.model or "", settings.home)
+    if gguf is None:
+        raise ModelCannotLoad(f"{settings.model} has no .gguf file.", hint="Take it with --quantization none.")
+    ir = Path(folder).with_name(f".{Path(folder).name}.openvino")
+    if not (ir / _MODEL_FILE).is_file():
+        shutil.rmtree(ir, ignore_errors=True)
+        build_ir(gguf, ir)
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
+    capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
+    budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
+    pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
+    try:
+        for name, path in settings.adapters.items():
+            pipelines[name] = _adapted(ir, read_adapter(Path(path)), Path(folder), budget, pipelines[None])
+    except BaseException:
+        for pipeline in pipelines.values():
+            pipeline.close()
+        raise
+    small, name = is_small(config), shown_name(folder)
+    chat = ChatPrompt(tokenizer, name, brief=small)
+    admission = Admission(
+        capabilities, chat.tokens, name, budget, _KV_DTYPE_BYTES, settings.max_tokens, settings.reasoning_tokens
+    )
+    excerpts = Excerpts(reader, lambda text: len(chat.text_tokens(text))) if small and reader is not None else None
+    from transformers import GenerationConfig
+
+    stop = GenerationConfig.from_pretrained(folder).eos_token_id
+    stops = frozenset([*(stop if isinstance(stop, list) else [stop]), tokenizer.eos_token_id])
+    loaded = LoadedIR(name, describe_gguf(gguf)[1].lower())
+    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, excerpts, settings.max_queue)
+
+
+def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int, bare: _Pipeline) -> _Pipeline:
+    """A pipeline with an adapter that acts.
+
+    Raises:
+        AdapterMismatch: it is of another base, its layers are not in the model, or it changes nothing.
+    """
+    name, retrain = adapter.path.name, "Train one for this base with `coalesce tune`."
+    if adapter.config.get("use_dora") or adapter.config.get("rank_pattern") or adapter.config.get("alpha_pattern"):
+        raise AdapterMismatch(
+            f"The adapter {name} is of a kind that OpenVINO GenAI does not apply.", hint="Add --quantization none."
+        )
+    if adapter.record is not None and (found := folder_fingerprint(base)) != adapter.record.base_fingerprint:
+        raise AdapterMismatch(
+            f"The adapter {name} was trained on {adapter.record.base_model} ({adapter.record.base_fingerprint}); "
+            f"this model is {found}.",
+            hint=retrain,
+        )
+    missing = {layer.module for layer in adapter.layers} - _layers_of(ir)
+    if missing:
+        raise AdapterMismatch(f"The adapter {name} adapts {min(missing)}, which the model does not have.", hint=retrain)
+    rank, alpha = int(adapter.config["r"]), float(adapter.config["lora_alpha"])
+    weight = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
+    pipeline = _Pipeline(ir, adapter.path / WEIGHTS_FILE, weight, kv_budget_bytes)
+    # GenAI leaves out what it cannot place, and says nothing that a program could hear
+    if not changes_anything(adapter) or pipeline.next_tokens(list(_PROBE)) == bare.next_tokens(list(_PROBE)):
+        pipeline.close()
+        raise AdapterMismatch(f"The adapter {name} changes nothing.", hint=retrain)
+    return pipeline

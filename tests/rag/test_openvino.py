@@ -1,0 +1,131 @@
+"""The processor's engine: what transformers gives, adapters that act, many answers at once, small failures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from fakes import answer_of
+from tiny_models import build_adapter, build_model, write_gguf
+
+from indexes.errors import Cancelled
+from rag.errors import AdapterMismatch, ArmUnavailable, PromptTooLong
+from rag.generators.local.generator import load_local_generator
+from rag.generators.openvino import OpenVINOGenerator, load_openvino_generator, runs_here
+from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece
+from rag.models.adapters import AdapterRecord
+from rag.models.home import find_model
+from rag.settings import GeneratorSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
+
+QUESTION = GenerationRequest("How many threads are in a warp?", "base", max_tokens=12)
+OPTIONS = ("8 threads", "16 threads", "32 threads", "64 threads")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> GeneratorSettings:
+    """A tiny Qwen 2 as a GGUF file, and an adapter of it."""
+    home = tmp_path_factory.mktemp("openvino")
+    model = build_model(home / "model", family="qwen2", dtype="bfloat16", num_hidden_layers=2)
+    gguf = write_gguf(model, home / "tiny.gguf", half=True)
+    folder = Path(find_model(str(gguf), home))
+    adapter = build_adapter(home / "adapter", folder, rank=4, seed=3)
+    return GeneratorSettings("local", str(gguf), home=home, adapters={"qa": str(adapter)}, kv_budget_bytes=1 << 30)
+
+
+@pytest.fixture(scope="module")
+def generator(settings: GeneratorSettings) -> Iterator[OpenVINOGenerator]:
+    with closing(load_openvino_generator(settings)) as made:
+        yield made
+
+
+def test_the_bare_model_and_its_adapter_give_what_transformers_gives(
+    settings: GeneratorSettings, generator: OpenVINOGenerator
+) -> None:
+    import torch
+
+    assert isinstance(generator, Generator)
+    assert isinstance(generator, ChoiceScorer)
+    found = []
+    with closing(load_local_generator(replace(settings, quantization="none", dtype="float32"))) as reference:
+        for adapter in (None, "qa"):
+            request = replace(QUESTION, arm="tuned" if adapter else "base", adapter=adapter)
+            prompt = reference.prompt_of(request)
+            reference._adapters.activate(adapter)
+            with torch.inference_mode():
+                expected = reference.loaded.model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+            found.append(generator._pipelines[adapter].next_tokens(prompt))
+            assert found[-1] == pytest.approx({token: float(expected[token]) for token in found[-1]}, abs=0.1)
+            letters = generator.score_choices(request, OPTIONS).scores
+            assert max(letters) <= max(found[-1].values())
+    assert found[0] != pytest.approx({token: found[1].get(token, 0) for token in found[0]}, abs=0.2), "it acts"
+
+
+def test_answers_are_the_same_alone_and_eight_at_once(generator: OpenVINOGenerator) -> None:
+    asked = [replace(QUESTION, question=f"What is number {n}?") for n in range(4)]
+    asked += [replace(each, arm="tuned", adapter="qa") for each in asked]
+    alone = [answer_of(generator, each)[0] for each in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        assert list(pool.map(lambda each: answer_of(generator, each)[0], asked)) == alone
+    assert len(set(alone)) > 4
+
+
+def test_an_answer_has_its_length_its_seed_and_its_end(generator: OpenVINOGenerator) -> None:
+    text, done = answer_of(generator, QUESTION)
+    assert done.usage.completion_tokens <= 12 and done.usage.prompt_tokens > 0
+    sampled = replace(QUESTION, temperature=1.0, seed=5)
+    assert answer_of(generator, sampled)[0] == answer_of(generator, sampled)[0]
+    end = text[len(text) // 2 :][:3]
+    assert answer_of(generator, replace(QUESTION, stop=(end,)))[0] == text[: text.index(end)]
+
+
+def test_a_cancelled_answer_ends_within_two_tokens(generator: OpenVINOGenerator) -> None:
+    stopped = threading.Event()
+    pieces = 0
+    with pytest.raises(Cancelled):
+        for item in generator.stream(replace(QUESTION, max_tokens=500, cancelled=stopped.is_set)):
+            pieces += isinstance(item, TextPiece)
+            stopped.set()
+    assert pieces <= 2
+
+
+def test_what_can_never_run_is_refused_before_anything_is_read(generator: OpenVINOGenerator) -> None:
+    with pytest.raises(ArmUnavailable):
+        generator.check(replace(QUESTION, arm="tuned", adapter="other"))
+    with pytest.raises(PromptTooLong):
+        generator.check(replace(QUESTION, question="warp " * 9000))
+
+
+def test_an_adapter_without_effect_is_an_error(settings: GeneratorSettings, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    made = Path(settings.adapters["qa"])
+    for change in ("zeros", "another layer", "another base"):
+        folder = Path(shutil.copytree(made, tmp_path / change))
+        weights = load_file(folder / "adapter_model.safetensors")
+        if change == "zeros":
+            weights = {name: each * ("lora_A" in name) for name, each in weights.items()}
+        elif change == "another layer":
+            weights = {name.replace("layers.1.", "layers.7."): each for name, each in weights.items()}
+        else:
+            record = AdapterRecord("x", "of another base", "none", "", 1, False, {}, {})
+            (folder / "coalesce_adapter.json").write_text(json.dumps(asdict(record)))
+        save_file(weights, folder / "adapter_model.safetensors")
+        with pytest.raises(AdapterMismatch):
+            load_openvino_generator(replace(settings, adapters={change: str(folder)}))
+
+
+def test_only_what_genai_reads_on_a_processor_runs_here(settings: GeneratorSettings, tmp_path: Path) -> None:
+    assert runs_here(settings)
+    assert not runs_here(replace(settings, quantization="nf4"))
+    assert not runs_here(replace(settings, model=str(settings.home)))
+    model = build_model(tmp_path / "model", family="gemma2", num_hidden_layers=2)
+    assert not runs_here(replace(settings, model=str(write_gguf(model, tmp_path / "gemma.gguf", half=True))))
