@@ -1,4 +1,6 @@
-"""The job queue: one job after another on one thread, with progress, time left and cancel, its end kept in the home.
+"""The job queue: one job after another, with progress, time left and cancel, its end kept in the home.
+
+Two jobs that read books run side by side: one whose book takes long does not keep out the next.
 
 A job that was running when the server stopped is `failed` after the next start: its work is one transaction of the
 library, so nothing of it was kept. Two servers may share a home; only the first one there marks such jobs.
@@ -10,11 +12,11 @@ import logging
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
 from filelock import FileLock, Timeout
@@ -66,6 +68,9 @@ def as_clock(seconds: float) -> str:
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
+SIDE_BY_SIDE = frozenset({"add", "renew"})
+"""Kinds of jobs that may run beside each other: they read in processes of their own, and store one after the other."""
+THREADS = 2
 
 _TABLES = MetaData()
 _jobs = Table(
@@ -215,8 +220,14 @@ class JobQueue:
         self._lock = threading.Lock()
         self._alone = threading.Lock()
         self._live: dict[str, _Live] = {}
-        self._waiting: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run_all, name="coalesce-jobs", daemon=True)
+        self._turns = threading.Condition(self._lock)
+        self._waiting: deque[_Live] = deque()
+        self._running: list[_Live] = []
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run_all, name=f"coalesce-jobs-{number}", daemon=True)
+            for number in range(THREADS)
+        ]
 
     def start(self) -> None:
         """Marks jobs that an earlier server left unfinished as failed, and begins to work."""
@@ -226,7 +237,8 @@ class JobQueue:
             logger.info("another server uses this home: its jobs are not touched")
         else:
             self._sweep()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def submit(
         self,
@@ -242,9 +254,10 @@ class JobQueue:
         job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time, title)
         self._store.save(job)
         handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
-        with self._lock:
-            self._live[job.id] = _Live(job, handle, work, undo)
-        self._waiting.put(job.id)
+        with self._turns:
+            self._live[job.id] = live = _Live(job, handle, work, undo)
+            self._waiting.append(live)
+            self._turns.notify_all()
         return job
 
     def submit_alone(
@@ -306,14 +319,16 @@ class JobQueue:
         self._store.forget(self._store.get(job_id))
 
     def close(self) -> None:
-        """Cancels what is left and stops the thread."""
-        with self._lock:
-            lives = list(self._live.values())
-        for live in lives:
-            live.handle.cancel()
-        self._waiting.put(None)
-        if self._thread.is_alive():
-            self._thread.join(STOP_TIMEOUT_S)
+        """Cancels what is left and stops the threads."""
+        with self._turns:
+            self._closed = True
+            for live in self._live.values():
+                live.handle.cancel()
+            self._turns.notify_all()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
         self._store.close()
         self._owner.release()
 
@@ -328,13 +343,31 @@ class JobQueue:
                 self._store.save(job.changed(state="failed", message="interrupted", error=error))
 
     def _run_all(self) -> None:
-        while (job_id := self._waiting.get()) is not None:
-            with self._lock:
-                live = self._live.get(job_id)
-                if live is None or live.job.final:
-                    continue
-                live.job = live.job.changed(state="running", message="started")
-            self._end(self._run(live))
+        while (live := self._next()) is not None:
+            try:
+                self._end(self._run(live))
+            finally:
+                with self._turns:
+                    self._running.remove(live)
+                    self._turns.notify_all()
+
+    def _next(self) -> _Live | None:
+        """The next job once it may run, as running; None when the queue is closed and every job has ended."""
+        with self._turns:
+            while True:
+                while self._waiting and self._waiting[0].job.final:  # cancelled meanwhile
+                    self._waiting.popleft()
+                if self._closed and not self._waiting:
+                    return None
+                if self._waiting and self._may_run(self._waiting[0]):
+                    live = self._waiting.popleft()
+                    live.job = live.job.changed(state="running", message="started")
+                    self._running.append(live)
+                    return live
+                self._turns.wait()
+
+    def _may_run(self, live: _Live) -> bool:
+        return SIDE_BY_SIDE.issuperset(other.job.kind for other in (live, *self._running)) or not self._running
 
     def _run(self, live: _Live) -> Job:
         try:

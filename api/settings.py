@@ -104,6 +104,26 @@ class CoalesceSettings(BaseSettings):
         description="llama-index readers (`llama_index:…`) by file ending, such as `.docx`, in place of ours.",
     )
     ocr: bool = Field(False, description="Whether to recognise the text of scanned PDF pages; needs the extra `ocr`.")
+    reading_processes: int = Field(
+        2,
+        ge=0,
+        le=16,
+        description="Books that are read at once, each in a process of its own; 0 reads them in the program's own, "
+        "without the limits that follow.",
+    )
+    reading_memory_bytes: int = Field(
+        2 * 1024**3, ge=128 * 1024**2, description="The most memory that reading a book may take."
+    )
+    reading_cpu_s: float = Field(
+        600.0,
+        gt=0,
+        description="The most seconds of the processor that reading a book may take; ten times as many with `ocr`.",
+    )
+    reading_wall_s: float = Field(
+        1800.0,
+        gt=0,
+        description="The most seconds by the clock that reading a book may take; ten times as many with `ocr`.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the embedder, FAISS and a local model run; `auto` takes a GPU if there is one."
     )

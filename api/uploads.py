@@ -183,6 +183,20 @@ class UploadFolder:
             shutil.rmtree(self._folder / sha256, ignore_errors=True)
 
 
+def page_source(home: Path, library: Library, document_id: str) -> Path | None:
+    """The PDF of a book where it still is; None for unknown books, other formats and files that are gone."""
+    try:
+        document = library.document(document_id)
+    except NotFound:
+        return None
+    if document.format != "pdf":
+        return None
+    source = Path(document.source)  # an upload's is its bare name
+    uploaded = sorted((home / "uploads" / document.sha256).glob("*"))
+    candidates = [*uploaded, source] if source.is_absolute() else uploaded
+    return next((path for path in candidates if path.is_file()), None)
+
+
 def file_name(given: str) -> str:
     """The name of an uploaded file without folders and control characters.
 

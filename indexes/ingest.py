@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock, Timeout
@@ -22,8 +23,9 @@ from indexes.chunking import Chunk, chunk_book
 from indexes.disk import disk_errors
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
-from indexes.readers import content_digest, document_id_of, read_book
+from indexes.readers import content_digest, document_id_of
 from indexes.readers.elements import real_title, whole_letters
+from indexes.reading_process import ReadingProcesses
 from indexes.settings import IndexSettings
 from indexes.types import AddProgress, AddResult, Book, CancelCheck, Document, FindFile, ProgressListener
 
@@ -47,6 +49,9 @@ class Ingest:
     """Adds books to a catalog with one embedder. Several threads and processes may add at once.
 
     Args:
+        reading: reads the books.
+        storing: held while a book is cut, embedded and written: the threads of a process read side by side, but embed
+            one after the other.
         progress: called during the stages `reading`, `embedding` and `storing`.
         cancelled: polled; once it returns True a call raises Cancelled and keeps nothing.
     """
@@ -56,12 +61,16 @@ class Ingest:
         settings: IndexSettings,
         catalog: Catalog,
         encoder: TextEncoder,
+        reading: ReadingProcesses,
+        storing: Lock,
         progress: ProgressListener | None = None,
         cancelled: CancelCheck | None = None,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._encoder = encoder
+        self._reading = reading
+        self._storing = storing
         self._progress = progress
         self._cancelled = cancelled
 
@@ -145,18 +154,29 @@ class Ingest:
 
     def _store(self, identity: BookIdentity, book: Book) -> int:
         """Cut, embed and write a book; return the number of texts embedded."""
-        nodes = self._run_pipeline(book)
-        entry = CatalogEntry(identity, book, [node.chunk for node in nodes])
-        while True:
-            vectors = _vectors_of(nodes)
-            self._tell("storing", 0, len(nodes))
-            with suppress(VectorsGone):
-                self._catalog.put([entry], self._encoder.fingerprint, vectors)
-                break
-            # Another book was removed meanwhile, and texts that both have lost their vectors.
-            self._pipeline.transformations[-1](nodes, **self._listeners())
-        self._tell("storing", len(nodes), len(nodes))
+        with self._turn_to_store():
+            nodes = self._run_pipeline(book)
+            entry = CatalogEntry(identity, book, [node.chunk for node in nodes])
+            while True:
+                vectors = _vectors_of(nodes)
+                self._tell("storing", 0, len(nodes))
+                with suppress(VectorsGone):
+                    self._catalog.put([entry], self._encoder.fingerprint, vectors)
+                    break
+                # Another book was removed meanwhile, and texts that both have lost their vectors.
+                self._pipeline.transformations[-1](nodes, **self._listeners())
+            self._tell("storing", len(nodes), len(nodes))
         return len(vectors)
+
+    @contextmanager
+    def _turn_to_store(self) -> Iterator[None]:
+        while not self._storing.acquire(timeout=0.2):
+            if self._cancelled is not None and self._cancelled():
+                raise Cancelled("Adding was cancelled while another book was embedded.")
+        try:
+            yield
+        finally:
+            self._storing.release()
 
     def _run_pipeline(self, book: Book) -> list[BookNode]:
         """The nodes of a book; those whose text is new to the library have a vector."""
@@ -231,13 +251,8 @@ class Ingest:
     def _read(self, path: Path, digest: str, reader: str | None, name: str | None) -> tuple[Book, str]:
         """The book, and the digest of exactly what was read."""
         for _ in range(3):
-            if reader is not None:
-                from indexes.llama_index import read_with
-
-                book = read_with(reader, path, name or path.name)
-            else:
-                listen = partial(self._tell, "reading")
-                book = read_book(path, cancelled=self._cancelled, progress=listen, name=name, ocr=self._settings.ocr)
+            listen = partial(self._tell, "reading")
+            book = self._reading.read(path, name=name, reader=reader, progress=listen, cancelled=self._cancelled)
             after = content_digest(path, self._cancelled)
             if after == digest:
                 return book, digest

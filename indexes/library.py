@@ -13,6 +13,7 @@ from indexes.embedder import Matrix, TextEncoder, load_embedder
 from indexes.errors import Busy, EmbedderMismatch
 from indexes.ingest import Ingest
 from indexes.readers import find_books, readable_endings
+from indexes.reading_process import ReadingProcesses
 from indexes.settings import LLAMA_INDEX, IndexSettings
 from indexes.types import (
     AddResult,
@@ -42,6 +43,8 @@ class Library:
         self._encoder = encoder
         self._vectors: NodeVectors | None = None
         self._loading = threading.RLock()
+        self._reading = ReadingProcesses(settings)
+        self._storing = threading.Lock()
 
     # --- life
 
@@ -89,7 +92,8 @@ class Library:
         return self._vectors.device if self._vectors is not None else "none"
 
     def close(self) -> None:
-        """Save the vectors if enough of them changed, and close the catalog."""
+        """End the processes that read, save the vectors if enough of them changed, and close the catalog."""
+        self._reading.close()
         if self._vectors is not None:
             self._vectors.save_if_worth()
         self._catalog.close()
@@ -158,6 +162,15 @@ class Library:
         result = self._ingest(cancelled=cancelled).renew(document, path)
         self._sync()
         return result
+
+    def draw_page(self, path: Path, page: int, quote: str = "") -> bytes:
+        """A page of a PDF (from 1) as PNG, with a quote marked on it, drawn where books are read.
+
+        Raises:
+            NotFound: the file has no such page, or cannot be read any more.
+            Busy, TooLarge, UnreadableBook: others wait for theirs, or drawing it takes more than is allowed.
+        """
+        return self._reading.draw(path, page, quote)
 
     def remove(self, document_id: str) -> None:
         """Remove a book; nothing of it is found afterwards. Raises NotFound."""
@@ -253,7 +266,7 @@ class Library:
     # --- within
 
     def _ingest(self, progress: ProgressListener | None = None, cancelled: CancelCheck | None = None) -> Ingest:
-        return Ingest(self._settings, self._catalog, self.encoder, progress, cancelled)
+        return Ingest(self._settings, self._catalog, self.encoder, self._reading, self._storing, progress, cancelled)
 
     def _load_encoder(self, on_step: Callable[[str], None] | None = None) -> None:
         with self._loading:

@@ -26,6 +26,10 @@ class IndexSettings:
         chunk_overlap_tokens: tokens that neighbouring nodes of one section share.
         readers: llama-index readers by file ending, such as `.pdf`, in place of ours.
         ocr: recognise the text of PDF pages that are pictures (extra `ocr`).
+        reading_processes: books read at once, each in a process of its own; 0 reads in this process, without limits.
+        reading_memory_bytes: the most memory that reading a book may take.
+        reading_cpu_s: the most seconds of the processor that it may take; ten times as many with `ocr`.
+        reading_wall_s: the most seconds by the clock that it may take; ten times as many with `ocr`.
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
         vector_store: `faiss` (a file in the home), or a llama-index vector store.
     """
@@ -38,6 +42,10 @@ class IndexSettings:
     chunk_overlap_tokens: int = 0
     readers: Mapping[str, str] = field(default_factory=dict)
     ocr: bool = False
+    reading_processes: int = 2
+    reading_memory_bytes: int = 2 * 1024**3
+    reading_cpu_s: float = 600.0
+    reading_wall_s: float = 1800.0
     device: str = "auto"
     vector_store: str = field(default="faiss", repr=False)  # among its arguments may be a key
 

@@ -36,6 +36,17 @@ START = subprocess.Popen.__init__
 LOADED = pytest.StashKey[set[str]]()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test without a mark, and a fixture that it sets up, reads books in the tests' own process."""
+    from indexes.reading_process import ReadingProcesses
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(item.get_closest_marker(mark) for mark in MARKS):
+            patch.setattr(ReadingProcesses, "_inside", True)
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Notes which heavy libraries are loaded before the test and its fixtures."""

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from fastapi import Request
 from nicegui import ui
 
-from api.page_images import page_source
 from api.pages.controls import button, link, set_attributes, tag, text_box, toast
 from api.pages.frame import Visit, book_path, open_view, show_problem
 from api.pages.markup import passage_html, plain_html, without_fences
 from api.pages.source_panel import page_image_path, page_of
 from api.pages.study_page import study_head
+from api.uploads import page_source
 from evals.study_guide import GuideChapter, GuideEntry
 from indexes.errors import CoalesceError
 from indexes.types import Document, Filters

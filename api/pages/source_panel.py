@@ -7,11 +7,11 @@ from urllib.parse import quote as url_quote
 
 from nicegui import ui
 
-from api.page_images import page_source
 from api.pages.controls import button, link, set_attributes, tag
 from api.pages.frame import Visit, book_path
 from api.pages.markup import Spans, passage_html
 from api.pages.texts import Texts
+from api.uploads import page_source
 from rag.generators.extractive import PLAIN_FORMATS
 from rag.types import Citation, Passage
 

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
 from api.deps import CallerDep, ServicesDep
-from api.page_images import page_source, render_page
 from api.schemas.base import MAX_ID_CHARS, error_responses
 from api.schemas.books import (
     ChaptersOut,
@@ -22,6 +21,7 @@ from api.schemas.books import (
     UploadOut,
     UrlIn,
 )
+from api.uploads import page_source
 from indexes.errors import NotFound
 from rag.reading import Place, find_part
 
@@ -138,4 +138,4 @@ def page_image(
     if path is None:
         raise NotFound(f"the file of book {document_id!r} is not there", hint="Add the book again.")
     headers = {"Cache-Control": "private, max-age=3600"}
-    return Response(render_page(path, page, quote), media_type="image/png", headers=headers)
+    return Response(services.library.draw_page(path, page, quote), media_type="image/png", headers=headers)

@@ -12,8 +12,8 @@ import pytest
 from api_fakes import SAMPLE_ID, wait_until
 from PIL import Image
 
-from api.page_images import render_page
 from indexes.errors import NotFound
+from indexes.page_images import draw_page
 
 fpdf = pytest.importorskip("fpdf", reason="fpdf2 is not installed")
 QUOTE = (
@@ -49,10 +49,10 @@ def yellow_rows(png: bytes) -> int:
 
 
 def test_the_quote_is_marked_over_its_lines_and_nothing_where_it_is_not(book: Path) -> None:
-    plain, marked = render_page(book, 2), render_page(book, 2, QUOTE)
+    plain, marked = draw_page(book, 2), draw_page(book, 2, QUOTE)
     assert pixels(plain).shape == pixels(marked).shape
-    assert yellow_rows(plain) == yellow_rows(render_page(book, 1, QUOTE)) == 0
-    one_line = yellow_rows(render_page(book, 2, "A warp is a group"))
+    assert yellow_rows(plain) == yellow_rows(draw_page(book, 1, QUOTE)) == 0
+    one_line = yellow_rows(draw_page(book, 2, "A warp is a group"))
     assert one_line > 5
     assert yellow_rows(marked) > 1.5 * one_line
 
@@ -62,18 +62,18 @@ def test_a_page_of_any_size_gives_a_picture_of_bounded_size(tmp_path: Path) -> N
         pdf = fpdf.FPDF(unit="pt", format=(side, side))
         pdf.add_page()
         pdf.output(str(tmp_path / "wide.pdf"))
-        height, width, _ = pixels(render_page(tmp_path / "wide.pdf", 1)).shape
+        height, width, _ = pixels(draw_page(tmp_path / "wide.pdf", 1)).shape
         assert 1_000_000 < height * width <= 4_100_000
 
 
 def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> None:
     for page in (0, 3):
         with pytest.raises(NotFound):
-            render_page(book, page)
+            draw_page(book, page)
     broken = tmp_path / "broken.pdf"
     broken.write_bytes(b"%PDF-1.7 nothing")
     with pytest.raises(NotFound):
-        render_page(broken, 1)
+        draw_page(broken, 1)
 
 
 def test_pictures_are_of_an_upload_and_of_a_book_added_by_path_while_their_files_are_there(live, book, tmp_path):

@@ -1,48 +1,25 @@
-"""Pictures of PDF pages as they are printed, with a quote marked.
-
-The source file must still be there: an upload in the home, or the path that the book was added from.
-"""
+"""Pictures of PDF pages as they are printed, with a quote marked. Drawn in a process of its own: `reading_process`."""
 
 from __future__ import annotations
 
 import io
 import math
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from api.console import counted
 from indexes.errors import NotFound
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PageImage
-
-    from indexes.library import Library
 
 SCALE = 1.6
 """Pixels per point: about 115 dots per inch, sharp on a panel of 400 to 700 pixels."""
 MAX_PIXELS = 4e6
 """Larger pages are drawn smaller: a page may measure 200 inches a side."""
 MARK_COLOUR = (255, 232, 140)
-# PDFium is not safe to use from two threads at once.
-_LOCK = threading.Lock()
 
 
-def page_source(home: Path, library: Library, document_id: str) -> Path | None:
-    """The PDF of a book where it still is; None for unknown books, other formats and files that are gone."""
-    try:
-        document = library.document(document_id)
-    except NotFound:
-        return None
-    if document.format != "pdf":
-        return None
-    source = Path(document.source)  # an upload's is its bare name
-    uploaded = sorted((home / "uploads" / document.sha256).glob("*"))
-    candidates = [*uploaded, source] if source.is_absolute() else uploaded
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def render_page(path: Path, page: int, quote: str = "") -> bytes:
+def draw_page(path: Path, page: int, quote: str = "") -> bytes:
     """A page (from 1) as PNG.
 
     Raises:
@@ -50,22 +27,21 @@ def render_page(path: Path, page: int, quote: str = "") -> bytes:
     """
     import pypdfium2
 
-    with _LOCK:
-        try:
-            pdf = pypdfium2.PdfDocument(path)
-        except pypdfium2.PdfiumError as error:
-            raise NotFound(f"{path.name} cannot be read: {error}", hint="Add the book again.") from error
-        try:
-            if not 1 <= page <= len(pdf):
-                raise NotFound(f"{path.name} has no page {page}", hint=f"It has {counted(len(pdf), 'page')}.")
-            sheet = pdf[page - 1]
-            width, height = sheet.get_size()
-            scale = min(SCALE, math.sqrt(MAX_PIXELS / max(width * height, 1.0)))
-            image = sheet.render(scale=scale).to_pil().convert("RGB")
-            for box in _quote_boxes(sheet, quote):
-                _mark(image, box, height, scale)
-        finally:
-            pdf.close()
+    try:
+        pdf = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        raise NotFound(f"{path.name} cannot be read: {error}", hint="add the book again") from error
+    try:
+        if not 1 <= page <= len(pdf):
+            raise NotFound(f"{path.name} has no page {page}", hint=f"its last page is {len(pdf)}")
+        sheet = pdf[page - 1]
+        width, height = sheet.get_size()
+        scale = min(SCALE, math.sqrt(MAX_PIXELS / max(width * height, 1.0)))
+        image = sheet.render(scale=scale).to_pil().convert("RGB")
+        for box in _quote_boxes(sheet, quote):
+            _mark(image, box, height, scale)
+    finally:
+        pdf.close()
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
