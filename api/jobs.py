@@ -1,6 +1,6 @@
 """The job queue: one job after another, with progress, time left and cancel, its end kept in the home.
 
-Two jobs that read books run side by side: one whose book takes long does not keep out the next.
+Jobs that read books run side by side, two at once: one whose book takes long does not keep out the next.
 
 A job that was running when the server stopped is `failed` after the next start: its work is one transaction of the
 library, so nothing of it was kept. Two servers may share a home; only the first one there marks such jobs.
@@ -70,7 +70,6 @@ FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
 SIDE_BY_SIDE = frozenset({"add", "renew"})
 """Kinds of jobs that may run beside each other: they read in processes of their own, and store one after the other."""
-THREADS = 2
 
 _TABLES = MetaData()
 _jobs = Table(
@@ -212,9 +211,10 @@ class JobQueue:
 
     Args:
         folder: the home, for the jobs' file and the lock that tells servers apart.
+        side_by_side: how many jobs of the kinds that read books run at once.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, side_by_side: int = 2) -> None:
         self._store = JobStore(folder / "jobs.sqlite3")
         self._owner = FileLock(folder / "jobs.lock")
         self._lock = threading.Lock()
@@ -226,7 +226,7 @@ class JobQueue:
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run_all, name=f"coalesce-jobs-{number}", daemon=True)
-            for number in range(THREADS)
+            for number in range(max(1, side_by_side))
         ]
 
     def start(self) -> None:

@@ -150,7 +150,7 @@ class Services:
         self.settings = settings
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
-        self.jobs = JobQueue(settings.home)
+        self.jobs = JobQueue(settings.home, settings.reading_processes)
         self.answering = Answering(lambda: self.engine, settings, self.metrics)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(settings.home, lambda: self.library, self.jobs, self.questions.made.forget)

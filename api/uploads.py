@@ -393,7 +393,8 @@ class Books:
         library = self._library()
         for number, (document, path) in enumerate(outdated):
             handle.progress(number, len(outdated), f"reading {document.title} again")
-            with suppress(NotFound, UnreadableBook):  # removed meanwhile, or its file is damaged: it stays as it is
+            # Removed meanwhile, or its file is damaged or takes too much: it stays as it is.
+            with suppress(NotFound, UnreadableBook, TooLarge):
                 library.renew(document, path, cancelled=handle.cancelled)
         return f"read again: {counted(len(outdated), 'book')}"
 

@@ -91,7 +91,13 @@ class ReadingProcesses:
         self._closed = False
 
     def read(
-        self, path: Path, *, name: str | None, reader: str | None, progress: Listen, cancelled: CancelCheck | None
+        self,
+        path: Path,
+        *,
+        name: str | None = None,
+        reader: str | None = None,
+        progress: Listen | None = None,
+        cancelled: CancelCheck | None = None,
     ) -> Book:
         """Read a book; see `read_book`.
 
@@ -129,9 +135,10 @@ class ReadingProcesses:
             with _turn(slot, lambda: time.monotonic() > deadline, shown):
                 if self._inside:
                     return task()
-                limits = replace(self._limits, wall_s=min(self._limits.wall_s, DRAWING_S))
-                picture: bytes = self.run(task, shown, limits)
+                picture: bytes = self.run(task, shown, replace(self._limits, wall_s=DRAWING_S))
                 return picture
+        except TooLarge as large:
+            raise TooLarge(large.message, hint="read the page's text instead") from large
         except Cancelled as waited:
             raise Busy(f"'{shown}' could not be drawn yet.", hint="try again in a moment") from waited
 

@@ -48,10 +48,13 @@ def raise_something(**_: Any) -> None:
     raise ZeroDivisionError
 
 
-def pdf_of_many_states(count: int) -> bytes:
-    """A page of `count` saved graphics states, each of which PDFium keeps: 30 bytes of memory for one in the file."""
-    packer = zlib.compressobj(9)
-    packed = b"".join(packer.compress(b"q " * 1_000_000) for _ in range(count // 1_000_000)) + packer.flush()
+def pdf_of(operators: bytes, million_times: int) -> bytes:
+    """A page of some kilobytes whose content is these operators over and over.
+
+    `q ` saves a graphics state, of which PDFium keeps each; `q Q ` saves and restores one, which takes only time.
+    """
+    packer, million = zlib.compressobj(9), operators * 1_000_000
+    packed = b"".join(packer.compress(million) for _ in range(million_times)) + packer.flush()
     content = zlib.compress(packed, 9)
     head = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>" % len(content)
     bodies = [

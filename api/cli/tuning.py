@@ -327,14 +327,18 @@ def _write_synthesis(
     *,
     json_output: bool,
 ) -> None:
+    from contextlib import closing
+
     from indexes.errors import Cancelled
-    from indexes.readers import find_books, read_book
+    from indexes.readers import find_books
+    from indexes.reading_process import ReadingProcesses
     from rag.assemble import build_language_model
     from rag.tuning.synthesis import cut_passages, synthesize
 
     console = Console(json_output=json_output)
     console.step("reading books")
-    books = [read_book(book) for path in paths for book in find_books(path)]
+    with closing(ReadingProcesses(settings.index)) as reading:
+        books = [reading.read(book) for path in paths for book in find_books(path)]
     cut = [passage for book in books for passage in cut_passages(book)]
     console.step("loading the model")
     writer = build_language_model(settings.rag.generator)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+import strangers
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 
 from indexes.types import BookHealth
@@ -180,6 +183,24 @@ def test_a_job_is_cancelled_while_it_waits_and_while_it_runs_and_nothing_is_kept
     assert live.client.delete(f"/v1/jobs/{taken['job_id']}").json()["state"] == "cancelled"
     wait_until(lambda: len(live.shelf.documents()) == 2, "the other is added")
     wait_until(lambda: kept_files(live) == ["beside.txt"], "nothing else is kept")
+
+
+@pytest.mark.integration
+def test_a_book_that_takes_long_keeps_nothing_else_waiting_and_is_gone_at_once_when_it_is_cancelled(live: Live):
+    before = set(psutil.Process().children())
+    slow = f"/v1/jobs/{live.upload(strangers.pdf_of(b'q Q ', 40), 'slow.pdf').json()['job_id']}"
+    wait_until(lambda: live.get(slow)["state"] == "running", "it is read")
+    added(live)
+    assert live.get(slow)["state"] == "running"
+    readers = set(psutil.Process().children()) - before
+    busy = {reader for reader in readers if reader.cpu_percent(0.1) > 10}
+    started = time.monotonic()
+    live.client.delete(slow)
+    wait_until(lambda: live.get(slow)["state"] == "cancelled", "it is cancelled")
+    wait_until(lambda: not any(reader.is_running() for reader in busy), "its reader is gone")
+    assert time.monotonic() - started < 1 and len(busy) == 1
+    assert kept_files(live) == ["occupancy.txt"]
+    added(live, b"The next book is read in a new process.", "next.txt")
 
 
 def test_watching_a_job_shows_its_progress_up_to_its_end(settings):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import strangers
 from fakes import HashEncoder
 
 from api.cli import books, run
@@ -63,6 +64,19 @@ def test_a_book_that_cannot_be_read_is_named_and_the_others_are_added(home, shel
     }  # fmt: skip
     assert "embedding" in streams.err
     assert added(home) == ["a.docx", "shelf", "z.docx"]
+
+
+@pytest.mark.integration
+def test_a_book_beyond_a_limit_is_named_with_the_setting_and_the_others_are_added(home, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COALESCE_READING_MEMORY_BYTES", str(256 * 2**20))
+    (tmp_path / "a.pdf").write_bytes(strangers.pdf_of(b"q ", 10))
+    (tmp_path / "b.txt").write_text("Warps.")
+    assert run(["add", "--json", str(tmp_path / "a.pdf"), str(tmp_path / "b.txt")]) == 1
+    result = json.loads(capsys.readouterr().out)
+    (failed,) = result["failed"]
+    assert failed["type"] == "too_large" and "'a.pdf'" in failed["message"] and "268,435,456" in failed["message"]
+    assert "reading_memory_bytes" in failed["hint"]
+    assert added(home) == ["b.txt"]
 
 
 def fail_on(name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
