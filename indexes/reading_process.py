@@ -21,7 +21,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +46,9 @@ GROWN_SHARE = 0.125
 OCR_TIMES = 10
 """How many times as long a book may take with `ocr`: recognising a page takes seconds."""
 DRAWING_S = 30.0
-"""The longest that drawing one page may take, and the wait for it."""
+"""The longest that drawing one page may take."""
+DRAWING_TURN_S = 5.0
+"""The longest that a page waits for others to be drawn: whoever waits holds a thread of the server."""
 
 Listen = Callable[[int, int], None]
 
@@ -89,6 +93,7 @@ class ReadingProcesses:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._closed = False
+        weakref.finalize(self, _end_all, self._idle)
 
     def read(
         self,
@@ -128,7 +133,7 @@ class ReadingProcesses:
             Busy: others are being drawn.
             TooLarge, UnreadableBook: as `read`.
         """
-        deadline = time.monotonic() + DRAWING_S
+        deadline = time.monotonic() + DRAWING_TURN_S
         task, shown = partial(draw_by, path, page, quote), f"page {page} of {path.name}"
         slot = self._reading if self._inside else self._drawing  # PDFium is not safe to use from two threads at once
         try:
@@ -146,10 +151,8 @@ class ReadingProcesses:
         """End every process; a book that is being read is cancelled."""
         with self._lock:
             self._closed = True
-            processes = [*self._idle, *self._busy]
+            _end_all([*self._idle, *self._busy])
             self._idle.clear()
-        for process in processes:
-            process.kill()
 
     def run(
         self,
@@ -172,11 +175,10 @@ class ReadingProcesses:
             What the task raises, where that is a `CoalesceError`; UnreadableBook otherwise.
         """
         limits = limits or self._limits
-        process = self._take()
-        grown = True
+        process, keep = self._take(), False
         try:
             answer = process.do(task, shown, limits, progress, cancelled)
-            grown = process.memory_bytes() > self._limits.memory_bytes * GROWN_SHARE
+            keep = process.usage()[0] < self._limits.memory_bytes * GROWN_SHARE
         except _Ended as ended:
             if self._closed:
                 raise Cancelled(f"Reading '{shown}' was stopped.") from None
@@ -184,7 +186,7 @@ class ReadingProcesses:
                 f"'{shown}' ended the process that read it ({ended}).", hint="get another copy of the file"
             ) from None
         finally:
-            self._give_back(process, keep=not grown)
+            self._give_back(process, keep=keep)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -216,6 +218,11 @@ class ReadingProcesses:
             process.kill()
 
 
+def _end_all(processes: list[_Process]) -> None:
+    for process in processes:
+        process.kill()
+
+
 @contextmanager
 def _turn(slots: threading.Semaphore, cancelled: CancelCheck | None, shown: str) -> Iterator[None]:
     while not slots.acquire(timeout=LOOK_S):
@@ -238,16 +245,18 @@ class _Process:
     """
 
     def __init__(self, memory_bytes: int) -> None:
-        self._started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
-        self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._hear, args=(memory_bytes,), name="coalesce-reading", daemon=True).start()
-        started = self._started.get()
-        if isinstance(started, OSError):
-            raise Busy(f"A process that reads books cannot be started: {started}.", hint="close other programs")
         import psutil
 
-        self._popen = started
-        self._watched = psutil.Process(started.pid)
+        started: Future[subprocess.Popen[bytes]] = Future()
+        self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._hear, args=(started, memory_bytes), name="coalesce-reading", daemon=True).start()
+        try:
+            self._popen = started.result()
+        except OSError as error:
+            raise Busy(
+                f"A process that reads books cannot be started: {error}.", hint="end other programs, and try again"
+            ) from error
+        self._watched = psutil.Process(self._popen.pid)
 
     @property
     def alive(self) -> bool:
@@ -257,10 +266,6 @@ class _Process:
     def kill(self) -> None:
         """End it at once."""
         self._popen.kill()
-
-    def memory_bytes(self) -> int:
-        """The memory that it holds now. Raises _Ended."""
-        return self._usage()[0]
 
     def do(
         self, task: Callable[..., Any], shown: str, limits: Limits, listen: Listen | None, cancelled: CancelCheck | None
@@ -272,7 +277,7 @@ class _Process:
             The process is to be killed then.
         """
         started = time.monotonic()
-        cpu_before = self._usage()[1]
+        cpu_before_s = self.usage()[1]
         with contextlib.suppress(OSError, ValueError):  # it died: that is heard below
             assert self._popen.stdin is not None
             pickle.dump(task, self._popen.stdin)
@@ -282,10 +287,10 @@ class _Process:
                 kind, value = self._heard.get(timeout=LOOK_S)
             except queue.Empty:
                 kind, value = "", None
+            if isinstance(value, MemoryError):
+                raise _beyond(shown, "memory", limits)
             if kind == "answer":
                 return value
-            if kind == "memory":
-                raise _beyond(shown, "memory", limits)
             if kind == "ended":
                 raise _Ended(value)
             if kind == "progress" and listen is not None:
@@ -294,27 +299,26 @@ class _Process:
                 readers_logger.log(*value, extra={"error": RuntimeError(value[1])})
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Reading '{shown}' was cancelled.")
-            with contextlib.suppress(_Ended):  # heard next
-                memory, cpu_s = self._usage()
-                if memory > limits.memory_bytes:
-                    raise _beyond(shown, "memory", limits)
-                if cpu_s - cpu_before > limits.cpu_s:
-                    raise _beyond(shown, "cpu", limits)
+            memory_bytes, cpu_s = self.usage()
+            if memory_bytes > limits.memory_bytes:
+                raise _beyond(shown, "memory", limits)
+            if cpu_s - cpu_before_s > limits.cpu_s:
+                raise _beyond(shown, "cpu", limits)
             if time.monotonic() - started > limits.wall_s:
                 raise _beyond(shown, "wall", limits)
 
-    def _usage(self) -> tuple[int, float]:
-        """Bytes of memory and seconds of the processor. Raises _Ended."""
+    def usage(self) -> tuple[int, float]:
+        """Bytes of memory that it holds, and seconds of the processor that it used; zeros once it has ended."""
         import psutil
 
         try:
             with self._watched.oneshot():
                 times = self._watched.cpu_times()
                 return self._watched.memory_info().rss, times.user + times.system
-        except psutil.Error as gone:
-            raise _Ended("it is gone") from gone
+        except psutil.Error:
+            return 0, 0.0
 
-    def _hear(self, memory_bytes: int) -> None:
+    def _hear(self, started: Future[subprocess.Popen[bytes]], memory_bytes: int) -> None:
         """Start the process and pass on what it says until it has ended."""
         inside = (memory_bytes, os.getpid(), readers_logger.getEffectiveLevel())
         code = f"import sys; sys.path[:] = {sys.path!r}; from indexes.reading_process import work; work{inside}"
@@ -326,9 +330,9 @@ class _Process:
                 start_new_session=True,  # Ctrl-C is the parent's
             )
         except OSError as error:
-            self._started.put(error)
+            started.set_exception(error)
             return
-        self._started.put(popen)
+        started.set_result(popen)
         with popen:
             assert popen.stdout is not None
             with contextlib.suppress(Exception):  # its end, in the middle of a word or between two
@@ -377,16 +381,11 @@ def work(memory_bytes: int, parent: int, log_level: int) -> None:
         task = tasks.get()
         try:
             answer: Any = task(progress=lambda done, total: tell("progress", (done, total)))
-        except CoalesceError as error:
-            answer = error
-        except MemoryError as error:
-            answer = error
+        except (CoalesceError, MemoryError) as error:
+            answer = error.__cause__ if isinstance(error.__cause__, MemoryError) else error
         except Exception as error:  # noqa: BLE001  told as every error that no reader foresaw
             answer = UnreadableBook(unforeseen("the file", error), hint="Please report it.")
-        if isinstance(answer, MemoryError) or isinstance(getattr(answer, "__cause__", None), MemoryError):
-            tell("memory", None)
-        else:
-            tell("answer", answer)
+        tell("answer", answer)
 
 
 def _listen(hear: Any, tasks: queue.SimpleQueue[Callable[..., Any]]) -> None:

@@ -128,7 +128,7 @@ def remove_document(document_id: str, services: ServicesDep, caller: CallerDep) 
 
 
 @page_router.get(
-    "/page-image/{document_id}/{page}.png", response_class=Response, responses=error_responses(404, 422, 503)
+    "/page-image/{document_id}/{page}.png", response_class=Response, responses=error_responses(404, 413, 422, 503)
 )
 def page_image(
     document_id: str, page: int, services: ServicesDep, quote: Annotated[str, Query(max_length=MAX_QUOTE_CHARS)] = ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from api_fakes import wait_until
+from api_fakes import PATIENCE_S, wait_until
 
 from api.jobs import Job, JobQueue, JobStore, TimeLeft, as_clock
 from indexes.errors import Conflict, StorageFull
@@ -43,6 +45,33 @@ def test_a_job_whose_traces_cannot_be_removed_ends_and_the_queue_goes_on(tmp_pat
     first = queue.submit("first", fail, undo=fail)
     assert wait_for(queue, first).state == "failed"
     assert wait_for(queue, queue.submit("second", lambda _: "finished")).state == "done"
+    queue.close()
+
+
+def test_two_jobs_that_read_books_run_at_once_and_any_other_alone(tmp_path: Path) -> None:
+    queue, go_on, lock = JobQueue(tmp_path, side_by_side=2), threading.Event(), threading.Lock()
+    running: list[str] = []
+    seen: list[list[str]] = []
+
+    def work(kind: str) -> str:
+        with lock:
+            running.append(kind)
+            seen.append(sorted(running))
+        go_on.wait(PATIENCE_S)
+        with lock:
+            running.remove(kind)
+        return ""
+
+    kinds = ("add", "renew", "add", "compare", "tune", "add")
+    jobs = [queue.submit(kind, lambda _, kind=kind: work(kind)) for kind in kinds]
+    queue.start()
+    wait_until(lambda: len(seen) == 2, "two run")
+    time.sleep(0.1)  # time for a third to begin
+    assert [queue.get(job.id).state for job in jobs] == ["running"] * 2 + ["queued"] * 4
+    go_on.set()
+    assert [wait_for(queue, job).state for job in jobs] == ["done"] * 6
+    assert all(len(together) == 1 for together in seen if {"compare", "tune"} & set(together))
+    assert max(map(len, seen)) == 2
     queue.close()
 
 
