@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +307,8 @@ _OPENERS = ("index", "readme", "_index", "preface", "foreword", "introduction", 
 _CLOSERS = ("appendix", "glossary", "references", "bibliography", "afterword", "changelog")
 _ORDER_FILES = ("_toc.yml", "_quarto.yml", "_bookdown.yml", "mkdocs.yml", "SUMMARY.md", "src/SUMMARY.md", "toc.yml")
 _TOCTREE = re.compile(r"^(?:[ \t]*\.\. toctree::|[`:]{3,}\{(?:toctree|tableofcontents)\}).*$", re.MULTILINE)
+_FENCE, _UNINDENTED = re.compile(r"\n[`:]{3,}"), re.compile(r"\n(?=\S)")
+_ENDINGS_LEFT_OUT = ("", ".rst", ".md", ".ipynb", ".qmd", ".txt")
 _PATH_LIKE = re.compile(r"[\w./][\w./-]*")
 
 
@@ -385,56 +386,53 @@ def _place(name: str) -> int:
 
 def _declared_order(root: Path, files: list[Path]) -> list[Path]:
     """Files as the folder's own table of contents lists them; empty if it has none."""
-    known = {path.resolve(): path for path in files}
+    known = {place: path for path in files for place in (os.path.normpath(path.absolute()), str(path.resolve()))}
     for name in _ORDER_FILES:
         order_file = root / name
         if order_file.is_file():
-            order = _named_files(order_file.read_text(encoding="utf-8", errors="replace"), order_file.parent, known)
+            names = _PATH_LIKE.findall(order_file.read_text(encoding="utf-8", errors="replace"))
+            order = _named_files(names, order_file.parent, known)
             if len(order) > 1:
                 return order
     for stem in ("index.rst", "index.md"):
         if (root / stem).is_file():
-            order = _follow_toctrees(root / stem, known, set())
+            order = _follow_toctrees(root / stem, known)
             if len(order) > 1:
                 return order
     return []
 
 
-def _follow_toctrees(start: Path, known: dict[Path, Path], seen: set[Path]) -> list[Path]:
-    resolved = start.resolve()
-    if resolved in seen or resolved not in known:
-        return []
-    seen.add(resolved)
-    order = [known[resolved]]
-    text = start.read_text(encoding="utf-8", errors="replace")
-    for match in _TOCTREE.finditer(text):
-        body = re.split(r"\n(?=\S)", text[match.end() :], maxsplit=1)[0]
-        if match[0].lstrip().startswith(("`", ":")):
-            body = re.split(r"\n[`:]{3,}", text[match.end() :], maxsplit=1)[0]
-        for line in body.split("\n"):
+def _follow_toctrees(start: Path, known: dict[str, Path]) -> list[Path]:
+    order: dict[Path, None] = {}
+    waiting = _named_files([start.name], start.parent, known)
+    while waiting:
+        path = waiting.pop()
+        if path not in order:
+            order[path] = None
+            names = _toctree_entries(path.read_text(encoding="utf-8", errors="replace"))
+            waiting.extend(reversed(_named_files(names, path.parent, known)))
+    return list(order)
+
+
+def _toctree_entries(text: str) -> Iterator[str]:
+    """What the directives of a file list; each ends before the next one, so the time is linear in the text."""
+    directives = list(_TOCTREE.finditer(text))
+    ends = [match.start() for match in directives[1:]] + [len(text)]
+    for match, end in zip(directives, ends, strict=False):
+        closing = _FENCE if match[0].lstrip().startswith(("`", ":")) else _UNINDENTED
+        stop = closing.search(text, match.end(), end)
+        for line in text[match.end() : stop.start() if stop else end].split("\n"):
             entry = re.sub(r"^.*<([^<>]+)>\s*$", r"\1", line.strip())
             if entry and not entry.startswith(":"):
-                for target in _candidates(start.parent, entry):
-                    order.extend(_follow_toctrees(target, known, seen))
-    return order
+                yield entry
 
 
-def _named_files(text: str, base: Path, known: dict[Path, Path]) -> list[Path]:
-    order: list[Path] = []
-    for name in _PATH_LIKE.findall(text):
-        for target in _candidates(base, name.strip()):
-            path = known.get(target.resolve())
-            if path is not None:
-                order.append(path)
-    return list(dict.fromkeys(order))
-
-
-def _candidates(base: Path, entry: str) -> list[Path]:
-    target = base / entry.lstrip("/")
-    if not entry or "\x00" in entry or target.name in ("", ".", ".."):
-        return []
-    names = [target, *(target.with_name(target.name + suffix) for suffix in (".rst", ".md", ".ipynb", ".qmd", ".txt"))]
-    try:
-        return list(islice(filter(Path.is_file, names), 1))
-    except OSError:  # longer than a file's name can be
-        return []
+def _named_files(names: Iterable[str], base: Path, known: dict[str, Path]) -> list[Path]:
+    """The book's files among these names, which may leave out the ending; no other file is looked at."""
+    found: dict[Path, None] = {}
+    for name in dict.fromkeys(names):
+        place = os.path.normpath(base.absolute() / name.lstrip("/"))
+        path = next((known[place + ending] for ending in _ENDINGS_LEFT_OUT if place + ending in known), None)
+        if path is not None:
+            found[path] = None
+    return list(found)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
-from indexes.readers import content_digest, find_books, read_book, source
+from indexes.readers import book_files, content_digest, find_books, read_book, source
 from indexes.readers.elements import Block, Heading, Parsed
 
 
@@ -65,6 +66,15 @@ def test_a_toctree_gives_the_order(tmp_path: Path) -> None:
         "sub/two.rst": "Two\n===\n\nx", "sub/odd.rst": "Odd\n===\n\nx",
     })  # fmt: skip
     assert chapters(root) == ["Guide", "Zeta", "Sub", "Two", "One", "Odd", "Alpha"]
+
+
+def test_the_order_of_a_long_chain_of_toctrees_is_found_and_in_a_time_that_the_text_allows(tmp_path: Path) -> None:
+    chain = {f"{number}.rst": f".. toctree::\n\n   {number + 1}\n" for number in range(1, 1200)}
+    folder(tmp_path, {"index.rst": "   .. toctree::\n" * 3000 + "\n   1\n", **chain, "1200.rst": "x"})
+    begun = time.process_time()
+    files = book_files(tmp_path)
+    assert time.process_time() - begun < 5
+    assert [file.stem for file in files] == ["index", *map(str, range(1, 1201))]
 
 
 def test_a_table_of_contents_file_gives_the_order(tmp_path: Path) -> None:
