@@ -18,7 +18,7 @@ from typing import Any
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, CoalesceError, TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, title_of, whole_letters
-from indexes.readers.source import unforeseen
+from indexes.readers.source import MAX_TEXT_BYTES, unforeseen
 from indexes.types import Book, BookHealth, Section
 
 CancelCheck = Callable[[], bool]
@@ -284,6 +284,9 @@ def _check_content(path: Path, name: str, form: _Format) -> None:
 def _require_text(sections: Sequence[Section], name: str) -> None:
     if not any(character.isalnum() for section in sections for character in section.text):
         raise UnreadableBook(f"'{name}' holds no text.", hint="a scanned book needs OCR before it can be added")
+    characters = sum(len(section.text) for section in sections)
+    if characters > MAX_TEXT_BYTES:  # a page of a few bytes may show the same text a million times
+        raise TooLarge(f"'{name}' holds {characters:,} characters of text; books are read up to {MAX_TEXT_BYTES:,}.")
 
 
 def _merged(parts: Sequence[BookHealth]) -> BookHealth:

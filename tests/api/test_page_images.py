@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import strangers
 from api_fakes import SAMPLE_ID, wait_until
 from PIL import Image
 
-from indexes.errors import NotFound
+from indexes.errors import NotFound, TooLarge
 from indexes.page_images import draw_page
+from indexes.reading_process import ReadingProcesses
+from indexes.settings import IndexSettings
 
 fpdf = pytest.importorskip("fpdf", reason="fpdf2 is not installed")
 QUOTE = (
@@ -74,6 +78,17 @@ def test_pages_that_are_not_there_are_not_found(book: Path, tmp_path: Path) -> N
     broken.write_bytes(b"%PDF-1.7 nothing")
     with pytest.raises(NotFound):
         draw_page(broken, 1)
+
+
+@pytest.mark.integration
+def test_a_page_that_takes_too_much_ends_its_process_and_the_next_one_is_drawn(book: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(strangers.pdf_of(b"q ", 10))
+    with closing(ReadingProcesses(IndexSettings(tmp_path, reading_memory_bytes=256 * 2**20))) as reading:
+        with pytest.raises(TooLarge, match="268,435,456 bytes"):
+            reading.draw(tmp_path / "a.pdf", 1)
+        assert yellow_rows(reading.draw(book, 2, QUOTE)) > 5
+        with pytest.raises(NotFound):
+            reading.draw(book, 3)
 
 
 def test_pictures_are_of_an_upload_and_of_a_book_added_by_path_while_their_files_are_there(live, book, tmp_path):

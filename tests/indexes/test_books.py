@@ -207,6 +207,14 @@ def test_a_long_book_without_headings_is_several_sections(tmp_path: Path) -> Non
     assert all(len(section.text) <= 61_000 for section in read_book(tmp_path / "a.txt").sections)
 
 
+def test_a_book_of_more_text_than_a_book_has_is_refused_whatever_its_file_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr("indexes.readers.book.MAX_TEXT_BYTES", 10)
+    folder(tmp_path, {"a.md": "# A\n\nMore than ten."})
+    for path in (tmp_path, tmp_path / "a.md"):
+        with pytest.raises(TooLarge, match="up to 10"):
+            read_book(path)
+
+
 def test_a_file_that_is_broken_or_on_which_its_reader_fails_is_refused_by_name_and_does_not_lose_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen_errors: list[Exception]
 ) -> None:
