@@ -276,7 +276,7 @@ class _Process:
             Cancelled: `cancelled` returned True. TooLarge: a limit was reached. _Ended: the process died.
             The process is to be killed then.
         """
-        started = time.monotonic()
+        started_at_s = looked_at_s = time.monotonic()
         cpu_before_s = self.usage()[1]
         with contextlib.suppress(OSError, ValueError):  # it died: that is heard below
             assert self._popen.stdin is not None
@@ -297,6 +297,9 @@ class _Process:
                 listen(*value)
             elif kind == "log":
                 readers_logger.log(*value, extra={"error": RuntimeError(value[1])})
+            if time.monotonic() - looked_at_s < LOOK_S:
+                continue
+            looked_at_s = time.monotonic()
             if cancelled is not None and cancelled():
                 raise Cancelled(f"Reading '{shown}' was cancelled.")
             memory_bytes, cpu_s = self.usage()
@@ -304,7 +307,7 @@ class _Process:
                 raise _beyond(shown, "memory", limits)
             if cpu_s - cpu_before_s > limits.cpu_s:
                 raise _beyond(shown, "cpu", limits)
-            if time.monotonic() - started > limits.wall_s:
+            if looked_at_s - started_at_s > limits.wall_s:
                 raise _beyond(shown, "wall", limits)
 
     def usage(self) -> tuple[int, float]:
