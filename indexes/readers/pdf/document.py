@@ -42,6 +42,8 @@ _pdfium_lock = threading.Lock()
 
 MIN_DUPLICATE_CHARS = 200
 """Shorter pages may be alike without being the same page twice."""
+MAX_LEVEL = 1_000
+"""No heading is deeper."""
 MAX_NAMED_PAGES = 10
 """Pages that a note names."""
 
@@ -213,6 +215,7 @@ def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
 
 def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[Element, ...]:
     """Headings and blocks of the whole book in reading order."""
+    headings = _with_text(layout.pages, headings)
     heading_of = {id(line): heading for heading in headings for line in heading.lines}
     vocabulary = vocabulary_of(layout.pages)
     elements: list[Element] = []
@@ -225,6 +228,19 @@ def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[Element
             done.add(id(heading))
             elements.append(Heading(heading.level, heading.title, heading.page))
     return tuple(elements)
+
+
+def _with_text(pages: Sequence[TextPage], headings: Sequence[FoundHeading]) -> list[FoundHeading]:
+    """The headings that text or a heading below them follows; the others are text in large type, as on slides."""
+    heading_of = {id(line): heading for heading in headings for line in heading.lines}
+    kept: dict[int, FoundHeading] = {}
+    below = 0
+    for item in reversed(list(_flow(pages, headings, heading_of))):
+        heading = item if isinstance(item, FoundHeading) else heading_of.get(id(item.lines[0]))
+        if heading is not None and below > heading.level:
+            kept[id(heading)] = heading
+        below = heading.level if heading is not None else MAX_LEVEL
+    return [heading for heading in headings if id(heading) in kept]
 
 
 def _flow(
