@@ -47,6 +47,8 @@ _PAGE_NUMBER = re.compile(
 )
 _LEADERS = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
 _CONTENTS_TITLE = re.compile(r"^(?:table of )?contents$|^list of (?:figures|tables|listings)$|^目\s*录$", re.IGNORECASE)
+BULLET = re.compile(r"[•◦▪‣●○■□–*·∙⁃-]\s*(?=\S)")
+"""What an item of a list begins with."""
 _LAST_NUMBER = re.compile(r"^(?:\d{1,4}|[ivxlc]{1,7})$", re.IGNORECASE)
 
 _At = tuple[int, int]
@@ -118,8 +120,8 @@ def page_labels(printed: dict[int, str], declared: Sequence[str], num_pages: int
     return tuple(label or None for label in declared) or (None,) * num_pages
 
 
-def _body_size(pages: Sequence[PageLines]) -> float:
-    """The size in which most of the book's letters are set, listings aside."""
+def _body_size(pages: Sequence[PageLines | TextPage]) -> float:
+    """The size in which most letters of some pages are set, listings aside."""
     sizes: Counter[float] = Counter()
     for page in pages:
         for line in page.lines:
@@ -621,8 +623,9 @@ def _heading_lines(page: TextPage, body_size: float, taken: set[int]) -> list[li
     """A page's lines that look like headings, those of one heading together."""
     groups: list[list[Line]] = []
     previous: Line | None = None
+    own_size = max(body_size, _body_size([page]))
     for line in page.lines:
-        if id(line) not in taken and _looks_like_heading(line, body_size):
+        if id(line) not in taken and _looks_like_heading(line, own_size):
             if previous is not None and groups and groups[-1][-1] is previous and _same_heading(previous, line):
                 groups[-1].append(line)
             else:
@@ -639,7 +642,7 @@ def _same_heading(above: Line, line: Line) -> bool:
 def _looks_like_heading(line: Line, body_size: float) -> bool:
     """True for a line larger than the text, or bold and numbered or short."""
     text = line.text.strip()
-    if line.mono or len(text) > MAX_HEADING_CHARS or not re.search(r"[^\W\d_]{2}", text):
+    if line.mono or len(text) > MAX_HEADING_CHARS or BULLET.match(text) or not re.search(r"[^\W\d_]{2}", text):
         return False
     if line.size >= 1.14 * body_size:
         return not text.endswith((",", ";"))
