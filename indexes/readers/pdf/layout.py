@@ -100,8 +100,10 @@ def find_layout(pages: Sequence[PageLines]) -> Layout:
     """Text lines of all pages in reading order, without headers, footers, page numbers and printed contents."""
     body_size = _body_size(pages)
     dropped, numbers = _headers_and_footers(pages, body_size)
-    text = tuple(_without_contents(_in_reading_order(page, dropped)) for page in pages)
-    return Layout(text, {page: number.text for page, number in numbers.items()}, body_size)
+    text = [_in_reading_order(page, dropped) for page in pages]
+    printed = Counter(title_letters(line.text) for page in text for line in page.lines)
+    text = [_without_contents(page, printed) for page in text]
+    return Layout(tuple(text), {page: number.text for page, number in numbers.items()}, body_size)
 
 
 def page_labels(printed: dict[int, str], declared: Sequence[str], num_pages: int) -> tuple[str | None, ...]:
@@ -432,18 +434,29 @@ def _is_doubtful(lines: Sequence[Line]) -> bool:
 # --- the printed table of contents
 
 
-def _without_contents(page: TextPage) -> TextPage:
+def _without_contents(page: TextPage, printed: Counter[str]) -> TextPage:
     """The page without its table of contents, which only repeats the headings.
 
-    Lines with leaders to a page number always go; lines that merely end in one go where there are several.
+    Lines with leaders to a page number are one; lines that merely end in one where there are several. Where most of
+    them are titles that no line of the book repeats, they are a form or a price list, and stay.
     """
     leaders = [line for line in page.lines if _LEADERS.search(line.text)]
     ending = [line for line in page.lines if _ends_in_page_number(line)]
     titled = any(_CONTENTS_TITLE.match(line.text.strip()) for line in page.lines)
-    dropped = {id(line) for line in leaders}
+    dropped = {id(line): line for line in leaders}
     if len(leaders) + (len(ending) if titled else 0) >= MIN_CONTENTS_ENTRIES:
-        dropped |= {id(line) for line in ending}
+        dropped |= {id(line): line for line in ending}
+    repeated = sum(_is_repeated(line, printed) for line in dropped.values())
+    if 2 * repeated < len(dropped):
+        return page
     return replace(page, lines=tuple(line for line in page.lines if id(line) not in dropped))
+
+
+def _is_repeated(line: Line, printed: Counter[str]) -> bool:
+    """True for an entry whose title, with its number or without, is a line of the book."""
+    title = _LEADERS.sub("", line.text)
+    title = title if title != line.text else " ".join(word.text for word in line.words[:-1])
+    return any(printed[title_letters(one)] for one in (title, _NUMBER.sub("", title, count=1)))
 
 
 def _ends_in_page_number(line: Line) -> bool:
