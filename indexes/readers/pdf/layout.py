@@ -57,7 +57,7 @@ _At = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page's text lines in reading order; `columns` is 1 or 2, `doubtful` when the order is a guess."""
+    """A page's text lines in reading order; `columns` beside each other, `doubtful` when the order is a guess."""
 
     page: int
     lines: tuple[Line, ...]
@@ -334,25 +334,41 @@ def _place(line: Line) -> tuple[int, int]:
 
 
 def _in_reading_order(page: PageLines, dropped: set[_At]) -> TextPage:
-    """The page's lines without the dropped ones, column by column where there are two."""
+    """The page's lines without the dropped ones, column by column where there are several."""
     lines = [line for index, line in enumerate(page.lines) if (page.page, index) not in dropped]
-    gutter = _gutter(lines, page.width)
+    ordered, columns = _by_columns(lines)
+    return TextPage(page.page, tuple(ordered), columns, columns == 1 and _is_doubtful(lines))
+
+
+def _by_columns(lines: Sequence[Line]) -> tuple[list[Line], int]:
+    """Lines column by column, each of which may be columns again; and how many there are beside each other."""
+    gutter = _gutter(lines)
     if gutter is None:
-        return TextPage(page.page, tuple(_joined_rows(lines)), 1, _is_doubtful(lines))
+        return _joined_rows(lines), 1
     ordered: list[Line] = []
+    columns = 2
     left: list[Line] = []
     right: list[Line] = []
+
+    def close() -> None:
+        nonlocal columns
+        parts = [_by_columns(_in_rows(part)) for part in (left, right)]
+        ordered.extend(line for part, _ in parts for line in part)
+        columns = max(columns, sum(count for _, count in parts))
+        left.clear()
+        right.clear()
+
     for line in sorted(lines, key=lambda one: -one.top):
         if line.x0 < gutter < line.x1 and _spans(line, lines, gutter):
             # A line across both columns separates what is above it from what is below.
-            ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right)), line))
-            left, right = [], []
+            close()
+            ordered.append(line)
         elif line.x0 + line.x1 < 2 * gutter or line.x0 < gutter - line.size:
             left.append(line)
         else:
             right.append(line)
-    ordered.extend((*_joined_rows(_in_rows(left)), *_joined_rows(_in_rows(right))))
-    return TextPage(page.page, tuple(ordered), 2, False)
+    close()
+    return ordered, columns
 
 
 def _in_rows(lines: Sequence[Line]) -> list[Line]:
@@ -374,17 +390,14 @@ def _spans(line: Line, lines: Sequence[Line], gutter: float) -> bool:
     return not beside and (not line.mono or line.x1 - gutter > 0.5 * (gutter - line.x0))
 
 
-def _gutter(lines: Sequence[Line], width: float) -> float | None:
+def _gutter(lines: Sequence[Line]) -> float | None:
     """The middle of the white strip between two columns of text, if there are two."""
     if len(lines) < 2 * MIN_COLUMN_LINES:
         return None
     left_edge, right_edge = min(line.x0 for line in lines), max(line.x1 for line in lines)
-    margin = 0.3 * (right_edge - left_edge)
     best: tuple[int, float] | None = None
-    for number in range(120):
-        x = number * width / 120
-        if not left_edge + margin < x < right_edge - margin:
-            continue
+    for number in range(30, 71):
+        x = left_edge + number * (right_edge - left_edge) / 100
         left = [line for line in lines if line.x1 <= x]
         right = [line for line in lines if line.x0 >= x]
         crossing = len(lines) - len(left) - len(right)
