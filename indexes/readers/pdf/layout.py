@@ -33,9 +33,9 @@ NEAR_PAGES = 8
 """Pages within which headers must recur and page numbers count on."""
 MIN_NUMBERED = 0.25
 """Least share of pages with a printed number for these numbers to replace the file's own page labels."""
-MIN_COLUMN_LINES = 6
+MIN_COLUMN_LINES = 2
 """Least lines of a text column; fewer may be a table, a caption or chance."""
-MIN_COLUMN_CHARS = 14
+MIN_COLUMN_CHARS = 20
 """Least average letters per line of a text column; tables have fewer."""
 MIN_CONTENTS_ENTRIES = 3
 """Least entries on a page of a table of contents; a single line may end in a number by chance."""
@@ -450,8 +450,8 @@ def _is_doubtful(lines: Sequence[Line]) -> bool:
 def _without_contents(page: TextPage, printed: Counter[str]) -> TextPage:
     """The page without its table of contents, which only repeats the headings.
 
-    Lines with leaders to a page number are one; lines that merely end in one where there are several. Where most of
-    them are titles that no line of the book repeats, they are a form or a price list, and stay.
+    Lines with leaders to a page number are one; lines that merely end in one where there are several. Where no
+    line of the book repeats two thirds of them, they are a form or a price list, and stay.
     """
     leaders = [line for line in page.lines if _LEADERS.search(line.text)]
     ending = [line for line in page.lines if _ends_in_page_number(line)]
@@ -460,7 +460,7 @@ def _without_contents(page: TextPage, printed: Counter[str]) -> TextPage:
     if len(leaders) + (len(ending) if titled else 0) >= MIN_CONTENTS_ENTRIES:
         dropped |= {id(line): line for line in ending}
     repeated = sum(_is_repeated(line, printed) for line in dropped.values())
-    if 2 * repeated < len(dropped):
+    if 3 * repeated < len(dropped):
         return page
     return replace(page, lines=tuple(line for line in page.lines if id(line) not in dropped))
 
@@ -469,7 +469,8 @@ def _is_repeated(line: Line, printed: Counter[str]) -> bool:
     """True for an entry whose title, with its number or without, is a line of the book."""
     title = _LEADERS.sub("", line.text)
     title = title if title != line.text else " ".join(word.text for word in line.words[:-1])
-    return any(printed[title_letters(one)] for one in (title, _NUMBER.sub("", title, count=1)))
+    letters = (title_letters(title), title_letters(_NUMBER.sub("", title, count=1)))
+    return any(one and printed[one] for one in letters)
 
 
 def _ends_in_page_number(line: Line) -> bool:
