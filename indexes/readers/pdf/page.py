@@ -47,6 +47,9 @@ _TEX_CODES = {
     0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl",  # T1
 }  # fmt: skip
 """Characters that TeX's font encodings keep at control codes; its bitmap fonts do not map them to Unicode."""
+_CJK = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f\U00020000-\U0003ffff]"
+"""Letters and punctuation of Chinese and Japanese; full-width Latin letters have spaces between their words."""
+_CJK_GAP = re.compile(f"(?<={_CJK}) (?={_CJK})")
 _EXPONENT = re.compile(rf"(?<=[\w)\].,;:!?”’\"']){LIFT}(?=[+−–-]?\d)")
 _INVISIBLE = re.compile("[\u200b-\u200f\ufeff]")
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -104,8 +107,9 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The words with single spaces between."""
-        return " ".join(word.text for word in self.words)
+        """The words with single spaces between, none between two CJK letters."""
+        text = " ".join(word.text for word in self.words)
+        return text if text.isascii() else _CJK_GAP.sub("", text)
 
     @property
     def height(self) -> float:
@@ -159,6 +163,11 @@ def decoded(get: Callable[[], str]) -> str:
         return get()
     except UnicodeDecodeError as error:
         return error.object.decode(error.encoding, errors="replace")
+
+
+def is_cjk(letter: str) -> bool:
+    """True for a letter or mark of Chinese or Japanese, which sets no spaces between words."""
+    return re.match(_CJK, letter) is not None
 
 
 def has_gaps(line: Line, gap: float) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from indexes.readers.elements import Block
 from indexes.readers.pdf.layout import TextPage
-from indexes.readers.pdf.page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, Word, first_column, has_gaps
+from indexes.readers.pdf.page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, Word, first_column, has_gaps, is_cjk
 
 EVEN, NEARLY_EVEN = 1.03, 1.3
 """Greatest ratio of two gaps of a justified line: for any line from margin to margin, and for one next to text."""
@@ -50,14 +50,15 @@ class Paragraph:
     """Lines that belong together.
 
     Attributes:
-        margins: the index in `lines` of each run of lines on one page or column, and that column's left margin.
+        margins: the index in `lines` of each run of lines on one page or column, and that column's left margin, None
+            where the column has only code.
         full_width: the last line reaches the right margin, as a line does whose sentence goes on.
         filled: one of the lines goes from margin to margin, as text does and captions and rows seldom do.
     """
 
     kind: Kind
     lines: list[Line]
-    margins: list[tuple[int, float]]
+    margins: list[tuple[int, float | None]]
     full_width: bool = False
     filled: bool = False
 
@@ -80,6 +81,7 @@ def paragraphs_of(page: TextPage, headings: Iterable[Line]) -> list[Paragraph]:
     found: list[Paragraph] = []
     for column in _columns(page):
         margins = _margins_of(column)
+        left = None if all(line.mono for line in column) else margins.left
         own: list[Paragraph] = []
         for line, below in zip(column, [*column[1:], None], strict=True):
             last = own[-1] if own else None
@@ -87,7 +89,7 @@ def paragraphs_of(page: TextPage, headings: Iterable[Line]) -> list[Paragraph]:
             if last is not None and _belongs(last, line, kind, margins):
                 last.lines.append(line)
             else:
-                own.append(Paragraph(kind, [line], [(0, margins.left)]))
+                own.append(Paragraph(kind, [line], [(0, left)]))
         near_right = margins.right - 0.15 * (margins.right - margins.left)
         near_left = margins.left + 0.15 * (margins.right - margins.left)
         for paragraph in own:
@@ -245,19 +247,23 @@ def _first_part_of_prose(whole: Sequence[Paragraph], paragraph: Paragraph, body_
     first = paragraph.lines[0]
     if _is_caption(paragraph) or (len(paragraph.lines) > 1 and not paragraph.filled):
         return None
-    indent = first.x0 - paragraph.margins[0][1]
+    indent = _indent(first, paragraph)
     between: list[Paragraph] = []
     for before in reversed(whole):
         last = before.lines[-1]
         if before.kind in ("heading", "listing") or last.page < first.page - 2:
             return None
         # The rest begins at the margin, or below the words of a list item.
-        before_indent = last.x0 - before.margins[-1][1]
-        most = max((1.0 if before.kind == "prose" else 4.0) * first.size, before_indent + 2)
+        most = max((1.0 if before.kind == "prose" else 4.0) * first.size, _indent(last, before) + 2)
         if indent < most and _moved(last, first) and _goes_on(before, paragraph):
             return before if _all_skippable(between, body_size) else None
         between.append(before)
     return None
+
+
+def _indent(line: Line, paragraph: Paragraph) -> float:
+    left = paragraph.margins[-1][1]
+    return line.x0 - (line.x0 if left is None else left)
 
 
 def _goes_on(before: Paragraph, paragraph: Paragraph) -> bool:
@@ -353,7 +359,7 @@ def _joined_lines(text: str, addition: str, vocabulary: Counter[str]) -> tuple[s
     """Two lines as one text, and where `addition` begins in it."""
     if text.endswith(_HYPHENS) and len(text) > 1 and text[-2].isalnum():
         text = _without_line_hyphen(text, addition, vocabulary)
-    elif not (_BROKEN_NAME.search(text) or (_is_cjk(text[-1]) and _is_cjk(addition[:1]))):
+    elif not (_BROKEN_NAME.search(text) or (is_cjk(text[-1]) and is_cjk(addition[:1]))):
         text += " "
     return text + addition, len(text)
 
@@ -380,10 +386,6 @@ def _is_compound(before: str, after: str, words: Counter[str]) -> bool:
     return not words[last + after] and (halves or (last != before and words[after] > 0))
 
 
-def _is_cjk(letter: str) -> bool:
-    return (bool(letter) and "\u3000" <= letter <= "\u9fff") or "\uff00" <= letter <= "\uffef"
-
-
 # --- the text of a listing
 
 
@@ -394,11 +396,10 @@ def _listing(paragraph: Paragraph) -> Block:
     starts = [start for start, _ in paragraph.margins]
     runs = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
     lefts = [min(line.x0 for line in run) for run in runs]
-    first_margin = paragraph.margins[0][1]
     text = "```\n"
     marks: list[tuple[int, int]] = []
     for run, own_left, (_, margin) in zip(runs, lefts, paragraph.margins, strict=True):
-        left = _first_left(own_left, margin - first_margin, lefts[0], pitch)
+        left = _first_left(own_left, lefts[0], paragraph.margins[0][1], margin, pitch)
         step = _line_step(run)
         previous: Line | None = None
         for line in run:
@@ -412,19 +413,20 @@ def _listing(paragraph: Paragraph) -> Block:
     return Block(text + "```", tuple(marks))
 
 
-def _first_left(own: float, moved: float, first: float, pitch: float) -> float:
+def _first_left(own: float, first: float, first_margin: float | None, margin: float | None, pitch: float) -> float:
     """Where column 0 of a run of lines is.
 
-    The rest of a listing on another page may be indented throughout: its column 0 is where it was before, unless the
-    margin moved. A page full of code has no margin of its own; there a whole number of columns is an indentation.
+    The rest of a listing on another page may be indented throughout: its column 0 is as far from the margin as it was.
+    A page full of code has no margin of its own; there a whole number of columns is an indentation.
 
     Args:
         own, first: left edge of this run, and of the listing's first run.
-        moved: distance from the first run's margin to this one's.
+        first_margin, margin: of the first run's column, and of this one's.
     """
+    if margin is not None and first_margin is not None:
+        return min(own, first + margin - first_margin)
     deep = (own - first) / pitch
-    same = abs(moved) < 1 or (deep < MAX_INDENT and abs(deep - round(deep)) < 0.12)
-    return min(own, first if same else first + moved)
+    return first if 0 < deep < MAX_INDENT and abs(deep - round(deep)) < 0.12 else own
 
 
 def _typed(line: Line, left: float, pitch: float) -> str:
