@@ -47,8 +47,9 @@ _PAGE_NUMBER = re.compile(
 )
 _LEADERS = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,}\w*$")
 _CONTENTS_TITLE = re.compile(r"^(?:table of )?contents$|^list of (?:figures|tables|listings)$|^目\s*录$", re.IGNORECASE)
-BULLET = re.compile(r"[•◦▪‣●○■□–*·∙⁃-]\s*(?=\S)")
-"""What an item of a list begins with."""
+BULLETS = "[•◦▪‣●○■□–*·∙⁃\ue000-\uf8ff-]"
+"""What an item of a list begins with; word processors take bullets of their own from symbol fonts."""
+_ITEM = re.compile(BULLETS)
 _LAST_NUMBER = re.compile(r"^(?:\d{1,4}|[ivxlc]{1,7})$", re.IGNORECASE)
 
 _At = tuple[int, int]
@@ -669,7 +670,7 @@ def _same_heading(above: Line, line: Line) -> bool:
 def _looks_like_heading(line: Line, body_size: float) -> bool:
     """True for a line larger than the text, or bold and numbered or short."""
     text = line.text.strip()
-    if line.mono or len(text) > MAX_HEADING_CHARS or BULLET.match(text) or not re.search(r"[^\W\d_]{2}", text):
+    if line.mono or len(text) > MAX_HEADING_CHARS or _ITEM.match(text) or not re.search(r"[^\W\d_]{2}", text):
         return False
     if line.size >= 1.14 * body_size:
         return not text.endswith((",", ";"))

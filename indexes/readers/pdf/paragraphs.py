@@ -11,9 +11,19 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from indexes.readers.elements import Block
-from indexes.readers.pdf.layout import TextPage
-from indexes.readers.pdf.page import LINE_HYPHEN, NARROW_GAP, WIDE_GAP, Line, Word, first_column, has_gaps, is_cjk
+from indexes.readers.elements import Block, pipe_table
+from indexes.readers.pdf.layout import BULLETS, TextPage
+from indexes.readers.pdf.page import (
+    CELL_GAP,
+    LINE_HYPHEN,
+    WIDE_GAP,
+    Line,
+    Word,
+    first_column,
+    has_gaps,
+    is_cjk,
+    make_line,
+)
 
 EVEN, NEARLY_EVEN = 1.03, 1.3
 """Greatest ratio of two gaps of a justified line: for any line from margin to margin, and for one next to text."""
@@ -21,6 +31,8 @@ SMALL = 0.92
 """Relative type size below which a paragraph is a footnote or caption."""
 MIN_COMPOUND_PART = 3
 """Least letters of each half of a compound; shorter halves are words by chance."""
+MIN_ROWS, MIN_STRIP = 3, 0.5
+"""Least rows of a table whose cells are close together, and least width of the strips between, in type sizes."""
 MAX_BLANK_LINES = 3
 SPREAD, MAX_SPREAD, SPREAD_STEP = 1.03, 1.25, 0.0025
 """Least and greatest factor by which LaTeX's `listings` spreads letters, and the step in which it is searched."""
@@ -29,7 +41,7 @@ MAX_INDENT = 24
 
 TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 """The end of a line at which a sentence ends."""
-_BULLET = re.compile(r"^(?:[•◦▪‣●○■□–*·∙⁃-]|\(?\d{1,2}[.)]|\(?[a-z]\))$")
+_BULLET = re.compile(rf"^(?:{BULLETS}|\(?\d{{1,2}}[.)]|\(?[a-z]\))$")
 _CAPTION = re.compile(
     r"^(?:table|figure|fig\.|listing|algorithm|exhibit|plate|图|表)\s*[A-Z]?\d+(?:[.\-–]\d+)*(\s*[.:|–—]\s)?",
     re.IGNORECASE,
@@ -80,12 +92,14 @@ def paragraphs_of(page: TextPage, headings: Iterable[Line]) -> list[Paragraph]:
     alone = set(map(id, headings))
     found: list[Paragraph] = []
     for column in _columns(page):
+        rows = _aligned_rows([line for line in column if id(line) not in alone])
         margins = _margins_of(column)
         left = None if all(line.mono for line in column) else margins.left
         own: list[Paragraph] = []
         for line, below in zip(column, [*column[1:], None], strict=True):
             last = own[-1] if own else None
-            kind = "heading" if id(line) in alone else _kind_in_column(line, last, below, margins)
+            kind = _kind_in_column(line, last, below, margins)
+            kind = "heading" if id(line) in alone else "table" if id(line) in rows else kind
             if last is not None and _belongs(last, line, kind, margins):
                 last.lines.append(line)
             else:
@@ -132,6 +146,31 @@ def _kind(line: Line) -> Kind:
     if _BULLET.match(words[0]) and len(words) > 1:
         return "item"
     return "table" if has_gaps(line, WIDE_GAP) else "prose"
+
+
+def _aligned_rows(lines: Sequence[Line]) -> set[int]:
+    """Rows of narrow tables: lines below each other whose gaps make white strips, as those of sentences do not."""
+    found: set[int] = set()
+    run: list[Line] = []
+    strips: list[tuple[float, float]] = []
+    for line in lines:
+        cells = [] if _kind(line) in ("listing", "item") else _cells(line)
+        own = [(before.x1, after.x0) for before, after in pairwise(cells)]
+        shared = [(max(one[0], two[0]), min(one[1], two[1])) for one, two in zip(strips, own, strict=False)]
+        near = bool(run) and 0 < run[-1].bottom - line.bottom < 2.2 * line.height
+        if (
+            near
+            and own
+            and len(own) == len(strips)
+            and all(end - start > MIN_STRIP * line.size for start, end in shared)
+        ):
+            run.append(line)
+            strips = shared
+        else:
+            run, strips = [line], own
+        if len(run) >= MIN_ROWS:
+            found.update(map(id, run))
+    return found
 
 
 def _kind_in_column(line: Line, last: Paragraph | None, below: Line | None, margins: _Margins) -> Kind:
@@ -322,24 +361,46 @@ def block_of(paragraph: Paragraph, vocabulary: Counter[str]) -> Block:
             marks.append((start, line.page))
     text = text.replace(LINE_HYPHEN, "-").replace("\xad", "")
     if paragraph.kind == "item":
-        text = re.sub(r"^[•◦▪‣●○■□–*·∙⁃-]\s*", "- ", text)
+        text = re.sub(rf"^{BULLETS}\s*", "- ", text)
         marks = [(min(offset, len(text)), page) for offset, page in marks]
     return Block(text, tuple(marks))
 
 
 def _table(paragraph: Paragraph) -> Block:
-    """A table's rows, one per line, cells separated by bars."""
-    marks: list[tuple[int, int]] = []
+    """A table as Markdown; a single row, which may be a form's line or a formula with its number, as plain text."""
+    rows = [_cells(line) for line in paragraph.lines]
+    if len(rows) == 1:
+        return Block(" ".join(cell.text for cell in rows[0]).replace(LINE_HYPHEN, "-"), ((0, paragraph.lines[0].page),))
+    columns = max(rows, key=len)
+    placed = [[""] * len(columns) for _ in rows]
+    for cells, row in zip(placed, rows, strict=True):
+        for cell in row:
+            place = max(range(len(columns)), key=lambda index: _overlap(cell, columns[index]))
+            cells[place] = f"{cells[place]} {cell.text}".strip()
     text = ""
-    for line in paragraph.lines:
-        text += "\n" if text else ""
+    marks: list[tuple[int, int]] = []
+    written = pipe_table(placed).replace(LINE_HYPHEN, "-").split("\n")
+    for line, row_text in zip([paragraph.lines[0], *paragraph.lines], written, strict=True):
         if not marks or marks[-1][1] != line.page:
             marks.append((len(text), line.page))
-        text += f"| {line.words[0].text}"
-        for before, after in pairwise(line.words):
-            text += (" | " if after.x0 - before.x1 > NARROW_GAP * line.size else " ") + after.text
-        text += " |"
-    return Block(text.replace(LINE_HYPHEN, "-"), tuple(marks))
+        text += row_text + "\n"
+    return Block(text.rstrip("\n"), tuple(marks))
+
+
+def _cells(line: Line) -> list[Line]:
+    """The cells of a row: words that no wide gap parts."""
+    cells: list[list[Word]] = []
+    for word in line.words:
+        if cells and word.x0 - cells[-1][-1].x1 <= CELL_GAP * line.size:
+            cells[-1].append(word)
+        else:
+            cells.append([word])
+    return [make_line(words, line.page) for words in cells]
+
+
+def _overlap(cell: Line, column: Line) -> float:
+    """How far two cells overlap sideways, in points; less than 0 is their distance."""
+    return min(cell.x1, column.x1) - max(cell.x0, column.x0)
 
 
 def vocabulary_of(pages: Iterable[TextPage]) -> Counter[str]:
