@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from indexes.readers.elements import title_letters
-from indexes.readers.pdf.page import CELL_GAP, NARROW_GAP, Line, PageLines, decoded, has_gaps, make_line, same_row
+from indexes.readers.pdf.page import CELL_GAP, NARROW_GAP, WIDE_GAP, Line, PageLines, decoded, has_gaps, make_line, same_row
 
 EDGE_SHARE = 0.16
 """Share of the printed height, above and below, that holds headers and footers; the paper may be larger."""
@@ -49,6 +49,10 @@ _LEADERS = re.compile(r"(?:\.\s?){4,}\s*(?:\d{1,4}|[ivxlc]{1,7})?$|(?:…\s*){2,
 _CONTENTS_TITLE = re.compile(r"^(?:table of )?contents$|^list of (?:figures|tables|listings)$|^目\s*录$", re.IGNORECASE)
 BULLETS = "[•◦▪‣●○■□–*·∙⁃\ue000-\uf8ff-]"
 """What an item of a list begins with; word processors take bullets of their own from symbol fonts."""
+CAPTION = re.compile(
+    r"^(?:table|figure|fig\.|listing|algorithm|exhibit|plate|图|表)\s*[A-Z]?\d+(?:[.\-–]\d+)*(\s*[.:|–—]\s)?",
+    re.IGNORECASE,
+)
 _ITEM = re.compile(BULLETS)
 _LAST_NUMBER = re.compile(r"^(?:\d{1,4}|[ivxlc]{1,7})$", re.IGNORECASE)
 
@@ -672,12 +676,14 @@ def _looks_like_heading(line: Line, body_size: float) -> bool:
     text = line.text.strip()
     if line.mono or len(text) > MAX_HEADING_CHARS or _ITEM.match(text) or not re.search(r"[^\W\d_]{2}", text):
         return False
-    if line.size >= 1.14 * body_size:
-        return not text.endswith((",", ";"))
-    if not line.bold or line.size < 0.95 * body_size or text[-1] in ".,;:":
-        return False
     numbered = _DEPTH.match(text + " ") is not None and text[0].isdigit()
-    # Wide gaps show a table's header.
+    # Wide gaps show the header of a table, or captions beside each other.
+    if text[-1] in ",;:" or has_gaps(line, WIDE_GAP, after=int(numbered)) or CAPTION.match(text):
+        return False
+    if line.size >= 1.14 * body_size:
+        return True
+    if not line.bold or line.size < 0.95 * body_size or text[-1] == ".":
+        return False
     return numbered or (len(text) <= MAX_BOLD_CHARS and not has_gaps(line, CELL_GAP))
 
 

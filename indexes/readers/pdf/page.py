@@ -170,9 +170,9 @@ def is_cjk(letter: str) -> bool:
     return re.match(_CJK, letter) is not None
 
 
-def has_gaps(line: Line, gap: float) -> bool:
-    """True when two words of a line are more than `gap` type sizes apart."""
-    return any(after.x0 - before.x1 > gap * line.size for before, after in pairwise(line.words))
+def has_gaps(line: Line, gap: float, after: int = 0) -> bool:
+    """True when two words of a line, the first `after` aside, are more than `gap` type sizes apart."""
+    return any(right.x0 - left.x1 > gap * line.size for left, right in pairwise(line.words[after:]))
 
 
 def make_line(words: Sequence[Word], page: int) -> Line:

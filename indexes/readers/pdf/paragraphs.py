@@ -12,7 +12,7 @@ from statistics import median
 from typing import Literal
 
 from indexes.readers.elements import Block, pipe_table
-from indexes.readers.pdf.layout import BULLETS, TextPage
+from indexes.readers.pdf.layout import BULLETS, CAPTION, TextPage
 from indexes.readers.pdf.page import (
     CELL_GAP,
     LINE_HYPHEN,
@@ -42,10 +42,6 @@ MAX_INDENT = 24
 TERMINAL = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 """The end of a line at which a sentence ends."""
 _BULLET = re.compile(rf"^(?:{BULLETS}|\(?\d{{1,2}}[.)]|\(?[a-z]\))$")
-_CAPTION = re.compile(
-    r"^(?:table|figure|fig\.|listing|algorithm|exhibit|plate|图|表)\s*[A-Z]?\d+(?:[.\-–]\d+)*(\s*[.:|–—]\s)?",
-    re.IGNORECASE,
-)
 _HYPHENS = (LINE_HYPHEN, "-", "\u2010", "\xad")
 _BROKEN_NAME = re.compile(r"\w(?:[/\\=]|::)$")
 _BEFORE, _AFTER = re.compile(r"[\w-]*$"), re.compile(r"\w+")
@@ -275,7 +271,8 @@ def _first_part_of_listing(whole: Sequence[Paragraph], paragraph: Paragraph, bod
     for before in reversed(whole):
         last = before.lines[-1]
         if before.kind == "listing":
-            return before if abs(last.size - first.size) < 0.3 and _moved(last, first) else None
+            goes_on = _moved(last, first) and _moved(before.lines[0], first)  # and is not beside it
+            return before if abs(last.size - first.size) < 0.3 and goes_on else None
         if before.kind not in ("prose", "item") or not _is_footnote(before, body_size) or last.page == first.page:
             return None
     return None
@@ -315,7 +312,7 @@ def _goes_on(before: Paragraph, paragraph: Paragraph) -> bool:
     opens_low = first.text[:1].islower() or first.text[:1] in "(`_"
     return (
         not TERMINAL.search(last.text)
-        and not _CAPTION.match(before.lines[0].text)
+        and not CAPTION.match(before.lines[0].text)
         and (before.full_width or (opens_low and before.filled))
     )
 
@@ -336,7 +333,7 @@ def _all_skippable(between: Sequence[Paragraph], body_size: float) -> bool:
 
 def _is_caption(paragraph: Paragraph) -> bool:
     """True for `Table 2: Times`; a sentence may begin with `Table 2 shows`, but then it fills its line."""
-    found = _CAPTION.match(paragraph.lines[0].text)
+    found = CAPTION.match(paragraph.lines[0].text)
     return found is not None and (found[1] is not None or not paragraph.filled)
 
 
