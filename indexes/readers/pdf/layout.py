@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
@@ -37,6 +37,8 @@ MIN_COLUMN_LINES = 2
 """Least lines of a text column; fewer may be a table, a caption or chance."""
 MIN_COLUMN_CHARS = 20
 """Least average letters per line of a text column; tables have fewer."""
+MAX_CLIMB = 4.0
+"""How far the file's order of a column may go up again, in heights of a line, as from cell to cell of a table."""
 MIN_CONTENTS_ENTRIES = 3
 """Least entries on a page of a table of contents; a single line may end in a number by chance."""
 
@@ -342,7 +344,7 @@ def _in_reading_order(page: PageLines, dropped: set[_At]) -> TextPage:
     """The page's lines without the dropped ones, column by column where there are several."""
     lines = [line for index, line in enumerate(page.lines) if (page.page, index) not in dropped]
     ordered, columns = _by_columns(lines)
-    return TextPage(page.page, tuple(ordered), columns, columns == 1 and _is_doubtful(lines))
+    return TextPage(page.page, tuple(ordered), columns, columns == 1 and _jumps(lines) > 2)
 
 
 def _by_columns(lines: Sequence[Line]) -> tuple[list[Line], int]:
@@ -350,6 +352,7 @@ def _by_columns(lines: Sequence[Line]) -> tuple[list[Line], int]:
     gutter = _gutter(lines)
     if gutter is None:
         return _joined_rows(lines), 1
+    place = {id(line): index for index, line in enumerate(lines)}
     ordered: list[Line] = []
     columns = 2
     left: list[Line] = []
@@ -357,7 +360,7 @@ def _by_columns(lines: Sequence[Line]) -> tuple[list[Line], int]:
 
     def close() -> None:
         nonlocal columns
-        parts = [_by_columns(_in_rows(part)) for part in (left, right)]
+        parts = [_by_columns(_down(part, place)) for part in (left, right)]
         ordered.extend(line for part, _ in parts for line in part)
         columns = max(columns, sum(count for _, count in parts))
         left.clear()
@@ -376,8 +379,12 @@ def _by_columns(lines: Sequence[Line]) -> tuple[list[Line], int]:
     return ordered, columns
 
 
-def _in_rows(lines: Sequence[Line]) -> list[Line]:
-    """One column's lines from top to bottom, those of a row from left to right."""
+def _down(lines: Sequence[Line], place: dict[int, int]) -> list[Line]:
+    """One column's lines in the file's order if that goes down the page; else by rows."""
+    ordered = sorted(lines, key=lambda line: place[id(line)])
+    lowest = accumulate((line.bottom for line in ordered), min)
+    if all(line.bottom - low < MAX_CLIMB * line.height for line, low in zip(ordered, lowest, strict=True)):
+        return ordered
     rows: list[list[Line]] = []
     for line in lines:
         if rows and same_row(rows[-1][0], line):
@@ -443,10 +450,9 @@ def _joined_rows(lines: Sequence[Line]) -> list[Line]:
     return joined
 
 
-def _is_doubtful(lines: Sequence[Line]) -> bool:
-    """True when the content order jumps up the page often, as in columns that were not recognised."""
-    jumps = sum(1 for above, below in pairwise(lines) if below.bottom > above.top + 2 * above.height)
-    return jumps >= 3
+def _jumps(lines: Sequence[Line]) -> int:
+    """How often the order goes up the page, as in columns that were not recognised."""
+    return sum(below.bottom > above.top + 2 * above.height for above, below in pairwise(lines))
 
 
 # --- the printed table of contents
