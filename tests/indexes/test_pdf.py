@@ -175,6 +175,12 @@ def test_ligatures_are_letters(line: bytes, unicode: dict[int, str], read: str, 
     assert (book.sections[0].text, book.health.notes) == (read, ())
 
 
+def test_no_spaces_stand_between_letters_of_chinese(tmp_path: Path) -> None:
+    letters = dict(zip(b"abcdefgh", "共享内存，它快ｏ", strict=True)) | {code: chr(code) for code in b"CUDA"}
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"a b c d e f g", b"f g CUDA a b", b"h h h h"], letters)
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "共享内存，它快它快 CUDA 共享 ｏ ｏ ｏ ｏ"
+
+
 def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:
     write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing."])
     book = read_book(tmp_path / "a.pdf")

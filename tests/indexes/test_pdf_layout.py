@@ -1,5 +1,6 @@
 """Pages as LaTeX, browsers and word processors lay them out, drawn line by line: what is one stays one."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -412,3 +413,108 @@ def test_a_small_book_on_large_paper_has_labels(tmp_path: Path) -> None:
     book = drawn.read(tmp_path / "a.pdf")
     assert book.page_labels == labels
     assert "text iii" not in whole(book) and "text 3" not in whole(book)
+
+
+def test_large_type_is_text_unless_something_follows_below_it(tmp_path: Path) -> None:
+    """On slides and posters the text is larger than the small print around it, and than most of the book."""
+    drawn = Drawn((960, 540))
+    slides = [("Two kinds of memory", 32), ("What hides a stall", 28), ("Remember", 30)]
+    for title, size in slides:
+        drawn.page()
+        drawn.text(60, 80, title, size=40, style="B")
+        drawn.text(80, 160, f"Of {title} one thing is large", size=size)
+        drawn.text(80, 300, f"and another of {title} is small", size=size)
+        drawn.text(60, 500, "Course 101, licensed to all, slides for the lecture on throughput machines", size=9)
+    drawn.page()
+    for row, words in enumerate(("Measure", "Change one thing", "Measure again")):
+        drawn.text(200, 120 + 130 * row, words, size=48)
+    book = drawn.read(tmp_path / "a.pdf")
+    text = whole(book)
+    assert [section.heading_path for section in book.sections] == [(title,) for title, _ in slides]
+    assert [
+        title for title, _ in slides if f"Of {title} one thing" not in text or f"another of {title}" not in text
+    ] == []
+    assert [words for words in ("Measure", "Change one thing", "Measure again") if words not in text] == []
+
+
+def test_a_form_whose_lines_lead_to_numbers_is_no_table_of_contents(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    for row, line in enumerate(("Wages and tips", "Taxable interest", "Dividends", "Alimony received")):
+        end = drawn.text(LEFT, 100 + 16 * row, line)
+        drawn.text(end + 6, 100 + 16 * row, ". " * 20 + str(row + 7))
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    assert "Wages and tips" in text and "Alimony received" in text
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(2, 2), (2, 9), (3, 9), (4, 9)])
+def test_columns_are_read_one_after_the_other(columns: int, rows: int, tmp_path: Path) -> None:
+    """However the file orders them: here row by row."""
+    drawn = Drawn((200 * columns + 60, 400))
+    drawn.pdf.add_page()
+    for row in range(rows):
+        for column in range(columns):
+            words = f"{'abcdefghi'[row] * 3} of column {'wxyz'[column]} is a line of text and"
+            drawn.text(30 + 200 * column, 60 + 13 * row, words)
+    text = whole(drawn.read(tmp_path / "a.pdf"))
+    read = re.findall(r"(\w)\1\1 of column (\w)", text)
+    assert read == [(row, column) for column in "wxyz"[:columns] for row in "abcdefghi"[:rows]]
+    assert "|" not in text
+
+
+@pytest.mark.parametrize("moved", [0, 36, 54])
+def test_a_listing_keeps_its_indentation_under_another_margin(moved: int, tmp_path: Path) -> None:
+    code = "def total(rows):\n    s = 0\n    for row in rows:\n        for x in row:\n            s += x\n    return s"
+    lines = code.split("\n")
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(300, FILLER[:1], FILLER[1])
+    drawn.code(340, lines[:3], size=10)
+    drawn.page()
+    y = drawn.code(70, lines[3:], LEFT + moved, size=10)
+    drawn.prose(y + 20, FILLER * 3, FILLER[1], LEFT + moved, RIGHT + moved)
+    assert f"```\n{code}\n```" in whole(drawn.read(tmp_path / "a.pdf"))
+
+
+def test_a_table_is_rows_however_narrow_its_gaps(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(100, FILLER * 2, "A table comes now.")
+    rows = [("kernel", "A100", "H100"), ("gather", "1.92", "1.05"), ("scatter", "4.80", "3.31")]
+    for row, cells in enumerate(rows):
+        for x, cell in zip((150, 192, 226), cells, strict=True):
+            drawn.text(x, 190 + 12 * row, cell)
+    drawn.prose(250, FILLER * 2, "The table ended.")
+    table = "| kernel | A100 | H100 |\n| --- | --- | --- |\n| gather | 1.92 | 1.05 |\n| scatter | 4.80 | 3.31 |"
+    assert f"A table comes now.\n\n{table}\n\n" in whole(drawn.read(tmp_path / "a.pdf"))
+
+
+def test_captions_stay_with_their_listings(tmp_path: Path) -> None:
+    drawn = Drawn()
+    for number in (1, 2):
+        drawn.page()
+        drawn.text(LEFT, 70, f"Two ways to sum {'ab'[number - 1]}", "Helvetica", 20, "B")
+        drawn.text(LEFT, 110, "Both forms give one value for each index:", size=13)
+        drawn.code(150, ["for (i = 1; i < n; ++i)", f"  y[i] = x[{number}];"], LEFT, 7)
+        drawn.code(150, ["for (i = 1; i < n; ++i)", f"  y[i] = z[{number}];"], 220, 7)
+        drawn.text(LEFT, 185, "Inclusive form", size=13)
+        drawn.text(220, 185, "Exclusive form", size=13)
+        drawn.text(LEFT, 215, f"Listing {number}: Both forms", style="B")
+        drawn.prose(260, FILLER * 9, "The text ends here.")
+    book = drawn.read(tmp_path / "a.pdf")
+    assert [section.heading_path[-1] for section in book.sections] == ["Two ways to sum a", "Two ways to sum b"]
+    text = book.sections[1].text
+    assert "  y[i] = x[2];\n```" in text and "```\nfor (i = 1; i < n; ++i)\n  y[i] = z[2];\n```" in text
+    assert "Inclusive form Exclusive form" in text and "Listing 2: Both forms" in text
+
+
+def test_the_parts_of_a_displayed_formula_stay_in_their_order_and_are_noted(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    drawn.prose(100, FILLER * 2, "The bandwidth follows.")
+    for x, y, part in ((150, 190, "B ="), (175, 183, "N + M"), (185, 197, "t"), (320, 190, "(1)")):
+        drawn.text(x, y, part)
+    drawn.prose(220, FILLER * 2, "The text ends here.")
+    book = drawn.read(tmp_path / "a.pdf")
+    assert "follows.\n\nB = N + M t (1)\n\nThe words" in whole(book)
+    assert [note for note in book.health.notes if note.startswith("1 displayed formulas") and note.endswith(" 1")] != []

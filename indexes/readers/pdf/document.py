@@ -104,9 +104,9 @@ def read_pdf(
 def _parsed(found: _Extracted) -> Parsed:
     layout = find_layout(found.pages)
     headings = find_headings(found.outline, layout.pages, layout.body_size)
-    elements = _elements(layout, headings)
+    elements, formulas = _elements(layout, headings)
     labels = page_labels(layout.page_numbers, found.declared, len(found.pages))
-    return Parsed(elements, found.title, len(found.pages), labels, _health(found, layout.pages, elements))
+    return Parsed(elements, found.title, len(found.pages), labels, _health(found, layout.pages, elements, formulas))
 
 
 def _cannot_be_laid_out(path: Path, found: _Extracted, page: PageLines) -> str:
@@ -213,21 +213,23 @@ def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
     )
 
 
-def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[Element, ...]:
-    """Headings and blocks of the whole book in reading order."""
+def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[tuple[Element, ...], list[int]]:
+    """Headings and blocks of the whole book in reading order, and the page of each displayed formula."""
     headings = _with_text(layout.pages, headings)
     heading_of = {id(line): heading for heading in headings for line in heading.lines}
     vocabulary = vocabulary_of(layout.pages)
     elements: list[Element] = []
+    formulas: list[int] = []
     done: set[int] = set()
     for item in _joined_between_headings(_flow(layout.pages, headings, heading_of), layout.body_size):
         heading = item if isinstance(item, FoundHeading) else heading_of.get(id(item.lines[0]))
         if isinstance(item, Paragraph) and heading is None:
             elements.append(block_of(item, vocabulary))
+            formulas.extend([item.lines[0].page] if item.kind == "formula" else [])
         elif heading is not None and id(heading) not in done:
             done.add(id(heading))
             elements.append(Heading(heading.level, heading.title, heading.page))
-    return tuple(elements)
+    return tuple(elements), formulas
 
 
 def _with_text(pages: Sequence[TextPage], headings: Sequence[FoundHeading]) -> list[FoundHeading]:
@@ -276,7 +278,9 @@ def _joined_between_headings(
     yield from joined(run, body_size)
 
 
-def _health(found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Element]) -> BookHealth:
+def _health(
+    found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Element], formulas: Sequence[int]
+) -> BookHealth:
     seen: Counter[str] = Counter()
     duplicates: list[int] = []
     for page in pages:
@@ -291,19 +295,30 @@ def _health(found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Ele
         duplicate_pages=tuple(duplicates),
         suspected_columns=tuple(page.page for page in pages if page.doubtful),
         broken_listings=tuple(note for block in elements if isinstance(block, Block) and (note := _broken(block))),
-        notes=tuple(found.notes),
+        notes=(*found.notes, *_flattened(formulas)),
     )
 
 
-def _lost_letters(pages: Sequence[PageLines]) -> list[str]:
+def _flattened(formulas: Sequence[int]) -> list[str]:
+    """A note about displayed formulas, of which only the characters are read, if there are any on some pages."""
+    if not formulas:
+        return []
+    pages = _named(sorted(set(formulas)))
+    return [f"{len(formulas)} displayed formulas came out as their characters only: pages {pages}"]
+
+
+def _lost_letters(printed: Sequence[PageLines]) -> list[str]:
     """A note about letters that could not be read, if there are any."""
-    lost = [page for page in pages if page.lost_letters]
+    lost = [page for page in printed if page.lost_letters]
     if not lost:
         return []
-    named = ", ".join(str(page.page) for page in lost[:MAX_NAMED_PAGES])
-    more = ", …" if len(lost) > MAX_NAMED_PAGES else ""
     count = sum(page.lost_letters for page in lost)
-    return [f"{count} letters left out, their fonts do not say which characters they are: pages {named}{more}"]
+    pages = _named([page.page for page in lost])
+    return [f"{count} letters left out, their fonts do not say which characters they are: pages {pages}"]
+
+
+def _named(pages: Sequence[int]) -> str:
+    return ", ".join(map(str, pages[:MAX_NAMED_PAGES])) + (", …" if len(pages) > MAX_NAMED_PAGES else "")
 
 
 def _broken(block: Block) -> str:

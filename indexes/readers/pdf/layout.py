@@ -15,7 +15,17 @@ from statistics import median
 from typing import Any
 
 from indexes.readers.elements import title_letters
-from indexes.readers.pdf.page import CELL_GAP, NARROW_GAP, WIDE_GAP, Line, PageLines, decoded, has_gaps, make_line, same_row
+from indexes.readers.pdf.page import (
+    CELL_GAP,
+    NARROW_GAP,
+    WIDE_GAP,
+    Line,
+    PageLines,
+    decoded,
+    has_gaps,
+    make_line,
+    same_row,
+)
 
 EDGE_SHARE = 0.16
 """Share of the printed height, above and below, that holds headers and footers; the paper may be larger."""

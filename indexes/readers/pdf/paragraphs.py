@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ MIN_COMPOUND_PART = 3
 """Least letters of each half of a compound; shorter halves are words by chance."""
 MIN_ROWS, MIN_STRIP = 3, 0.5
 """Least rows of a table whose cells are close together, and least width of the strips between, in type sizes."""
+STACKED = 0.1
+"""Share of a line's height by which the parts of a formula overlap; lines of text hardly do."""
 MAX_BLANK_LINES = 3
 SPREAD, MAX_SPREAD, SPREAD_STEP = 1.03, 1.25, 0.0025
 """Least and greatest factor by which LaTeX's `listings` spreads letters, and the step in which it is searched."""
@@ -50,7 +53,7 @@ _TYPED = str.maketrans(
 )
 """Characters that TeX and word processors print in code, and what was typed."""
 
-Kind = Literal["prose", "item", "table", "listing", "heading"]
+Kind = Literal["prose", "item", "table", "listing", "heading", "formula"]
 
 
 @dataclass(slots=True)
@@ -88,14 +91,16 @@ def paragraphs_of(page: TextPage, headings: Iterable[Line]) -> list[Paragraph]:
     alone = set(map(id, headings))
     found: list[Paragraph] = []
     for column in _columns(page):
-        rows = _aligned_rows([line for line in column if id(line) not in alone])
         margins = _margins_of(column)
+        rows = _aligned_rows([line for line in column if id(line) not in alone])
+        stacked = _stacked(column, margins.left)
         left = None if all(line.mono for line in column) else margins.left
         own: list[Paragraph] = []
         for line, below in zip(column, [*column[1:], None], strict=True):
             last = own[-1] if own else None
             kind = _kind_in_column(line, last, below, margins)
             kind = "heading" if id(line) in alone else "table" if id(line) in rows else kind
+            kind = "formula" if id(line) in stacked and kind in ("prose", "table") else kind
             if last is not None and _belongs(last, line, kind, margins):
                 last.lines.append(line)
             else:
@@ -113,7 +118,7 @@ def _columns(page: TextPage) -> list[list[Line]]:
     """Runs of lines that go down the page; where reading goes up again, a column begins."""
     runs: list[list[Line]] = []
     for line in page.lines:
-        if runs and (page.columns == 1 or line.top <= runs[-1][-1].top + 1):
+        if runs and (page.columns == 1 or line.bottom < runs[-1][-1].top):
             runs[-1].append(line)
         else:
             runs.append([line])
@@ -169,6 +174,27 @@ def _aligned_rows(lines: Sequence[Line]) -> set[int]:
     return found
 
 
+def _stacked(lines: Sequence[Line], left: float) -> set[int]:
+    """Parts of displayed formulas: lines half above each other, as a fraction's are, away from the margin."""
+    found: set[int] = set()
+    run: list[Line] = []
+    for line, below in zip(lines, [*lines[1:], None], strict=True):
+        run.append(line)
+        if below is not None and any(_is_beside(part, below) for part in run):
+            continue
+        signs = any(unicodedata.category(letter) == "Sm" for part in run for letter in part.text)
+        if len(run) > 1 and signs and min(part.x0 for part in run) > left + line.size:
+            found.update(map(id, run))
+        run = []
+    return found
+
+
+def _is_beside(one: Line, other: Line) -> bool:
+    """True for lines of which neither is below the other."""
+    overlap = min(one.top, other.top) - max(one.bottom, other.bottom)
+    return overlap > STACKED * min(one.height, other.height)
+
+
 def _kind_in_column(line: Line, last: Paragraph | None, below: Line | None, margins: _Margins) -> Kind:
     """The kind of a line between the paragraph before it and the line below it."""
     kind = _kind(line)
@@ -215,6 +241,8 @@ def _belongs(last: Paragraph, line: Line, kind: Kind, margins: _Margins) -> bool
     step = above.bottom - line.bottom
     if "heading" in (kind, last.kind):
         return False
+    if "formula" in (kind, last.kind):
+        return kind == last.kind and any(_is_beside(part, line) for part in last.lines)
     if "listing" in (kind, last.kind):
         # Blank lines of a listing leave a gap of whole lines.
         return kind == last.kind and -1 < step < 3.2 * max(above.height, line.height, line.size)
