@@ -299,22 +299,22 @@ def _health(
     )
 
 
+def _lost_letters(pages: Sequence[PageLines]) -> list[str]:
+    """A note about letters that could not be read, if there are any."""
+    lost = [page for page in pages if page.lost_letters]
+    if not lost:
+        return []
+    count = sum(page.lost_letters for page in lost)
+    named = _named([page.page for page in lost])
+    return [f"{count} letters left out, their fonts do not say which characters they are: pages {named}"]
+
+
 def _flattened(formulas: Sequence[int]) -> list[str]:
     """A note about displayed formulas, of which only the characters are read, if there are any on some pages."""
     if not formulas:
         return []
     pages = _named(sorted(set(formulas)))
     return [f"{len(formulas)} displayed formulas came out as their characters only: pages {pages}"]
-
-
-def _lost_letters(printed: Sequence[PageLines]) -> list[str]:
-    """A note about letters that could not be read, if there are any."""
-    lost = [page for page in printed if page.lost_letters]
-    if not lost:
-        return []
-    count = sum(page.lost_letters for page in lost)
-    pages = _named([page.page for page in lost])
-    return [f"{count} letters left out, their fonts do not say which characters they are: pages {pages}"]
 
 
 def _named(pages: Sequence[int]) -> str:
