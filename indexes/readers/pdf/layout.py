@@ -46,7 +46,7 @@ MIN_NUMBERED = 0.25
 MIN_COLUMN_LINES = 2
 """Least lines of a text column; fewer may be a table, a caption or chance."""
 MIN_COLUMN_CHARS = 20
-"""Least average letters per line of a text column; tables have fewer."""
+"""Least letters of a text column's usual line; cells of tables have fewer."""
 MAX_CLIMB = 4.0
 """How far the file's order of a column may go up again, in heights of a line, as from cell to cell of a table."""
 MIN_CONTENTS_ENTRIES = 3
@@ -437,7 +437,7 @@ def _gutter(lines: Sequence[Line]) -> float | None:
 def _is_column(lines: Sequence[Line]) -> bool:
     if len(lines) < MIN_COLUMN_LINES:
         return False
-    return sum(len(line.text) for line in lines) >= MIN_COLUMN_CHARS * len(lines)
+    return median(len(line.text) for line in lines) >= MIN_COLUMN_CHARS
 
 
 def _side_by_side(left: Sequence[Line], right: Sequence[Line]) -> bool:
