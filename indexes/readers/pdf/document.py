@@ -221,7 +221,12 @@ def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[tuple[E
     elements: list[Element] = []
     formulas: list[int] = []
     done: set[int] = set()
-    for item in _joined_between_headings(_flow(layout.pages, headings, heading_of), layout.body_size):
+    flow = _flow(
+        layout.pages,
+        headings,
+        lambda page: paragraphs_of(page, [line for line in page.lines if id(line) in heading_of]),
+    )
+    for item in _joined_between_headings(flow, layout.body_size):
         heading = item if isinstance(item, FoundHeading) else heading_of.get(id(item.lines[0]))
         if isinstance(item, Paragraph) and heading is None:
             elements.append(block_of(item, vocabulary))
@@ -237,7 +242,8 @@ def _with_text(pages: Sequence[TextPage], headings: Sequence[FoundHeading]) -> l
     heading_of = {id(line): heading for heading in headings for line in heading.lines}
     kept: dict[int, FoundHeading] = {}
     below = 0
-    for item in reversed(list(_flow(pages, headings, heading_of))):
+    flow = _flow(pages, headings, lambda page: [Paragraph("prose", [line], []) for line in page.lines])
+    for item in reversed(list(flow)):
         heading = item if isinstance(item, FoundHeading) else heading_of.get(id(item.lines[0]))
         if heading is not None and below > heading.level:
             kept[id(heading)] = heading
@@ -246,7 +252,9 @@ def _with_text(pages: Sequence[TextPage], headings: Sequence[FoundHeading]) -> l
 
 
 def _flow(
-    pages: Sequence[TextPage], headings: Sequence[FoundHeading], heading_of: dict[int, FoundHeading]
+    pages: Sequence[TextPage],
+    headings: Sequence[FoundHeading],
+    paragraphs_on: Callable[[TextPage], Sequence[Paragraph]],
 ) -> Iterator[Paragraph | FoundHeading]:
     """The paragraphs of all pages, with the headings that are not printed in their places between."""
     unprinted: dict[int, list[FoundHeading]] = {}
@@ -256,7 +264,7 @@ def _flow(
     for page in pages:
         page_top = max((line.top for line in page.lines), default=0.0)
         waiting = sorted(unprinted.get(page.page, []), key=lambda heading: -(heading.top or page_top))
-        for paragraph in paragraphs_of(page, [line for line in page.lines if id(line) in heading_of]):
+        for paragraph in paragraphs_on(page):
             while waiting and (waiting[0].top is None or paragraph.lines[0].bottom <= waiting[0].top):
                 yield waiting.pop(0)
             yield paragraph

@@ -423,7 +423,7 @@ def _gutter(lines: Sequence[Line]) -> float | None:
         left = [line for line in lines if line.x1 <= x]
         right = [line for line in lines if line.x0 >= x]
         crossing = len(lines) - len(left) - len(right)
-        if not _is_column(left) or not _is_column(right) or crossing > 0.4 * len(lines):
+        if crossing > 0.4 * len(lines) or not _is_column(left) or not _is_column(right):
             continue
         if _side_by_side(left, right) and (best is None or crossing < best[0]):
             best = (crossing, x)

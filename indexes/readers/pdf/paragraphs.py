@@ -155,7 +155,7 @@ def _aligned_rows(lines: Sequence[Line]) -> set[int]:
     run: list[Line] = []
     strips: list[tuple[float, float]] = []
     for line in lines:
-        cells = [] if _kind(line) in ("listing", "item") else _cells(line)
+        cells = _cells(line) if len(line.words) > 1 and _kind(line) not in ("listing", "item") else []
         own = [(before.x1, after.x0) for before, after in pairwise(cells)]
         shared = [(max(one[0], two[0]), min(one[1], two[1])) for one, two in zip(strips, own, strict=False)]
         near = bool(run) and 0 < run[-1].bottom - line.bottom < 2.2 * line.height
