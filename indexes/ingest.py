@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from indexes.llama_index import BookNode
 
-CHUNKER_VERSION = 5
+CHUNKER_VERSION = 6
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 8
+READER_VERSION = 9
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""

@@ -38,7 +38,7 @@ class _Format:
 _MARKDOWN = _Format("markdown", "markdown:read_markdown", ("root",))
 _RST = _Format("rst", "rst:read_rst", ("root",))
 _TEXT = _Format("text", "text:read_text_file")
-_HTML = _Format("html", "html:read_html")
+_HTML = _Format("html", "web_page:read_html")
 _CODE = _Format("code", "text:read_code")
 
 TEXT_FORMATS: dict[str, _Format] = {

@@ -38,7 +38,8 @@ _CODE_ROLES = re.compile(
     r"(^|:)(func|class|meth|attr|mod|data|exc|obj|envvar|file|command|option|code|c|cpp|py|kbd|samp|program|const|macro"
     r"|type|member|struct|enum|var|expr|literal|any|hip|cuda)$"
 )
-_EXPONENT = re.compile(r"[\w+−-]{1,4}")
+_SCRIPT = re.compile(r"[+−-]?\w{1,4}|[+−-]|\([^()]*\)")
+_LONG_SCRIPT = re.compile(r"[\d+−-].*|\w+[^\w\s]\S*")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
@@ -116,9 +117,15 @@ def bold(text: str) -> str:
     return f"**{text}**" if text else ""
 
 
-def raised(text: str) -> str:
-    """Write an exponent or the number of a note: `^16`. Longer text that is only printed raised stays as it is."""
-    return f"^{text}" if _EXPONENT.fullmatch(text) else text
+def raised(text: str, sign: str = "^") -> str:
+    """Write an exponent or the number of a note, `^16`, or what is set low, where `sign` is `_`.
+
+    Words that are only printed raised or small stay as they are.
+    """
+    bare = one_line(text)
+    if _SCRIPT.fullmatch(bare):
+        return sign + bare
+    return f"{sign}({bare})" if _LONG_SCRIPT.fullmatch(bare) else text
 
 
 def fence(code: str, language: str = "") -> str:
@@ -169,11 +176,13 @@ MAX_SECTION_CHARS = 60_000
 """A longer section is cut at the end of a block, so that a book without headings is not one huge section."""
 _NO_TITLE = re.compile(
     r"readme|index|home|anonymous|unspecified|unnamed|unknown|no title|untitled\b.*"
-    r"|(?:word )?document ?\d*|(?:powerpoint )?presentation ?\d*|slide \d+|microsoft (?:word|powerpoint|excel)\b.*"
+    r"|(?:word )?document ?\d*|presentation ?\d*|slide \d+|microsoft (?:word|powerpoint|excel)\b.*"
+    r"|(?:\S+ ){0,2}powerpoint(?:[- ]\S+)?"
     r"|\S+\.(?:md|html?|tex)|.*\.(?:docx?|odt|rtf|dvi|indd|qxd|pptx?|pdf|ps)",
     re.IGNORECASE,
 )
-"""What programs and habits give as a title: `README`, `(anonymous)`, `Microsoft Word - x.doc`, `x.dvi`."""
+"""What programs and habits give as a title: `README`, `(anonymous)`, `Microsoft Word - x.doc`, `x.dvi`, and
+`PowerPoint Presentation` in any language."""
 _ACRONYMS = {
     word.casefold(): word for word in ("GPU", "CUDA", "HIP", "OpenCL", "OpenMP", "MPI", "ROCm", "API", "CPU", "HPC")
 }

@@ -7,19 +7,35 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
+from bs4 import BeautifulSoup
 from bs4.element import Tag
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed, one_line, same_title
-from indexes.readers.html import elements_of, make_soup
+from indexes.readers.html import elements_of, heading_text, make_soup
 from indexes.readers.source import check_archive, clean_text, decode
 from indexes.types import BookHealth
 
 _TEXT_TYPES = frozenset({"application/xhtml+xml", "text/html", "text/x-oeb1-document"})
 _NCX_TYPE = "application/x-dtbncx+xml"
+_FLOW = frozenset({"body", "div", "section", "article", "main", "header", "aside"})
+"""Tags in which a heading may stand."""
+_MARK = "\ue000"
+"""Begins a heading that stands for the entry of the table of contents with the number behind it."""
+
+
+class _Entry(NamedTuple):
+    """An entry of the table of contents: the member it leads to, the place in it, its depth from 1, its words."""
+
+    member: str
+    fragment: str
+    depth: int
+    title: str
 
 
 def read_epub(
@@ -84,7 +100,16 @@ def _read(
     base = posixpath.dirname(package_path)
     items = {str(item.get("id")): item for item in package.find_all("item")}
     spine = [items[ref] for itemref in package.find_all("itemref") if (ref := str(itemref.get("idref"))) in items]
-    titles = _titles(file, base, list(items.values()))
+    entries: dict[str, list[_Entry]] = {}
+    for entry in _contents(file, base, list(items.values())):
+        entries.setdefault(entry.member, []).append(entry)
+    sheets = [
+        _part(file, _member(base, str(one.get("href"))))
+        for one in items.values()
+        if one.get("media-type") == "text/css"
+    ]
+    css = "\n".join(sheet.decode(errors="replace") for sheet in sheets if sheet)
+    seen: set[str] = set()
     elements: list[Element] = []
     skipped: list[str] = []
     notes: list[str] = []
@@ -92,8 +117,9 @@ def _read(
         if cancelled is not None and cancelled():
             raise Cancelled(f"Reading '{name}' was cancelled at part {number} of {len(spine)}.")
         member = _member(base, str(item.get("href", "")))
-        if _is_nav(item) or str(item.get("media-type", "")) not in _TEXT_TYPES:
+        if _is_nav(item) or member in seen or str(item.get("media-type", "")) not in _TEXT_TYPES:
             continue
+        seen.add(member)
         data = _part(file, member)
         try:
             source = None if data is None else decode(data, member)
@@ -103,7 +129,7 @@ def _read(
             skipped.append(member)
             continue
         notes.extend(source.notes)
-        elements.extend(_chapter(source.text, titles.get(member)))
+        elements.extend(_chapters(source.text, entries.get(member, []), css))
         if progress is not None:
             progress(number, len(spine))
     title = package.find("title")
@@ -112,12 +138,58 @@ def _read(
     return Parsed(tuple(elements), named or None, health=health)
 
 
-def _chapter(text: str, title: str | None) -> list[Element]:
-    """Read one spine document: its headings go below the title that the table of contents gives it."""
+def _chapters(text: str, entries: list[_Entry], css: str) -> list[Element]:
+    """Read one spine document: entries of the table of contents that lead into it open chapters and sections there.
+
+    Those as high as the first are chapters; deeper ones are sections, unless a heading of the document stands there.
+    """
     soup = make_soup(text)
     for label in soup.select("[epub\\:type~=pagebreak], [role=doc-pagebreak]"):
         label.decompose()
-    elements = elements_of(soup.body if isinstance(soup.body, Tag) else soup)
+    _mark(soup, entries)
+    css += "".join(style.get_text() for style in soup.find_all("style"))
+    elements = elements_of(soup.body if isinstance(soup.body, Tag) else soup, css)
+    top = min((one.level for one in elements if isinstance(one, Heading) and one.title[0] != _MARK), default=1)
+    title = entries[0].title if entries and not entries[0].fragment else None
+    found: list[Element] = []
+    part: list[Element] = []
+    opened = ""
+    for element, after in zip_longest(elements, elements[1:]):
+        if not isinstance(element, Heading) or element.title[0] != _MARK:
+            if not (opened and isinstance(element, Block) and same_title(element.text, opened)):
+                part.append(element)
+            opened = ""
+            continue
+        _, _, depth, opened = entries[int(element.title[1:])]
+        if depth > entries[0].depth:
+            part.extend([] if isinstance(after, Heading) else [Heading(top + depth - entries[0].depth, opened)])
+            continue
+        if title is not None or any(isinstance(one, Block) for one in part):
+            found.extend(_chapter(part, title))
+            part = []
+        title = opened
+    return [*found, *_chapter(part, title or (entries[0].title if entries else None))]
+
+
+def _mark(soup: BeautifulSoup, entries: list[_Entry]) -> None:
+    """Put a heading with the number of each entry before the place that the entry leads to."""
+    wanted = {entry.fragment: number for number, entry in reversed(list(enumerate(entries))) if entry.fragment}
+    for target in soup.find_all(lambda tag: tag.get("id") in wanted or tag.get("name") in wanted) if wanted else ():
+        name = next((name for name in (target.get("id"), target.get("name")) if name in wanted), None)
+        if name is None:
+            continue  # a second place of that name
+        mark = soup.new_tag("h1")
+        mark.string = f"{_MARK}{wanted.pop(str(name))}"
+        around = [one for one in target.parents if one.name not in ("[document]", "html", *_FLOW)]
+        place = around[-1] if around else target
+        if place.name == "body":
+            place.insert(0, mark)
+        else:
+            place.insert_before(mark)
+
+
+def _chapter(elements: list[Element], title: str | None) -> list[Element]:
+    """Put headings below the title that the table of contents gives."""
     headings = [element for element in elements if isinstance(element, Heading)]
     if not any(isinstance(element, Block) for element in elements):
         return []
@@ -136,10 +208,10 @@ def _moved(elements: list[Element], levels: int) -> list[Element]:
     return [Heading(e.level + levels, e.title) if isinstance(e, Heading) else e for e in elements]
 
 
-def _titles(file: zipfile.ZipFile, base: str, items: list[Tag]) -> dict[str, str]:
-    """Find the title of each spine document in the table of contents: EPUB 3's nav, else EPUB 2's ncx."""
-    titles: dict[str, str] = {}
-    for item in items:
+def _contents(file: zipfile.ZipFile, base: str, items: list[Tag]) -> Iterator[_Entry]:
+    """The table of contents: EPUB 3's nav, and for members that it does not name EPUB 2's ncx."""
+    named: set[str] = set()
+    for item in sorted(items, key=_is_nav, reverse=True):
         is_ncx = item.get("media-type") == _NCX_TYPE
         if not is_ncx and not _is_nav(item):
             continue
@@ -148,17 +220,23 @@ def _titles(file: zipfile.ZipFile, base: str, items: list[Tag]) -> dict[str, str
         if data is None:
             continue
         soup = make_soup(data, "xml" if is_ncx else "lxml")
-        folder = posixpath.dirname(member)
         if is_ncx:
-            pairs = [(point.find("content"), point.find("text")) for point in soup.find_all("navPoint")]
-            named = [
-                (str(c.get("src", "")), t.get_text()) for c, t in pairs if isinstance(c, Tag) and isinstance(t, Tag)
-            ]
+            links = [(point, point.find("content"), point.find("text")) for point in soup.find_all("navPoint")]
         else:
-            named = [(str(link.get("href", "")), link.get_text()) for link in soup.select("nav a[href]")]
-        for target, words in named:
-            titles.setdefault(_member(folder, target), one_line(clean_text(words)))
-    return {member: title for member, title in titles.items() if title}
+            tocs = soup.select("nav[epub\\:type~=toc] a[href]") or soup.select("nav a[href]")
+            links = [(link, link, link) for link in tocs]
+        entries = [
+            _Entry(
+                _member(posixpath.dirname(member), target := str(to.get("src") or to.get("href") or "")),
+                unquote(target.partition("#")[2]),
+                len(place.find_parents(["navPoint", "ol"])),
+                clean_text(heading_text(words)),
+            )
+            for place, to, words in links
+            if isinstance(to, Tag) and isinstance(words, Tag)
+        ]
+        yield from (entry for entry in entries if entry.title and entry.member not in named)
+        named.update(entry.member for entry in entries)
 
 
 def _member(base: str, href: str) -> str:

@@ -1,6 +1,6 @@
-"""The walker of markup: a tree of HTML becomes headings and blocks; and web pages on disk.
+"""The walker of markup: a tree of HTML becomes headings and blocks.
 
-Markdown, reStructuredText, EPUB chapters and notebooks are turned into HTML first and walked here.
+Web pages, EPUB chapters, and what Markdown, reStructuredText and notebooks are turned into are walked here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bs4 import BeautifulSoup
 from bs4.element import Comment, NavigableString, PreformattedString, Tag
@@ -18,18 +17,18 @@ from indexes.readers.elements import (
     Block,
     Element,
     Heading,
-    Parsed,
     bold,
     caption_of,
     fence,
+    is_monospace,
     one_line,
     pipe_table,
     raised,
     stands_alone,
     whole_letters,
 )
-from indexes.readers.source import clean_text, read_text
-from indexes.types import BookHealth
+from indexes.readers.formula import formula_text, local_name, tex_of
+from indexes.readers.source import clean_text
 
 _SILENT = frozenset(
     {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "input", "select", "iframe",
@@ -40,11 +39,14 @@ _CONTAINERS = frozenset(
      "blockquote", "dl", "dd", "form", "fieldset", "hgroup", "address"}
 )  # fmt: skip
 _BLOCK_TAGS = _CONTAINERS | frozenset(
-    {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr", "math"}
+    {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr"}
 )
 _LISTS = frozenset({"ul", "ol"})
 _CODE = frozenset({"code", "kbd", "tt", "samp"})
-_LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title"})
+_LINES = frozenset({"div", "p", "li", "tr"})
+"""Tags that set a line of their own inside a listing."""
+_SCRIPTS = {"sup": "^", "sub": "_"}
+_LABELS = frozenset({"rubric", "admonition-title", "topic-title", "sidebar-title", "markdown-alert-title"})
 """Classes of paragraphs that name the box around them, as docutils and Sphinx write them."""
 _LANGUAGE = re.compile(r"(?:language|lang|highlight|brush)[-:_ ]?(?:source-)?([\w+#-]+)")
 _NO_LANGUAGE = frozenset({"default", "none", "text", "plaintext", "notranslate", "highlight"})
@@ -52,34 +54,11 @@ _TEX_MARKS = (("\\(", "\\)"), ("\\[", "\\]"))
 _STRONG = re.compile(r"\*\*(?=\S)([^*]+)(?<=\S)\*\*")
 _EMPHASIS = re.compile(r"(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*(?!\w)")
 _SPACES = re.compile(r"\s+")
+_WRAPPED = re.compile(r"\s*\n\s*")
+_FONT = re.compile(r"font(?:-family)?\s*:([^;]*)")
 MAX_SPANNED_ROWS, MAX_SPANNED_COLUMNS = 1_000, 50
 MAX_DEPTH = 200
 """Tags nested deeper than this are read as plain text; hostile files nest without end."""
-
-_MAIN = ("main", "[role=main]", "article", "div.content", "body")
-_ASIDE_NAMES = frozenset({"toctree-wrapper", "toc", "sidebar", "nav", "footer"})
-_ASIDE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
-
-
-def read_html(path: Path) -> Parsed:
-    """Read a web page without its navigation. The title is the page's own."""
-    source = read_text(path)
-    soup = make_soup(source.text)
-    title = soup.find("title")
-    elements: list[Element] = []
-    for part in _main_parts(soup):
-        for tag in part.find_all(_is_aside):
-            tag.decompose()
-        elements.extend(elements_of(part))
-    named = one_line(clean_text(title.get_text())) if isinstance(title, Tag) else ""
-    return Parsed(tuple(elements), named or None, health=BookHealth(notes=source.notes))
-
-
-def _main_parts(soup: BeautifulSoup) -> list[Tag]:
-    """The tags that hold a page's text, of the first kind in `_MAIN` that it has: a page may have several articles."""
-    found: list[Tag] = next((tags for selector in _MAIN if (tags := soup.select(selector))), [soup])
-    known = set(map(id, found))
-    return [tag for tag in found if not any(id(parent) in known for parent in tag.parents)]
 
 
 def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
@@ -95,9 +74,14 @@ def html_to_elements(markup: str) -> list[Element]:
     return elements_of(make_soup(markup))
 
 
-def elements_of(root: Tag) -> list[Element]:
-    """Elements below a tag, in reading order. Takes time linear in the size of the tree."""
-    elements = map(_cleaned, _Walker(root).flow(root, 0))
+def elements_of(root: Tag, css: str | None = None) -> list[Element]:
+    """Elements below a tag, in reading order. Takes time linear in the size of the tree.
+
+    Args:
+        css: the style sheets of a page, which may set listings as paragraphs; None for what was written otherwise.
+    """
+    _mark_scripts(root)
+    elements = map(_cleaned, _Walker(root, None if css is None else _fixed_classes(css)).flow(root, 0))
     return [element for element in elements if isinstance(element, Heading) or element.text.strip()]
 
 
@@ -115,13 +99,49 @@ def plain_title(title: str) -> str:
     return one_line(title.replace("`", ""))
 
 
+def heading_text(tag: Tag, depth: int = 0) -> str:
+    """Text of a heading; a number in a tag of its own is set apart by style alone, and here by a space."""
+    text, number = "", False
+    inner = [child for child in tag.children if isinstance(child, Tag) or str(child).strip()]
+    if len(inner) == 1 and isinstance(inner[0], Tag) and _whole(inner[0]) is None and depth < MAX_DEPTH:
+        return heading_text(inner[0], depth + 1)
+    for child in tag.children:
+        piece = _inline(child, depth)
+        text += f" {piece}" if number and piece[:1].isalpha() else piece
+        number = isinstance(child, Tag) and re.search(r"^[^\W_].*?\d\.?$|^\d\.?$", piece) is not None
+    return plain_title(text)
+
+
+def _mark_scripts(root: Tag) -> None:
+    """Write what is raised or set low as text, so that no number is read as another, in listings either."""
+    for tag in root.find_all(list(_SCRIPTS)):
+        inner = [child for child in tag.contents if isinstance(child, Tag)]
+        if not any(child.name in _SCRIPTS or child.find(True, recursive=False) for child in inner):
+            after = tag.next_sibling
+            apart = " " if isinstance(after, NavigableString) and after[:1].isdigit() else ""
+            tag.string = raised(tag.get_text(), _SCRIPTS[tag.name]) + apart  # its own tags show nothing
+            tag.name = "span"
+
+
+def _fixed_classes(css: str) -> frozenset[str]:
+    """Classes that style sheets set in a fixed-width font."""
+    found: set[str] = set()
+    for rule in css.split("}"):
+        selectors, _, style = rule.rpartition("{")
+        if any(map(is_monospace, _FONT.findall(style))):
+            last = [selector.split()[-1] for selector in selectors.split("{")[-1].split(",") if selector.strip()]
+            found.update(one.rpartition(".")[2] for one in last if one.count(".") == 1)
+    return frozenset(found)
+
+
 class _Walker:
     """Walks one tree. Knows beforehand which tags hold blocks, so that no tag is searched twice."""
 
-    def __init__(self, root: Tag) -> None:
+    def __init__(self, root: Tag, fixed: frozenset[str] | None) -> None:
+        self._fixed = fixed
         self._holding: set[int] = set()
         for node in root.descendants:
-            if isinstance(node, Tag) and node.name in _BLOCK_TAGS:
+            if isinstance(node, Tag) and (node.name in _BLOCK_TAGS or _is_displayed(node)):
                 for parent in node.parents:
                     if id(parent) in self._holding or parent is root:
                         break
@@ -130,26 +150,53 @@ class _Walker:
     def flow(self, tag: Tag, depth: int, level: int = 0) -> Iterator[Element]:
         """Elements of a tag that holds text and blocks; `level` is how deep its lists are nested."""
         loose: list[str] = []
+        typed: list[Tag] = []
         for child in tag.children:
+            if typed and isinstance(child, NavigableString) and not child.strip():
+                continue
+            line = isinstance(child, Tag) and self._is_typed(child)
+            if typed and not line:
+                yield from _typed_lines(typed)
+                typed = []
             if not (isinstance(child, Tag) and self._is_block(child)):
                 loose.append(_inline(child, depth))
                 continue
             if text := _tidy("".join(loose)):
                 yield Block(text)
             loose = []
-            yield from self._block(child, depth + 1, level)
+            if line:
+                typed.append(child)
+            else:
+                yield from self._block(child, depth + 1, level)
+        yield from _typed_lines(typed)
         if text := _tidy("".join(loose)):
             yield Block(text)
 
     def _is_block(self, tag: Tag) -> bool:
-        return tag.name not in _SILENT and (tag.name in _BLOCK_TAGS or id(tag) in self._holding)
+        inside = tag.name in _BLOCK_TAGS or id(tag) in self._holding or _is_displayed(tag)
+        return tag.name not in _SILENT and inside
+
+    def _is_typed(self, tag: Tag) -> bool:
+        """True for a paragraph that is set in a fixed-width font from its first letter to its last."""
+        if self._fixed is None or tag.name not in ("p", "div") or id(tag) in self._holding:
+            return False
+        return self._is_fixed(tag, 0) and not _is_verse(tag) and bool(tag.get_text(strip=True))
+
+    def _is_fixed(self, node: object, depth: int) -> bool:
+        if not isinstance(node, Tag):
+            return not str(node).strip()
+        if node.name in _CODE or (self._fixed and _classes(node) & self._fixed):
+            return True
+        if any(map(is_monospace, _FONT.findall(str(node.get("style", ""))))):
+            return True
+        return depth < MAX_DEPTH and all(self._is_fixed(child, depth + 1) for child in node.children)
 
     def _block(self, tag: Tag, depth: int, level: int) -> Iterator[Element]:
         name = tag.name
         if depth > MAX_DEPTH:
             yield Block(one_line(" ".join(tag.strings)))
         elif re.fullmatch(r"h[1-6]", name):
-            if title := plain_title(_inline(tag, depth)):
+            if title := heading_text(tag, depth):
                 yield Heading(int(name[1]), title)
         elif name == "pre":
             yield Block(_listing(tag))
@@ -157,8 +204,8 @@ class _Walker:
             yield from (Block(text) for text in self._list(tag, depth, level))
         elif name == "table":
             yield from self._table(tag, depth)
-        elif name == "math":
-            yield Block(_formula(tag))
+        elif _is_displayed(tag):
+            yield Block(_formula(tag, "$$ {} $$"))
         elif name == "dl":
             yield from self._definitions(tag, depth)
         elif name == "blockquote":
@@ -293,14 +340,37 @@ def _number(tag: Tag, attribute: str) -> int:
 
 
 def _listing(tag: Tag) -> str:
-    code = "".join(_typed(piece) for piece in tag.descendants)
+    code = _typed(tag)
     return fence(code, _language(tag)) if code.strip() else ""
 
 
-def _typed(piece: object) -> str:
-    if isinstance(piece, Tag):
-        return "\n" if piece.name == "br" else ""
-    return "" if isinstance(piece, PreformattedString) else str(piece)
+def _typed(tag: Tag) -> str:
+    """A listing as typed; a line may be a tag of its own."""
+    pieces: list[str] = []
+    for piece in tag.descendants:
+        text = "" if isinstance(piece, (Tag, PreformattedString)) else str(piece)
+        begins = isinstance(piece, Tag) and piece.name in _LINES
+        ends = isinstance(piece.previous_sibling, Tag) and piece.previous_sibling.name in _LINES
+        if (begins or ends) and pieces and not pieces[-1].endswith("\n") and not text.startswith("\n"):
+            pieces.append("\n")
+        if text or (isinstance(piece, Tag) and piece.name == "br"):
+            pieces.append(text or "\n")
+    return "".join(pieces)
+
+
+def _typed_lines(paragraphs: Sequence[Tag]) -> Iterator[Block]:
+    """Paragraphs of code as one listing; one alone is a line of text."""
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        begun = re.match(r"\s*\n", paragraph.get_text()) is not None
+        for piece in paragraph.find_all(string=_WRAPPED):
+            piece.replace_with(_WRAPPED.sub(" ", piece))  # its lines are the file's
+        line = _typed(paragraph).rstrip()
+        lines.append(line.lstrip() if begun else line)
+    if len(lines) > 1 or any("\n" in line for line in lines):
+        yield Block(fence("\n".join(lines)))
+    elif paragraphs and (text := _tidy(_inline(paragraphs[0], 0))):
+        yield Block(text)
 
 
 def _language(tag: Tag) -> str:
@@ -332,11 +402,13 @@ def _drawn_line(tag: Tag) -> str:
     return "".join(str(piece) for piece in tag.strings if not isinstance(piece, Comment)).rstrip()
 
 
-def _formula(tag: Tag) -> str:
-    note = tag.find("annotation", attrs={"encoding": "application/x-tex"})
-    if isinstance(note, Tag):
-        return f"${one_line(note.get_text())}$"
-    return one_line(tag.get_text(" "))
+def _is_displayed(tag: Tag) -> bool:
+    """True for a formula on lines of its own."""
+    return local_name(tag) == "math" and (tag.get("display") == "block" or tag.get("mode") == "display")
+
+
+def _formula(tag: Tag, tex: str = "${}$") -> str:
+    return tex.format(note) if (note := tex_of(tag)) else formula_text(tag)
 
 
 def _display(tag: Tag) -> str:
@@ -367,21 +439,21 @@ def _inline(node: object, depth: int) -> str:
     if depth > MAX_DEPTH:
         return _SPACES.sub(" ", node.get_text(" "))
     inner = "".join(_inline(child, depth + 1) for child in node.children)
-    if node.name == "sup":
-        return raised(inner)
+    if node.name in _SCRIPTS:
+        return raised(inner, _SCRIPTS[node.name])
     return f" {inner} " if node.name in _BLOCK_TAGS or node.name in ("li", "tr") else inner
 
 
 def _whole(tag: Tag) -> str | None:
     """Text of a tag that is read as a whole, such as code or a formula; None for one that is read child by child."""
     name = tag.name
-    if name in _SILENT or (name == "a" and "headerlink" in _classes(tag)):
-        return ""
+    if name in _SILENT or (name == "a" and "headerlink" in _classes(tag)) or tag.get("aria-hidden") == "true":
+        return ""  # what is hidden from readers aloud adorns, or says again what stands beside it
     if name == "br":
         return "\n"
     if name == "img":
         return caption_of(str(tag.get("alt") or ""))
-    if name == "math":
+    if local_name(tag) == "math":
         return _formula(tag)
     if name in _CODE:
         return _code_span(_SPACES.sub(" ", tag.get_text()).strip())
@@ -405,12 +477,6 @@ def _classes(tag: Tag) -> frozenset[str]:
 
 def _is_verse(tag: Tag) -> bool:
     return tag.name == "div" and "line" in _classes(tag)
-
-
-def _is_aside(tag: Tag) -> bool:
-    """True for what surrounds a page's text."""
-    names = {name.casefold() for name in (*tag.get_attribute_list("class"), tag.get("id")) if isinstance(name, str)}
-    return tag.name == "nav" or tag.get("role") in _ASIDE_ROLES or bool(names & _ASIDE_NAMES)
 
 
 def _tidy(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Sequence
+from copy import copy, deepcopy
 from pathlib import Path
 
 from bs4.element import Tag
@@ -57,6 +58,11 @@ def read_markdown(path: Path, root: Path | None = None) -> Parsed:
 def parse_markdown(text: str) -> Parsed:
     """Turn Markdown into elements; the title is the front matter's. Follows no includes."""
     return _parse(text, {})
+
+
+def markdown_to_html(text: str) -> str:
+    """Turn Markdown into HTML for the walker. Follows no includes."""
+    return str(_parser.render(text, {}))
 
 
 def _parse(text: str, env: EnvType) -> Parsed:
@@ -272,6 +278,7 @@ _TAB = re.compile(r'^===[+!]?[ \t]+"(?P<title>.+)"$')
 _TEMPLATE_MARK = re.compile(
     r"^(?:\{:[^}]*\}|\{%.*%\}|\+\+\+(?:[ \t]*\{.*\})?|-+8<-+.*|\*\[[^\]]+\]:.*|\([^()\s][^()]*\)=)$"
 )
+_ALERT = re.compile(r"\[!(\w+)\][-+]?[ \t]*(.*)\n?")
 _COLONS = re.compile(r"^(:{3,})(.*)$")
 _LAYOUT = frozenset({"column", "columns", "grid", "grid-item", "tab-set", "div", "container"})
 _BOX_TAG = re.compile(r"^</?(?:div|section|article|aside|center|details|figure)\b[^<>]*>$", re.IGNORECASE)
@@ -288,6 +295,10 @@ _TEX_BLOCK = re.compile(
 _INDENT = 4
 _MAX_FORMULA_LINES = 100
 """Longer formulas are text: hostile files open one formula after the other and close none."""
+_MAX_INLINE_CHARS = 8_000
+"""A longer paragraph is read in parts: what may open in it, the parser seeks the end of from each place."""
+_MAX_INLINE_NESTING = 10
+"""Brackets in brackets: each level is read again for each one around it."""
 _MAX_NESTING = 100
 """Boxes, lists and quotations nested deeper stay as they are; hostile files nest without end."""
 _INTERRUPTS: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquote", "list", "footnote_def"]}
@@ -307,6 +318,8 @@ def add_dialects(parser: MarkdownIt) -> None:
     inline.after("image", "broken_link", _broken_link)
     inline.after("broken_link", "attributes", _attributes)
     parser.core.ruler.after("block", "heading_attributes", _drop_heading_attributes)
+    parser.core.ruler.after("heading_attributes", "alerts", _name_alerts)
+    parser.core.ruler.at("inline", _parse_inline)
 
 
 def label_of(opener: str) -> str:
@@ -508,6 +521,39 @@ def _attributes(state: StateInline, silent: bool) -> bool:
         return False
     state.pos = found.end()
     return True
+
+
+def _parse_inline(state: StateCore) -> None:
+    """Read the words of every paragraph, as markdown-it does, but long ones in parts that end at a space."""
+    parser = copy(state.md)
+    parser.options = deepcopy(parser.options)
+    parser.options["maxNesting"] = _MAX_INLINE_NESTING
+    for token in state.tokens:
+        if token.type == "inline":
+            token.children = []
+            rest = token.content
+            while rest:
+                end = len(rest)
+                if end > _MAX_INLINE_CHARS:
+                    end = max(rest.rfind(mark, 0, _MAX_INLINE_CHARS) for mark in " \n") + 1 or _MAX_INLINE_CHARS
+                part: list[Token] = []
+                parser.inline.parse(rest[:end], parser, state.env, part)
+                token.children += part
+                rest = rest[end:]
+
+
+def _name_alerts(state: StateCore) -> None:
+    """`> [!NOTE] Title` opens a box of GitHub or Obsidian: its title, else its kind, as a paragraph in bold."""
+    tokens: list[Token] = []
+    for token in state.tokens:
+        box = token.type == "inline" and len(tokens) > 1 and tokens[-2].type == "blockquote_open"
+        if box and (found := _ALERT.match(token.content)):
+            label = found[2] or SPOKEN_LABELS.get(found[1].lower(), found[1].capitalize())
+            named = Token("inline", "", 0, content=bold(label), children=[])
+            tokens += named, Token("paragraph_close", "p", -1), tokens[-1]
+            token.content = token.content[found.end() :]
+        tokens.append(token)
+    state.tokens = tokens
 
 
 def _drop_heading_attributes(state: StateCore) -> None:

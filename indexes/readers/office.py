@@ -15,6 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lxml import etree
+
 from indexes.errors import Cancelled, CoalesceError, UnreadableBook, UnsupportedFormat
 from indexes.readers.elements import (
     Block,
@@ -28,6 +30,8 @@ from indexes.readers.elements import (
     raised,
     real_title,
 )
+from indexes.readers.formula import formula_text
+from indexes.readers.html import make_soup
 from indexes.readers.source import MAX_ZIP_BYTES, check_archive, clean_text
 from indexes.types import BookHealth
 
@@ -38,12 +42,13 @@ _WRAPPERS = frozenset({"sdt", "sdtContent", "ins", "moveTo", "customXml", "smart
 """Elements around paragraphs, tables and runs that belong to the text like any others."""
 _NO_FALLBACK = "[not(ancestor::*[local-name()='Fallback'])]"  # says the same again for older programs
 _TEXT_BOXES = f".//*[local-name()='txbxContent']{_NO_FALLBACK}"
-_LOST = {
-    "formulas": "//*[local-name()='oMath']",
-    "footnotes": "//*[local-name()='footnoteReference' or local-name()='endnoteReference']",
+_FOOTNOTES = "//*[local-name()='footnoteReference' or local-name()='endnoteReference']"
+_FORMULA = "descendant-or-self::*[local-name()='oMath']"
+_SIGNS = {
+    "^": "./w:rPr/w:vertAlign[@w:val='superscript']",
+    "_": "./w:rPr/w:vertAlign[@w:val='subscript']",
 }
-_RAISED = "./w:rPr/w:vertAlign[@w:val='superscript']"
-_LIFTED = "./a:rPr[@baseline > 0]"
+_SLIDE_SIGNS = {"^": "./a:rPr[@baseline > 0]", "_": "./a:rPr[@baseline < 0]"}
 _FURNITURE = re.compile(r"^(toc|table of figures|header|footer)\b", re.IGNORECASE)
 _SECTIONS = "//*[local-name()='sectionLst']/*[local-name()='section']"
 _REPEATED = (13, 14, 15, 16)
@@ -103,9 +108,9 @@ def read_word(
             else:
                 elements.extend(_appended(run, paragraph))
         elements.extend(_flushed(run))
-        # Office draws formulas symbol by symbol: there is no text to read. Footnotes are in a part of their own.
-        lost = {name: len(document.element.xpath(path)) for name, path in _LOST.items()}
-    notes = tuple(f"{count} {name} were left out" for name, count in lost.items() if count)
+        # Footnotes are in a part of their own.
+        lost = len(document.element.xpath(_FOOTNOTES))
+    notes = (f"{lost} footnotes were left out",) if lost else ()
     return Parsed(tuple(elements), title, health=BookHealth(notes=notes))
 
 
@@ -130,15 +135,16 @@ def _inner(element: Any, parent: Any) -> Iterator[Any]:
 
 def _text(element: Any) -> str:
     """Text of a paragraph without what was deleted; python-docx leaves out what was inserted, fields and controls."""
-    return _joined(
-        (bool(child.xpath(_RAISED)), str(child.text)) if _name(child) == "r" else (False, _text(child))
-        for child in element
-        if _is_inline(child)
-    )
-
-
-def _is_inline(element: Any) -> bool:
-    return _name(element) in _WRAPPERS or _name(element) in ("r", "hyperlink", "fldSimple", "bdo", "dir")
+    runs: list[tuple[str, str]] = []
+    for child in element:
+        name = _name(child)
+        if name == "r":
+            runs.append((_sign(child, _SIGNS), str(child.text)))
+        elif name in ("oMath", "oMathPara"):
+            runs.append(("", _formulas(child)))
+        elif name in _WRAPPERS or name in ("hyperlink", "fldSimple", "bdo", "dir"):
+            runs.append(("", _text(child)))
+    return _joined(runs)
 
 
 class _Word:
@@ -275,7 +281,7 @@ def read_slides(
             if slide.slide_id in sections:
                 elements.append(Heading(1, sections[slide.slide_id], page))
             title_shape = slide.shapes.title
-            title = _plain(title_shape.text_frame.text) if title_shape is not None else ""
+            title = _title(title_shape)
             level = 1 if not parted or (not sections and _opens_part(slide)) else 2
             if not (page == 1 and parted and title == deck_title):  # the book's title says it
                 elements.append(Heading(level, title or f"Slide {first + page - 1}", page))
@@ -310,9 +316,11 @@ def _opens_part(slide: Any) -> bool:
 
 def _title_slide(slides: Sequence[Any]) -> str | None:
     """The title on the first slide, if that is a title slide."""
-    if not slides or _layout(slides[0]) not in ("title", "ctrTitle") or slides[0].shapes.title is None:
-        return None
-    return _plain(slides[0].shapes.title.text_frame.text) or None
+    return _title(slides[0].shapes.title) or None if slides and _layout(slides[0]) in ("title", "ctrTitle") else None
+
+
+def _title(shape: Any) -> str:
+    return _plain("\n".join(map(_line, shape.text_frame.paragraphs))) if shape is not None else ""
 
 
 def _layout(slide: Any) -> str:
@@ -382,7 +390,11 @@ def _paragraphs(frame: Any) -> Iterator[str]:
 
 
 def _line(paragraph: Any) -> str:
-    return _joined((bool(child.xpath(_LIFTED)), str(child.text)) for child in paragraph._p.content_children)
+    """Text of a slide's paragraph; newer programs keep formulas beside a picture for older ones."""
+    return _joined(
+        (_sign(child, _SLIDE_SIGNS), str(child.text)) if _name(child) in ("r", "br", "fld") else ("", _formulas(child))
+        for child in paragraph._p
+    )
 
 
 # --- Both
@@ -423,10 +435,25 @@ def _is_listing(paragraph: Any) -> bool:
     return bool(names) and all(map(is_monospace, names))
 
 
-def _joined(runs: Iterable[tuple[bool, str]]) -> str:
-    """Runs as text; those that are raised, the first value, are one exponent where they follow each other."""
-    groups = ((up, "".join(text for _, text in group)) for up, group in groupby(runs, key=itemgetter(0)))
-    return "".join(raised(text) if up else text for up, text in groups)
+def _sign(run: Any, signs: dict[str, str]) -> str:
+    """How what is raised or set low is marked; '' for other runs."""
+    return next((sign for sign, path in signs.items() if run.xpath(path)), "")
+
+
+def _formulas(element: Any) -> str:
+    """Formulas of an element, symbol by symbol."""
+    found = element.xpath(_FORMULA + _NO_FALLBACK)
+    return " ".join(formula_text(make_soup(etree.tostring(one, with_tail=False), "xml")) for one in found)
+
+
+def _joined(runs: Iterable[tuple[str, str]]) -> str:
+    """Runs as text; those with one sign, the first value, are one exponent or index where they follow each other."""
+    text, low = "", False
+    for sign, group in groupby(runs, key=itemgetter(0)):
+        piece = "".join(words for _, words in group)
+        text += f" {piece}" if low and piece[:1].isdigit() else raised(piece, sign) if sign else piece
+        low = bool(sign)
+    return text
 
 
 def _plain(text: str) -> str:

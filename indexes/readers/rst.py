@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.core import publish_parts
-from docutils.parsers.rst import Directive, directives, roles
+from docutils.parsers.rst import Directive, Parser, directives, roles
+from docutils.parsers.rst.states import Inliner
 from docutils.statemachine import StringList
+from docutils.transforms import Transform
 from docutils.transforms.universal import FilterMessages, Messages
 from docutils.utils import SystemMessage
 from docutils.writers import html5_polyglot
@@ -73,6 +75,10 @@ _DESCRIBED = re.compile(
 )
 """Directives that describe what they name."""
 MAX_INCLUDED_DEPTH = 5
+MAX_SUBSTITUTIONS = 10_000
+"""Replacements may hold others: fifty lines of them can stand for more words than there are."""
+MAX_INLINE_CHARS = 8_000
+"""A longer paragraph is read in parts: docutils seeks the end of what opens in it from each place."""
 _READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
 """Files that are chapters of a folder themselves: including them would say everything twice."""
 # docutils keeps directives and roles in module-wide tables.
@@ -106,7 +112,10 @@ def rst_to_html(text: str, path: Path | None, root: Path | None, missing: list[s
     try:
         with _lock:
             _register_for(text)
-            parts = publish_parts(text, source_path=str(path), writer=_Writer(), settings_overrides=settings)
+            parser = Parser(inliner=_inliner())
+            parts = publish_parts(
+                text, source_path=str(path), parser=parser, writer=_Writer(), settings_overrides=settings
+            )
         return str(parts["fragment"])
     except (SystemMessage, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError, RecursionError):
         # docutils may raise any error over broken markup, which must not lose the whole book.
@@ -195,6 +204,50 @@ class _Translator(html5_polyglot.HTMLTranslator):  # type: ignore[misc]  # docut
         raise nodes.SkipNode
 
 
+def _inliner() -> Inliner:
+    """Reads the words of a paragraph as docutils does, a long one in parts that end at a space."""
+    inliner = Inliner()
+    whole = inliner.parse
+
+    def parse(text: str, *where: Any) -> tuple[list[Any], list[Any]]:
+        found: list[Any] = []
+        messages: list[Any] = []
+        while text:
+            end = len(text)
+            if end > MAX_INLINE_CHARS:
+                end = max(text.rfind(mark, 0, MAX_INLINE_CHARS) for mark in " \n") + 1 or MAX_INLINE_CHARS
+            some, more = whole(text[:end], *where)
+            found += some
+            messages += more
+            text = text[end:]
+        return found, messages
+
+    inliner.parse = parse
+    return inliner
+
+
+class _CountedDefinitions(dict[str, Any]):
+    """Definitions of replacements that are looked up only so often."""
+
+    looked_up = 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.looked_up += 1
+        if self.looked_up > MAX_SUBSTITUTIONS:
+            raise ValueError("replacements of replacements without end")
+        return super().__getitem__(name)
+
+
+class _BoundSubstitutions(Transform):  # type: ignore[misc]  # docutils has no types
+    """Runs before docutils replaces, and bounds it."""
+
+    default_priority = 219
+
+    def apply(self) -> None:
+        """Put counted definitions in place of docutils' own."""
+        self.document.substitution_defs = _CountedDefinitions(self.document.substitution_defs)
+
+
 class _Writer(html5_polyglot.Writer):  # type: ignore[misc]  # docutils has no types
     """docutils' HTML writer with our translator."""
 
@@ -204,7 +257,8 @@ class _Writer(html5_polyglot.Writer):  # type: ignore[misc]  # docutils has no t
 
     def get_transforms(self) -> list[Any]:
         """All but those that drop and move messages: messages carry the words of what docutils refused."""
-        return [transform for transform in super().get_transforms() if transform not in (FilterMessages, Messages)]
+        others = [transform for transform in super().get_transforms() if transform not in (FilterMessages, Messages)]
+        return [*others, _BoundSubstitutions]
 
 
 def _mended(text: str, encode: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import unicodedata
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +35,17 @@ _BOMS = (
     (b"\xfe\xff", "utf-16"),
 )
 # Zero-width characters and soft hyphens hide inside identifiers copied from web pages and defeat every search.
-_INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff\u00ad]")
+_INVISIBLE = re.compile("[\u200b-\u200d\u2060-\u2064\ufeff\u00ad]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _FOREIGN_ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+_RADICALS = {
+    code: whole for code in range(0x2E80, 0x2FE0) if (whole := unicodedata.normalize("NFKC", chr(code))) != chr(code)
+} | str.maketrans(
+    "⺠⻄⻅⻆⻉⻋⻑⻓⻔⻗⻘⻙⻚⻛⻜⻝⻢⻣⻤⻥⻦⻧⻨⻩⻬⻮⻰", "民西见角贝车長长门雨青韦页风飞食马骨鬼鱼鸟卤麦黄齐齿龙"
+)
+"""Signs for the parts of Chinese characters, which programs that make PDFs give in place of the characters they look
+like; Unicode has compatible forms for the first block, and lists equivalents of the second."""
+_RADICAL = re.compile("[\u2e80-\u2fdf]")
 _NEWLINES = re.compile("\r\n?|\x0c|\u2028|\u2029|\x85")
 
 
@@ -54,8 +63,13 @@ class SourceText:
 
 
 def clean_text(text: str) -> str:
-    """Make newlines Unix and unbroken spaces plain; drop control and zero-width characters and lone surrogates."""
+    """Make newlines Unix, unbroken spaces plain, and radicals characters.
+
+    Drops control and zero-width characters and lone surrogates.
+    """
     text = _NEWLINES.sub("\n", text)
+    if not text.isascii() and _RADICAL.search(text):
+        text = text.translate(_RADICALS)
     return _CONTROL.sub("", _INVISIBLE.sub("", text)).replace("\xa0", " ")
 
 

@@ -20,6 +20,9 @@ def headings(text: str) -> list[tuple[int, str]]:
 
 # fmt: off
 CASES = [
+    ("alerts are named by their title or kind",
+     "> [!NOTE]\n> A warp.\n\n> [!tip]- Mine\n>\n> - a\n\n> plain [!x]",
+     ["**Note**", "A warp.", "**Mine**", "- a", "plain [!x]"]),
     ("a rule between paragraphs is not front matter", "---\n\nFirst.\n\n---\n\nSecond.", ["First.", "Second."]),
     ("a rule between paragraphs is not front matter",
      "---\nNote: a.\n\nFirst.\n\n---\n\nSecond.", ["Note: a.", "First.", "Second."]),
@@ -203,6 +206,7 @@ def test_text_between_boxes_of_html_is_markdown() -> None:
 
 def test_hostile_markdown_is_read_in_linear_time() -> None:
     started = time.process_time()
-    for text in ("\\[\n" * 8_000, "<p>\n" + "<div>\n" * 4_000, "\\begin{align}\n" * 2_000):
+    brackets = ("![" * 30_000, "`a" * 30_000, "*a " * 30_000)
+    for text in ("\\[\n" * 8_000, "<p>\n" + "<div>\n" * 4_000, "\\begin{align}\n" * 2_000, *brackets):
         blocks(text)
     assert time.process_time() - started < 10

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 docx = pytest.importorskip("docx", reason="the extra `office` is not installed")
 pptx = pytest.importorskip("pptx", reason="the extra `office` is not installed")
@@ -100,23 +101,35 @@ def test_section_slides_open_chapters(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_raised_numbers_are_exponents(tmp_path: Path) -> None:
+FORMULA = (
+    '<m:oMath xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><m:sSup><m:e><m:r><m:t>2</m:t></m:r>'
+    "</m:e><m:sup><m:r><m:t>n+1</m:t></m:r></m:sup></m:sSup><m:r><m:t>=</m:t></m:r><m:f><m:num><m:r><m:t>a</m:t></m:r>"
+    '</m:num><m:den><m:d><m:dPr><m:begChr m:val="["/><m:endChr m:val="]"/></m:dPr><m:e><m:r><m:t>b</m:t></m:r></m:e>'
+    "</m:d></m:den></m:f></m:oMath>"
+)
+
+
+def test_raised_numbers_are_exponents_and_formulas_are_kept(tmp_path: Path) -> None:
     document, deck = docx.Document(), pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[ONLY_TITLE])
-    slide.shapes.title.text = "Sizes"
     box = slide.shapes.add_textbox(Inches(1), Inches(2), Inches(6), Inches(2)).text_frame
-    for paragraph in (document.add_paragraph(), box.paragraphs[0]):
-        for text in ("A page has 2", "1", "6", " bytes."):
+    title = slide.shapes.title.text_frame.paragraphs[0]
+    for paragraph in (document.add_paragraph(), box.paragraphs[0], title):
+        for text in ("A page has 2", "1", "6", " bytes, log", "2", "8 "):
             run = paragraph.add_run()
             run.text = text
-            if text.isdigit() and hasattr(run.font, "superscript"):
-                run.font.superscript = True
-            elif text.isdigit():
-                run.font._element.set("baseline", "30000")
+            level = {"1": 30, "6": 30, "2": -25}.get(text, 0)
+            if level and hasattr(run.font, "superscript"):
+                setattr(run.font, "superscript" if level > 0 else "subscript", True)
+            elif level:
+                run.font._element.set("baseline", f"{level}000")
+        paragraph._p.append(etree.fromstring(FORMULA))
     document.save(str(tmp_path / "a.docx"))
     deck.save(str(tmp_path / "a.pptx"))
-    for name in ("a.docx", "a.pptx"):
-        assert read_book(tmp_path / name).sections[0].text == "A page has 2^16 bytes."
+    said = "A page has 2^16 bytes, log_2 8 2^(n+1)=a/[b]"
+    assert read_book(tmp_path / "a.docx").sections[0].text == said
+    slides = read_book(tmp_path / "a.pptx").sections
+    assert (slides[0].heading_path[-1], slides[0].text) == (said, said)
 
 
 def test_word_headings_become_chapters_and_pages_are_not_made_up(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from indexes.errors import TooLarge, UnreadableBook
 from indexes.readers import read_book
 from indexes.readers.elements import Block, Element, Heading
 from indexes.readers.html import html_to_elements
+from indexes.readers.source import clean_text
 from indexes.readers.text import parse_plain_text
 
 
@@ -50,6 +51,24 @@ HTML = [
      "<tr><td colspan=2>other</td><td>1</td></tr></table>",
      ["| kind | name | size |\n| --- | --- | --- |\n| memory | shared | 48 |\n| memory | constant | 64 |\n"
       "| other |  | 1 |"]),
+    ("formulas cut no sentence",
+     "<p>Let <math><semantics><mi>n</mi><annotation encoding='application/x-tex'>n</annotation></semantics></math> be"
+     " <math><msup><mn>2</mn><mn>16</mn></msup></math> or <math><mfrac><mrow><mn>2</mn><mi>n</mi></mrow><mi>B</mi>"
+     "</mfrac></math>, at <m:math xmlns:m='x'><m:msup><m:mi>b</m:mi><m:mrow><m:mi>n</m:mi><m:mo>+</m:mo><m:mn>1</m:mn>"
+     "</m:mrow></m:msup></m:math> and <math><mn>2</mn><mn>3</mn></math>:<math display='block'><msqrt><mi>x</mi></msqrt>"
+     "<mo>=</mo><munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover><msub><mi>a</mi><mi>i</mi></msub></math>.</p>",
+     ["Let $n$ be 2^16 or 2n/B, at b^(n + 1) and 2 3:", "√x = ∑_i^n a_i", "."]),
+    ("no number is read as another",
+     "<p>2<sup>16</sup> 10<sup>12345</sup> 2<sup>n+1</sup> 2<sup>2<sup>n</sup></sup> log<sub>2</sub>8"
+     " x<sup>see there</sup> <code>2<sup>16</sup></code></p><pre>1 &lt;&lt; 2<sup>4</sup></pre>",
+     ["2^16 10^(12345) 2^(n+1) 2^(2^n) log_2 8 xsee there `2^16`", "```\n1 << 2^4\n```"]),
+    ("lines of listings are tags",
+     "<pre class='language-cuda'><code><div>one();</div><div>  two();</div></code></pre><pre><ol><li>a<li>b</ol></pre>"
+     "<pre><div>a</div>\n<div>b</div></pre>",
+     ["```cuda\none();\n  two();\n```", "```\na\nb\n```", "```\na\nb\n```"]),
+    ("what is hidden is not said twice", "<p>A <span>b</span><span aria-hidden='true'>b</span>.</p>", ["A b."]),
+    ("numbers of headings stand apart", "<h2><a><span>3.2</span><span>Occupancy</span></a></h2><h2><b>C</b>UDA 3</h2>",
+     [Heading(2, "3.2 Occupancy"), Heading(2, "CUDA 3")]),
     ("scripts say nothing", "<p>So.</p><script>run()</script>", ["So."]),
     ("pages of sphinx keep formulas labels and verse",
      '<div class="admonition note"><p class="admonition-title">Note</p>'
@@ -66,7 +85,7 @@ HTML = [
 
 
 @pytest.mark.parametrize(("law", "page", "expected"), HTML, ids=[case[0] for case in HTML])
-def test_html_becomes_clean_blocks(law: str, page: str, expected: list[str]) -> None:
+def test_html_becomes_clean_blocks(law: str, page: str, expected: list[str | Heading]) -> None:
     assert words(html_to_elements(page)) == expected
 
 
@@ -96,6 +115,31 @@ def test_html_nested_without_end_is_read_in_linear_time(tag: str) -> None:
     started = time.process_time()
     assert "deep" in str(html_to_elements(f"<{tag}>" * 10_000 + "<p>deep</p>"))
     assert time.process_time() - started < 10
+
+
+def test_markdown_in_a_page_of_slides_is_read_as_markdown(tmp_path: Path) -> None:
+    page = (
+        "<title>Lesson</title><body><section data-markdown><textarea data-template>\n"
+        "  ## Streams\n\n  * one\n  * two\n\n"
+        "  ```cpp\n  queue<int> q;\n  ```\n</textarea></section><section data-markdown>"
+        "<script type='text/template'>## Events\n\nOne.</script></section><section><h2>End</h2><p>x<textarea>"
+    )
+    sections = read_book(write(tmp_path / "a.html", page)).sections
+    assert [(one.heading_path, one.text) for one in sections] == [
+        (("Streams",), "- one\n- two\n\n```cpp\nqueue<int> q;\n```"), (("Events",), "One."), (("End",), "x"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ['<p class="a"><code>{}</code></p>', '<p><span class="m">{}</span></p>',
+                                  "<div style='font: 9pt Courier New'>{}</div>"])  # fmt: skip
+def test_paragraphs_of_code_are_one_listing(line: str, tmp_path: Path) -> None:
+    lines = "\n".join(line.format(code) for code in ("for (;;) {", "    a();", "}"))
+    page = (
+        f"<style>p {{color: red}} span.m {{font-family: monospace}}</style><p>So:</p>{lines}<p>Then <code>a</code>.</p>"
+    )
+    assert read_book(write(tmp_path / "a.html", page)).sections[0].text == (
+        "So:\n\n```\nfor (;;) {\n    a();\n}\n```\n\nThen `a`."
+    )
 
 
 # --- notebooks
@@ -148,7 +192,8 @@ def epub(path: Path, members: dict[str, str | bytes], *, spine: tuple[str, ...] 
     package = (
         '<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
         f"<dc:title>A Book</dc:title></metadata><manifest>{manifest}"
-        '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/></manifest>'
+        '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
+        '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/></manifest>'
         f"<spine>{refs}</spine></package>"
     )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -178,6 +223,32 @@ def test_epub_follows_its_spine_and_contents(tmp_path: Path) -> None:
     assert (book.title, book.format, book.pages) == ("A Book", "epub", None)
     assert [(s.chapter, s.heading_path, s.text) for s in book.sections] == [
         (1, ("Memory",), "One."), (2, ("Warps",), "Two."), (2, ("Warps", "Size"), "32."),
+    ]  # fmt: skip
+
+
+NCX = (
+    "<ncx><navMap><navPoint><navLabel><text>1. Warps</text></navLabel><content src='c1.xhtml#c1'/><navPoint><navLabel>"
+    "<text>Lanes</text></navLabel><content src='c1.xhtml#s'/></navPoint></navPoint><navPoint><navLabel><text>2. Blocks"
+    "</text></navLabel><content src='c1.xhtml#c2'/></navPoint></navMap></ncx>"
+)
+NAV = (
+    '<nav epub:type="toc"><ol><li><a href="c1.xhtml#c1">1. Warps</a><ol><li><a href="c1.xhtml#s">Lanes</a></li></ol>'
+    '</li><li><a href="c1.xhtml#c2"><span>2.</span><span>Blocks</span></a></li></ol></nav>'
+    '<nav epub:type="page-list"><ol><li><a href="c1.xhtml#s">7</a></li></ol></nav>'
+)
+
+
+@pytest.mark.parametrize("contents", [NAV, NCX], ids=["nav", "ncx"])
+def test_contents_that_lead_into_a_file_cut_it(contents: str, tmp_path: Path) -> None:
+    chapter = (
+        "<p id='c1'><b>1. Warps</b></p><p>A warp.</p><div><p><a name='s'></a>Lanes</p><p>A lane.</p></div>"
+        "<p id='c2'>2. Blocks</p><p>A block.</p>"
+    )
+    name = "nav.xhtml" if contents == NAV else "toc.ncx"
+    members = {"OEBPS/c1.xhtml": f"<body>{chapter}</body>", f"OEBPS/{name}": contents}
+    path = epub(tmp_path / "a.epub", members, spine=("c1", "c1"))
+    assert [(one.chapter, one.heading_path, one.text) for one in read_book(path).sections] == [
+        (1, ("1. Warps",), "A warp."), (1, ("1. Warps", "Lanes"), "A lane."), (2, ("2. Blocks",), "A block."),
     ]  # fmt: skip
 
 
@@ -221,6 +292,8 @@ def test_a_zip_that_is_not_an_epub_is_refused(tmp_path: Path) -> None:
 
 # fmt: off
 PLAIN = [
+    ("radicals are the characters they look like", clean_text("⼀个线程束包含三⼗⼆个线程，⽹格很⻓。x² ﬁ"),
+     ["一个线程束包含三十二个线程，网格很长。x² ﬁ"]),
     ("plain text undoes hard line breaks",
      "1 Warps\n\nA warp is a group of threads that march together through\nthe code.\n\n1.1 Size\n\n"
      "- one\n- two\n",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from indexes.readers import read_book
 from indexes.readers.elements import Block, Element, Heading
 from indexes.readers.rst import parse_rst, read_rst
 
@@ -87,6 +88,15 @@ def test_a_missing_listing_is_reported_once(tmp_path: Path) -> None:
 
 def test_broken_markup_is_read_all_the_same() -> None:
     assert "word" in str(elements("word `unclosed\n\n=====\nodd\n==\n\n.. figure::\n\n.. [1 broken\n"))
+
+
+def test_replacements_of_replacements_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("indexes.readers.rst.MAX_SUBSTITUTIONS", 500)
+    chain = "".join(f".. |s{n}| replace:: |s{n + 1}| |s{n + 1}|\n" for n in range(40))
+    (tmp_path / "a.rst").write_text(f"{chain}.. |s40| replace:: x\n\nWords |s0|\n")
+    book = read_book(tmp_path / "a.rst")
+    assert "Words" in book.sections[0].text
+    assert book.health.notes
 
 
 def test_included_parts_stand_where_they_are_included(tmp_path: Path) -> None:
