@@ -2,7 +2,7 @@
 
 The lexical index, the search, the choice of sentences and the checks on citations all read texts through it, so that
 they agree on what "the same word" is. An identifier is kept whole and by part, so `cudaMemcpyAsync` is found by its
-name, by `memcpy` and by `async`.
+name, by `memcpy` and by `async`; one with a dash or an at-sign before it, `-E` or `@cuda.jit`, also with that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ CJK = r"\u3400-\u9fff\uf900-\ufaff"
 _CJK = re.compile(f"[{CJK}]")
 _LATIN_WORD = re.compile(r"[A-Za-z]{2,}")
 _TOKEN = re.compile(
-    r"(?P<number>0[xX][0-9a-fA-F]+|\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?:x\d+)*)"
+    r"(?P<sign>(?<![\w@/-])(?:--?|@)(?=[A-Za-z_]))"
+    r"|(?P<number>0[xX][0-9a-fA-F]+|\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?:x\d+)*)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:(?:::|\.|->)[A-Za-z_][A-Za-z0-9_]*)*(?:\(\))?)"
     rf"|(?P<cjk>[{CJK}]+)"
     rf"|(?P<other>(?:(?![{CJK}A-Za-z])[^\W\d_])+)"
 )
+_SIGNED = re.compile(r"\w+(?:[-.:]\w+)*")
 _CAMEL = re.compile(r"[a-z0-9][A-Z]")
 _DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -115,6 +117,11 @@ def query_terms(text: str) -> list[str]:
     """Different terms of a question, in order, without stop words (unless it has nothing else)."""
     found = dict.fromkeys(index_terms(text)) or dict.fromkeys(stem(token.lower()) for _, token in _tokens(text))
     return list(found)
+
+
+def signed_names(text: str) -> frozenset[str]:
+    """The terms of names with a dash or an at-sign before them, `-E` or `@cuda.jit`: such a name is exact."""
+    return frozenset(token for kind, token in _tokens(text) if kind == "sign")
 
 
 class TermWeights:
@@ -208,10 +215,15 @@ def stem(word: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each token: `number`, `identifier` (without `()`), `word`, `cjk` or `other`."""
+    """Kind and text of each token: `number`, `identifier` (without `()`), `word`, `cjk` or `other`.
+
+    A `sign` comes before the name that it stands at, and is a term of both.
+    """
     for match in _TOKEN.finditer(text):
         kind, token = str(match.lastgroup), match.group()
-        if kind == "number":
+        if kind == "sign" and (name := _SIGNED.match(text, match.end())):
+            yield kind, _signed(token, name.group())
+        elif kind == "number":
             yield kind, re.sub(r",(?=\d{3}(?!\d))", "", token).lower()
         elif kind == "word" and token.lower() not in STOP_WORDS and is_identifier(token):
             yield "identifier", token.removesuffix("()")
@@ -221,7 +233,16 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
             yield kind, token
 
 
+def _signed(sign: str, name: str) -> str:
+    """A name with its dash or at-sign, in letters that the lexical index keeps; it tells `-e` from `-E`."""
+    term = re.sub(r"[-:]", "_", name)
+    return f"{'..' if sign == '@' else '._'}{term.lower()}{'.' if len(term) == 1 and term.isupper() else ''}"
+
+
 def _word_terms(kind: str, token: str) -> Iterator[str]:
+    if kind == "sign":
+        yield token
+        return
     if kind == "cjk":
         yield from (word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
         return

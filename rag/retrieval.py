@@ -19,7 +19,7 @@ from typing import Any
 from indexes.errors import NotFound
 from indexes.sentences import fence_after
 from indexes.types import Hit, PageMarks, StoredNode
-from indexes.words import count_words
+from indexes.words import count_words, signed_names
 from rag.errors import ModelCannotLoad
 from rag.forms import about_listing, listings_in, rank_listings
 from rag.query import Query
@@ -75,6 +75,7 @@ class HybridRetriever:
             if query.kind == "code":
                 found = self.library.lexical(about_listing(query.english), self._candidates, query.filters)
                 hits = with_listings(query.english, hits, found)
+            hits = _with_signed(query.english, hits)
         else:
             hits = fuse(lexical or dense)
         if self._reranker is not None:
@@ -370,6 +371,14 @@ def _joint(before: StoredNode, after: StoredNode, in_listing: bool) -> str:
     first_level = len(after.heading_path) - len(fresh) + 1
     lines = [f"{'#' * min(level, 6)} {heading}" for level, heading in enumerate(fresh, first_level)]
     return "\n\n" + "\n\n".join(lines) + "\n\n"
+
+
+def _with_signed(question: str, hits: list[Hit]) -> list[Hit]:
+    """`hits` with those first that hold the names with a sign, such as `-E`, that the question asks about."""
+    if not (names := signed_names(question)):
+        return hits
+    held = sorted(hits, key=lambda hit: not names <= signed_names(hit.node.text))
+    return [replace(hit, score=place.score) for hit, place in zip(held, hits, strict=True)]
 
 
 def _merged(marks: Sequence[tuple[int, int]]) -> PageMarks:

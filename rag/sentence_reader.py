@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, choose_device, encode_workers, usual_dtype
 from indexes.sentences import SpanKind, split_spans
-from indexes.words import TermWeights, terms_of
+from indexes.words import TermWeights, signed_names, terms_of
 from rag.errors import ModelCannotLoad
 from rag.forms import defines
 from rag.query import Query
@@ -132,6 +132,9 @@ class LearnedReader:
         scores = self._score(query.english, pairs) if pairs else np.zeros(0, dtype=np.float32)
         read = [ScoredUnit(unit, float(score)) for unit, score in zip(units, scores, strict=True)]
         read.sort(key=lambda item: (-item.score, item.unit.passage, item.unit.place))
+        if names := signed_names(query.english):  # to the encoder `-E` is little else than `-g`
+            held = sorted(read, key=lambda item: not names <= item.unit.pieces)
+            read = [replace(item, score=place.score) for item, place in zip(held, read, strict=True)]
         with self._lock:
             self._readings[key] = read
             while len(self._readings) > REMEMBERED:

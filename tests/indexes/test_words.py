@@ -18,6 +18,8 @@ from indexes.words import index_terms, query_terms, stem
         ("__shfl_down_sync", {"__shfl_down_sync", "shfl", "sync"}),
         ("atomicAdd", {"atomicadd", "atomic", "add"}),
         ("sm_80", {"sm_80", "sm"}),
+        ("@cuda.jit", {"..cuda.jit", "cuda_jit", "jit"}),
+        ("--gpu-architecture=sm_80", {"._gpu_architecture", "gpu", "sm_80"}),
     ],
 )
 def test_identifiers_are_kept_whole_and_by_part(identifier: str, parts: set[str]) -> None:
@@ -45,6 +47,13 @@ def test_other_words_keep_terms_of_their_own(one: str, other: str) -> None:
 @pytest.mark.parametrize(("one", "other"), [("this", "thi"), ("bus", "bu"), ("class", "clas"), ("ring", "r")])
 def test_stems_are_not_cut_too_short(one: str, other: str) -> None:
     assert other not in index_terms(one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("-E", "-e"), ("-a", "a"), ("@cuda", "cuda"), ("-x", "a-x"), ("@host", "user@host")]
+)
+def test_a_dash_or_an_at_sign_belongs_to_the_name_behind_it(one: str, other: str) -> None:
+    assert set(query_terms(f"What does the `{one}` flag do?")) - set(query_terms(f"What does the {other} flag do?"))
 
 
 def test_chinese_words_and_numbers_are_terms() -> None:

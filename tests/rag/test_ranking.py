@@ -78,6 +78,15 @@ def test_one_search_alone_keeps_its_own_order(search: Search, how: str) -> None:
     assert () in (found.dense, found.lexical)
 
 
+@pytest.mark.parametrize("flag", ["-a", "-E", "-g", "-L"])
+def test_what_holds_a_name_with_its_sign_comes_first(library_of: Callable[..., Library], flag: str) -> None:
+    texts = [f"The `{one}` flag is the {one[1]} of the flags, and does what a flag does." for one in ("-a", "-E", "-g")]
+    library = library_of(*map(section, [*texts, "What does the flag do? The flag does it. `-L`, or `-l`."]))
+    found = HybridRetriever(library, RetrievalSettings()).search(understand(f"What does the {flag} flag do?", library))
+    assert f"`{flag}`" in found.hits[0].node.text
+    assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
+
+
 def test_where_code_is_asked_for_the_node_with_its_listing_comes_first(search: Search) -> None:
     assert ordinals(search("Show me a reduction kernel").hits)[0] == 4
     assert ordinals(search("What adds in a reduction kernel?").hits)[0] == 2
