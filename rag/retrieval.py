@@ -18,7 +18,7 @@ from typing import Any
 
 from indexes.errors import NotFound
 from indexes.sentences import fence_after
-from indexes.types import Hit, PageMarks, StoredNode
+from indexes.types import Hit, PageMarks, StoredNode, page_at
 from indexes.words import count_words, signed_names
 from rag.errors import ModelCannotLoad
 from rag.forms import about_listing, listings_in, rank_listings
@@ -341,13 +341,15 @@ def passage_from_nodes(nodes: Sequence[StoredNode], found: StoredNode, score: fl
         pieces.append(f"\n{fence}")
     page_marks = _merged(marks)
     labels = _page_labels(nodes, page_marks)
+    # The section named is that of the node found, and so is the page: what comes before it may lie on an earlier one.
+    page = page_at(page_marks, next((part.start for part in parts if part.node_id == found.node_id), 0))
     return Passage(
         node_id=found.node_id,
         document_id=found.document_id,
         title=found.title,
         section=found.heading_path,
-        page_label=labels[0] if labels else None,
-        page_start=page_marks[0][1] if page_marks else None,
+        page_label=labels[page - page_marks[0][1]] if page is not None and labels else None,
+        page_start=page,
         page_end=page_marks[-1][1] if page_marks else None,
         text="".join(pieces),
         score=score,

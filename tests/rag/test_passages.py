@@ -113,3 +113,7 @@ def test_pages_and_labels_of_joined_nodes_belong_to_their_characters() -> None:
     assert passage.page_of(passage.text.index("Gamma")) == 4
     assert passage.page_of(passage.text.index("delta")) == 5
     assert passage.label_of(5) == "1"
+    found = make_node("Eta.", 2, page_marks=((0, 5),), page_labels=("1",))
+    reaching_back = passage_from_nodes([nodes[0], found], found, 1.0)
+    assert (reaching_back.page_start, reaching_back.page_end, reaching_back.page_label) == (5, 5, "1")
+    assert reaching_back.page_of(0) == 4
