@@ -177,12 +177,12 @@ MAX_SECTION_CHARS = 60_000
 _NO_TITLE = re.compile(
     r"readme|index|home|anonymous|unspecified|unnamed|unknown|no title|untitled\b.*"
     r"|(?:word )?document ?\d*|presentation ?\d*|slide \d+|microsoft (?:word|powerpoint|excel)\b.*"
-    r"|(?:\S+ ){0,2}powerpoint(?:[- ]\S+)?"
+    r"|(?=.*(?:pr[eéä][sz]en|[^\x00-\xff]))(?:\S+ ){0,2}powerpoint(?:[- ]\S+)?"
     r"|\S+\.(?:md|html?|tex)|.*\.(?:docx?|odt|rtf|dvi|indd|qxd|pptx?|pdf|ps)",
     re.IGNORECASE,
 )
 """What programs and habits give as a title: `README`, `(anonymous)`, `Microsoft Word - x.doc`, `x.dvi`, and
-`PowerPoint Presentation` in any language."""
+`PowerPoint Presentation` in other languages."""
 _ACRONYMS = {
     word.casefold(): word for word in ("GPU", "CUDA", "HIP", "OpenCL", "OpenMP", "MPI", "ROCm", "API", "CPU", "HPC")
 }

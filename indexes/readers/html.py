@@ -116,10 +116,12 @@ def _mark_scripts(root: Tag) -> None:
     """Write what is raised or set low as text, so that no number is read as another, in listings either."""
     for tag in root.find_all(list(_SCRIPTS)):
         inner = [child for child in tag.contents if isinstance(child, Tag)]
-        if not any(child.name in _SCRIPTS or child.find(True, recursive=False) for child in inner):
+        text = tag.get_text() if all(not child.find(True, recursive=False) for child in inner) else ""
+        marked = raised(text, _SCRIPTS[tag.name])
+        if marked != text and not any(child.name in _SCRIPTS for child in inner):
             after = tag.next_sibling
             apart = " " if isinstance(after, NavigableString) and after[:1].isdigit() else ""
-            tag.string = raised(tag.get_text(), _SCRIPTS[tag.name]) + apart  # its own tags show nothing
+            tag.string = marked + apart  # its own tags show nothing
             tag.name = "span"
 
 

@@ -295,7 +295,7 @@ _TEX_BLOCK = re.compile(
 _INDENT = 4
 _MAX_FORMULA_LINES = 100
 """Longer formulas are text: hostile files open one formula after the other and close none."""
-_MAX_INLINE_CHARS = 8_000
+_MAX_INLINE_CHARS = 30_000
 """A longer paragraph is read in parts: what may open in it, the parser seeks the end of from each place."""
 _MAX_INLINE_NESTING = 10
 """Brackets in brackets: each level is read again for each one around it."""
