@@ -297,7 +297,7 @@ _MAX_FORMULA_LINES = 100
 """Longer formulas are text: hostile files open one formula after the other and close none."""
 _MAX_INLINE_CHARS = 30_000
 """A longer paragraph is read in parts: what may open in it, the parser seeks the end of from each place."""
-_MAX_INLINE_NESTING = 10
+_MAX_INLINE_NESTING = 6
 """Brackets in brackets: each level is read again for each one around it."""
 _MAX_NESTING = 100
 """Boxes, lists and quotations nested deeper stay as they are; hostile files nest without end."""
