@@ -256,6 +256,13 @@ def test_a_table_across_the_sheet_keeps_the_number_of_its_page_and_parts_no_sent
     assert text.count("A mark in the margin") >= 5
 
 
+def test_letters_sheared_for_want_of_italics_are_upright(tmp_path: Path) -> None:
+    code = b"BT /F1 10 Tf 12 TL 40 500 Td (float sum = 0.0f;) Tj T* T* (for (int i = 0; i < n; i++) {) Tj ET "
+    sheared = b"BT /F1 10 Tf 1 0 0.3 1 40 488 Tm (// Sum up what the block has.) Tj ET"
+    write_raw_pdf(tmp_path / "a.pdf", code + sheared, "Courier")
+    assert "// Sum up what the block has." in read_book(tmp_path / "a.pdf").sections[0].text
+
+
 def test_a_page_that_lost_a_part_of_its_letters_is_named(tmp_path: Path) -> None:
     pdf = FPDF()
     pdf.set_font("Times", size=11)

@@ -309,15 +309,13 @@ def _pages_with_lost_text(
             continue
         ends = [*(offset for offset, _ in element.page_marks[1:]), len(element.text)]
         start = 0
-        for (_, page), end in zip(element.page_marks, ends, strict=True):
-            kept[page] += count_letters(element.text[start:end])
+        for (_, number), end in zip(element.page_marks, ends, strict=True):
+            kept[number] += count_letters(element.text[start:end])
             start = end
-    for page, text in zip(printed, pages, strict=True):
-        headers = sum(count_letters(line.text) for line in page.lines) - sum(
-            count_letters(line.text) for line in text.lines
-        )
-        expected = page.letters - headers
-        if page.lines and kept[page.page] < (1 - LOST_SHARE) * expected:
+    for sheet, page in zip(printed, pages, strict=True):
+        headers = sum(count_letters(line.text) for line in sheet.lines)
+        headers -= sum(count_letters(line.text) for line in page.lines)
+        if sheet.lines and kept[page.page] < (1 - LOST_SHARE) * (sheet.letters - headers):
             yield page.page
 
 

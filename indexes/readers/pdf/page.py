@@ -38,7 +38,7 @@ MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 LARGEST = 32_767.0
 """Largest coordinate of a page in points: the largest whole number that PDF allowed at first; a sheet is smaller."""
 
-SLANTED = 0.06
+ASLANT = 0.06
 """Words that run so many quarter turns away from every edge of the sheet are watermarks and drawings."""
 SMALL_PRINT = 0.8
 """Size of what runs in another direction than its page, as a share of the page's usual size: never a heading."""
@@ -77,7 +77,7 @@ class _Box(Protocol):
 class Word:
     """Letters without white space between. Coordinates in points, origin at the page's lower left.
 
-    `turn` is the direction that it runs in: quarter turns clockwise, None for slanted words. Coordinates are those of
+    `turn` is the direction that it runs in: quarter turns clockwise, None for those aslant. Coordinates are those of
     the page held so that the word is upright.
     """
 
@@ -255,7 +255,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
     )
     rect = pdfium.FS_RECTF()
     letters: list[str] = []
-    x0 = x1 = bottom = top = size = foot = 0.0
+    x0 = x1 = bottom = top = size = foot = lean = 0.0
     style = (False, False)
     turn: int | None = 0
     raised = False
@@ -288,8 +288,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
                 yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
                 letters = []
         if not letters:
-            quarters = pdfium.FPDFText_GetCharAngle(text_page, index) * 2 / math.pi
-            runs = round(quarters) % 4 if quarters < 0 or abs(quarters - round(quarters)) < SLANTED else None
+            runs, lean = _direction_of(text_page, index)
             if runs != turn:
                 box_of(text_page, index, rect)
                 turn = runs
@@ -303,11 +302,30 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
             style = _style(text_page, index, fonts)
             x1 = x0
             foot, raised = bottom + RAISED * height, False
-        right = rect.right
+        right = rect.right - lean * (rect.top - rect.bottom) if lean > 0 else rect.right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
         letters.append(letter)
     if letters:
         yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
+
+
+def _direction_of(text_page: Any, index: int) -> tuple[int | None, float]:
+    """The direction that a letter's line runs in, in clockwise quarter turns, None where it is aslant; and its lean.
+
+    A program in want of italics shears upright letters: they lean by so much of their height.
+    """
+    import pypdfium2.raw as pdfium
+
+    quarters = pdfium.FPDFText_GetCharAngle(text_page, index) * 2 / math.pi
+    if quarters < 0:  # unknown
+        return 0, 0.0
+    lean = 0.0
+    if abs(quarters - round(quarters)) > ASLANT:
+        matrix = pdfium.FS_MATRIX()
+        pdfium.FPDFText_GetMatrix(text_page, index, matrix)
+        quarters = -math.atan2(matrix.b, matrix.a) * 2 / math.pi
+        lean = matrix.c / matrix.d if matrix.d and abs(quarters) < ASLANT else 0.0
+    return (round(quarters) % 4 if abs(quarters - round(quarters)) < ASLANT else None), lean
 
 
 def _turn(box: Any, turn: int, sheet: _Sheet) -> None:
