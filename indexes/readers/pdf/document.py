@@ -42,10 +42,10 @@ _pdfium_lock = threading.Lock()
 
 MIN_DUPLICATE_CHARS = 200
 """Shorter pages may be alike without being the same page twice."""
-LOST_SHARE = 0.2
-"""Share of a page's letters, headers aside, whose loss its health names: a lost heading is less, a lost column more."""
 MAX_NAMED_PAGES = 10
 """Pages that a note names."""
+LOST_SHARE = 0.2
+"""Share of a page's letters, headers aside, whose loss its health names: a lost heading is less, a lost column more."""
 
 
 @dataclass(frozen=True, slots=True)

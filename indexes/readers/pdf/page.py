@@ -190,11 +190,6 @@ def decoded(get: Callable[[], str]) -> str:
         return error.object.decode(error.encoding, errors="replace")
 
 
-def count_letters(text: str) -> int:
-    """Count letters and digits."""
-    return sum(map(str.isalnum, text))
-
-
 def has_gaps(line: Line, gap: float) -> bool:
     """True when two words of a line are more than `gap` type sizes apart."""
     return any(after.x0 - before.x1 > gap * line.size for before, after in pairwise(line.words))
@@ -231,6 +226,11 @@ def same_row(one: _Box, other: _Box, share: float = 0.6) -> bool:
 def first_column(run: Word | _Run, pitch: float) -> float:
     """Where the first column of a run of letters begins, when they are centred over columns `pitch` points wide."""
     return (run.x0 + run.x1 - len(run.text) * pitch) / 2
+
+
+def count_letters(text: str) -> int:
+    """Count letters and digits."""
+    return sum(map(str.isalnum, text))
 
 
 # --- from PDFium
