@@ -44,8 +44,8 @@ MIN_DUPLICATE_CHARS = 200
 """Shorter pages may be alike without being the same page twice."""
 MAX_NAMED_PAGES = 10
 """Pages that a note names."""
-LOST_SHARE = 0.2
-"""Share of a page's letters, headers aside, whose loss its health names: a lost heading is less, a lost column more."""
+LOST_SHARE = 0.1
+"""Share of a page's letters, headers aside, whose loss its health names: a mark in the margin is less, a column more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +202,12 @@ def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageL
 
 
 def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
-    why = str(error).lower()
-    if "password" in why or "security" in why:
+    why = str(error).removesuffix(".").removesuffix(" (PDFium: Success)")
+    if "password" in why.lower() or "security" in why.lower():
         return UnreadableBook(
             f"'{path.name}' is encrypted.", hint="remove its password (qpdf --decrypt) and add it again"
         )
-    return UnreadableBook(
-        f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy of the file"
-    )
+    return UnreadableBook(f"'{path.name}' is damaged or cut short: {why}.", hint="get another copy of the file")
 
 
 def _without_text(path: Path, pages: Sequence[PageLines], ocr: bool) -> UnreadableBook:
