@@ -31,7 +31,7 @@ import time
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +50,8 @@ WAITING = 10
 """Seconds of the clock for each second of the processor that a file may take, on a machine that does other work."""
 EDGE = 1 / 8
 """Share of a page's height, at its top and at its foot, where running heads are looked for."""
+NAMES = {"pages_without_text", "pages_with_lost_text", "skipped_files", "notes"}
+"""Entries of a book's health that name what was lost."""
 LEAST_LETTERS = 4
 """Shorter words are found in the letters of any book."""
 LOST_PAGE, LEAST_WORDS = 0.6, 10
@@ -296,8 +298,8 @@ def share(row: dict[str, Any]) -> float | None:
     return row["kept"] / row["words"] if row.get("words") else None
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print the table, the reasons of refusals and errors, and the worst files."""
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print a line for each format."""
     print(f"{'format':<9}{'files':>6}{'read':>6}{'refused':>8}{'internal':>9}{'killed':>7}{'halves':>7}"
           f"{'words':>10}{'kept':>8}{'< 80 %':>7}{'named':>6}{'s':>8}{'max s':>7}{'MiB':>6}")  # fmt: skip
     for form in sorted({row["format"] for row in rows}):
@@ -309,8 +311,13 @@ def show(rows: list[dict[str, Any]]) -> None:
         seconds = [row.get("cpu_s", 0.0) for row in own]
         print(f"{form:<9}{len(own):>6}{how['read']:>6}{how['refused']:>8}{how['internal']:>9}{how['killed']:>7}"
               f"{halves:>7}{words:>10}{kept / max(words, 1):>8.4f}{len(low):>7}"
-              f"{sum(bool(row['health']) for row in low):>6}{sum(seconds):>8.1f}{max(seconds):>7.1f}"
+              f"{sum(not NAMES.isdisjoint(row['health']) for row in low):>6}{sum(seconds):>8.1f}{max(seconds):>7.1f}"
               f"{max(row.get('peak_mib', 0) for row in own):>6}")  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table, the reasons of refusals and errors, and the worst files."""
+    table(rows)
     for outcome in ("refused", "internal", "killed"):
         reasons = Counter((row["format"], row["reason"]) for row in rows if row["outcome"] == outcome)
         for (form, reason), count in reasons.most_common():
@@ -322,8 +329,10 @@ def show(rows: list[dict[str, Any]]) -> None:
               f"  health {sorted(row['health'])}")  # fmt: skip
 
 
-def compare(old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> None:
+def compare(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     """Print which files came out better and worse, by outcome and by words kept."""
+    for rows in (old, new):
+        table(rows)
     before = {row["path"]: row for row in old}
     pairs = [(before[row["path"]], row) for row in new if row["path"] in before]
     moved = []
@@ -337,8 +346,8 @@ def compare(old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> Non
         print(f"{name}: {len(changes)} of {len(pairs)} files, {words:+} words kept")
         for by, one, other in sorted(changes, key=lambda change: -abs(change[0]))[:WORST]:
             print(f"  {share(one):.3f} -> {share(other):.3f} ({by:+.3f})  {other['path']}")
-    for rows, name in ((0, "old"), (1, "new")):
-        print(f"{name}: {sum(pair[rows].get('cpu_s', 0) for pair in pairs):.1f} s of processor time")
+    for side, name in ((0, "old"), (1, "new")):
+        print(f"{name}: {sum(pair[side].get('cpu_s', 0) for pair in pairs):.1f} s of processor time")
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ MIN_DUPLICATE_CHARS = 200
 MAX_NAMED_PAGES = 10
 """Pages that a note names."""
 LOST_SHARE = 0.1
-"""Share of a page's letters, headers aside, whose loss its health names: a mark in the margin is less, a column more."""
+"""Share of a page's letters, headers aside, whose loss its health names: a mark in the margin is less."""
 
 
 @dataclass(frozen=True, slots=True)
