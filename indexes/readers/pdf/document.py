@@ -211,19 +211,28 @@ def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
 
 
 def _without_text(path: Path, pages: Sequence[PageLines], ocr: bool) -> UnreadableBook:
-    advice = "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf)."
+    name, count = path.name, len(pages)
     if any(page.lost_letters for page in pages):
-        why = "its fonts do not say which characters its letters are"
-        advice = "OCR over it first (ocrmypdf --force-ocr)."
-    elif any(page.letters for page in pages):
-        why = "its letters run aslant"
-    elif any(page.has_content for page in pages):
-        why = "it is scanned or drawn"
-        advice = "scan it at a higher resolution" if ocr else advice
-    else:
-        why = "they are blank; form fields and notes are not read"
-        advice = "print it to a new PDF if a viewer shows text"
-    return UnreadableBook(f"'{path.name}' has {len(pages)} pages but no text: {why}.", hint=advice)
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: its fonts do not say which characters they draw.",
+            hint="OCR over it first (ocrmypdf --force-ocr).",
+        )
+    if any(page.letters for page in pages):
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: its lines run aslant.",
+            hint="OCR over it first (ocrmypdf --force-ocr).",
+        )
+    if not any(page.has_content for page in pages):
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: they are blank; form fields and notes are not read.",
+            hint="print it to a new PDF if a viewer shows text",
+        )
+    return UnreadableBook(
+        f"'{name}' has {count} pages but no text: it is scanned.",
+        hint="scan it at a higher resolution"
+        if ocr
+        else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
+    )
 
 
 def _elements(layout: Layout, headings: Sequence[FoundHeading]) -> tuple[Element, ...]:
