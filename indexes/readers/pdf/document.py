@@ -140,7 +140,7 @@ def _extract(
             raise UnreadableBook(
                 f"'{path.name}' is damaged: none of its pages can be read.", hint="copy or download the file again"
             )
-        turned = {page.page for page in pages if page.turn}
+        turned = {page.page for page in pages if page.turned}
         with _pdfium_lock:
             declared = [decoded(partial(document.get_page_label, index)) for index in range(count)]
             outline = [
@@ -296,7 +296,7 @@ def _health(found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Ele
     return BookHealth(
         pages_without_text=tuple(page.page for page in found.pages if page.has_content and not page.lines),
         pages_with_lost_text=tuple(_pages_with_lost_text(found.pages, pages, elements)),
-        turned_pages=tuple(page.page for page in found.pages if page.sideways and page.lines),
+        turned_pages=tuple(page.page for page in found.pages if page.turned and page.lines),
         recognised_pages=tuple(found.recognised),
         duplicate_pages=tuple(duplicates),
         suspected_columns=tuple(page.page for page in pages if page.doubtful),

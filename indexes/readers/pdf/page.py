@@ -136,8 +136,7 @@ class PageLines:
         width, height: of the page, in points, held so that most of its words are upright.
         has_content: false for a blank page.
         lost_letters: number of letters left out because the file's fonts do not map them to characters.
-        turn: how the sheet has to be turned for that, in quarter turns, as it is before a viewer turns it.
-        sideways: true when a viewer shows most words turned, as in a wide table that is printed along the sheet.
+        turned: true where most words are not upright on the sheet, or not as viewers show it.
         letters: number of letters and digits printed, those that no line has among them.
     """
 
@@ -147,8 +146,7 @@ class PageLines:
     lines: tuple[Line, ...]
     has_content: bool
     lost_letters: int = 0
-    turn: int = 0
-    sideways: bool = False
+    turned: bool = False
     letters: int = 0
 
 
@@ -179,7 +177,7 @@ def read_page(document: Any, number: int) -> PageLines:
         middle = (sheet[3] - sheet[1]) / 2
         lines = list(_with_small_print(lines, list(_lines(_readable(others), number)), middle))
     letters = sum(map(count_letters, (word.text for word in printed)))
-    return PageLines(number, width, height, tuple(lines), objects > 0, lost, turn, sideways, letters)
+    return PageLines(number, width, height, tuple(lines), objects > 0, lost, bool(turn) or sideways, letters)
 
 
 def decoded(get: Callable[[], str]) -> str:
