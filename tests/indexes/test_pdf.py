@@ -263,6 +263,12 @@ def test_letters_sheared_for_want_of_italics_are_upright(tmp_path: Path) -> None
     assert "// Sum up what the block has." in read_book(tmp_path / "a.pdf").sections[0].text
 
 
+def test_a_negative_type_size_turns_its_matrix_round(tmp_path: Path) -> None:
+    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 -10 Tf -1 0 0 -1 40 500 Tm (Words of a page.) Tj ET")
+    book = read_book(tmp_path / "a.pdf")
+    assert (book.sections[0].text, book.health.turned_pages) == ("Words of a page.", ())
+
+
 def test_a_page_that_lost_a_part_of_its_letters_is_named(tmp_path: Path) -> None:
     pdf = FPDF()
     pdf.set_font("Times", size=11)

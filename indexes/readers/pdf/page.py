@@ -314,14 +314,15 @@ def _direction_of(text_page: Any, index: int) -> tuple[int | None, float]:
     """
     import pypdfium2.raw as pdfium
 
-    quarters = pdfium.FPDFText_GetCharAngle(text_page, index) * 2 / math.pi
-    if quarters < 0:  # unknown
+    angle = pdfium.FPDFText_GetCharAngle(text_page, index)
+    if angle < 0:  # unknown
         return 0, 0.0
-    lean = 0.0
+    half = 2 if pdfium.FPDFText_GetFontSize(text_page, index) < 0 else 0  # a negative size turns its matrix round
+    quarters, lean = half + angle * 2 / math.pi, 0.0
     if abs(quarters - round(quarters)) > ASLANT:
         matrix = pdfium.FS_MATRIX()
         pdfium.FPDFText_GetMatrix(text_page, index, matrix)
-        quarters = -math.atan2(matrix.b, matrix.a) * 2 / math.pi
+        quarters = half - math.atan2(matrix.b, matrix.a) * 2 / math.pi
         lean = matrix.c / matrix.d if matrix.d and abs(quarters) < ASLANT else 0.0
     return (round(quarters) % 4 if abs(quarters - round(quarters)) < ASLANT else None), lean
 
@@ -349,7 +350,7 @@ def _direction(words: Sequence[Word]) -> int:
     letters: Counter[int] = Counter()
     for word in words:
         if word.turn is not None:
-            letters[word.turn] += len(word.text)
+            letters[word.turn] += count_letters(word.text)  # a border may be drawn with signs
     return max(letters, key=lambda turn: letters[turn], default=0)
 
 
