@@ -162,7 +162,8 @@ def _text_of(markup: str) -> str:
 def read_one(path: Path, form: str) -> dict[str, Any]:
     """Read a file through the product: what came of it, seconds of the processor, peak memory, words kept, health."""
     unforeseen: list[str] = []
-    logging.getLogger("coalesce").addHandler(_Listener(unforeseen))
+    listener = _Listener(unforeseen)
+    logging.getLogger("coalesce").addHandler(listener)
     begun = time.process_time()
     found: dict[str, Any] = {"outcome": "read"}
     book = None
@@ -172,6 +173,8 @@ def read_one(path: Path, form: str) -> dict[str, Any]:
         found.update(outcome="refused", reason=re.sub(r"\d[\d,]*", "N", re.sub(r"^'.*?'(?= )", "FILE", error.message)))
     except Exception as error:  # noqa: BLE001  what the tool is for
         unforeseen.append(f"{type(error).__name__}: {error}"[:300])
+    finally:
+        logging.getLogger("coalesce").removeHandler(listener)
     found["cpu_s"] = round(time.process_time() - begun, 3)
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     if unforeseen:
@@ -350,7 +353,7 @@ def compare(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
         print(f"{name}: {sum(pair[side].get('cpu_s', 0) for pair in pairs):.1f} s of processor time")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Read folders, or compare two results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
@@ -361,7 +364,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=int, default=120, help="of the processor")
     parser.add_argument("--limit-mib", type=int, default=4096)
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.compare:
         old, new = ([json.loads(line) for line in path.read_text().splitlines()] for path in options.compare)
         compare(old, new)
