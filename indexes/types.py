@@ -55,9 +55,12 @@ class BookHealth:
     """What reading a book lost or doubts. Page lists hold file pages, from 1.
 
     `recognised_pages` are pictures whose text was recognised: letters in it may be wrong, listings lose their columns.
+    `turned_pages` have lines that run along the sheet, or are shown so; they were read the right way up.
     """
 
     pages_without_text: tuple[int, ...] = ()
+    pages_with_lost_text: tuple[int, ...] = ()
+    turned_pages: tuple[int, ...] = ()
     recognised_pages: tuple[int, ...] = ()
     duplicate_pages: tuple[int, ...] = ()
     suspected_columns: tuple[int, ...] = ()

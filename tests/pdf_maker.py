@@ -262,14 +262,14 @@ def write_bitmap_font_pdf(path: Path, lines: Sequence[bytes], unicode: Mapping[i
     writer.write(str(path))
 
 
-def write_raw_pdf(path: Path, content: bytes) -> None:
-    """A page in Times with this content stream, for what no program that lays out text would print."""
+def write_raw_pdf(path: Path, content: bytes, base_font: str = "Times-Roman") -> None:
+    """A page in one font with this content stream, for what no program that lays out text would print."""
     from pypdf import PdfWriter
     from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
     writer = PdfWriter()
     page = writer.add_blank_page(WIDTH, HEIGHT)
-    font = {"Type": "/Font", "Subtype": "/Type1", "BaseFont": "/Times-Roman"}
+    font = {"Type": "/Font", "Subtype": "/Type1", "BaseFont": f"/{base_font}"}
     named = DictionaryObject({NameObject(f"/{key}"): NameObject(value) for key, value in font.items()})
     fonts = DictionaryObject({NameObject("/F1"): named})
     page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})

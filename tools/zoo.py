@@ -31,7 +31,7 @@ import time
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -46,15 +46,19 @@ from indexes.readers.book import TEXT_FORMATS, WHOLE_BOOKS, read_book
 from indexes.types import Book
 
 LOW, WORST = 0.8, 15
+WAITING = 10
+"""Seconds of the clock for each second of the processor that a file may take, on a machine that does other work."""
 EDGE = 1 / 8
 """Share of a page's height, at its top and at its foot, where running heads are looked for."""
+NAMES = {"pages_without_text", "pages_with_lost_text", "skipped_files", "notes"}
+"""Entries of a book's health that name what was lost."""
 LEAST_LETTERS = 4
 """Shorter words are found in the letters of any book."""
 LOST_PAGE, LEAST_WORDS = 0.6, 10
 """A page of at least so many words is named when a smaller share of them is anywhere in the book."""
 FORMATS = {ending: form.name for ending, form in {**TEXT_FORMATS, **WHOLE_BOOKS}.items() if form.name != "code"}
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_BROKEN = re.compile("\\S*[\x02\xad]\\s*\\S*")
+_BROKEN = re.compile("\\S*(?:[\x02\xad]|-(?=\r?\n))\\s*\\S*")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -112,16 +116,19 @@ def plain_pages(path: Path, form: str) -> list[list[str]]:
         return pdf_pages(path)
     if form in ("epub", "docx", "pptx"):
         return [words_of("\n".join(_zipped(path, form)))]
-    text = path.read_bytes().decode("utf-8", errors="replace")
+    data = path.read_bytes()
+    text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", errors="replace")
     if form == "html":
         text = _text_of(text)
     elif form == "ipynb":
         book = json.loads(text)
         cells = book.get("cells") or [cell for sheet in book.get("worksheets", ()) for cell in sheet.get("cells", ())]
         sources = ["".join(cell.get("source", cell.get("input", ""))) for cell in cells]
-        text = _text_of("\n\n".join(sources))
+        text = _text_of(re.sub(r"data:image/[^)\s\"']*", "", "\n\n".join(sources)))
     elif form == "rst":
-        text = re.sub(r"^\s*(?:\.\.|:[\w-]+:).*$|:[\w:.+-]+:(?=`)|<[^>\s]*>`", " ", text, flags=re.MULTILINE)
+        text = re.sub(
+            r"^\s*(?:\.\.|:[\w-]+:).*$|:[\w:.+-]+:(?=`)|<[^>\s]*>`|</?\w[^>]*>", " ", text, flags=re.MULTILINE
+        )
     return [words_of(text)]
 
 
@@ -153,10 +160,11 @@ def _text_of(markup: str) -> str:
 
 
 def read_one(path: Path, form: str) -> dict[str, Any]:
-    """Read a file through the product: what came of it, seconds, peak memory, words kept, health."""
+    """Read a file through the product: what came of it, seconds of the processor, peak memory, words kept, health."""
     unforeseen: list[str] = []
-    logging.getLogger("coalesce").addHandler(_Listener(unforeseen))
-    begun = time.perf_counter()
+    listener = _Listener(unforeseen)
+    logging.getLogger("coalesce").addHandler(listener)
+    begun = time.process_time()
     found: dict[str, Any] = {"outcome": "read"}
     book = None
     try:
@@ -165,7 +173,9 @@ def read_one(path: Path, form: str) -> dict[str, Any]:
         found.update(outcome="refused", reason=re.sub(r"\d[\d,]*", "N", re.sub(r"^'.*?'(?= )", "FILE", error.message)))
     except Exception as error:  # noqa: BLE001  what the tool is for
         unforeseen.append(f"{type(error).__name__}: {error}"[:300])
-    found["seconds"] = round(time.perf_counter() - begun, 2)
+    finally:
+        logging.getLogger("coalesce").removeHandler(listener)
+    found["cpu_s"] = round(time.process_time() - begun, 3)
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     if unforeseen:
         found.update(outcome="internal", reason=unforeseen[0])
@@ -218,8 +228,8 @@ def _counted(book: Book, path: Path, form: str) -> dict[str, Any]:
 # --- many files
 
 
-def read_all(files: list[tuple[Path, str]], workers: int, limit_s: float, limit_mib: int) -> Iterator[dict[str, Any]]:
-    """Read files in forked processes, so many at once; each is killed at the limit of time."""
+def read_all(files: list[tuple[Path, str]], workers: int, limit_s: int, limit_mib: int) -> Iterator[dict[str, Any]]:
+    """Read files in forked processes, so many at once; each is killed at its limits."""
     for reader in {*TEXT_FORMATS.values(), *WHOLE_BOOKS.values()}:
         import_module(f"indexes.readers.{reader.reader.split(':')[0]}")  # once, before the forks
     waiting = files[::-1]
@@ -232,24 +242,31 @@ def read_all(files: list[tuple[Path, str]], workers: int, limit_s: float, limit_
                 sys.stdout.flush()
                 child = os.fork()
                 if not child:
-                    _child(path, form, result, limit_mib)
+                    _child(path, form, result, limit_s, limit_mib)
                 running[child] = (path, form, result, time.monotonic())
             for child, (path, form, result, begun) in list(running.items()):
-                late = time.monotonic() - begun > limit_s
+                late = time.monotonic() - begun > WAITING * limit_s
                 if late:
                     os.kill(child, signal.SIGKILL)
                 done, status, _ = os.wait4(child, 0 if late else os.WNOHANG)
                 if done:
                     del running[child]
-                    how = f"over {limit_s:.0f} s" if late else f"ended by {status}"
+                    how = (
+                        "waited without end"
+                        if late
+                        else "over the limit"
+                        if status == signal.SIGXCPU
+                        else f"ended {status}"
+                    )
                     found = json.loads(result.read_text()) if result.exists() else {"outcome": "killed", "reason": how}
                     yield {"file": "/".join(path.parts[-2:]), "format": form, "path": str(path), **found}
             time.sleep(0.005)
 
 
-def _child(path: Path, form: str, result: Path, limit_mib: int) -> None:
+def _child(path: Path, form: str, result: Path, limit_s: int, limit_mib: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_AS, (limit_mib << 20,) * 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             found = read_one(path, form)
@@ -284,8 +301,8 @@ def share(row: dict[str, Any]) -> float | None:
     return row["kept"] / row["words"] if row.get("words") else None
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print the table, the reasons of refusals and errors, and the worst files."""
+def table(rows: list[dict[str, Any]]) -> None:
+    """Print a line for each format."""
     print(f"{'format':<9}{'files':>6}{'read':>6}{'refused':>8}{'internal':>9}{'killed':>7}{'halves':>7}"
           f"{'words':>10}{'kept':>8}{'< 80 %':>7}{'named':>6}{'s':>8}{'max s':>7}{'MiB':>6}")  # fmt: skip
     for form in sorted({row["format"] for row in rows}):
@@ -294,11 +311,16 @@ def show(rows: list[dict[str, Any]]) -> None:
         words, kept = (sum(row.get(name, 0) for row in own) for name in ("words", "kept"))
         halves = sum(row.get("surrogates", 0) > 0 for row in own)
         low = [row for row in own if (one := share(row)) is not None and one < LOW]
-        seconds = [row.get("seconds", 0.0) for row in own]
+        seconds = [row.get("cpu_s", 0.0) for row in own]
         print(f"{form:<9}{len(own):>6}{how['read']:>6}{how['refused']:>8}{how['internal']:>9}{how['killed']:>7}"
               f"{halves:>7}{words:>10}{kept / max(words, 1):>8.4f}{len(low):>7}"
-              f"{sum(bool(row['health']) for row in low):>6}{sum(seconds):>8.1f}{max(seconds):>7.1f}"
+              f"{sum(not NAMES.isdisjoint(row['health']) for row in low):>6}{sum(seconds):>8.1f}{max(seconds):>7.1f}"
               f"{max(row.get('peak_mib', 0) for row in own):>6}")  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table, the reasons of refusals and errors, and the worst files."""
+    table(rows)
     for outcome in ("refused", "internal", "killed"):
         reasons = Counter((row["format"], row["reason"]) for row in rows if row["outcome"] == outcome)
         for (form, reason), count in reasons.most_common():
@@ -310,8 +332,10 @@ def show(rows: list[dict[str, Any]]) -> None:
               f"  health {sorted(row['health'])}")  # fmt: skip
 
 
-def compare(old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> None:
+def compare(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     """Print which files came out better and worse, by outcome and by words kept."""
+    for rows in (old, new):
+        table(rows)
     before = {row["path"]: row for row in old}
     pairs = [(before[row["path"]], row) for row in new if row["path"] in before]
     moved = []
@@ -325,11 +349,11 @@ def compare(old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> Non
         print(f"{name}: {len(changes)} of {len(pairs)} files, {words:+} words kept")
         for by, one, other in sorted(changes, key=lambda change: -abs(change[0]))[:WORST]:
             print(f"  {share(one):.3f} -> {share(other):.3f} ({by:+.3f})  {other['path']}")
-    for rows, name in ((0, "old"), (1, "new")):
-        print(f"{name}: {sum(pair[rows].get('seconds', 0) for pair in pairs):.1f} s")
+    for side, name in ((0, "old"), (1, "new")):
+        print(f"{name}: {sum(pair[side].get('cpu_s', 0) for pair in pairs):.1f} s of processor time")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Read folders, or compare two results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
@@ -337,10 +361,10 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0, help="so many files of each format, chosen by digest")
     parser.add_argument("--formats", default="", help="only these, with commas between")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=120)
+    parser.add_argument("--limit-s", type=int, default=120, help="of the processor")
     parser.add_argument("--limit-mib", type=int, default=4096)
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.compare:
         old, new = ([json.loads(line) for line in path.read_text().splitlines()] for path in options.compare)
         compare(old, new)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -233,9 +233,13 @@ def _read_chapters(
         relative = whole_letters(path.relative_to(root).as_posix())
         try:
             with _readable(relative):
-                _, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
+                form, parsed = _read_file(path, relative, root=root, cancelled=cancelled)
+            if form is _CODE:  # accents in a comment, in a guessed encoding, are no doubt about the book
+                parsed = replace(parsed, health=BookHealth())
         except (UnreadableBook, UnsupportedFormat, TooLarge) as error:
-            parsed = Parsed((), health=BookHealth(skipped_files=(relative,), notes=(error.message,)))
+            blank = TEXT_FORMATS[path.suffix.casefold()] is _CODE and not path.stat().st_size
+            lost = BookHealth() if blank else BookHealth(skipped_files=(relative,), notes=(error.message,))
+            parsed = Parsed((), health=lost)
         yield path, parsed
         if progress is not None:
             progress(number, len(files))

@@ -169,7 +169,7 @@ class _Word:
 
     def table(self, table: Any) -> Iterator[Block]:
         """A table as pipes; a table of one cell is a frame around a listing or a remark."""
-        rows = [list(row.cells) for row in table.rows]
+        rows = [_row(row) for row in table.rows]
         if len(rows) == 1 and len(rows[0]) == 1:
             run: list[_Paragraph] = []
             for inner in _inner(rows[0][0]._tc, rows[0][0]):
@@ -212,6 +212,16 @@ def _list_level(paragraph: Any, style: str) -> int | None:
         return int(found[0])
     named = _LIST.match(style)
     return int(named[1] or 1) - 1 if named else None
+
+
+def _row(row: Any) -> list[Any]:
+    """A row's cells; where one goes on from a row that has no such cell, those that the row itself holds."""
+    try:
+        return list(row.cells)
+    except ValueError:
+        from docx.table import _Cell
+
+        return [_Cell(cell, row.table) for cell in row._tr.tc_lst]
 
 
 def _cells(row: Sequence[Any]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from indexes.errors import TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers import book_files, content_digest, find_books, read_book, source
 from indexes.readers.elements import Block, Heading, Parsed
+from indexes.types import BookHealth
 
 
 def folder(root: Path, files: dict[str, str]) -> Path:
@@ -40,6 +41,12 @@ def test_a_folder_is_a_book_whose_files_are_chapters(tmp_path: Path) -> None:
     assert (book.title, book.format, book.pages) == ("CUDA notes", "folder", None)
     assert book.sections[1].heading_path == ("Early", "Part")
     assert book.health.skipped_files == ("empty.md",)
+
+
+def test_code_of_a_folder_raises_no_doubts_about_the_book(tmp_path: Path) -> None:
+    root = folder(tmp_path / "b", {"a.md": "# A\nx", "blank.cu": ""})
+    (root / "b.c").write_bytes("// la clé\nint main(void) { return 0; }\n".encode("latin-1"))
+    assert read_book(root).health == BookHealth()
 
 
 def test_the_index_comes_first_and_names_the_book(tmp_path: Path) -> None:

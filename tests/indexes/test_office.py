@@ -189,6 +189,17 @@ def test_columns_stay_below_each_other_where_cells_are_merged(tmp_path: Path) ->
     assert text == "| size |  | time |\n| --- | --- | --- |\n| 1 | 2 | 3 |"
 
 
+def test_a_cell_that_goes_on_from_a_row_without_it_costs_no_more_than_itself(tmp_path: Path) -> None:
+    document = docx.Document()
+    table = document.add_table(2, 2)
+    for place, text in enumerate(("size", "time", "1", "2")):
+        table.cell(place // 2, place % 2).text = text
+    table.cell(0, 1).merge(table.cell(1, 1))
+    table.rows[0]._tr.remove(table.rows[0]._tr.tc_lst[1])
+    document.save(str(tmp_path / "a.docx"))
+    assert "| size |" in read_book(tmp_path / "a.docx").sections[0].text
+
+
 @pytest.mark.parametrize(("name", "package"), [("a.pptx", "pptx"), ("a.docx", "docx")])
 def test_without_the_extra_the_error_says_how_to_install_it(
     name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -217,14 +217,86 @@ def test_pages_without_text_and_doubled_pages_are_reported(tmp_path: Path) -> No
     assert health.duplicate_pages == (4,)
 
 
-def test_a_scanned_book_is_refused_with_advice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_a_page_is_read_by_the_direction_of_its_letters(turn: int, tmp_path: Path) -> None:
+    from pypdf import PdfWriter
+
+    maker = make_book(tmp_path / "a.pdf", chapters=3)
+    writer = PdfWriter(clone_from=str(tmp_path / "a.pdf"))
+    upright, sideways = writer.pages[2], writer.pages[4]
+    for page in (upright, sideways):
+        page.rotate(90 * turn)
+        page.transfer_rotation_to_content()
+    upright.rotate(-90 * turn)
+    writer.write(str(tmp_path / "b.pdf"))
+    book = read_book(tmp_path / "b.pdf")
+    assert exact_share(maker, book) == exact_share(maker, read_book(tmp_path / "a.pdf"))
+    assert book.health.turned_pages == (3, 5)
+
+
+def test_a_table_across_the_sheet_keeps_the_number_of_its_page_and_parts_no_sentence(tmp_path: Path) -> None:
+    pdf = FPDF(unit="pt")
+    pdf.set_font("Times", size=10)
+    for number in range(1, 7):
+        pdf.add_page()
+        pdf.text(500, 40, str(number))
+        for line in range(30):
+            start = f"Line {line} of page {number} goes"
+            if number == 3:
+                with pdf.rotation(90, 300, 400):
+                    pdf.text(100, 300 + 14 * line, f"{start} along the sheet.")
+            else:
+                pdf.text(
+                    60, 80 + 14 * line, f"{start} {'on ' * (30 if line == 29 else 12)}{'' if line == 29 else 'well.'}"
+                )
+        with pdf.rotation(90, 30, 400):
+            pdf.set_font("Times", size=20)
+            pdf.text(30, 400, "A mark in the margin")
+            pdf.set_font("Times", size=10)
+    pdf.output(str(tmp_path / "a.pdf"))
+    book = read_book(tmp_path / "a.pdf")
+    assert book.page_labels == tuple("123456")
+    text = " ".join(section.text for section in book.sections)
+    assert "Line 4 of page 3 goes along the sheet. Line 5 of page 3" in text
+    assert "on on Line 0 of page 5" in text
+    assert text.count("A mark in the margin") >= 5
+
+
+def test_letters_sheared_for_want_of_italics_are_upright(tmp_path: Path) -> None:
+    code = b"BT /F1 10 Tf 12 TL 40 500 Td (float sum = 0.0f;) Tj T* T* (for (int i = 0; i < n; i++) {) Tj ET "
+    sheared = b"BT /F1 10 Tf 1 0 0.3 1 40 488 Tm (// Sum up what the block has.) Tj ET"
+    write_raw_pdf(tmp_path / "a.pdf", code + sheared, "Courier")
+    assert "// Sum up what the block has." in read_book(tmp_path / "a.pdf").sections[0].text
+
+
+def test_a_negative_type_size_turns_its_matrix_round(tmp_path: Path) -> None:
+    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 -10 Tf -1 0 0 -1 40 500 Tm (Words of a page.) Tj ET")
+    book = read_book(tmp_path / "a.pdf")
+    assert (book.sections[0].text, book.health.turned_pages) == ("Words of a page.", ())
+
+
+def test_a_page_that_lost_a_part_of_its_letters_is_named(tmp_path: Path) -> None:
+    pdf = FPDF()
+    pdf.set_font("Times", size=11)
+    for slanted in ("", "These words run up the page at a slant and are in no line."):
+        pdf.add_page()
+        pdf.text(20, 30, "Words on the page that most of its letters are in, one beside the other.")
+        with pdf.rotation(30, 40, 150):
+            pdf.text(40, 150, slanted)
+    pdf.output(str(tmp_path / "a.pdf"))
+    assert read_book(tmp_path / "a.pdf").health.pages_with_lost_text == (2,)
+
+
+@pytest.mark.parametrize(("drawn", "why", "advice"), [(True, "scanned", "OCR"), (False, "blank", "print it")])
+def test_a_book_without_text_is_refused_with_advice(drawn: bool, why: str, advice: str, tmp_path: Path) -> None:
     pdf = FPDF()
     pdf.add_page()
-    pdf.rect(20, 20, 60, 60)
+    if drawn:
+        pdf.rect(20, 20, 60, 60)
     pdf.output(str(tmp_path / "a.pdf"))
-    with pytest.raises(UnreadableBook, match="scanned") as caught:
+    with pytest.raises(UnreadableBook, match=why) as caught:
         read_book(tmp_path / "a.pdf")
-    assert "OCR" in caught.value.hint
+    assert advice in caught.value.hint
 
 
 def test_an_encrypted_book_is_refused_with_advice(tmp_path: Path) -> None:

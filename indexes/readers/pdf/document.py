@@ -32,7 +32,7 @@ from indexes.readers.pdf.layout import (
     page_labels,
     read_outline,
 )
-from indexes.readers.pdf.page import Line, PageLines, Word, decoded, make_line, read_page
+from indexes.readers.pdf.page import Line, PageLines, Word, count_letters, decoded, make_line, read_page
 from indexes.readers.pdf.paragraphs import Paragraph, block_of, joined, paragraphs_of, vocabulary_of
 from indexes.readers.source import unforeseen
 from indexes.types import BookHealth
@@ -46,6 +46,8 @@ MAX_LEVEL = 1_000
 """No heading is deeper."""
 MAX_NAMED_PAGES = 10
 """Pages that a note names."""
+LOST_SHARE = 0.1
+"""Share of a page's letters, headers aside, whose loss its health names: a mark in the margin is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,7 @@ def read_pdf(
         recogniser.load()
     found = _extract(path, cancelled, progress, recogniser)
     if not any(page.lines for page in found.pages):
-        raise UnreadableBook(
-            f"'{path.name}' has {len(found.pages)} pages but no text: it is scanned.",
-            hint="scan it at a higher resolution"
-            if ocr
-            else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
-        )
+        raise _without_text(path, found.pages, ocr)
     try:
         return _parsed(found)
     except Exception:
@@ -145,9 +142,12 @@ def _extract(
             raise UnreadableBook(
                 f"'{path.name}' is damaged: none of its pages can be read.", hint="copy or download the file again"
             )
+        turned = {page.page for page in pages if page.turned}
         with _pdfium_lock:
             declared = [decoded(partial(document.get_page_label, index)) for index in range(count)]
-            outline = read_outline(document, count)
+            outline = [
+                replace(entry, top=None) if entry.page in turned else entry for entry in read_outline(document, count)
+            ]
             title = real_title(decoded(partial(document.get_metadata_value, "Title")))
     roots = [entry.title for entry in outline if entry.level == 1]
     if title is None and len(roots) == 1 and len(outline) > 1:
@@ -204,12 +204,36 @@ def _recognised(document: Any, page: PageLines, recogniser: Recogniser) -> PageL
 
 
 def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
-    if "password" in str(error).lower():
+    why = str(error).removesuffix(".").removesuffix(" (PDFium: Success)")
+    if "password" in why.lower() or "security" in why.lower():
         return UnreadableBook(
             f"'{path.name}' is encrypted.", hint="remove its password (qpdf --decrypt) and add it again"
         )
+    return UnreadableBook(f"'{path.name}' is damaged or cut short: {why}.", hint="get another copy of the file")
+
+
+def _without_text(path: Path, pages: Sequence[PageLines], ocr: bool) -> UnreadableBook:
+    name, count = path.name, len(pages)
+    if any(page.lost_letters for page in pages):
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: its fonts do not say which characters they draw.",
+            hint="OCR over it first (ocrmypdf --force-ocr).",
+        )
+    if any(page.letters for page in pages):
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: its lines run aslant.",
+            hint="OCR over it first (ocrmypdf --force-ocr).",
+        )
+    if not any(page.has_content for page in pages):
+        return UnreadableBook(
+            f"'{name}' has {count} pages but no text: they are blank; form fields and notes are not read.",
+            hint="print it to a new PDF if a viewer shows text",
+        )
     return UnreadableBook(
-        f"'{path.name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="get another copy of the file"
+        f"'{name}' has {count} pages but no text: it is scanned.",
+        hint="scan it at a higher resolution"
+        if ocr
+        else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
     )
 
 
@@ -299,12 +323,35 @@ def _health(
             duplicates.append(page.page)
     return BookHealth(
         pages_without_text=tuple(page.page for page in found.pages if page.has_content and not page.lines),
+        pages_with_lost_text=tuple(_pages_with_lost_text(found.pages, pages, elements)),
+        turned_pages=tuple(page.page for page in found.pages if page.turned and page.lines),
         recognised_pages=tuple(found.recognised),
         duplicate_pages=tuple(duplicates),
         suspected_columns=tuple(page.page for page in pages if page.doubtful),
         broken_listings=tuple(note for block in elements if isinstance(block, Block) and (note := _broken(block))),
         notes=(*found.notes, *_flattened(formulas)),
     )
+
+
+def _pages_with_lost_text(
+    printed: Sequence[PageLines], pages: Sequence[TextPage], elements: Sequence[Element]
+) -> Iterator[int]:
+    """Pages of which a part of the printed letters, headers and printed contents aside, is nowhere in the book."""
+    kept: Counter[int] = Counter()
+    for element in elements:
+        if isinstance(element, Heading):
+            kept[element.page or 0] += count_letters(element.title)
+            continue
+        ends = [*(offset for offset, _ in element.page_marks[1:]), len(element.text)]
+        start = 0
+        for (_, number), end in zip(element.page_marks, ends, strict=True):
+            kept[number] += count_letters(element.text[start:end])
+            start = end
+    for sheet, page in zip(printed, pages, strict=True):
+        headers = sum(count_letters(line.text) for line in sheet.lines)
+        headers -= sum(count_letters(line.text) for line in page.lines)
+        if sheet.lines and kept[page.page] < (1 - LOST_SHARE) * (sheet.letters - headers):
+            yield page.page
 
 
 def _lost_letters(pages: Sequence[PageLines]) -> list[str]:

@@ -10,7 +10,7 @@ import ctypes
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +38,11 @@ MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 LARGEST = 32_767.0
 """Largest coordinate of a page in points: the largest whole number that PDF allowed at first; a sheet is smaller."""
 
+ASLANT = 0.06
+"""Words that run so many quarter turns away from every edge of the sheet are watermarks and drawings."""
+SMALL_PRINT = 0.8
+"""Size of what runs in another direction than its page, as a share of the page's usual size: never a heading."""
+
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _PLAIN = str.maketrans({"\xa0": " ", "\x88": "•"})
 """PDFium itself spells out the ligatures of Unicode."""
@@ -60,6 +65,10 @@ _font_name = ctypes.create_string_buffer(128)
 _font_flags = ctypes.c_int()
 
 
+_Sheet = tuple[float, float, float, float]
+"""A page's left, lower, right and upper edge in points, before it is turned for showing."""
+
+
 class _Box(Protocol):
     @property
     def bottom(self) -> float: ...
@@ -69,7 +78,11 @@ class _Box(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Letters without white space between. Coordinates in points, origin at the page's lower left."""
+    """Letters without white space between. Coordinates in points, origin at the page's lower left.
+
+    `turn` is the direction that it runs in: quarter turns clockwise, None for those aslant. Coordinates are those of
+    the page held so that the word is upright.
+    """
 
     text: str
     x0: float
@@ -79,6 +92,7 @@ class Word:
     size: float
     mono: bool
     bold: bool
+    turn: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +137,11 @@ class PageLines:
 
     Attributes:
         page: file page, from 1.
-        width, height: of the page, in points.
+        width, height: of the page, in points, held so that most of its words are upright.
         has_content: false for a blank page.
         lost_letters: number of letters left out because the file's fonts do not map them to characters.
+        turned: true where most words are not upright on the sheet, or not as viewers show it.
+        letters: number of letters and digits printed, those that no line has among them.
     """
 
     page: int
@@ -134,6 +150,8 @@ class PageLines:
     lines: tuple[Line, ...]
     has_content: bool
     lost_letters: int = 0
+    turned: bool = False
+    letters: int = 0
 
 
 def read_page(document: Any, number: int) -> PageLines:
@@ -144,17 +162,26 @@ def read_page(document: Any, number: int) -> PageLines:
     try:
         width, height = page.get_size()
         objects = int(pdfium.FPDFPage_CountObjects(page))
-        text_page = page.get_textpage()
-        try:
-            printed = [word for word in _words(text_page.raw) if _is_on_paper(word)]
-            words = _mended(printed, _thin_rules(page, objects))
-        finally:
-            text_page.close()
+        sheet = page.get_bbox()
+        printed = _printed(page, sheet)
+        turn = _direction(printed)
+        sideways = bool((turn + page.get_rotation() // 90) % 4)
+        if sideways:  # PDFium puts lines in the order in which they are shown
+            page.set_rotation(-90 * turn % 360)
+            printed = _printed(page, sheet)
+        if printed:
+            width, height = _turned_size(sheet, turn)
+        words = _mended([word for word in printed if word.turn == turn], _thin_rules(page, objects, sheet, turn))
     finally:
         page.close()
-    lost = sum(len(_UNREADABLE.findall(word.text)) for word in words)
-    lines = tuple(_condensed(line) for line in _lines(_readable(words), number))
-    return PageLines(number, width, height, lines, objects > 0, lost)
+    others = [word for word in printed if word.turn not in (turn, None)]
+    lost = sum(len(_UNREADABLE.findall(word.text)) for word in (*words, *others))
+    lines = [_condensed(line) for line in _lines(_readable(words), number)]
+    if others:
+        middle = (sheet[3] - sheet[1]) / 2
+        lines = list(_with_small_print(lines, list(_lines(_readable(others), number)), middle))
+    letters = sum(map(count_letters, (word.text for word in printed)))
+    return PageLines(number, width, height, tuple(lines), objects > 0, lost, bool(turn) or sideways, letters)
 
 
 def decoded(get: Callable[[], str]) -> str:
@@ -208,11 +235,24 @@ def first_column(run: Word | _Run, pitch: float) -> float:
     return (run.x0 + run.x1 - len(run.text) * pitch) / 2
 
 
+def count_letters(text: str) -> int:
+    """Count letters and digits."""
+    return sum(map(str.isalnum, text))
+
+
 # --- from PDFium
 
 
-def _words(text_page: Any) -> Iterator[Word]:
-    """Words in content order; text that does not run from left to right is left out."""
+def _printed(page: Any, sheet: _Sheet) -> list[Word]:
+    text_page = page.get_textpage()
+    try:
+        return [word for word in _words(text_page.raw, sheet) if _is_on_paper(word)]
+    finally:
+        text_page.close()
+
+
+def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
+    """Words in content order, each upright in coordinates of its own direction."""
     import pypdfium2.raw as pdfium
 
     unicode_of, box_of, size_of = (
@@ -222,9 +262,10 @@ def _words(text_page: Any) -> Iterator[Word]:
     )
     rect = pdfium.FS_RECTF()
     letters: list[str] = []
-    x0 = x1 = bottom = top = size = foot = 0.0
+    x0 = x1 = bottom = top = size = foot = lean = 0.0
     style = (False, False)
-    upright, raised = True, False
+    turn: int | None = 0
+    raised = False
     fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
     for index in range(pdfium.FPDFText_CountChars(text_page)):
         code = unicode_of(text_page, index)
@@ -234,40 +275,118 @@ def _words(text_page: Any) -> Iterator[Word]:
         if code in _TEX_CODES and _is_unmapped(text_page, index):
             letter = _TEX_CODES[code]
         if letter.isspace() or letter == "\x00":
-            if letters and upright:
-                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+            if letters:
+                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
             letters = []
             continue
         box_of(text_page, index, rect)
+        if turn:
+            _turn(rect, turn, sheet)
         # Wide white space without a space character, and letters of another baseline, begin a new word.
         left = rect.left
         if letters and (left > x1 + LETTER_GAP * size or left < x0 - size or rect.bottom > top or rect.top < bottom):
-            if upright:
-                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+            yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
             letters = []
         if letters and (rect.bottom > foot) != raised:
             raised = not raised and letter in SIGNED and rect.top - rect.bottom < SMALL * (top - bottom)
             if raised:
                 letters.append(LIFT)
             elif letter.isalnum() and letters[-1].isdigit() and LIFT in letters:  # back on the line
-                if upright:
-                    yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
                 letters = []
         if not letters:
+            runs, lean = _direction_of(text_page, index)
+            if runs != turn:
+                box_of(text_page, index, rect)
+                turn = runs
+                if turn:
+                    _turn(rect, turn, sheet)
+                left = rect.left
             x0, bottom, top = left, rect.bottom, rect.top
             size = float(size_of(text_page, index))
             height = top - bottom
             size = height / 1.15 if size <= 1.5 < height else size  # a size hidden in the text matrix
             style = _style(text_page, index, fonts)
-            angle = pdfium.FPDFText_GetCharAngle(text_page, index)
-            upright = angle < 0 or abs(math.remainder(angle, 2 * math.pi)) < 0.1
             x1 = x0
             foot, raised = bottom + RAISED * height, False
-        right = rect.right
+        right = rect.right - lean * (rect.top - rect.bottom) if lean > 0 else rect.right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
         letters.append(letter)
-    if letters and upright:
-        yield Word(_spelled(letters), x0, x1, bottom, top, size, *style)
+    if letters:
+        yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
+
+
+def _direction_of(text_page: Any, index: int) -> tuple[int | None, float]:
+    """The direction that a letter's line runs in, in clockwise quarter turns, None where it is aslant; and its lean.
+
+    A program in want of italics shears upright letters: they lean by so much of their height.
+    """
+    import pypdfium2.raw as pdfium
+
+    angle = pdfium.FPDFText_GetCharAngle(text_page, index)
+    if angle < 0:  # unknown
+        return 0, 0.0
+    half = 2 if pdfium.FPDFText_GetFontSize(text_page, index) < 0 else 0  # a negative size turns its matrix round
+    quarters, lean = half + angle * 2 / math.pi, 0.0
+    if abs(quarters - round(quarters)) > ASLANT:
+        matrix = pdfium.FS_MATRIX()
+        pdfium.FPDFText_GetMatrix(text_page, index, matrix)
+        quarters = half - math.atan2(matrix.b, matrix.a) * 2 / math.pi
+        lean = matrix.c / matrix.d if matrix.d and abs(quarters) < ASLANT else 0.0
+    return (round(quarters) % 4 if abs(quarters - round(quarters)) < ASLANT else None), lean
+
+
+def _turn(box: Any, turn: int, sheet: _Sheet) -> None:
+    """Give a box on a sheet the coordinates that it has once the sheet is turned so that its letters are upright."""
+    left, bottom, right, top = sheet
+    x0, x1, y0, y1 = box.left, box.right, box.bottom, box.top
+    if turn == 1:  # they run down the sheet
+        box.left, box.right, box.bottom, box.top = top - y1, top - y0, x0 - left, x1 - left
+    elif turn == 2:
+        box.left, box.right, box.bottom, box.top = right - x1, right - x0, top - y1, top - y0
+    else:
+        box.left, box.right, box.bottom, box.top = y0 - bottom, y1 - bottom, right - x1, right - x0
+
+
+def _turned_size(sheet: _Sheet, turn: int) -> tuple[float, float]:
+    """Width and height of a sheet once it is turned."""
+    left, bottom, right, top = sheet
+    return (top - bottom, right - left) if turn % 2 else (right - left, top - bottom)
+
+
+def _direction(words: Sequence[Word]) -> int:
+    """The direction that most letters of a page run in; slanted ones do not count."""
+    letters: Counter[int] = Counter()
+    for word in words:
+        if word.turn is not None:
+            letters[word.turn] += count_letters(word.text)  # a border may be drawn with signs
+    return max(letters, key=lambda turn: letters[turn], default=0)
+
+
+def _with_small_print(lines: Sequence[Line], others: Sequence[Line], middle: float) -> Iterator[Line]:
+    """A page's lines, and those that run in other directions as small print around it: sentences go on past them.
+
+    A header of an upright sheet, above its `middle`, stays above the table that is printed across the sheet.
+    """
+    usual = median([line.size for line in lines] or [0.0])
+    above = max((line.top for line in lines), default=0.0)
+    below = min((line.bottom for line in lines), default=0.0)
+    headers = [line for line in others if line.words[0].turn == 0 and line.bottom > middle]
+    for line in reversed(headers):
+        yield _small_print(line, above + line.size, usual)
+        above += line.height + line.size
+    yield from lines
+    for line in others:
+        if line not in headers:
+            below -= line.height + line.size
+            yield _small_print(line, below, usual)
+
+
+def _small_print(line: Line, bottom: float, usual: float) -> Line:
+    up = bottom - line.bottom
+    words = tuple(replace(word, bottom=word.bottom + up, top=word.top + up) for word in line.words)
+    size = round(min(line.size, SMALL_PRINT * usual), 1)
+    return replace(line, words=words, bottom=bottom, top=line.top + up, size=size)
 
 
 def _spelled(letters: Sequence[str]) -> str:
@@ -318,8 +437,8 @@ def _style(text_page: Any, index: int, fonts: dict[tuple[bytes, int], tuple[bool
     return fonts[key]
 
 
-def _thin_rules(page: Any, count: int) -> list[Rule]:
-    """Short thin rules among the page's `count` objects."""
+def _thin_rules(page: Any, count: int, sheet: _Sheet, turn: int) -> list[Rule]:
+    """Short thin rules among the page's `count` objects, in the coordinates of the turned sheet."""
     import pypdfium2.raw as pdfium
 
     object_of, type_of, bounds_of = pdfium.FPDFPage_GetObject, pdfium.FPDFPageObj_GetType, pdfium.FPDFPageObj_GetBounds
@@ -329,9 +448,12 @@ def _thin_rules(page: Any, count: int) -> list[Rule]:
         drawn = object_of(page, index)
         if type_of(drawn) != pdfium.FPDF_PAGEOBJ_PATH or not bounds_of(drawn, left, bottom, right, top):
             continue
-        width, height = right.value - left.value, top.value - bottom.value
+        box = pdfium.FS_RECTF(left.value, top.value, right.value, bottom.value)
+        if turn:
+            _turn(box, turn, sheet)
+        width, height = box.right - box.left, box.top - box.bottom
         if height < MAX_RULE_HEIGHT and height < width < MAX_RULE_WIDTH:
-            found.append(Rule(left.value, right.value, bottom.value, top.value))
+            found.append(Rule(box.left, box.right, box.bottom, box.top))
     return found
 
 
