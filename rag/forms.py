@@ -32,7 +32,13 @@ _IS_KERNEL = re.compile(
 _LANGUAGE = re.compile(r"(?:`{3,}|~{3,})[ \t{.]*(?P<language>[\w+#-]*)")
 _OUTPUT = frozenset({"none", "text", "output", "plain", "txt"})
 
-_IS = re.compile(r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?!not\b)\S")
+_IS = re.compile(
+    r"\s+(?:is|are|was|were|means?|refers? to|denotes?|describes?|stands? for|measures?)\s+(?P<what>\S.*)", re.DOTALL
+)
+_ACTED_ON = re.compile(
+    r"(?:not|why|how|where|to)\b|(?:\w+ly )?\w+(?:ed|ing) (?:by|in|on|to|from|when|if|at|for|with|into|as|that)\b"
+)
+"""After 'is': what happens to it, instead of what it is."""
 _BESIDE_NAME = re.compile(
     r"^(?:in [\w ]{2,30}, )?(?:the term |the word )?(?:an? |the |each |every |such (?:an? )?|so-called )?"
     r"|\([^)]*\)|,[^,]*,?$",
@@ -41,6 +47,7 @@ _BESIDE_NAME = re.compile(
 _COLON = re.compile(r":\s|：|\s[–—-]\s")
 _MARKS = re.compile(r"[*_`\"“”'‘’]")
 _EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\1(?![\w*])|[“\"]([^“”\"]{2,40})[”\"]")
+_CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
 
 
 # --- listings
@@ -106,16 +113,18 @@ def _language(listing: str) -> str:
 
 
 def defines(subject: str, sentence: str) -> bool:
-    """Whether a sentence defines `subject`: 'X is …', 'X: …', or an emphasised first use."""
+    """Whether a sentence defines `subject`: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
     wanted = terms_of(subject).stems
     sentence = sentence[:LONGEST_READ]
     if not wanted or not all(stem[:2] in sentence.lower() for stem in wanted):
         return False
     plain = _MARKS.sub("", sentence).strip(" -")
     verb, colon = _IS.search(plain), _COLON.search(plain)
+    words = len(subject.split())
     return (
-        (verb is not None and _is_name(plain[: verb.start()], wanted))
+        (verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]))
         or (colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted))
+        or any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain))
         or any(terms_of(match[2] or match[3]).stems == wanted for match in _EMPHASISED.finditer(sentence))
     )
 

@@ -45,13 +45,13 @@ def test_a_long_question_sentence_and_heading_are_cut_not_refused() -> None:
     ("question", "first"),
     [
         ("When does a queue block?", ["When does a queue block a host?", "It is full."]),
-        ("What is a warp?", ["Groups of 32 are *warps*.", "A warp waits."]),
+        ("What is a warp?", ["Groups of 32 are called warps.", "A warp waits."]),
     ],
     ids=["its words, then their neighbour", "a definition, then its words"],
 )
 def test_the_most_promising_sentences_are_read_first(question: str, first: list[str]) -> None:
     text = "# Head\n\nWhen does a queue block a host? It is full. Dogs bark.\n\nA warp waits.\n\n```c\nint queue;\n```"
-    passages = [make_passage(text), make_passage("Groups of 32 are *warps*.")]
+    passages = [make_passage(text), make_passage("Groups of 32 are called warps.")]
     units, pairs = candidates(english_query(question), passages)
     assert [unit.text for unit in units][:2] == first
     assert [one.sentence for one in pairs] == [unit.text for unit in units]

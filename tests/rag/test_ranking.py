@@ -13,7 +13,7 @@ from fakes import make_node, section
 from indexes.library import Library
 from indexes.types import Filters, Hit
 from rag.explanation import explain
-from rag.forms import Listing, defines, rank_listings
+from rag.forms import Listing, rank_listings
 from rag.query import understand
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, Retrieval, fuse
 from rag.settings import RetrievalSettings
@@ -170,12 +170,15 @@ def test_a_listing_is_found_by_what_is_in_it_and_around_it(question: str, best_f
     ("subject", "sentence", "does"),
     [
         ("warp", "A *warp* is a group of 32 threads of a block.", True),
+        ("warps", "Threads come in units of 32, called warps, that run in lockstep.", True),
         ("warp", "**Warp**: 32 threads that run in lockstep.", True),
         ("occupancy", "The occupancy (of an SM) is the share of its warps that are resident.", True),
         ("default stream", "The default stream, also called null stream, is a stream of its own kind.", True),
+        ("race condition", "Such an error is known as a race condition.", True),
         ("grid", "Thread blocks are organized into a *grid*.", True),
         ("warp", "A warp is not a block.", False),
         ("warp", "With a stride of two floats the warp touches 8 sectors.", False),
+        ("warp", "The warp is executed by one scheduler.", False),
         ("CUDA", "CUDA graphs are a way to launch many kernels.", False),
         ("warp", "Warp divergence is a cost.", False),
         ("?", "Anything is something.", False),
