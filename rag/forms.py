@@ -48,6 +48,12 @@ _COLON = re.compile(r":\s|：|\s[–—-]\s")
 _MARKS = re.compile(r"[*_`\"“”'‘’]")
 _EMPHASISED = re.compile(r"(?<![\w*])(\*{1,2}|_{1,2})(?=\S)([^*_]{2,60})(?<=\S)\1(?![\w*])|[“\"]([^“”\"]{2,40})[”\"]")
 _CALLED = re.compile(r"\b(?:called|known as|termed|referred to as)\s+(?:an? |the )?(.{2,60})", re.IGNORECASE)
+DEFINING_WORDS = 6
+"""Fewest words after 'is' of a definition that says what a thing is: not 'Occupancy is a means of hiding latency'."""
+SHORT_DEFINITION = 0.5
+MOST_LETTERS = 5
+"""Of an abbreviation."""
+_DENIES = re.compile(r"\bnot\b|\bjust as\b", re.IGNORECASE)
 
 
 # --- listings
@@ -112,21 +118,42 @@ def _language(listing: str) -> str:
 # --- definitions
 
 
-def defines(subject: str, sentence: str) -> bool:
-    """Whether a sentence defines `subject`: 'X is …', '… is called X', 'X: …', or an emphasised first use."""
+def definition_share(subject: str, sentence: str) -> float:
+    """How much a sentence defines `subject`: 1, `SHORT_DEFINITION` for one that says little, 0 for none.
+
+    A definition is 'X is …', '… is called X', 'X: …', or an emphasised first use.
+    """
     wanted = terms_of(subject).stems
+    if not wanted:
+        return 0.0
     sentence = sentence[:LONGEST_READ]
-    if not wanted or not all(stem[:2] in sentence.lower() for stem in wanted):
-        return False
+    if not all(stem[:2] in sentence.lower() for stem in wanted):
+        return 0.0
     plain = _MARKS.sub("", sentence).strip(" -")
     verb, colon = _IS.search(plain), _COLON.search(plain)
+    if verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]):
+        long = len(verb["what"].split()) >= DEFINING_WORDS and not _DENIES.search(verb["what"])
+        return 1.0 if long else SHORT_DEFINITION
+    if colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted):
+        return 1.0
     words = len(subject.split())
-    return (
-        (verb is not None and _is_name(plain[: verb.start()], wanted) and not _ACTED_ON.match(verb["what"]))
-        or (colon is not None and colon.end() < len(plain) and _is_name(plain[: colon.start()], wanted))
-        or any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain))
-        or any(terms_of(match[2] or match[3]).stems == wanted for match in _EMPHASISED.finditer(sentence))
-    )
+    if any(_is_name(" ".join(match[1].split()[:words]), wanted) for match in _CALLED.finditer(plain)):
+        return 1.0
+    if len(wanted) == 1 and _spells_out(subject, plain):
+        return 1.0
+    emphasised = (terms_of(match[2] or match[3]).stems for match in _EMPHASISED.finditer(sentence))
+    return 1.0 if wanted in emphasised else 0.0
+
+
+def _spells_out(subject: str, sentence: str) -> bool:
+    """Whether a sentence gives the words behind an abbreviation: 'streaming multiprocessors, SMs for short'."""
+    letters = subject.split()[-1].removesuffix("s").upper()
+    if not (2 <= len(letters) <= MOST_LETTERS and letters.isalpha()):
+        return False
+    name = rf"(?:\({letters}s?\)|,? (?:or )?{letters}s?,? for short)"
+    initials = r"[\s-]+".join(rf"{letter}\w*" for letter in letters)
+    spelled = re.search(rf"\b{initials}\s*{name}|\b{letters}s?\s*\({initials}\)", sentence, re.IGNORECASE)
+    return spelled is not None
 
 
 def _is_name(text: str, wanted: frozenset[str]) -> bool:

@@ -25,7 +25,7 @@ from indexes.embedder import MiniLM, bundled_model_folder, bundled_tokenizer, ch
 from indexes.sentences import SpanKind, split_spans
 from indexes.words import TermWeights, signed_names, terms_of
 from rag.errors import ModelCannotLoad
-from rag.forms import defines
+from rag.forms import definition_share
 from rag.query import Query
 from rag.types import Passage
 
@@ -153,7 +153,7 @@ def candidates(query: Query, passages: Sequence[Passage], *, listings: bool = Fa
     signals = _signals(query.english, units)
     order = sorted(
         (i for i, unit in enumerate(units) if (unit.kind == "code") == listings),
-        key=lambda i: (not (query.subject and defines(query.subject, units[i].text)), -signals[i]),
+        key=lambda i: (not (query.subject and definition_share(query.subject, units[i].text) > 0), -signals[i]),
     )
     pairs = [Pair(units[i].text[:READ_CHARACTERS], " > ".join(units[i].section[-2:]), signals[i]) for i in order]
     return [units[i] for i in order], pairs

@@ -14,7 +14,7 @@ from indexes.errors import Cancelled
 from indexes.words import count_words, terms_of
 from rag.citations import without_markers
 from rag.errors import ArmUnavailable
-from rag.forms import Listing, defines, rank_listings
+from rag.forms import Listing, definition_share, rank_listings
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.generators.stream_text import StopStrings
 from rag.query import Query, english_query
@@ -298,16 +298,14 @@ def _log_odds(share: float) -> float:
 
 
 def _definitions_first(scored: Sequence[ScoredUnit], subject: str) -> Sequence[ScoredUnit]:
-    """The units, best first, where those that define the name asked about count for more."""
+    """The units, best first, where those that best define the name asked about count for more."""
     if not subject:
         return scored
-    gain = DEFINITION_SHARE * max((item.score for item in scored), default=0.0)
-    raised = [
-        replace(item, score=item.score + gain)
-        if item.unit.kind in _PROSE and defines(subject, item.unit.text)
-        else item
-        for item in scored
-    ]
+    best = max((item.score for item in scored), default=0.0)
+    shares = [definition_share(subject, item.unit.text) if item.unit.kind in _PROSE else 0.0 for item in scored]
+    # Beside a definition, one that says little ('Grids are far larger') is only a sentence.
+    gain = [DEFINITION_SHARE * best * share if share == max(shares) else 0.0 for share in shares]
+    raised = [replace(item, score=item.score + more) for item, more in zip(scored, gain, strict=True)]
     return sorted(raised, key=lambda item: -item.score)
 
 

@@ -120,10 +120,11 @@ def test_what_is_said_of_a_passage(question: str, text: str, liked: str, answer:
 # --- kinds of questions
 
 
-def test_a_definition_comes_before_what_the_reader_likes_better() -> None:
-    text = "The warp waits at a stride. A warp is a group of threads that run together."
-    assert said_of(text, "The warp", "A warp", question="What is a warp?").startswith("A warp is a group")
-    assert said_of(text, "The warp", "A warp", question="Is a warp slow?").startswith("The warp waits")
+def test_a_definition_comes_before_what_the_reader_likes_better_and_the_fuller_one_first() -> None:
+    text = "The warp waits at a stride. Warps are a means. A warp is a group of threads that run together."
+    fuller, liked, *_ = re.split(r"(?<=\.) ", said_of(text, "The warp", "Warps", "A warp", question="What is a warp?"))
+    assert (fuller, liked) == ("A warp is a group of threads that run together.", "The warp waits at a stride.")
+    assert said_of(text, "The warp", "Warps", "A warp", question="Is a warp slow?").startswith("The warp waits")
 
 
 @pytest.mark.parametrize("question", ["How many threads?", "What is a warp?", "Why does it wait?", "Is it slow?"])

@@ -9,7 +9,7 @@ import pytest
 from fakes import section
 
 from indexes.library import Library
-from rag.forms import defines
+from rag.forms import definition_share
 from rag.query import understand
 from rag.question import (
     options_of,
@@ -128,6 +128,6 @@ def test_the_longest_message_is_understood_in_no_time(hostile: str, library_of: 
     talk_kind(hostile)
     understand(hostile, library)
     understand("why is it?", library, turns=[Turn(hostile, "")])
-    defines("warp", hostile)
+    definition_share("warp", hostile)
     unknown_nouns(hostile)
     assert time.process_time() - started < 2

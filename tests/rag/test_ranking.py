@@ -13,7 +13,7 @@ from fakes import make_node, section
 from indexes.library import Library
 from indexes.types import Filters, Hit
 from rag.explanation import explain
-from rag.forms import Listing, rank_listings
+from rag.forms import Listing, definition_share, rank_listings
 from rag.query import understand
 from rag.retrieval import CrossEncoderReranker, HybridRetriever, Retrieval, fuse
 from rag.settings import RetrievalSettings
@@ -167,22 +167,29 @@ def test_a_listing_is_found_by_what_is_in_it_and_around_it(question: str, best_f
 
 
 @pytest.mark.parametrize(
-    ("subject", "sentence", "does"),
+    ("subject", "sentence", "share"),
     [
-        ("warp", "A *warp* is a group of 32 threads of a block.", True),
-        ("warps", "Threads come in units of 32, called warps, that run in lockstep.", True),
-        ("warp", "**Warp**: 32 threads that run in lockstep.", True),
-        ("occupancy", "The occupancy (of an SM) is the share of its warps that are resident.", True),
-        ("default stream", "The default stream, also called null stream, is a stream of its own kind.", True),
-        ("race condition", "Such an error is known as a race condition.", True),
-        ("grid", "Thread blocks are organized into a *grid*.", True),
-        ("warp", "A warp is not a block.", False),
-        ("warp", "With a stride of two floats the warp touches 8 sectors.", False),
-        ("warp", "The warp is executed by one scheduler.", False),
-        ("CUDA", "CUDA graphs are a way to launch many kernels.", False),
-        ("warp", "Warp divergence is a cost.", False),
-        ("?", "Anything is something.", False),
+        ("warp", "A *warp* is a group of 32 threads of a block.", 1),
+        ("warps", "Threads come in units of 32, called warps, that run in lockstep.", 1),
+        ("warp", "**Warp**: 32 threads that run in lockstep.", 1),
+        ("occupancy", "The occupancy (of an SM) is the share of its warps that are resident.", 1),
+        ("default stream", "The default stream, also called null stream, is a stream of its own kind.", 1),
+        ("race condition", "Such an error is known as a race condition.", 1),
+        ("grid", "Thread blocks are organized into a *grid*.", 1),
+        ("SM", "It has 132 streaming multiprocessors, SMs for short.", 1),
+        ("SMs", "A team runs on a streaming multiprocessor (SM).", 1),
+        ("occupancy", "Occupancy is a means of hiding latency.", 0.5),
+        ("grid", "Grids are far larger.", 0.5),
+        ("__syncthreads", "A `__syncthreads()` is slow.", 0.5),
+        ("warp", "A warp is not a block.", 0),
+        ("warp", "With a stride of two floats the warp touches 8 sectors.", 0),
+        ("warp", "The warp is executed by one scheduler.", 0),
+        ("CUDA", "CUDA graphs are a way to launch many kernels.", 0),
+        ("warp", "Warp divergence is a cost.", 0),
+        ("?", "Anything is something.", 0),
     ],
 )
-def test_a_definition_is_known_by_its_form(subject: str, sentence: str, does: bool) -> None:
-    assert defines(subject, sentence) is does
+def test_a_definition_is_known_by_its_form_and_what_says_more_defines_more(
+    subject: str, sentence: str, share: float
+) -> None:
+    assert definition_share(subject, sentence) == share
