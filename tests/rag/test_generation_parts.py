@@ -157,9 +157,10 @@ def wait_for(owner: ModelThread, waiting: int) -> None:
 
 def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
     order: list[tuple[int, str]] = []
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
     def work(number: int) -> Iterator[int]:
+        begun.set()
         go.wait(PATIENCE_S)
         order.append((number, threading.current_thread().name))
         yield number
@@ -167,7 +168,8 @@ def test_work_runs_in_the_order_it_came_on_one_thread() -> None:
     with closing(ModelThread(50, PATIENCE_S)) as owner, ThreadPoolExecutor(9) as pool:
         for number in range(9):
             pool.submit(lambda n=number: list(owner.iterate(lambda _: work(n))))
-            wait_for(owner, number)  # the first holds the thread
+            begun.wait(PATIENCE_S)  # the first holds the thread
+            wait_for(owner, number)
         go.set()
     assert [number for number, _ in order] == list(range(9))
     assert len({name for _, name in order}) == 1

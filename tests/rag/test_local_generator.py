@@ -19,13 +19,13 @@ from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.generators.local import generator as local
 from rag.generators.local.batch import Batch, Batches
 from rag.generators.local.cache import PrefixCache, SlabCache
 from rag.generators.local.decode import Decoding, prefill
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.local.thread import SWITCH_INTERVAL_S
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
+from rag.models import devices
 from rag.settings import GeneratorSettings
 from rag.types import Thinking, Turn, Waiting
 
@@ -466,5 +466,5 @@ next(items)
 
 def test_the_default_budget_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for free_gib, budget_gib in ((6, 3), (100, 4)):
-        monkeypatch.setattr(local, "free_memory_bytes", lambda _, free=free_gib: free << 30)
-        assert local.default_kv_budget_bytes("cpu") == budget_gib << 30
+        monkeypatch.setattr(devices, "free_memory_bytes", lambda _, free=free_gib: free << 30)
+        assert devices.default_kv_budget_bytes("cpu") == budget_gib << 30
