@@ -300,7 +300,7 @@ def test_where_one_arm_runs_ways_to_search_are_compared_and_counted(site: Live, 
     site.generator.arms = ("rag",)
     page = open_page("/compare", viewport={"width": 390, "height": 844}, locale="zh-CN")
     expect(page.locator(".offer")).to_contain_text("只有一个方案可用")
-    expect(page.get_by_role("button", name="获取小型语言模型（93 MB）")).to_be_visible()
+    expect(page.get_by_role("button", name="获取语言模型（1,093 MB）")).to_be_visible()
     page.select_option("#compare-kind", "passages")
     page.fill("#question", "How many threads are in a warp?")
     page.get_by_role("button", name="对比", exact=True).click()

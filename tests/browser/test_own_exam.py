@@ -89,7 +89,7 @@ def test_an_adapter_is_tuned_on_a_books_questions_and_offered_for_comparison(
         return f"1 step on {len(rows)} rows"
 
     monkeypatch.setattr(site.services.adapters, "_tune", tune)
-    monkeypatch.setattr(site.services.generators, "_choice", GeneratorChoice(generator="local", model="tiny"))
+    monkeypatch.setattr(site.services.generators, "choice", GeneratorChoice(generator="local", model="tiny"))
     document = site.shelf.put("tuned", f"{BOOK} Tuned.", source="tuned.md")
     question = own_question("Which threads issue together?", "neighbouring ones", BOOK[:74], title="tuned.md")
     made = [replace(question, id=f"made-{n}", book="tuned", section=f"s{n}") for n in range(8)]
@@ -111,7 +111,7 @@ def test_tuning_that_failed_while_nobody_looked_is_said_until_it_is_dismissed(
     def fail(_: JobHandle) -> str:
         raise InvalidInput("the server stopped before the job was done")
 
-    monkeypatch.setattr(site.services.generators, "_choice", GeneratorChoice(generator="local", model="tiny"))
+    monkeypatch.setattr(site.services.generators, "choice", GeneratorChoice(generator="local", model="tiny"))
     job = site.services.jobs.submit("adapter", fail, title="other")
     wait_until(lambda: site.services.jobs.get(job.id).final, "the job ends")
     page = open_page("/compare")
