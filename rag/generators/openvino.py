@@ -41,7 +41,7 @@ from rag.generators.writing import Writing
 from rag.models.adapters import WEIGHTS_FILE, AdapterFolder, changes_anything, folder_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, default_kv_budget_bytes, peak_memory_bytes
-from rag.models.folder import load_config, shown_name
+from rag.models.folder import ORIGIN_FILE, load_config, shown_name
 from rag.models.gguf import describe_gguf, matrix_types
 from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
@@ -395,9 +395,11 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     if gguf is None:
         raise ModelCannotLoad(f"{settings.model} has no .gguf file.", hint="Take it with --quantization none.")
     ir = Path(folder).with_name(f".{Path(folder).name}.openvino")
-    if not (ir / _MODEL_FILE).is_file():
+    made_from = (Path(folder) / ORIGIN_FILE).read_bytes()
+    if not (ir / ORIGIN_FILE).is_file() or (ir / ORIGIN_FILE).read_bytes() != made_from:
         shutil.rmtree(ir, ignore_errors=True)
         build_ir(gguf, ir)
+        (ir / ORIGIN_FILE).write_bytes(made_from)
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
     budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from tiny_models import build_adapter, build_model, write_gguf
 
 from indexes.errors import Cancelled
 from rag.errors import AdapterMismatch, ArmUnavailable, PromptTooLong
+from rag.generators import openvino
 from rag.generators.local.generator import load_local_generator
-from rag.generators.openvino import OpenVINOGenerator, load_openvino_generator, runs_here
+from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece
 from rag.models.adapters import AdapterRecord
 from rag.models.home import find_model
@@ -129,3 +131,22 @@ def test_only_what_genai_reads_on_a_processor_runs_here(settings: GeneratorSetti
     assert not runs_here(replace(settings, model=str(settings.home)))
     model = build_model(tmp_path / "model", family="gemma2", num_hidden_layers=2)
     assert not runs_here(replace(settings, model=str(write_gguf(model, tmp_path / "gemma.gguf", half=True))))
+
+
+def test_a_file_that_changed_is_put_into_openvinos_form_again(
+    settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Path] = []
+
+    def build(gguf: Path, folder: Path) -> None:
+        built.append(gguf)
+        build_ir(gguf, folder)
+
+    monkeypatch.setattr(openvino, "build_ir", build)
+    bare = replace(settings, adapters={})
+    load_openvino_generator(bare).close()
+    load_openvino_generator(bare).close()
+    before = len(built)
+    os.utime(settings.model or "", ns=(1, 1))
+    load_openvino_generator(bare).close()
+    assert len(built) == before + 1
