@@ -518,3 +518,28 @@ def test_the_parts_of_a_displayed_formula_stay_in_their_order_and_are_noted(tmp_
     book = drawn.read(tmp_path / "a.pdf")
     assert "follows.\n\nB = N + M t (1)\n\nThe words" in whole(book)
     assert [note for note in book.health.notes if note.startswith("1 displayed formulas") and note.endswith(" 1")] != []
+
+
+@pytest.mark.parametrize(
+    ("printed", "title"),
+    [
+        (["A Primer of", "Kernels"], "A Primer of Kernels"),
+        (["3D Meshes"], "3D Meshes"),
+        (["2.1 Kernels"], "A"),
+        (["Contents"], "A"),
+        ([], "A"),
+    ],
+)
+def test_a_book_without_a_title_of_its_own_has_the_one_printed_largest(
+    printed: list[str], title: str, tmp_path: Path
+) -> None:
+    drawn = Drawn()
+    drawn.page()
+    for row, words in enumerate(printed):
+        drawn.text(90, 100 + 26 * row, words, size=22, style="B")
+    for row in range(4):
+        drawn.text(90, 200 + 14 * row, "A kernel is a function that many threads run at once on a device.")
+    drawn.page()
+    drawn.text(90, 100, "Memory", size=22, style="B")
+    drawn.text(90, 130, "Shared memory is fast.")
+    assert drawn.read(tmp_path / "a.pdf").title == title

@@ -30,6 +30,7 @@ from indexes.readers.pdf.layout import (
     find_headings,
     find_layout,
     page_labels,
+    printed_title,
     read_outline,
 )
 from indexes.readers.pdf.page import Line, PageLines, Word, count_letters, decoded, make_line, read_page
@@ -103,7 +104,8 @@ def _parsed(found: _Extracted) -> Parsed:
     headings = find_headings(found.outline, layout.pages, layout.body_size)
     elements, formulas = _elements(layout, headings)
     labels = page_labels(layout.page_numbers, found.declared, len(found.pages))
-    return Parsed(elements, found.title, len(found.pages), labels, _health(found, layout.pages, elements, formulas))
+    title = found.title or printed_title(layout.pages, layout.body_size)
+    return Parsed(elements, title, len(found.pages), labels, _health(found, layout.pages, elements, formulas))
 
 
 def _cannot_be_laid_out(path: Path, found: _Extracted, page: PageLines) -> str:

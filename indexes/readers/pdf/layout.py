@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
-from indexes.readers.elements import title_letters
+from indexes.readers.elements import one_line, real_title, title_letters
 from indexes.readers.pdf.page import (
     CELL_GAP,
     NARROW_GAP,
@@ -506,6 +506,8 @@ def _ends_in_page_number(line: Line) -> bool:
 MAX_OUTLINE_ENTRIES = 20_000
 MAX_OUTLINE_DEPTH = 8
 MAX_HEADING_CHARS, MAX_HEADING_LINES = 120, 4
+EQUALLY_LARGE = 0.95
+"""Relative type size from which a line of the first page is as large as its title."""
 MAX_BOLD_CHARS = 70
 """Maximum letters of a heading that is bold but neither numbered nor larger than the text."""
 _NUMBER = re.compile(
@@ -665,6 +667,21 @@ def _headings_by_type(
             continue
         found.append(FoundHeading(level + lowest, title, group[0].page, tuple(group)))
     return found
+
+
+def printed_title(pages: Sequence[TextPage], body_size: float) -> str | None:
+    """The one heading of the first page that is larger than all else there, unless it is a chapter's or 'Contents'."""
+    page = next((page for page in pages if page.lines), None)
+    if page is None:
+        return None
+    largest = max(line.size for line in page.lines)
+    lines = [line for line in page.lines if line.size >= EQUALLY_LARGE * largest]
+    groups = _heading_lines(page, body_size, set())
+    if len(lines) > MAX_HEADING_LINES or lines not in groups:
+        return None
+    title = one_line(" ".join(line.text for line in lines))
+    numbered = (title[0].isdigit() and _DEPTH.match(title + " ")) or not title_letters(_NUMBER.sub("", title, count=1))
+    return None if numbered or len(title) > MAX_HEADING_CHARS or _CONTENTS_TITLE.match(title) else real_title(title)
 
 
 def _heading_lines(page: TextPage, body_size: float, taken: set[int]) -> list[list[Line]]:
