@@ -543,3 +543,24 @@ def test_a_book_without_a_title_of_its_own_has_the_one_printed_largest(
     drawn.text(90, 100, "Memory", size=22, style="B")
     drawn.text(90, 130, "Shared memory is fast.")
     assert drawn.read(tmp_path / "a.pdf").title == title
+
+
+def test_numbered_lines_of_a_listing_are_code_in_any_font(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    lines = [
+        ("// sum.c", "Times"),
+        ("float sum = 0;", "Courier"),
+        ("#pragma omp parallel for", "Times"),
+        ("for (int i = 0; i < n; ++i)", "Courier"),
+        ("    sum += x[i];", "Courier"),
+    ]
+    drawn.text(LEFT, 100, "The loop adds up the values:")
+    for number, (line, font) in enumerate(lines, 1):
+        y = 110 + 12 * number
+        drawn.text(LEFT - 12, y, str(number), size=5)
+        drawn.text(LEFT, y, line, font, 9)
+    drawn.text(LEFT, 190, "It is run by all threads.")
+    listing = "\n".join(line for line, _ in lines)
+    text = drawn.read(tmp_path / "a.pdf").sections[0].text
+    assert f"The loop adds up the values:\n\n```\n{listing}\n```\n\nIt is run by all threads." in text

@@ -141,7 +141,7 @@ class PageLines:
         has_content: false for a blank page.
         lost_letters: number of letters left out because the file's fonts do not map them to characters.
         turned: true where most words are not upright on the sheet, or not as viewers show it.
-        letters: number of letters and digits printed, those that no line has among them.
+        letters: number of letters and digits printed, those that no line has among them, line numbers of listings not.
     """
 
     page: int
@@ -171,16 +171,17 @@ def read_page(document: Any, number: int) -> PageLines:
             printed = _printed(page, sheet)
         if printed:
             width, height = _turned_size(sheet, turn)
-        words = _mended([word for word in printed if word.turn == turn], _thin_rules(page, objects, sheet, turn))
+        typed = _mended([word for word in printed if word.turn == turn], _thin_rules(page, objects, sheet, turn))
     finally:
         page.close()
+    words = _without_line_numbers(typed)
     others = [word for word in printed if word.turn not in (turn, None)]
     lost = sum(len(_UNREADABLE.findall(word.text)) for word in (*words, *others))
     lines = [_condensed(line) for line in _lines(_readable(words), number)]
     if others:
         middle = (sheet[3] - sheet[1]) / 2
         lines = list(_with_small_print(lines, list(_lines(_readable(others), number)), middle))
-    letters = sum(map(count_letters, (word.text for word in printed)))
+    letters = _letters(printed) - (_letters(typed) - _letters(words))
     return PageLines(number, width, height, tuple(lines), objects > 0, lost, bool(turn) or sideways, letters)
 
 
@@ -233,6 +234,10 @@ def same_row(one: _Box, other: _Box, share: float = 0.6) -> bool:
 def first_column(run: Word | _Run, pitch: float) -> float:
     """Where the first column of a run of letters begins, when they are centred over columns `pitch` points wide."""
     return (run.x0 + run.x1 - len(run.text) * pitch) / 2
+
+
+def _letters(words: Sequence[Word]) -> int:
+    return sum(count_letters(word.text) for word in words)
 
 
 def count_letters(text: str) -> int:
@@ -504,9 +509,9 @@ def _condensed(line: Line) -> Line:
 
 
 def _mended(words: Sequence[Word], rules: Sequence[Rule]) -> Sequence[Word]:
-    """A page's words in content order, as typed: listings in columns, underscores in place, no line numbers."""
+    """A page's words in content order, as typed: listings in columns, underscores in place."""
     words, rules = _in_columns(words, rules)
-    return _without_line_numbers(_with_underscores(words, rules))
+    return _with_underscores(words, rules)
 
 
 # --- listings whose letters have widths of their own but are set in columns
@@ -855,7 +860,10 @@ MAX_DIGITS = 4
 
 
 def _without_line_numbers(words: Sequence[Word]) -> Sequence[Word]:
-    """The words in their order without line numbers of listings."""
+    """The words in their order without line numbers of listings; what a small one counts is code in any font.
+
+    LaTeX's packages set comments, directives and keywords of a listing in the font that they are told to.
+    """
     code = sorted((word for word in words if word.mono and not _is_number(word)), key=_middle)
     numbers = [word for word in words if _is_number(word)]
     if not numbers or not code:
@@ -865,6 +873,8 @@ def _without_line_numbers(words: Sequence[Word]) -> Sequence[Word]:
     largest = max(word.size for word in code)
     able = [number for number in numbers if not number.mono or number.size < SMALLER * largest]
     dropped: set[int] = set()
+    counted: list[Word] = []
+    code_of: dict[int, Word] = {}
     # Line numbers are flush right, sometimes flush left.
     for edge in (lambda word: word.x1, lambda word: word.x0):
         for run in _counting_runs(able, edge):
@@ -872,7 +882,38 @@ def _without_line_numbers(words: Sequence[Word]) -> Sequence[Word]:
             small = max(number.size for number in run) < SMALLER * largest
             if with_code >= MIN_SHARE * len(run) if len(run) >= MIN_NUMBERS else small and with_code == len(run):
                 dropped.update(map(id, run))
-    return [word for word in words if id(word) not in dropped] if dropped else words
+                counted.extend(run if small and len(run) >= MIN_NUMBERS else ())
+    for phrase in [phrase for number in counted for phrase in _phrases(number, words)]:
+        dropped.update(map(id, phrase))
+        code_of[id(phrase[0])] = _as_code(phrase)
+    lines = [code_of.get(id(word), word) for word in words]
+    return [line for word, line in zip(words, lines, strict=True) if id(word) not in dropped or line is not word]
+
+
+def _phrases(number: Word, words: Sequence[Word]) -> Iterator[list[Word]]:
+    """The words to the right of a line number that are not monospaced, a space apart, up to the gap of a column."""
+    row = [word for word in words if word.x0 > number.x1 - 0.5 and word.bottom < _middle(number) < word.top]
+    last, widest = number, FARTHEST_CODE
+    phrase: list[Word] = []
+    for word in sorted(row, key=lambda word: word.x0):
+        gap = (word.x0 - last.x1) / word.size
+        if gap > widest:
+            break
+        if phrase and (word.mono or gap > CELL_GAP or gap < LETTER_GAP / 2):
+            yield phrase
+            phrase = []
+        if not word.mono:
+            phrase.append(word)
+        last, widest = word, WIDE_GAP
+    if phrase:
+        yield phrase
+
+
+def _as_code(phrase: Sequence[Word]) -> Word:
+    first, last = phrase[0], phrase[-1]
+    bottom, top = min(word.bottom for word in phrase), max(word.top for word in phrase)
+    text = " ".join(word.text for word in phrase)
+    return replace(first, text=text, x1=last.x1, bottom=bottom, top=top, mono=True)
 
 
 def _is_number(word: Word) -> bool:
