@@ -75,8 +75,8 @@ _DESCRIBED = re.compile(
 )
 """Directives that describe what they name."""
 MAX_INCLUDED_DEPTH = 5
-MAX_SUBSTITUTIONS = 10_000
-"""Replacements may hold others: fifty lines of them can stand for more words than there are."""
+MAX_SUBSTITUTED = 50_000
+"""Parts of all that replacements put in; they may hold others: fifty lines can stand for more words than there are."""
 MAX_INLINE_CHARS = 8_000
 """A longer paragraph is read in parts: docutils seeks the end of what opens in it from each place."""
 _READ_ALONE = frozenset({".rst", ".rest", ".md", ".txt", ".html", ".htm", ".ipynb"})
@@ -227,15 +227,16 @@ def _inliner() -> Inliner:
 
 
 class _CountedDefinitions(dict[str, Any]):
-    """Definitions of replacements that are looked up only so often."""
+    """Definitions of replacements, which docutils looks up to copy them, and of which it gets only so much."""
 
-    looked_up = 0
+    copied = 0
 
     def __getitem__(self, name: str) -> Any:
-        self.looked_up += 1
-        if self.looked_up > MAX_SUBSTITUTIONS:
+        definition = super().__getitem__(name)
+        self.copied += sum(1 for _ in definition.findall())
+        if self.copied > MAX_SUBSTITUTED:
             raise ValueError("replacements of replacements without end")
-        return super().__getitem__(name)
+        return definition
 
 
 class _BoundSubstitutions(Transform):  # type: ignore[misc]  # docutils has no types

@@ -90,10 +90,11 @@ def test_broken_markup_is_read_all_the_same() -> None:
     assert "word" in str(elements("word `unclosed\n\n=====\nodd\n==\n\n.. figure::\n\n.. [1 broken\n"))
 
 
-def test_replacements_of_replacements_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexes.readers.rst.MAX_SUBSTITUTIONS", 500)
-    chain = "".join(f".. |s{n}| replace:: |s{n + 1}| |s{n + 1}|\n" for n in range(40))
-    (tmp_path / "a.rst").write_text(f"{chain}.. |s40| replace:: x\n\nWords |s0|\n")
+@pytest.mark.parametrize("order", [1, -1], ids=["outermost first", "innermost first"])
+def test_replacements_of_replacements_end(order: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("indexes.readers.rst.MAX_SUBSTITUTED", 500)
+    chain = [f".. |s{n}| replace:: |s{n + 1}| |s{n + 1}|\n" for n in range(12)] + [".. |s12| replace:: x\n"]
+    (tmp_path / "a.rst").write_text("".join(chain[::order]) + "\nWords |s0|\n")
     book = read_book(tmp_path / "a.rst")
     assert "Words" in book.sections[0].text
     assert book.health.notes
