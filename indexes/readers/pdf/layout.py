@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, starmap
 from statistics import median
 from typing import Any
 
@@ -676,8 +676,13 @@ def printed_title(pages: Sequence[TextPage], body_size: float) -> str | None:
         return None
     largest = max(line.size for line in page.lines)
     lines = [line for line in page.lines if line.size >= EQUALLY_LARGE * largest]
-    groups = _heading_lines(page, body_size, set())
-    if len(lines) > MAX_HEADING_LINES or lines not in groups:
+    start = page.lines.index(lines[0])
+    together = lines == list(page.lines[start : start + len(lines)]) and all(starmap(_same_heading, pairwise(lines)))
+    if (
+        len(lines) > MAX_HEADING_LINES
+        or not together
+        or not all(_looks_like_heading(line, body_size) for line in lines)
+    ):
         return None
     title = one_line(" ".join(line.text for line in lines))
     numbered = (title[0].isdigit() and _DEPTH.match(title + " ")) or not title_letters(_NUMBER.sub("", title, count=1))
