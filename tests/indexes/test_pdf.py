@@ -175,10 +175,16 @@ def test_ligatures_are_letters(line: bytes, unicode: dict[int, str], read: str, 
     assert (book.sections[0].text, book.health.notes) == (read, ())
 
 
-def test_no_spaces_stand_between_letters_of_chinese(tmp_path: Path) -> None:
-    letters = dict(zip(b"abcdefgh", "共享内存，它快ｏ", strict=True)) | {code: chr(code) for code in b"CUDA"}
-    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"a b c d e f g", b"f g CUDA a b", b"h h h h"], letters)
-    assert read_book(tmp_path / "a.pdf").sections[0].text == "共享内存，它快它快 CUDA 共享 ｏ ｏ ｏ ｏ"
+def test_no_spaces_stand_between_letters_of_chinese_but_between_words_of_korean(tmp_path: Path) -> None:
+    letters = dict(zip(b"abcdefghi", "共享内存，它快ｏㄱ", strict=True)) | {code: chr(code) for code in b"CUDA"}
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"a b c d e f g", b"f g CUDA a b", b"h h h h", b"i i"], letters)
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "共享内存，它快它快 CUDA 共享 ｏ ｏ ｏ ｏ ㄱ ㄱ"
+
+
+def test_words_that_run_leftwards_are_whole_and_in_order(tmp_path: Path) -> None:
+    letters = dict(zip(b"abcdefghi", "שלוםעימכ.", strict=True))
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"icbag dbce dcba"], letters)  # as printed, from left to right
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "שלום עולם משלו."
 
 
 def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import cmath
 import ctypes
 import math
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,9 @@ _TEX_CODES = {
     0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl",  # T1
 }  # fmt: skip
 """Characters that TeX's font encodings keep at control codes; its bitmap fonts do not map them to Unicode."""
-_CJK = "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f\U00020000-\U0003ffff]"
+_CJK = (
+    "[\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f\U00020000-\U0003ffff]"
+)
 """Letters and punctuation of Chinese and Japanese; full-width Latin letters have spaces between their words."""
 _CJK_GAP = re.compile(f"(?<={_CJK}) (?={_CJK})")
 _EXPONENT = re.compile(rf"(?<=[\w)\].,;:!?”’\"']){LIFT}(?=[+−–-]?\d)")
@@ -316,6 +319,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
             foot, raised = bottom + RAISED * height, False
         right = rect.right - lean * (rect.top - rect.bottom) if lean > 0 else rect.right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
+        x0 = left if left < x0 else x0  # where words run leftwards
         letters.append(letter)
     if letters:
         yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
@@ -489,9 +493,16 @@ def _continues(last: Word, word: Word) -> bool:
     if not same_row(last, word, 0.35):
         return False
     gap = word.x0 - last.x1
+    if word.x1 < last.x0 + last.size and _runs_left(last, word):
+        gap = last.x0 - word.x1
     if last.mono and word.mono:
         return gap > -last.size  # a listing may have any number of spaces
     return -last.size < gap < WIDE_GAP * max(last.size, word.size)
+
+
+def _runs_left(*words: Word) -> bool:
+    """True for words of which one is Arabic or Hebrew."""
+    return any(unicodedata.bidirectional(letter) in ("R", "AL") for word in words for letter in word.text)
 
 
 def _condensed(line: Line) -> Line:
