@@ -187,6 +187,16 @@ def test_words_that_run_leftwards_are_whole_and_in_order(tmp_path: Path) -> None
     assert read_book(tmp_path / "a.pdf").sections[0].text == "שלום עולם משלו."
 
 
+def test_a_font_is_fixed_pitch_by_its_letters_not_by_its_name(tmp_path: Path) -> None:
+    widths = {"i": 222, "l": 222, " ": 278, "t": 278, "r": 333}
+    kerned = "".join(f"({one}) {600 - widths.get(one, 556)} " for one in "in the little halls for all his tiles")
+    even = "".join(f"({one}) 0 " for one in "x = little + tall")
+    for name, line in (("a", kerned), ("b", even)):
+        write_raw_pdf(tmp_path / f"{name}.pdf", f"BT /F1 10 Tf 40 560 Td [{line}] TJ ET".encode(), "Courier")
+    assert read_book(tmp_path / "a.pdf").sections[0].text == "in the little halls for all his tiles"
+    assert read_book(tmp_path / "b.pdf").sections[0].text == "```\nx = little + tall\n```"
+
+
 def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:
     write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing."])
     book = read_book(tmp_path / "a.pdf")

@@ -43,6 +43,10 @@ ASLANT = 0.06
 """Words that run so many quarter turns away from every edge of the sheet are watermarks and drawings."""
 SMALL_PRINT = 0.8
 """Size of what runs in another direction than its page, as a share of the page's usual size: never a heading."""
+MEASURED, LEAST_STEPS = 200, 4
+"""Letters by which a font is measured on a page, and how few steps from one to the next decide."""
+ONE_STEP, EVEN_SHARE = 0.15, 0.8
+"""How far steps of a fixed-pitch font differ from the usual once rounded, and least share of those that do not."""
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
 _PLAIN = str.maketrans({"\xa0": " ", "\x88": "•"})
@@ -441,9 +445,32 @@ def _style(text_page: Any, index: int, fonts: dict[tuple[bytes, int], tuple[bool
     key = (_font_name.value, _font_flags.value)
     if key not in fonts:
         name = key[0].decode("utf-8", errors="replace")
-        mono = bool(key[1] & _FIXED_PITCH) or is_monospace(name)
+        mono = (bool(key[1] & _FIXED_PITCH) or is_monospace(name)) and not _is_uneven(text_page, index, key[0])
         fonts[key] = (mono, bool(key[1] & _FORCE_BOLD) or bool(_BOLD_NAME.search(name)))
     return fonts[key]
+
+
+def _is_uneven(text_page: Any, index: int, font: bytes) -> bool:
+    """True where the next letters of a font are unevenly far apart, whatever the font says of itself."""
+    import pypdfium2.raw as pdfium
+
+    box = pdfium.FS_RECTF()
+    steps: list[float] = []
+    last: tuple[float, float] | None = None
+    for place in range(index, min(index + MEASURED, pdfium.FPDFText_CountChars(text_page))):
+        code = pdfium.FPDFText_GetUnicode(text_page, place)
+        pdfium.FPDFText_GetFontInfo(text_page, place, _font_name, 128, _font_flags)
+        if code > 127 or not chr(code).isalpha() or _font_name.value != font:
+            last = None
+            continue
+        pdfium.FPDFText_GetLooseCharBox(text_page, place, box)
+        if last is not None:
+            height = max(box.right - box.left, box.top - box.bottom, 0.1)  # of a turned letter too
+            steps.append(math.dist(last, (box.left, box.bottom)) / height)
+        last = (box.left, box.bottom)
+    usual = median(steps or [0.0])
+    even = sum(abs(step - usual) <= ONE_STEP * usual for step in steps)
+    return len(steps) >= LEAST_STEPS and even < EVEN_SHARE * len(steps)
 
 
 def _thin_rules(page: Any, count: int, sheet: _Sheet, turn: int) -> list[Rule]:
