@@ -58,13 +58,14 @@ LOST_PAGE, LEAST_WORDS = 0.6, 10
 """A page of at least so many words is named when a smaller share of them is anywhere in the book."""
 FORMATS = {ending: form.name for ending, form in {**TEXT_FORMATS, **WHOLE_BOOKS}.items() if form.name != "code"}
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_BROKEN = re.compile("\\S*(?:[\x02\xad]|-(?=\r?\n))\\s*\\S*")
+_BROKEN = re.compile("\\S*(?:[\x02\xad\ufffe]|-(?=\r?\n))\\s*\\S*")
+_UNSEEN = re.compile("[\xad\u200b]")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
 def words_of(text: str) -> list[str]:
     """Words for counting: compatible forms of letters are one, case is none."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text.replace("\xad", "")).casefold())
+    return _WORD.findall(unicodedata.normalize("NFKC", _UNSEEN.sub("", text)).casefold())
 
 
 # --- plain extractions

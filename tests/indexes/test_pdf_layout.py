@@ -370,6 +370,7 @@ def test_a_printed_table_of_contents_gives_neither_text_nor_headings(leaders: bo
     headings = [heading for section in book.sections for heading in section.heading_path]
     assert [heading for heading in headings if heading[-1].isdigit() or "Section" in heading] == []
     assert "Section" not in whole(book)
+    assert not leaders or [note for note in book.health.notes if "contents" in note and note.endswith("pages 1")]
     assert [section.chapter for section in book.sections][-3:] in ([1, 2, 3], [2, 3, 4])
 
 

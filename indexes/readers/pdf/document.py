@@ -105,7 +105,7 @@ def _parsed(found: _Extracted) -> Parsed:
     elements, formulas = _elements(layout, headings)
     labels = page_labels(layout.page_numbers, found.declared, len(found.pages))
     title = found.title or printed_title(layout.pages, layout.body_size)
-    return Parsed(elements, title, len(found.pages), labels, _health(found, layout.pages, elements, formulas))
+    return Parsed(elements, title, len(found.pages), labels, _health(found, layout, elements, formulas))
 
 
 def _cannot_be_laid_out(path: Path, found: _Extracted, page: PageLines) -> str:
@@ -312,9 +312,8 @@ def _joined_between_headings(
     yield from joined(run, body_size)
 
 
-def _health(
-    found: _Extracted, pages: Sequence[TextPage], elements: Sequence[Element], formulas: Sequence[int]
-) -> BookHealth:
+def _health(found: _Extracted, layout: Layout, elements: Sequence[Element], formulas: Sequence[int]) -> BookHealth:
+    pages = layout.pages
     seen: Counter[str] = Counter()
     duplicates: list[int] = []
     for page in pages:
@@ -331,7 +330,7 @@ def _health(
         duplicate_pages=tuple(duplicates),
         suspected_columns=tuple(page.page for page in pages if page.doubtful),
         broken_listings=tuple(note for block in elements if isinstance(block, Block) and (note := _broken(block))),
-        notes=(*found.notes, *_flattened(formulas)),
+        notes=(*found.notes, *_flattened(formulas), *_left_out(found.pages, layout.contents)),
     )
 
 
@@ -372,6 +371,13 @@ def _flattened(formulas: Sequence[int]) -> list[str]:
         return []
     pages = _named(sorted(set(formulas)))
     return [f"{len(formulas)} displayed formulas came out as their characters only: pages {pages}"]
+
+
+def _left_out(pages: Sequence[PageLines], contents: dict[int, int]) -> list[str]:
+    """A note about printed contents where they are more than a small part of the file."""
+    if sum(contents.values()) <= LOST_SHARE * sum(page.letters for page in pages):
+        return []
+    return [f"printed contents left out, since the headings repeat them: pages {_named(list(contents))}"]
 
 
 def _named(pages: Sequence[int]) -> str:

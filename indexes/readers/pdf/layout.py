@@ -21,6 +21,7 @@ from indexes.readers.pdf.page import (
     WIDE_GAP,
     Line,
     PageLines,
+    count_letters,
     decoded,
     has_gaps,
     make_line,
@@ -84,11 +85,15 @@ class TextPage:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The pages' text, the printed number of each page that has one, and the text's type size in points."""
+    """The pages' text, the printed number of each page that has one, and the text's type size in points.
+
+    `contents` has the pages whose printed contents were left out, with their letters.
+    """
 
     pages: tuple[TextPage, ...]
     page_numbers: dict[int, str]
     body_size: float
+    contents: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +124,17 @@ def find_layout(pages: Sequence[PageLines]) -> Layout:
     dropped, numbers = _headers_and_footers(pages, body_size)
     text = [_in_reading_order(page, dropped) for page in pages]
     printed = Counter(title_letters(line.text) for page in text for line in page.lines)
-    text = [_without_contents(page, printed) for page in text]
-    return Layout(tuple(text), {page: number.text for page, number in numbers.items()}, body_size)
+    kept = [_without_contents(page, printed) for page in text]
+    contents = {
+        page.page: left_out
+        for page, rest in zip(text, kept, strict=True)
+        if (left_out := _letters_of(page) - _letters_of(rest))
+    }
+    return Layout(tuple(kept), {page: number.text for page, number in numbers.items()}, body_size, contents)
+
+
+def _letters_of(page: TextPage) -> int:
+    return sum(count_letters(line.text) for line in page.lines)
 
 
 def page_labels(printed: dict[int, str], declared: Sequence[str], num_pages: int) -> tuple[str | None, ...]:
