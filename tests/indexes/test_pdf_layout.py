@@ -565,3 +565,15 @@ def test_numbered_lines_of_a_listing_are_code_in_any_font(tmp_path: Path) -> Non
     listing = "\n".join(line for line, _ in lines)
     text = drawn.read(tmp_path / "a.pdf").sections[0].text
     assert f"The loop adds up the values:\n\n```\n{listing}\n```\n\nIt is run by all threads." in text
+
+
+def test_a_cell_of_several_lines_does_not_end_its_table(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.page()
+    rows = [("Member", "in the object", "in the type"), ("Method", "in the object", "interface in the type,")]
+    rows += [("", "", "implementation in the module"), ("Self", "this", "first argument")]
+    for number, row in enumerate(rows):
+        for x, cell in zip((60, 140, 240), row, strict=True):
+            drawn.text(x, 90 + 12 * number, cell)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows).split("\n")
+    assert whole(drawn.read(tmp_path / "a.pdf")).endswith("\n".join([table[0], "| --- | --- | --- |", *table[1:]]))

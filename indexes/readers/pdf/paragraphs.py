@@ -202,7 +202,16 @@ def _kind_in_column(line: Line, last: Paragraph | None, below: Line | None, marg
         return "prose"
     if kind == "table" and _is_justified(line, last, below, margins):
         return "prose"
+    if kind == "prose" and last is not None and last.kind == "table" and _goes_on_in_cell(last, line):
+        return "table"
     return kind
+
+
+def _goes_on_in_cell(table: Paragraph, line: Line) -> bool:
+    """True for words right below a table, at the left edge of a cell but the first, where two of its rows have one."""
+    starts = [cell.x0 for row in table.lines for cell in _cells(row)[1:]]
+    near = sum(abs(line.x0 - start) < 1 for start in starts)
+    return near > 1 and _is_right_below(table.lines[-1], line, line.height)
 
 
 def _is_code_in_prose(last: Paragraph, line: Line, margins: _Margins) -> bool:
