@@ -31,7 +31,7 @@ from indexes.readers.formula import formula_text, local_name, tex_of
 from indexes.readers.source import clean_text
 
 _SILENT = frozenset(
-    {"script", "style", "nav", "head", "template", "noscript", "svg", "button", "input", "select", "iframe",
+    {"script", "style", "nav", "head", "title", "template", "noscript", "svg", "button", "input", "select", "iframe",
      "object", "canvas", "audio", "video"}
 )  # fmt: skip
 _CONTAINERS = frozenset(
@@ -66,7 +66,16 @@ def make_soup(markup: str | bytes, parser: str = "lxml") -> BeautifulSoup:
     with warnings.catch_warnings():
         # bs4 guesses that short markup is a path or URL, or that XHTML is XML; neither matters here.
         warnings.simplefilter("ignore")
-        return BeautifulSoup(whole_letters(markup) if isinstance(markup, str) else markup, parser)
+        soup = BeautifulSoup(whole_letters(markup) if isinstance(markup, str) else markup, parser)
+    head = soup.head
+    if head is not None and head.find(list(_BLOCK_TAGS)):
+        # The parser leaves tags that it does not know, such as a `<section>` after the title, in the head.
+        head.name = "div"
+        if soup.body is None:
+            head.wrap(soup.new_tag("body"))
+        else:
+            soup.body.insert(0, head)
+    return soup
 
 
 def html_to_elements(markup: str) -> list[Element]:

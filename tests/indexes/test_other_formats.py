@@ -110,6 +110,14 @@ def test_html_of_several_articles_or_in_a_form_is_read_whole(tmp_path: Path) -> 
     assert read_book(write(tmp_path / "b.html", form)).sections[0].text == "Text."
 
 
+@pytest.mark.parametrize("opening", ["<title>T</title>", "<html><head><title>T</title>"])
+def test_html_without_a_body_that_begins_with_a_section_is_read_whole(opening: str, tmp_path: Path) -> None:
+    page = f"{opening}<section><h2>A</h2><p>x</p></section><section><h2>B</h2><p>y</p></section>"
+    book = read_book(write(tmp_path / "a.html", page))
+    assert [(s.heading_path[-1], s.text) for s in book.sections] == [("A", "x"), ("B", "y")]
+    assert book.title == "T"
+
+
 @pytest.mark.parametrize("tag", ["div", "table", "ul", "span", "dl", "blockquote"])
 def test_html_nested_without_end_is_read_in_linear_time(tag: str) -> None:
     started = time.process_time()
