@@ -210,6 +210,8 @@ def _inliner() -> Inliner:
     whole = inliner.parse
 
     def parse(text: str, *where: Any) -> tuple[list[Any], list[Any]]:
+        if len(text) <= MAX_INLINE_CHARS:
+            return whole(text, *where)  # type: ignore[no-any-return]
         found: list[Any] = []
         messages: list[Any] = []
         while text:
@@ -217,7 +219,7 @@ def _inliner() -> Inliner:
             if end > MAX_INLINE_CHARS:
                 end = max(text.rfind(mark, 0, MAX_INLINE_CHARS) for mark in " \n") + 1 or MAX_INLINE_CHARS
             some, more = whole(text[:end], *where)
-            found += some
+            found.append(nodes.inline("", "", *some))  # docutils seeks each reference among its neighbours
             messages += more
             text = text[end:]
         return found, messages
@@ -239,13 +241,15 @@ class _CountedDefinitions(dict[str, Any]):
         return definition
 
 
-class _BoundSubstitutions(Transform):  # type: ignore[misc]  # docutils has no types
+class _Bounds(Transform):  # type: ignore[misc]  # docutils has no types
     """Runs before docutils replaces, and bounds it."""
 
     default_priority = 219
 
     def apply(self) -> None:
-        """Put counted definitions in place of docutils' own."""
+        """Put counted definitions in place of docutils' own, and drop rules, which it checks against all around."""
+        for parent in {rule.parent for rule in self.document.findall(nodes.transition)}:
+            parent.children = [child for child in parent.children if not isinstance(child, nodes.transition)]
         self.document.substitution_defs = _CountedDefinitions(self.document.substitution_defs)
 
 
@@ -259,7 +263,7 @@ class _Writer(html5_polyglot.Writer):  # type: ignore[misc]  # docutils has no t
     def get_transforms(self) -> list[Any]:
         """All but those that drop and move messages: messages carry the words of what docutils refused."""
         others = [transform for transform in super().get_transforms() if transform not in (FilterMessages, Messages)]
-        return [*others, _BoundSubstitutions]
+        return [*others, _Bounds]
 
 
 def _mended(text: str, encode: Any) -> str:

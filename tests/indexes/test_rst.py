@@ -1,5 +1,6 @@
 """reStructuredText is read with Sphinx's words tolerated, and nothing in it is carried out."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from indexes.readers import read_book
 from indexes.readers.elements import Block, Element, Heading
-from indexes.readers.rst import parse_rst, read_rst
+from indexes.readers.rst import parse_rst, read_rst, rst_to_html
 
 
 def elements(text: str, folder: Path = Path("/nowhere")) -> list[Element]:
@@ -111,3 +112,10 @@ def test_included_parts_stand_where_they_are_included(tmp_path: Path) -> None:
 
 def test_headings_keep_the_underscores_of_identifiers() -> None:
     assert elements("``__global__`` *now*\n====================\n\nx")[0] == Heading(1, "__global__ now")
+
+
+@pytest.mark.parametrize("piece", ["a_ ", "====\n\n"])
+def test_many_references_or_rules_are_read_in_linear_time(piece: str) -> None:
+    started = time.process_time()
+    rst_to_html(piece * (40_000 // len(piece)), None, None, [])
+    assert time.process_time() - started < 8
