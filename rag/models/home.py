@@ -24,7 +24,15 @@ from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
 from rag.models.fetching import KNOWN_MODELS, KnownModel, fetch
-from rag.models.folder import ORIGIN_FILE, check_folder, quantization_of, read_config, tensor_shapes, weight_files
+from rag.models.folder import (
+    ORIGIN_FILE,
+    check_folder,
+    local_folder,
+    quantization_of,
+    read_config,
+    tensor_shapes,
+    weight_files,
+)
 from rag.models.gguf import Progress, convert_gguf, describe_gguf
 
 FOLDER = "models"
@@ -70,20 +78,20 @@ def check_there(name: str, home: Path | None) -> None:
 
     Raises:
         NotFound: the name of a model that has not been fetched.
-        ModelCannotLoad: a .gguf file that is missing, or a fetched model that is damaged.
+        ModelCannotLoad: a .gguf file or a folder that is missing, or a model that is damaged.
     """
     path = Path(name).expanduser()
     if _is_gguf(path):
         if not path.is_file():
             raise ModelCannotLoad(f"There is no file {name}.", hint="Give the path of a .gguf file.")
-    elif name in KNOWN_MODELS and not path.exists() and home is not None:
-        kept = _kept(name, home)
-        if kept is None:
-            raise NotFound(
-                f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}"
-            )
-        if damage := _damage(kept):
-            raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
+        return
+    kept = None if path.exists() else _kept(name, home)
+    if kept is None and name in KNOWN_MODELS and not path.exists() and home is not None:
+        raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
+    if kept is not None and name in KNOWN_MODELS and (damage := _damage(kept)):
+        raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
+    if kept is None and (folder := local_folder(name)) is not None:
+        check_folder(folder)
 
 
 def _is_gguf(path: Path) -> bool:

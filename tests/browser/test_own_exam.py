@@ -117,6 +117,7 @@ def test_tuning_that_failed_while_nobody_looked_is_said_until_it_is_dismissed(
     page = open_page("/compare")
     expect(page.locator(".tuning .upload.failed")).to_contain_text("The server stopped")
     page.locator(".tuning").get_by_role("button", name="Dismiss").click()
+    expect(page.locator(".tuning .upload.failed")).to_be_hidden()
     page.reload()
     drawn(page)
     expect(page.locator(".tuning")).not_to_have_attribute("open", "")
