@@ -21,6 +21,7 @@ from indexes.types import Filters
 from rag.assemble import resolve_kind
 from rag.models import home
 from rag.models.fetching import KNOWN_MODELS
+from rag.models.folder import check_folder, local_folder
 from rag.models.gguf import Progress
 from rag.models.home import Available, FoundAdapter, FoundEngine, FoundModel, Inventory
 from rag.retrieval import PassageBudget
@@ -194,6 +195,9 @@ class GeneratorSwitch:
         """Raises NotFound or ModelCannotLoad at once if the model that is to be loaded is not on this machine."""
         if resolve_kind(self.running) == "local" and self.running.model:
             home.check_there(self.running.model, self.running.home)
+            folder = None if self.running.model.lower().endswith(".gguf") else local_folder(self.running.model)
+            if folder is not None:
+                check_folder(folder)
 
     def load(self, tell: Progress) -> AnswerEngine:
         """The engine with the generator that the choice or the settings name, loaded; raises as `build_engine` does."""

@@ -27,7 +27,6 @@ from rag.models.fetching import KNOWN_MODELS, KnownModel, fetch
 from rag.models.folder import (
     ORIGIN_FILE,
     check_folder,
-    local_folder,
     quantization_of,
     read_config,
     tensor_shapes,
@@ -78,7 +77,7 @@ def check_there(name: str, home: Path | None) -> None:
 
     Raises:
         NotFound: the name of a model that has not been fetched.
-        ModelCannotLoad: a .gguf file or a folder that is missing, or a model that is damaged.
+        ModelCannotLoad: a .gguf file that is missing, or a fetched model that is damaged.
     """
     path = Path(name).expanduser()
     if _is_gguf(path):
@@ -90,8 +89,6 @@ def check_there(name: str, home: Path | None) -> None:
         raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
     if kept is not None and name in KNOWN_MODELS and (damage := _damage(kept)):
         raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
-    if kept is None and (folder := local_folder(name)) is not None:
-        check_folder(folder)
 
 
 def _is_gguf(path: Path) -> bool:
