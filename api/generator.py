@@ -71,6 +71,7 @@ class GeneratorSwitch:
     Attributes:
         choice: the generator that was chosen on the page; None where the settings say what answers.
         own_port: of this server, which is neither asked nor taken for an engine.
+        loading: the first model is still being loaded.
         problem: why a choice kept from an earlier start does not answer.
     """
 
@@ -89,6 +90,7 @@ class GeneratorSwitch:
         self._use = use
         self.choice = settings.chosen
         self.own_port = settings.port
+        self.loading = False
         self.problem: str | None = None
 
     @property
@@ -147,12 +149,14 @@ class GeneratorSwitch:
             Conflict: another switch is not done yet.
         """
         self._engine()
+        if self.loading:
+            raise _being_loaded()
         if choice is not None:
             self._check(choice)
         return self._jobs.submit_alone(
             SWITCH,
             lambda handle: self._load(handle, choice),
-            lambda _: Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job."),
+            lambda _: _being_loaded(),
             title=(choice.model or "") if choice is not None else "",
         )
 
@@ -230,6 +234,10 @@ class GeneratorSwitch:
         self.choice, self.problem = choice, None
         self._use(engine)
         return f"{engine.generator.model_name} answers now"
+
+
+def _being_loaded() -> Conflict:
+    return Conflict("another model is being loaded", hint="Wait until it is there, or cancel its job.")
 
 
 ADAPTER = "adapter"

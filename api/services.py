@@ -325,10 +325,12 @@ class Services:
                 slow = resolve_kind(self.generators.running) in LOADED_GENERATORS
             self._library, self._engine = self._load_quoting() if slow else self._load_chosen()
             self._add_sample_once(self._library)
+            self.generators.loading = slow
             preparation.answering = True
             if slow:
                 preparation.report("loading the language model")
                 self._or_without_choice(lambda: self.use_engine(self.generators.load(preparation.report)))
+                self.generators.loading = False
         except Exception as error:  # noqa: BLE001  every caller hears of it, and the server ends
             preparation.error = error
             preparation.report("failed")

@@ -152,8 +152,7 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
         from rag.generators.openvino import load_openvino_generator, runs_here
         from rag.generators.quotes import QuotingGenerator
 
-        load = load_openvino_generator if runs_here(settings) else load_local_generator
-        model = load(settings, reader)
+        model = load_openvino_generator(settings) if runs_here(settings) else load_local_generator(settings, reader)
         return QuotingGenerator(model, reader) if reader and settings.answers == "quotes" else model
     if kind == "remote":
         if not settings.base_url or not settings.model:

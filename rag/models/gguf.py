@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -131,26 +132,29 @@ def open_gguf(file: Path) -> Any:
     return reader
 
 
-def describe_gguf(file: Path) -> tuple[str, str]:
-    """Architecture and commonest tensor type of a GGUF file, ("", "") for one that cannot be read."""
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """What a GGUF file says of itself: its matrices' types, such as `Q4_K`, with how many have each."""
+
+    architecture: str = ""
+    matrix_types: Counter[str] = field(default_factory=Counter)
+    num_parameters: int = 0
+
+    @property
+    def commonest_type(self) -> str:
+        """Of its matrices; "" without any."""
+        return next((name for name, _ in self.matrix_types.most_common(1)), "")
+
+
+def read_header(file: Path) -> GGUFHeader:
+    """The header of a GGUF file; an empty one for a file that cannot be read."""
     try:
         reader = _reader_class()(file)
     except Exception:  # noqa: BLE001 - a damaged file fails in as many ways as it has bytes
-        return "", ""
-    kinds = _matrix_types(reader)
-    return text_field(reader, "general.architecture"), kinds.most_common(1)[0][0] if kinds else ""
-
-
-def matrix_types(file: Path) -> frozenset[str]:
-    """The types of a GGUF file's matrices, such as `Q4_K`; none for one that cannot be read."""
-    try:
-        return frozenset(_matrix_types(_reader_class()(file)))
-    except Exception:  # noqa: BLE001 - a damaged file fails in as many ways as it has bytes
-        return frozenset()
-
-
-def _matrix_types(reader: Any) -> Counter[str]:
-    return Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+        return GGUFHeader()
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    return GGUFHeader(text_field(reader, "general.architecture"), kinds, parameters)
 
 
 @lru_cache(maxsize=1)

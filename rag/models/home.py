@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from rag.models.folder import (
     tensor_shapes,
     weight_files,
 )
-from rag.models.gguf import Progress, convert_gguf, describe_gguf
+from rag.models.gguf import Progress, convert_gguf, read_header
 
 FOLDER = "models"
 ADAPTERS_FOLDER = "adapters"
@@ -151,7 +150,9 @@ def model_source(folder: Path) -> str:
 
 
 def _check_memory(known: KnownModel) -> None:
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil
+
+    here = psutil.virtual_memory().total
     if here < known.memory_bytes:
         raise DoesNotFitInMemory(
             f"{known.name} takes {known.memory_bytes / 1e9:.1f} GB of memory; this machine has {here / 1e9:.1f} GB.",
@@ -396,8 +397,8 @@ def _describe(name: str, folder: Path) -> FoundModel | None:
 
 
 def _describe_gguf(file: Path) -> FoundModel:
-    architecture, quantization = describe_gguf(file)
-    return FoundModel(str(file), "gguf", str(file), file.stat().st_size, architecture, quantization)
+    header = read_header(file)
+    return FoundModel(str(file), "gguf", str(file), file.stat().st_size, header.architecture, header.commonest_type)
 
 
 def _adapter(folder: Path) -> AdapterFolder | None:

@@ -166,6 +166,7 @@ def test_questions_are_answered_while_the_model_is_loaded(
         assert ask(live)["answer"] == "A warp has 32 threads [1]."
         waiting = live.client.get("/readyz")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, "loading the language model")
+        assert live.status("PUT", "/v1/generator", {"generator": "extractive"}) == 409
         loaded.set()
         wait_until(lambda: live.services.preparation.ready, "the model is loaded")
         assert ask(live)["answer"] == "A warp is written [1]."

@@ -32,11 +32,11 @@ QUESTION = GenerationRequest("How many threads are in a warp?", "base", max_toke
 OPTIONS = ("8 threads", "16 threads", "32 threads", "64 threads")
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> GeneratorSettings:
-    """A tiny Qwen 2 as a GGUF file, and an adapter of it."""
+@pytest.fixture(scope="module", params=["qwen2", "llama", "qwen3"])
+def settings(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> GeneratorSettings:
+    """A tiny model as a GGUF file, and an adapter of it."""
     home = tmp_path_factory.mktemp("openvino")
-    model = build_model(home / "model", family="qwen2", dtype="bfloat16", num_hidden_layers=2)
+    model = build_model(home / "model", family=request.param, dtype="bfloat16", num_hidden_layers=2)
     gguf = write_gguf(model, home / "tiny.gguf", half=True)
     folder = Path(find_model(str(gguf), home))
     adapter = build_adapter(home / "adapter", folder, rank=4, seed=3)
@@ -77,7 +77,7 @@ def test_answers_are_the_same_alone_and_eight_at_once(generator: OpenVINOGenerat
     alone = [answer_of(generator, each)[0] for each in asked]
     with ThreadPoolExecutor(len(asked)) as pool:
         assert list(pool.map(lambda each: answer_of(generator, each)[0], asked)) == alone
-    assert len(set(alone)) > 4
+    assert len(set(alone)) > 1, "the adapter acts"
 
 
 def test_an_answer_has_its_length_its_seed_and_its_end(generator: OpenVINOGenerator) -> None:
@@ -125,8 +125,16 @@ def test_an_adapter_without_effect_is_an_error(settings: GeneratorSettings, tmp_
             load_openvino_generator(replace(settings, adapters={change: str(folder)}))
 
 
-def test_only_what_genai_reads_on_a_processor_runs_here(settings: GeneratorSettings, tmp_path: Path) -> None:
+def test_only_large_models_that_genai_reads_on_a_processor_run_here(
+    settings: GeneratorSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not runs_here(settings), "a small model"
+    monkeypatch.setattr(openvino, "SMALL_PARAMETERS", 0)
     assert runs_here(settings)
+    dora = Path(shutil.copytree(settings.adapters["qa"], tmp_path / "dora"))
+    config = json.loads((dora / "adapter_config.json").read_text("utf-8"))
+    (dora / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    assert not runs_here(replace(settings, adapters={"dora": str(dora)}))
     assert not runs_here(replace(settings, quantization="nf4"))
     assert not runs_here(replace(settings, model=str(settings.home)))
     model = build_model(tmp_path / "model", family="gemma2", num_hidden_layers=2)
