@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,16 @@ def _layers_of(folder: Path) -> set[str]:
     return set(re.findall(rf'name="{re.escape(_PREFIX)}([^"/]+)/MatMul"', (folder / _MODEL_FILE).read_text("utf-8")))
 
 
+@dataclass(eq=False, slots=True)
+class _Request:
+    """One answer in work; `outputs` ends with None, or with an error."""
+
+    tokens: list[int]
+    config: Any
+    outputs: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    given_up: bool = False
+
+
 class _Pipeline:
     """A model in memory, with an adapter or without, and the thread that steps it."""
 
@@ -136,7 +146,8 @@ class _Pipeline:
                 hint="Remove the folder, it is made again; or take --quantization none.",
             ) from error
         self._numbers = itertools.count()
-        self._open: dict[Any, queue.SimpleQueue[Any]] = {}
+        self._new: list[_Request] = []
+        self._running: dict[_Request, Any] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="coalesce-openvino", daemon=True)
@@ -145,7 +156,7 @@ class _Pipeline:
     @property
     def open(self) -> int:
         """Answers in work."""
-        return len(self._open)
+        return len(self._new) + len(self._running)
 
     def write(self, tokens: list[int], config: Any, cancelled: Callable[[], bool]) -> Iterator[Any]:
         """Outputs of one request as they come.
@@ -153,30 +164,25 @@ class _Pipeline:
         Raises:
             Cancelled, GenerationFailed, DoesNotFitInMemory.
         """
-        import numpy as np
-        import openvino
-
-        outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        prompt = openvino.Tensor(np.array([tokens], dtype=np.int64))
-        handle = self._pipeline.add_request(next(self._numbers), prompt, config)
+        request = _Request(tokens, config)
         with self._changed:
-            self._open[handle] = outputs
+            if self._closed:
+                raise _closed()
+            self._new.append(request)
             self._changed.notify()
         try:
             while True:
                 if cancelled():
                     raise Cancelled("The answer was stopped.")
                 with suppress(queue.Empty):
-                    output = outputs.get(timeout=_POLL_S)
+                    output = request.outputs.get(timeout=_POLL_S)
                     if isinstance(output, Exception):
                         raise output
-                    if output is None and self._closed:
-                        raise GenerationFailed("The model was closed.", hint="Ask again.")
                     if output is None:
                         return
                     yield output
         finally:
-            handle.cancel()
+            request.given_up = True
 
     def next_tokens(self, tokens: list[int], cancelled: Callable[[], bool] = lambda: False) -> dict[int, float]:
         """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
@@ -188,41 +194,66 @@ class _Pipeline:
         """Stops answers in work, ends the thread and frees the model."""
         with self._changed:
             self._closed = True
-            for handle in self._open:
-                handle.cancel()
             self._changed.notify()
         self._thread.join()
         del self._pipeline
 
     def _run(self) -> None:
-        from openvino_genai import GenerationStatus
-
+        """Everything that touches the pipeline, on one thread: a handle that another one cancels may not be read."""
         while True:
             with self._changed:
-                while not self._open and not self._closed:
+                while not (self._new or self._running or self._closed):
                     self._changed.wait()
-                if not self._open:
-                    return
-                running = dict(self._open)
-            failure: Exception | None = None
+                new, self._new = self._new, []
             try:
-                self._pipeline.step()
-            except RuntimeError as error:
-                failure = GenerationFailed(f"OpenVINO GenAI failed: {first_line(error)}", hint="Ask again.")
-            for handle, outputs in running.items():
-                while handle.can_read():
-                    for output in handle.read().values():
-                        outputs.put(output)
-                status = handle.get_status()
-                ended = failure
-                if ended is None and status == GenerationStatus.IGNORED:
-                    ended = DoesNotFitInMemory(
-                        "The prompt's KV cache does not fit.", hint="Raise the budget (kv_budget_bytes)."
-                    )
-                if ended is not None or status != GenerationStatus.RUNNING:
-                    outputs.put(ended)
-                    with self._changed:
-                        del self._open[handle]
+                for request in new:
+                    self._running[request] = self._begin(request)
+                if self._closed:
+                    self._end_all(_closed())
+                    return
+                self._step()
+            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
+                for request in new:
+                    self._running.setdefault(request, None)
+                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {first_line(error)}", hint="Ask again."))
+
+    def _begin(self, request: _Request) -> Any:
+        import numpy as np
+        import openvino
+
+        prompt = openvino.Tensor(np.array([request.tokens], dtype=np.int64))
+        return self._pipeline.add_request(next(self._numbers), prompt, request.config)
+
+    def _step(self) -> None:
+        from openvino_genai import GenerationStatus
+
+        for request in [each for each in self._running if each.given_up]:
+            self._running.pop(request).cancel()
+        self._pipeline.step()
+        for request, handle in list(self._running.items()):
+            while handle.can_read():
+                for output in handle.read().values():
+                    request.outputs.put(output)
+            status = handle.get_status()
+            if status == GenerationStatus.RUNNING:
+                continue
+            del self._running[request]
+            request.outputs.put(
+                DoesNotFitInMemory("The prompt's KV cache does not fit.", hint="Raise the budget (kv_budget_bytes).")
+                if status == GenerationStatus.IGNORED
+                else None
+            )
+
+    def _end_all(self, error: Exception) -> None:
+        for request, handle in self._running.items():
+            if handle is not None:
+                handle.cancel()
+            request.outputs.put(error)
+        self._running.clear()
+
+
+def _closed() -> GenerationFailed:
+    return GenerationFailed("The model was closed.", hint="Ask again.")
 
 
 @dataclass(frozen=True, slots=True)
