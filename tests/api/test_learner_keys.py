@@ -98,6 +98,8 @@ def test_anothers_exam_and_cards_do_not_exist(alice: Live, bob: Live, teacher: L
 
 def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_in(teacher, alice, bob):
     body = {"count": 2, "types": ["choice"], "learners": ["alice", "张三"], "time_limit_s": 600}
+    for exam in alice.get("/v1/exams")["exams"]:  # what she has not handed in stays hidden, whichever exam asks it too
+        alice.client.post(f"/v1/exams/{exam['id']}/answers", json={"answers": {}})
     given = teacher.post("/v1/class-exams", **body)
     mine, other = given["exams"]
     address, path = f"/v1/exams/{mine['id']}", f"/v1/class-exams/{given['id']}"
