@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, func, insert, select
 
 from evals.questions import BankQuestion, load_bank, parse_question
-from indexes.database import Database, JsonText, Schema
+from indexes.database import Database, JsonText, Schema, stored_values
 from indexes.errors import Conflict
 from indexes.types import Document
 
@@ -60,7 +60,8 @@ class MadeQuestions:
         own = (_made.c.document_id == document.document_id, _made.c.sha256 == document.sha256)
         with self._database.reading() as connection:
             rows = connection.execute(select(_made.c.question).where(*own).order_by(_made.c.number))
-            return tuple(parse_question(row.question, where="made") for row in rows)
+            with stored_values():
+                return tuple(parse_question(row.question, where="made") for row in rows)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many questions there are, by the id and the content's digest of their book."""

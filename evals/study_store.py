@@ -37,7 +37,7 @@ from evals.errors import ExamClosed
 from evals.exam import Given, Mark, Result
 from evals.questions import BankQuestion, parse_question
 from evals.schedule import SUSPENDED, Scheduled, make_due, new_card, stored_schedule
-from indexes.database import Database, IsoTime, JsonText, Schema
+from indexes.database import Database, IsoTime, JsonText, Schema, stored_values
 from indexes.errors import Conflict, NotFound
 from rag.types import Passage
 
@@ -210,9 +210,9 @@ class StudyStore:
         """One exam of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
         with self._database.reading() as connection:
             row = connection.execute(select(_exams).where(_exams.c.id == exam_id)).one_or_none()
-        if row is None or learner not in (None, row.learner):
-            raise _not_found("exam", exam_id, learner, hint="start one with POST /v1/exams")
-        return _exam(row)
+            if row is None or learner not in (None, row.learner):
+                raise _not_found("exam", exam_id, learner, hint="start one with POST /v1/exams")
+            return _exam(row)
 
     def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
         """The newest exams of a learner, newest first."""
@@ -335,9 +335,9 @@ class StudyStore:
         """One card of a learner, or of any when None is named. Raises NotFound, also for another learner's."""
         with self._database.reading() as connection:
             row = connection.execute(select(_cards).where(_cards.c.id == card_id)).one_or_none()
-        if row is None or learner not in (None, row.learner):
-            raise _not_found("card", card_id, learner, hint="list them with GET /v1/cards/due")
-        return _card(row)
+            if row is None or learner not in (None, row.learner):
+                raise _not_found("card", card_id, learner, hint="list them with GET /v1/cards/due")
+            return _card(row)
 
     def keep_review(self, card: StoredCard, schedule: Scheduled, rating: int, attempt: Attempt) -> StoredCard:
         """Keep a review: the card's new schedule, the review itself, and the attempt that it is.
@@ -478,7 +478,8 @@ def _keep_attempts(connection: Connection, learner: str, attempts: Sequence[Atte
 
 
 def _exam(row: Row[Any]) -> StoredExam:
-    questions = tuple(_question(record) for record in row.questions)
+    with stored_values():
+        questions = tuple(_question(record) for record in row.questions)
     result = _result(row.result) if row.result is not None else None
     return StoredExam(
         row.id,
@@ -494,7 +495,9 @@ def _exam(row: Row[Any]) -> StoredExam:
 
 
 def _card(row: Row[Any]) -> StoredCard:
-    return StoredCard(row.id, row.learner, row.question_id, _question(row.question), row.fsrs, row.due, row.state)
+    with stored_values():
+        question = _question(row.question)
+    return StoredCard(row.id, row.learner, row.question_id, question, row.fsrs, row.due, row.state)
 
 
 def _question(record: Mapping[str, Any]) -> BankQuestion:
@@ -512,7 +515,8 @@ def _result_record(result: Result) -> dict[str, Any]:
 
 
 def _result(record: Mapping[str, Any]) -> Result:
-    return Result(tuple(_mark(mark) for mark in record["marks"]))
+    with stored_values():
+        return Result(tuple(_mark(mark) for mark in record["marks"]))
 
 
 def _mark(record: Mapping[str, Any]) -> Mark:

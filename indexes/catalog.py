@@ -22,13 +22,11 @@ from pydantic_core import from_json  # several times as quick as json.loads
 
 from indexes import lexical
 from indexes.chunking import Chunk
-from indexes.database import Database, Schema, fetch_tuples
+from indexes.database import LONG_TIMEOUT_S, Database, Schema, fetch_tuples, stored_values
 from indexes.embedder import Matrix
 from indexes.errors import IndexMissing, NotFound
 from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
 
-BUSY_TIMEOUT_S = 60.0
-"""How long a writer waits for another process's transaction; a book's takes seconds."""
 PARAMETERS_AT_ONCE = 500
 """Databases bound the parameters of a statement."""
 
@@ -50,7 +48,8 @@ class _Tuple(sa.TypeDecorator[tuple[Any, ...]]):
 
     def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> tuple[Any, ...]:
         """The tuple that was stored."""
-        return tuple(tuple(one) if isinstance(one, list) else one for one in from_json(value)) if value else ()
+        with stored_values():
+            return tuple(tuple(one) if isinstance(one, list) else one for one in from_json(value)) if value else ()
 
 
 class _Health(sa.TypeDecorator[BookHealth]):
@@ -65,7 +64,8 @@ class _Health(sa.TypeDecorator[BookHealth]):
 
     def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> BookHealth:
         """The health that was stored."""
-        return BookHealth(**{name: tuple(lost) for name, lost in from_json(value or "{}").items()})
+        with stored_values():
+            return BookHealth(**{name: tuple(lost) for name, lost in from_json(value or "{}").items()})
 
 
 _TABLES = sa.MetaData()
@@ -438,7 +438,7 @@ def open_catalog(path: Path, *, create: bool) -> Catalog:
     """
     if not create and not path.exists():
         raise IndexMissing(f"There is no library in '{path.parent}' yet.", hint="Add a book: coalesce add PATH")
-    database = Database(path, CATALOG, busy_timeout_s=BUSY_TIMEOUT_S)
+    database = Database(path, CATALOG, busy_timeout_s=LONG_TIMEOUT_S)
     database.open()
     return Catalog(database)
 
@@ -565,11 +565,15 @@ def _insert_nodes(
 
 
 def _node_id(document_id: str, draft: Chunk, seen: Counter[str]) -> str:
-    """Content-addressed: the same text under the same headings of the same book keeps its id."""
-    content = "\x1f".join((document_id, *draft.heading_path, draft.text))
-    digest = hashlib.sha256(content.encode("utf-8", errors="replace")).hexdigest()[:20]
+    digest = node_digest(document_id, draft.heading_path, draft.text)
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+
+
+def node_digest(document_id: str, heading_path: Sequence[str], text: str) -> str:
+    """What a node's id begins with: the same text under the same headings of the same book keeps its id."""
+    content = "\x1f".join((document_id, *heading_path, text))
+    return hashlib.sha256(content.encode("utf-8", errors="replace")).hexdigest()[:20]
 
 
 def _add_vectors(connection: sa.Connection, embedder: str, new: dict[bytes, bytes]) -> None:

@@ -10,22 +10,34 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from pydantic_core import from_json
 from sqlalchemy.exc import DBAPIError
 
 from indexes.disk import disk_error
-from indexes.errors import Busy, CoalesceError, HomeNotWritable, IndexCorrupt, StorageFull
+from indexes.errors import (
+    Busy,
+    CoalesceError,
+    HomeNotWritable,
+    IndexCorrupt,
+    InvalidInput,
+    StorageFull,
+    TooLarge,
+    first_line,
+)
 
 BUSY_TIMEOUT_S = 5.0
 """How long a writer waits for another process's transaction on a small file of state."""
+LONG_TIMEOUT_S = 60.0
+"""How long a copy of a whole file waits for one; a book's takes seconds."""
 IDLE_CONNECTIONS = 16
 """Connections that a database keeps open; more are opened when more threads use it at once."""
 APPLICATION_ID = 0x436F616C
@@ -33,6 +45,9 @@ APPLICATION_ID = 0x436F616C
 USER_VERSION = 2
 """Version 0.1 wrote 1 and kept its schema version here; it refuses a library with a higher number."""
 MIGRATIONS = Path(__file__).with_name("migrations")
+MEND = "Stop the server, then run `coalesce doctor --repair`."
+_BESIDE = ("-wal", "-shm")
+"""What SQLite adds to a file's name for its log and the log's index."""
 
 _VERSIONS = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 _IMMEDIATE = "coalesce_begin_immediate"
@@ -51,7 +66,8 @@ class IsoTime(sa.TypeDecorator[datetime]):
 
     def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> datetime | None:
         """The time that was stored."""
-        return datetime.fromisoformat(value) if value is not None else None
+        with stored_values():
+            return datetime.fromisoformat(value) if value is not None else None
 
 
 class JsonText(sa.TypeDecorator[Any]):
@@ -66,7 +82,8 @@ class JsonText(sa.TypeDecorator[Any]):
 
     def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> Any:
         """The value that was stored."""
-        return from_json(value) if value is not None else None  # in half the time of json.loads
+        with stored_values():
+            return from_json(value) if value is not None else None  # in half the time of json.loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +280,95 @@ def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path
             step.module.upgrade()
 
 
+# --- whole files
+
+
+def damage(path: Path) -> str | None:
+    """What SQLite's own check finds wrong with a file, in words; None when it is whole. Nothing is written."""
+    try:
+        with _only_reading(path) as connection:
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return "it holds no table"
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise Busy(f"Another process is writing to '{path}'.", hint="try again in a moment") from error
+        return first_line(error)
+    return None if found == "ok" else " ".join(found.split())
+
+
+@contextmanager
+def _only_reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write; of a folder that cannot be written, where SQLite could not make its log."""
+    address = f"file:{quote(str(path))}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)) as connection:
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+                raise
+        else:
+            yield connection
+            return
+    with closing(sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)) as connection:
+        yield connection
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged file, with its log, a dated name beside it, which is returned. No process may have it open."""
+    kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}")
+    for ending in ("", *_BESIDE):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(kept.with_name(kept.name + ending))
+    return kept
+
+
+def copy_together(paths: Sequence[Path], folder: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Copy databases into a folder, all as they are at one moment, while other processes write.
+
+    Writers wait only until that moment is fixed in each of them; the copying comes after.
+
+    Args:
+        paths: the files; the one whose transactions take longest comes first, so that the others wait for none.
+        meanwhile: called while nothing can be written.
+
+    Raises:
+        Busy: a transaction of another process did not end.
+        IndexCorrupt, StorageFull.
+    """
+    with ExitStack() as reading:
+        readers: list[sqlite3.Connection] = []
+        with ExitStack() as writing:
+            for path in paths:
+                with sqlite_errors(path):
+                    writer = writing.enter_context(closing(_connected(path)))
+                    writer.execute("BEGIN IMMEDIATE")
+            for path in paths:
+                with sqlite_errors(path):
+                    reader = reading.enter_context(closing(_connected(path)))
+                    reader.execute("BEGIN")
+                    reader.execute("SELECT 1 FROM sqlite_master").fetchone()  # only now it begins
+                    readers.append(reader)
+            meanwhile()
+        for path, reader in zip(paths, readers, strict=True):
+            with sqlite_errors(path), closing(sqlite3.connect(folder / path.name)) as copy:
+                reader.backup(copy)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, timeout=LONG_TIMEOUT_S)
+
+
 # --- errors
+
+
+@contextmanager
+def stored_values() -> Iterator[None]:
+    """Raise the error of a stored value that cannot be read as SQLite raises that of a row."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, CoalesceError) as error:
+        raise sqlite3.DatabaseError(f"a value in it cannot be read ({first_line(error)})") from error
 
 
 @contextmanager
@@ -271,6 +376,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors, and those of the disk, as ours."""
     try:
         yield
+    except (UnicodeEncodeError, OverflowError) as error:
+        what = "half a surrogate pair" if isinstance(error, UnicodeEncodeError) else "a number of more than 64 bits"
+        raise InvalidInput(f"A value holds {what}, which no database keeps.", hint="send another value") from error
     except (DBAPIError, sqlite3.Error, OSError) as error:
         ours = disk_error(error, path) if isinstance(error, OSError) else _ours(error, path)
         if ours is None:
@@ -292,13 +400,15 @@ def _ours(error: DBAPIError | sqlite3.Error, path: Path) -> CoalesceError | None
             f"'{path}' cannot be opened for writing: {cause}.",
             hint="Make its folder writable, or set COALESCE_HOME to another.",
         )
+    if code == sqlite3.SQLITE_TOOBIG:
+        return TooLarge(f"A value is too large for '{path}'.", hint="send less")
     if code == sqlite3.SQLITE_IOERR:
-        return IndexCorrupt(f"'{path}' cannot be read: {cause}.", hint="Run `coalesce doctor`.")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return IndexCorrupt(
-            f"'{path}' is damaged: {cause}.", hint="restore a copy, or move the file away to begin with an empty one"
-        )
-    return None
+        return IndexCorrupt(f"'{path}' cannot be read: {cause}.", hint=MEND)
+    if isinstance(cause, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or not isinstance(
+        cause, sqlite3.DatabaseError
+    ):
+        return None  # a fault of the program
+    return IndexCorrupt(f"'{path}' is damaged: {cause}.", hint=MEND)
 
 
 def _disk_is_full(folder: Path) -> bool:

@@ -103,7 +103,7 @@ class Ingest:
         """
         found = []
         for document in self._catalog.documents():
-            cutter, reader = self._versions(document)
+            cutter, reader = _versions(self._catalog, document)
             if (cutter, reader) == (CHUNKER_VERSION, READER_VERSION):
                 continue
             path = find_file(document)
@@ -123,10 +123,22 @@ class Ingest:
                 chunking = self._chunking(reader=reader)
             else:
                 book, digest = self._catalog.book(document.document_id), document.sha256
-                chunking = self._chunking(self._versions(document)[1], reader)
+                chunking = self._chunking(_versions(self._catalog, document)[1], reader)
             identity = BookIdentity(document.document_id, document.source, document.sample, digest, chunking)
             embedded = self._store(identity, replace(book, title=real_title(document.title) or book.title))
         return AddResult(self._catalog.document(document.document_id), "updated", embedded, time.monotonic() - started)
+
+    def take_over(self, other: Catalog, document: Document) -> None:
+        """Cut a book of another catalog again, and store it under its id; see `indexes/integrity.py`.
+
+        Raises:
+            IndexCorrupt: it cannot be read there.
+        """
+        book = replace(other.book(document.document_id), title=document.title)
+        chunking = self._chunking(_versions(other, document)[1], self._reader_of(document.source))
+        self._store(
+            BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking), book
+        )
 
     def reindex(self) -> tuple[AddResult, ...]:
         """Cut and embed all books again from the sections in the catalog, then switch over in one transaction.
@@ -142,7 +154,7 @@ class Ingest:
             nodes = self._run_pipeline(book)
             vectors = _vectors_of(nodes)
             self._catalog.set_aside(self._encoder.fingerprint, vectors)
-            chunking = self._chunking(self._versions(document)[1])  # cut again, but not read again
+            chunking = self._chunking(_versions(self._catalog, document)[1])  # cut again, but not read again
             identity = BookIdentity(document.document_id, document.source, document.sample, document.sha256, chunking)
             entries.append(CatalogEntry(identity, book, [node.chunk for node in nodes]))
             counts[document.document_id] = len(vectors)
@@ -214,11 +226,6 @@ class Ingest:
         named = f"/{hashlib.sha256(reader.encode()).hexdigest()[:8]}" if reader else ""
         return f"{cut}/{reader_version or READER_VERSION}{named}"
 
-    def _versions(self, document: Document) -> tuple[int, int]:
-        """`CHUNKER_VERSION` and `READER_VERSION` of a book; the first versions did not write the latter."""
-        parts = (self._catalog.chunking_of(document.document_id) or "").split("/")
-        return int(parts[0] or 0), int(parts[3]) if len(parts) > 3 else 1
-
     @property
     def _limit_tokens(self) -> int:
         reads = self._encoder.max_text_tokens
@@ -267,6 +274,12 @@ class Ingest:
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:
     """New vectors, as little-endian float32, by the digest of their text."""
     return {node.chunk.text_sha: node.embedding.astype("<f4").tobytes() for node in nodes if node.embedding is not None}
+
+
+def _versions(catalog: Catalog, document: Document) -> tuple[int, int]:
+    """`CHUNKER_VERSION` and `READER_VERSION` of a book; the first versions did not write the latter."""
+    parts = (catalog.chunking_of(document.document_id) or "").split("/")
+    return int(parts[0] or 0), int(parts[3]) if len(parts) > 3 else 1
 
 
 def _holds(path: Path, sha256: str) -> bool:

@@ -163,6 +163,11 @@ class Library:
         self._sync()
         return result
 
+    def take_over(self, other: Catalog, document: Document) -> None:
+        """Store a book of another library's catalog under its id, cut again. Raises IndexCorrupt: it cannot be read."""
+        self._load_encoder()
+        self._ingest().take_over(other, document)
+
     def draw_page(self, path: Path, page: int, quote: str = "") -> bytes:
         """A page of a PDF (from 1) as PNG, with a quote marked on it, drawn where books are read.
 

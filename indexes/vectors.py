@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from indexes.catalog import Catalog, RowRange
-from indexes.disk import replaced_file
+from indexes.disk import file_sha256, replaced_file
 from indexes.embedder import Matrix
 from indexes.errors import IndexCorrupt, InvalidInput
 from indexes.types import Filters
@@ -152,13 +152,13 @@ class FaissVectors:
             # An index without its note is not read, so a crash between the two files does no harm.
             self._note_path.unlink(missing_ok=True)
             self.index.save(self._path)
-            size = self._path.stat().st_size
-            write_note(self._note_path, self._ranges, embedder=self._embedder, bytes=size, trained=self._num_trained)
+            held = {"bytes": self._path.stat().st_size, "sha256": file_sha256(self._path)}
+            write_note(self._note_path, self._ranges, embedder=self._embedder, trained=self._num_trained, **held)
             self._num_unsaved = 0
 
     def _load(self) -> None:
         note, ranges = read_note(self._note_path)
-        if note["embedder"] != self._embedder or note["bytes"] != self._path.stat().st_size:
+        if note["embedder"] != self._embedder or not is_as_noted(self._path, note):
             return
         index = load_index(self._path, self.index.dimension, use_gpu=self._use_gpu)
         if len(index) == sum(span.last - span.first + 1 for span in ranges.values()):
@@ -169,6 +169,12 @@ def read_note(path: Path) -> tuple[dict[str, Any], dict[str, RowRange]]:
     """A note and the ranges in it. Raises OSError, ValueError, KeyError or TypeError when it is missing or damaged."""
     note = json.loads(path.read_text(encoding="utf-8"))
     return note, {str(name): RowRange(int(first), int(last)) for name, (first, last) in note["ranges"].items()}
+
+
+def is_as_noted(path: Path, note: Mapping[str, Any]) -> bool:
+    """Whether an index file is the one that was saved with the note; earlier versions noted only its size."""
+    digest = note.get("sha256")
+    return bool(path.stat().st_size == note["bytes"]) and digest in (None, file_sha256(path))
 
 
 def write_note(path: Path, ranges: Mapping[str, RowRange], **fields: Any) -> None:

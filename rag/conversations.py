@@ -40,7 +40,7 @@ from sqlalchemy import (
     update,
 )
 
-from indexes.database import Database, Schema
+from indexes.database import Database, Schema, stored_values
 from indexes.errors import InvalidInput, NotFound
 from rag.types import Answer, Arm, place_of
 
@@ -251,8 +251,7 @@ class ConversationStore:
         wanted = select(_answers.c.body).where(_answers.c.conversation_id == conversation_id)
         with self._database.reading() as connection:
             self._get(connection, conversation_id)
-            bodies = connection.scalars(wanted.order_by(_answers.c.ordinal)).all()
-        return tuple(answer_from_json(body) for body in bodies)
+            return tuple(map(_stored_answer, connection.scalars(wanted.order_by(_answers.c.ordinal))))
 
     def answer(self, answer_id: str) -> Answer:
         """One answer. Raises NotFound."""
@@ -315,8 +314,8 @@ class ConversationStore:
         """All feedback with the answers it is about, oldest first; for export as evaluation cases."""
         wanted = _of_answers(*_feedback.c, _answers.c.body).where(self._owned).order_by(_feedback.c.created_at)
         with self._database.reading() as connection:
-            rows = connection.execute(wanted).all()
-        return tuple((Feedback(*verdict), answer_from_json(body)) for *verdict, body in rows)
+            rows = connection.execute(wanted)
+            return tuple((Feedback(*verdict), _stored_answer(body)) for *verdict, body in rows)
 
     # --- votes
 
@@ -342,11 +341,14 @@ class ConversationStore:
     def votes(self) -> tuple[Vote, ...]:
         """Everyone's votes, oldest first."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(_votes).order_by(_votes.c.number)).all()
-        return tuple(
-            Vote(row.question, row.winner, row.blind, tuple(map(answer_from_json, json.loads(row.answers))), row.at)
-            for row in rows
-        )
+            rows = connection.execute(select(_votes).order_by(_votes.c.number))
+            with stored_values():
+                return tuple(
+                    Vote(
+                        row.question, row.winner, row.blind, tuple(map(_stored_answer, json.loads(row.answers))), row.at
+                    )
+                    for row in rows
+                )
 
     def wins(self) -> Wins:
         """How often each arm or variant won, of the votes in which it was shown; those that won most come first."""
@@ -376,6 +378,11 @@ class ConversationStore:
         body = connection.scalar(wanted.where(_answers.c.id == answer_id, self._owned))
         if body is None:
             raise NotFound(f"no answer has the id {answer_id!r}", hint="use the `id` of an answer")
+        return _stored_answer(body)
+
+
+def _stored_answer(body: str) -> Answer:
+    with stored_values():
         return answer_from_json(body)
 
 
