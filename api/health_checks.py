@@ -6,20 +6,39 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from api.chosen_generator import CHOICE_FILE, read_choice
 from api.console import counted
-from api.services import check_home
+from api.jobs import JOBS, JOBS_FILE, Job, JobStore
+from api.services import SAMPLE_MARKER, check_home
 from api.settings import CoalesceSettings
-from indexes.errors import CoalesceError, IndexMissing
-from indexes.types import book_id
+from api.uploads import UploadFolder, failed_uploads
+from evals.made_store import QUESTIONS
+from evals.study_store import STUDY
+from indexes.catalog import CATALOG
+from indexes.database import damage, later_version
+from indexes.errors import CoalesceError, IndexMissing, InvalidInput
+from indexes.integrity import library_faults, saved_vectors_fault
+from indexes.types import Document, book_id
+from rag.conversations import CONVERSATIONS
 
 MIN_FREE_BYTES = 1024**3
+REPAIR = "Stop the server, then run `coalesce doctor --repair`."
+RESTORE_PREFIX = ".restore-"
+"""Begins the name of a folder in the home that `coalesce restore` unpacks into."""
+STATE_FILES = {
+    "conversations.sqlite3": CONVERSATIONS,
+    "study.sqlite3": STUDY,
+    "questions.sqlite3": QUESTIONS,
+    "jobs.sqlite3": JOBS,
+}
+"""The databases of a home beside the library."""
 PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi", "nicegui")
 
 
@@ -36,7 +55,7 @@ class Check:
 def run_checks(settings: CoalesceSettings) -> list[Check]:
     """Runs every check; one that raises counts as failed, and the others still run."""
     checks: list[Check] = []
-    for check in (_python, _packages, _faiss, _embedder, _home, _disk, _library, _generator):
+    for check in (_python, _packages, _faiss, _embedder, _models, _home, _disk, _files, _library, _uploads, _generator):
         checks.extend(_guarded(check, settings))
     return checks
 
@@ -124,7 +143,9 @@ def _embedder(settings: CoalesceSettings) -> Iterator[Check]:
 
 def _home(settings: CoalesceSettings) -> Iterator[Check]:
     check_home(settings.home)
-    yield Check("home", ok=True, detail=str(settings.home))
+    half = any(settings.home.glob(f"{RESTORE_PREFIX}*"))
+    detail = f"{settings.home}" + (", of which a restore was interrupted" if half else "")
+    yield Check("home", ok=not half, detail=detail, hint="Empty it, and run `coalesce restore FILE` again.")
 
 
 def _disk(settings: CoalesceSettings) -> Iterator[Check]:
@@ -134,13 +155,48 @@ def _disk(settings: CoalesceSettings) -> Iterator[Check]:
     )
 
 
+def _models(settings: CoalesceSettings) -> Iterator[Check]:
+    from rag.models.home import models_of
+
+    for name, fault in models_of(settings.home).items():
+        detail = fault or f"{name}, file and folder whole"
+        yield Check("model", ok=not fault, detail=detail, hint=f"Run `coalesce models get {name}`.")
+
+
+def _files(settings: CoalesceSettings) -> Iterator[Check]:
+    for name, schema in STATE_FILES.items():
+        path = settings.home / name
+        if not path.exists():
+            continue
+        later = later_version(path, schema)
+        fault = f"version {later}; this program knows up to {schema.version}" if later else damage(path, rows=True)
+        detail = f"{path} is damaged: {fault}" if fault and not later else fault or f"{path.stat().st_size:,} bytes"
+        yield Check(name, ok=not fault, detail=detail, hint="Use the newer program that wrote it." if later else REPAIR)
+    try:
+        read_choice(settings.home)
+    except InvalidInput as error:
+        yield Check(CHOICE_FILE, ok=False, detail=error.message, hint=REPAIR)
+    vectors = settings.index.vectors_path
+    if vectors.exists():
+        fault = saved_vectors_fault(vectors)
+        yield Check(vectors.name, ok=not fault, detail=fault or f"{vectors.stat().st_size:,} bytes", hint=REPAIR)
+
+
 def _library(settings: CoalesceSettings) -> Iterator[Check]:
     from indexes.library import open_library
 
+    path = settings.index.catalog_path
+    if path.exists():
+        later = later_version(path, CATALOG)
+        if faults := [] if later else library_faults(path):
+            yield Check("library", ok=False, detail=f"{path} is damaged: {'; '.join(faults)}", hint=REPAIR)
+            return
     try:
         library = open_library(settings.index, create=False)
     except IndexMissing:
-        yield Check("library", ok=True, detail="none yet; `coalesce serve` or `coalesce add PATH` makes one")
+        lost = (settings.home / SAMPLE_MARKER).exists() or bool(UploadFolder(settings.home).orphans(()))
+        detail = f"{path} is gone" if lost else "none yet; `coalesce serve` or `coalesce add PATH` makes one"
+        yield Check("library", ok=not lost, detail=detail, hint=REPAIR)
         return
     with closing(library):
         library.load()
@@ -149,8 +205,57 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
             library.dense("warp", 1)
             library.lexical("warp", 1)
     nodes = sum(document.nodes for document in documents)
-    held = f"{counted(len(documents), 'book')}, {counted(nodes, 'node')}"
+    held = f"{counted(len(documents), 'book')}, {counted(nodes, 'node')}, each with its words and its vector"
     yield Check("library", ok=True, detail=f"{held}, searchable on {library.faiss_device}")
+
+
+def _uploads(settings: CoalesceSettings) -> Iterator[Check]:
+    documents = books_of(settings)
+    if documents is None:
+        return
+    folder = UploadFolder(settings.home)
+    uploaded = [book for book in documents if not book.sample and not Path(book.source).is_absolute()]
+    gone = [book.title for book in uploaded if folder.find(book.sha256) is None]
+    lost = lost_uploads(settings, documents)
+    if gone:
+        yield Check(
+            "uploads", ok=False, detail=f"gone: the file of {', '.join(gone)}", hint="Upload it again: the book stays."
+        )
+    elif lost:
+        names = ", ".join(upload.name for upload in lost)
+        yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=REPAIR)
+    elif uploaded:
+        yield Check("uploads", ok=True, detail=f"the files of {counted(len(uploaded), 'book')}")
+
+
+def lost_uploads(settings: CoalesceSettings, documents: Sequence[Document]) -> list[Path]:
+    """Uploaded files of books that the library should have: their job did not fail, and was not interrupted."""
+    orphans = UploadFolder(settings.home).orphans(documents)
+    left_over = set(failed_uploads(orphans, kept_jobs(settings), unfinished=True)) if orphans else set()
+    return [path for sha256, path in orphans.items() if sha256 not in left_over]
+
+
+def kept_jobs(settings: CoalesceSettings) -> list[Job]:
+    """The jobs of the home; none where they cannot be read."""
+    if not (settings.home / JOBS_FILE).exists():
+        return []
+    with suppress(CoalesceError), closing(JobStore(settings.home / JOBS_FILE)) as jobs:
+        return jobs.list()
+    return []
+
+
+def books_of(settings: CoalesceSettings) -> tuple[Document, ...] | None:
+    """The books of the library; None where it cannot be read."""
+    from indexes.library import open_library
+
+    path = settings.index.catalog_path
+    try:
+        if path.exists() and damage(path):  # opening it could make an empty one of it
+            return None
+        with closing(open_library(settings.index, create=False)) as library:
+            return library.documents()
+    except CoalesceError:
+        return None
 
 
 def _generator(settings: CoalesceSettings) -> Iterator[Check]:

@@ -68,6 +68,9 @@ def as_clock(seconds: float) -> str:
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
+JOBS_FILE = "jobs.sqlite3"
+OWNER_LOCK = "jobs.lock"
+"""A file of the home that its first server holds."""
 SIDE_BY_SIDE = frozenset({"add", "renew"})
 """Kinds of jobs that may run beside each other: they read in processes of their own, and store one after the other."""
 
@@ -215,8 +218,8 @@ class JobQueue:
     """
 
     def __init__(self, folder: Path, side_by_side: int = 2) -> None:
-        self._store = JobStore(folder / "jobs.sqlite3")
-        self._owner = FileLock(folder / "jobs.lock")
+        self._store = JobStore(folder / JOBS_FILE)
+        self._owner = FileLock(folder / OWNER_LOCK)
         self._lock = threading.Lock()
         self._alone = threading.Lock()
         self._live: dict[str, _Live] = {}

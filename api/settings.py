@@ -450,8 +450,11 @@ def parse_pair(pair: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSettings:
+def load_settings(overrides: Mapping[str, Any] | None = None, *, damaged_choice: bool = False) -> CoalesceSettings:
     """Makes the settings; `overrides` come from the command line, None where an option was not given.
+
+    Args:
+        damaged_choice: go on without the choice of what answers where its file is damaged.
 
     Raises:
         InvalidInput: a value or a name that cannot be used, with the nearest right name.
@@ -471,7 +474,12 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> CoalesceSetting
     set_here = {name.upper() for name, value in os.environ.items() if value}
     if any(name in given or f"{ENV_PREFIX}{name.upper()}" in set_here for name in OF_A_CHOICE):
         return settings
-    return settings.choosing(read_choice(settings.home))
+    try:
+        return settings.choosing(read_choice(settings.home))
+    except InvalidInput:
+        if damaged_choice:
+            return settings
+        raise
 
 
 def _check_environment(environment: Iterable[str]) -> None:

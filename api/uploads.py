@@ -10,8 +10,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -99,6 +100,8 @@ MAX_NAME_BYTES = 200
 MAX_DEPTH = 20
 PARTIAL_PREFIX = ".partial-"
 FOLDER_NAME = "folder"
+LEFT_S = 24 * 3600.0
+"""How long a half upload may lie: another server of the home may be at it."""
 FETCHING = "fetching"
 """What a job says while it fetches the pages of a site."""
 
@@ -173,6 +176,24 @@ class UploadFolder:
         else:
             incoming.path.unlink(missing_ok=True)
 
+    def orphans(self, kept: Sequence[Document]) -> dict[str, Path]:
+        """The files and folders that no book has, by the digest of their content."""
+        books = {book.sha256 for book in kept}
+        return {path.parent.name: path for path in self._folder.glob("[!.]*/*") if path.parent.name not in books}
+
+    def sweep(self, orphans: Iterable[str], *, older_than_s: float = 0.0) -> list[str]:
+        """Removes half uploads and these contents; gives the names of the files.
+
+        Args:
+            older_than_s: only what was not touched for so long.
+        """
+        swept = []
+        for path in (*self._folder.glob(f"{PARTIAL_PREFIX}*"), *map(self._folder.joinpath, orphans)):
+            if time.time() - path.stat().st_mtime >= older_than_s:
+                swept += [each.name for each in path.iterdir()] if path.is_dir() else [path.name]
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return swept
+
     def find(self, sha256: str) -> Path | None:
         """The file kept for a content."""
         return next((self._folder / sha256).glob("*"), None)
@@ -235,6 +256,17 @@ class Taken:
     new: bool
 
 
+def failed_uploads(orphans: Iterable[str], jobs: Sequence[Job], *, unfinished: bool = False) -> list[str]:
+    """Of contents that no book has, those whose job was stopped or failed; others may be books that were lost.
+
+    Args:
+        unfinished: those with an unfinished job too.
+    """
+    last = {job.document_id: job for job in reversed(jobs) if job.kind == "add"}  # they come newest first
+    found = ((sha256, last.get(document_id_of(sha256))) for sha256 in orphans)
+    return [sha256 for sha256, job in found if job and job.state != "done" and (job.final or unfinished)]
+
+
 class Books:
     """Adds and removes books of the running server's library.
 
@@ -291,7 +323,10 @@ class Books:
         with self._lock:
             waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None or self._has(document_id):
-                self._folder.drop(incoming)
+                if waiting is None and self._folder.find(incoming.sha256) is None:
+                    self._folder.settle(incoming, name)  # the book's file was lost
+                else:
+                    self._folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)
             path = self._folder.settle(incoming, name)
             job = self._jobs.submit(
@@ -358,6 +393,12 @@ class Books:
 
     def _forget_files(self, sha256: str) -> None:
         self._folder.forget(sha256, self._library().documents())
+
+    def sweep(self) -> None:
+        """Removes what uploads left whose jobs failed a day ago or longer."""
+        with self._lock:
+            orphans = self._folder.orphans(self._library().documents())
+            self._folder.sweep(failed_uploads(orphans, self._jobs.list()), older_than_s=LEFT_S)
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""

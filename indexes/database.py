@@ -6,10 +6,12 @@ Every store of the home (catalog, study, conversations, jobs) is a `Schema` in a
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +46,8 @@ APPLICATION_ID = 0x436F616C
 """`Coal` in ASCII, in the file's header, for `file` and the like."""
 USER_VERSION = 2
 """Version 0.1 wrote 1 and kept its schema version here; it refuses a library with a higher number."""
+MOST_MISSED = 2_000
+"""So many rows in a row that cannot be read are taken for the end of a damaged table."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 MEND = "Stop the server, then run `coalesce doctor --repair`."
 _BESIDE = ("-wal", "-shm")
@@ -283,18 +287,101 @@ def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path
 # --- whole files
 
 
-def damage(path: Path) -> str | None:
-    """What SQLite's own check finds wrong with a file, in words; None when it is whole. Nothing is written."""
+def damage(path: Path, *, rows: bool = False) -> str | None:
+    """What SQLite's own check finds wrong with a file, in words; None when it is whole. Nothing is written.
+
+    Args:
+        rows: read every row too: the check does not look into what they hold.
+    """
     try:
         with _only_reading(path) as connection:
-            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            if not tables:
                 return "it holds no table"
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            for table in tables if rows else ():
+                deque(connection.execute(f'SELECT * FROM "{table}"'), maxlen=0)  # noqa: S608  a name of the file's own
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise Busy(f"Another process is writing to '{path}'.", hint="try again in a moment") from error
         return first_line(error)
     return None if found == "ok" else " ".join(found.split())
+
+
+def later_version(path: Path, schema: Schema) -> str | None:
+    """The version of a file that a later program wrote; None for any other, a damaged one too."""
+    with suppress(sqlite3.DatabaseError), _only_reading(path) as connection:  # version 0.1 kept none
+        for (version,) in connection.execute("SELECT version_num FROM alembic_version"):
+            if version.startswith(schema.prefix) and _number(version) > _number(schema.version):
+                return str(version)
+    return None
+
+
+def salvage(damaged: Path, path: Path, schema: Schema) -> int:
+    """Copy the rows of a damaged file that can be read into a new one, and return how many."""
+    Database(path, schema).open()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        copy_damaged(damaged, part)
+        return _salvage(part, path, schema)
+    finally:
+        for ending in ("", *_BESIDE):
+            part.with_name(part.name + ending).unlink(missing_ok=True)
+
+
+def copy_damaged(damaged: Path, copy: Path) -> None:
+    """Copy a file with its log, so that reading changes nothing; what was cut off its end is filled up with zeros."""
+    for ending in ("", _BESIDE[0]):
+        with suppress(FileNotFoundError):
+            shutil.copyfile(damaged.with_name(damaged.name + ending), copy.with_name(copy.name + ending))
+    if not copy.exists():
+        return
+    with copy.open("rb") as file:
+        header = file.read(32)
+    whole_bytes = int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
+    here_bytes = copy.stat().st_size
+    if header.startswith(b"SQLite format 3\0") and here_bytes < whole_bytes < 1000 * here_bytes:
+        os.truncate(copy, whole_bytes)
+
+
+def _salvage(damaged: Path, path: Path, schema: Schema) -> int:
+    with closing(sqlite3.connect(damaged)) as old, closing(sqlite3.connect(path)) as new, new:
+        old.text_factory = bytes  # decoded row by row
+        for table in schema.tables.sorted_tables:
+            into = f"INSERT OR IGNORE INTO {table.name} VALUES ({', '.join('?' * len(table.columns))})"  # noqa: S608
+            for values in _readable_rows(old, table):
+                with suppress(ValueError):
+                    new.execute(into, [_whole_value(*each) for each in zip(table.columns, values, strict=True)])
+        for name, rowid, *_ in new.execute("PRAGMA foreign_key_check").fetchall():
+            new.execute(f"DELETE FROM {name} WHERE rowid = ?", [rowid])  # noqa: S608  of our own schema
+        return new.total_changes
+
+
+def _readable_rows(connection: sqlite3.Connection, table: sa.Table) -> Iterator[Sequence[Any]]:
+    """The rows of a table that can be read, looked for one after another behind a damaged place."""
+    columns = ", ".join(table.columns.keys())
+    wanted = f"SELECT rowid, {columns} FROM {table.name} WHERE rowid > ? ORDER BY rowid"  # noqa: S608
+    last, missed = 0, 0
+    while missed < MOST_MISSED:
+        try:
+            for rowid, *values in connection.execute(wanted, [last]):
+                last, missed = rowid, 0
+                yield values
+            return
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+                return  # there is no such table, or no database
+            last, missed = last + 1, missed + 1
+
+
+def _whole_value(column: sa.Column[Any], value: Any) -> Any:
+    """A value of a row; raises ValueError where it is not one of its column."""
+    text = value.decode() if isinstance(value, bytes) else value
+    if text is not None and isinstance(column.type, JsonText):
+        from_json(text)
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("zeros stand in for what was cut off")
+    return text
 
 
 @contextmanager
@@ -317,9 +404,13 @@ def _only_reading(path: Path) -> Iterator[sqlite3.Connection]:
 def set_aside(path: Path) -> Path:
     """Give a damaged file, with its log, a dated name beside it, which is returned. No process may have it open."""
     kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y-%m-%dT%H-%M-%S-%f}")
-    for ending in ("", *_BESIDE):
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + ending).rename(kept.with_name(kept.name + ending))
+    log, log_index = (path.with_name(path.name + ending) for ending in _BESIDE)
+    log_index.unlink(missing_ok=True)
+    path.rename(kept)
+    if log.exists() and log.stat().st_size:
+        log.rename(kept.with_name(kept.name + _BESIDE[0]))
+    else:
+        log.unlink(missing_ok=True)
     return kept
 
 
@@ -353,6 +444,7 @@ def copy_together(paths: Sequence[Path], folder: Path, meanwhile: Callable[[], N
         for path, reader in zip(paths, readers, strict=True):
             with sqlite_errors(path), closing(sqlite3.connect(folder / path.name)) as copy:
                 reader.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, whoever only reads it
 
 
 def _connected(path: Path) -> sqlite3.Connection:

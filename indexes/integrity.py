@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from indexes.catalog import CATALOG, Catalog, node_digest, open_catalog
-from indexes.database import Database, damage, set_aside
+from indexes.database import Database, copy_damaged, damage, set_aside
 from indexes.embedder import TextEncoder
 from indexes.errors import CoalesceError, NotFound
 from indexes.library import Library, open_library
@@ -149,9 +149,7 @@ def rebuild_library(
     shutil.rmtree(done, ignore_errors=True)
     old_path = part / "old" / path.name
     old_path.parent.mkdir(parents=True)
-    for source in path.parent.glob(f"{path.name}*"):
-        if source.name in (path.name, f"{path.name}-wal"):  # the file itself stays as it is
-            shutil.copyfile(source, old_path.with_name(source.name))
+    copy_damaged(path, old_path)
     library = open_library(replace(settings, home=part, vector_store="faiss"), embedder=embedder)
     try:
         library.load()

@@ -21,7 +21,8 @@ from typer.core import TyperGroup
 from api.cli import ask, books, compare, service, study, tuning
 
 SECTIONS = {
-    "Serve": ("serve", "mcp", "doctor", "models"),
+    "Serve": ("serve", "mcp", "models"),
+    "Keep": ("doctor", "backup", "restore"),
     "Books": ("add", "list", "remove"),
     "Ask": ("ask", "chat", "search"),
     "Study": ("quiz", "questions"),

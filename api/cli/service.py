@@ -1,15 +1,16 @@
-"""`coalesce serve`, `mcp`, `doctor` and `models`."""
+"""`coalesce serve`, `mcp`, `doctor`, `backup`, `restore` and `models`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.cli.options import AnswerOptions, Json, settings_of, with_options
-from api.console import Console, table
+from api.console import Console, counted, table
 
 if TYPE_CHECKING:
     from rag.engine import AnswerEngine
@@ -66,16 +67,21 @@ def mcp(
         build_mcp_server(engine, study, whose).run("stdio")
 
 
-@commands.command(epilog="Example: coalesce doctor --book 1f0c3a9be2d4c5f6")
+@commands.command(epilog="Example: coalesce doctor --repair")
 def doctor(
     context: typer.Context,
     book: Annotated[
         str | None, typer.Option("--book", metavar="BOOK", help="Show what reading this book lost, by its id or title.")
     ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make again what can be made again, and set aside what is damaged.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Check the environment, the home and the library, or show what reading a book lost."""
-    settings = settings_of(context)
+    from api.settings import load_settings
+
+    settings = load_settings({"home": context.obj}, damaged_choice=True)
     from api.health_checks import book_report, run_checks
 
     console = Console(json_output=json_output)
@@ -83,17 +89,52 @@ def doctor(
         report = book_report(settings, book)
         console.result(report, (f"{name}: {value}" for name, value in report.items()))
         return
+    repaired: list[str] = []
+    if repair:
+        from api.repair import repair as repair_home
+
+        repaired = repair_home(settings, console.step)
     checks = run_checks(settings)
-    lines = [f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.detail}" for check in checks]
+    lines = [f"done {what}" for what in repaired]
+    lines += [f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.detail}" for check in checks]
     lines += [f"     {check.name}: {check.hint}" for check in checks if not check.ok and check.hint]
     failed = [check.name for check in checks if not check.ok]
-    found = {
-        "ok": not failed,
-        "checks": [asdict(check) for check in checks],
-    }
-    console.result(found, lines)
+    found = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    console.result(found | ({"repaired": repaired} if repair else {}), lines)
     if failed:
         raise typer.Exit(1)
+
+
+@commands.command(epilog="Example: coalesce backup /mnt/disk/coalesce-2026-11-27.zip")
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The file to write, outside the home.")],
+    models: Annotated[bool, typer.Option("--models", help="Fetched models too.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Write everything of the home into one file, while a server may be running. Models only with --models."""
+    settings = settings_of(context)
+    from api.backup import write_backup
+
+    made = write_backup(settings, file, models=models)
+    left_out = "" if models else "; without models, which `coalesce models get` brings"
+    lines = [f"{made['file']}: {counted(made['files'], 'file')}, {made['bytes']:,} bytes{left_out}"]
+    Console(json_output=json_output).result(made, lines)
+
+
+@commands.command(epilog="Example: coalesce --home ~/coalesce restore /mnt/disk/coalesce-2026-11-27.zip")
+def restore(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="What `coalesce backup` wrote.")],
+    json_output: Json = False,
+) -> None:
+    """Unpack what `backup` wrote into an empty home, after checking that it is whole."""
+    settings = settings_of(context)
+    from api.backup import restore_backup
+
+    found = restore_backup(settings.home, file)
+    lines = [f"{found['home']}: {counted(found['files'], 'file')} as of {found['created_at']}"]
+    Console(json_output=json_output).result(found, lines)
 
 
 models = typer.Typer(

@@ -170,6 +170,21 @@ def _damage(folder: Path) -> str:
     return ""
 
 
+def models_of(home: Path) -> dict[str, str]:
+    """The fetched models of a home, each with what is wrong with its file's digest or its folder; "" where it is whole.
+
+    A file of a gigabyte is read in a second or two.
+    """
+    found: dict[str, str] = {}
+    for name, known in KNOWN_MODELS.items():
+        folder, file = home / FOLDER / name, home / FOLDER / f"{name}.gguf"
+        if file.is_file() and file_sha256(file) != known.sha256:
+            found[name] = f"{file} does not have the digest {known.sha256[:12]}… that is pinned"
+        elif folder.is_dir() or file.is_file():
+            found[name] = _damage(folder) if folder.is_dir() else ""
+    return found
+
+
 def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
     """The folder in the home that holds a GGUF file's model; made when it is missing or of an earlier file."""
     if home is None:

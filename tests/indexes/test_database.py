@@ -106,6 +106,27 @@ def test_many_threads_write_and_lose_nothing(things: Database) -> None:
     assert sorted(names(things), key=int) == numbers
 
 
+def test_files_are_copied_as_they_are_at_one_moment_and_writers_wait_for_that_alone(tmp_path: Path) -> None:
+    both = [Database(tmp_path / f"{name}.sqlite3", THINGS) for name in ("one", "two")]
+    for each in both:
+        add(each, "early")
+    late = [threading.Thread(target=add, args=(each, "late")) for each in both]
+
+    def meanwhile() -> None:
+        for thread in late:
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive(), "it wrote while nothing may be written"
+
+    (tmp_path / "copies").mkdir()
+    database.copy_together([each.path for each in both], tmp_path / "copies", meanwhile)
+    for each, thread in zip(both, late, strict=True):
+        thread.join()
+        assert names(each) == ["early", "late"]
+        assert names(Database(tmp_path / "copies" / each.path.name, THINGS)) == ["early"]
+        each.close()
+
+
 # --- errors
 
 
