@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, insert, select
 
 from api.errors import describe
-from indexes.database import Database, JsonText, Schema
-from indexes.errors import Cancelled, CoalesceError, Conflict, NotFound
+from indexes.database import Database, JsonText, Schema, damage, set_aside
+from indexes.errors import Cancelled, CoalesceError, Conflict, IndexCorrupt, NotFound
 
 logger = logging.getLogger("coalesce.jobs")
 STOP_TIMEOUT_S = 10.0
@@ -134,6 +134,7 @@ class JobStore:
     """All jobs of one home. Light to make; the file is created at the first call."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._database = Database(path, JOBS)
 
     def save(self, job: Job) -> None:
@@ -238,6 +239,8 @@ class JobQueue:
             self._owner.acquire(timeout=0)
         except Timeout:
             logger.info("another server uses this home: its jobs are not touched")
+        except OSError as error:
+            logger.warning("the home cannot be written (%s): questions are answered, and nothing is kept", error)
         else:
             self._sweep()
         for thread in self._threads:
@@ -336,7 +339,15 @@ class JobQueue:
         self._owner.release()
 
     def _sweep(self) -> None:
-        for job in self._store.list():
+        try:
+            jobs = self._store.list()
+        except IndexCorrupt:
+            if damage(self._store.path, rows=True) is None:
+                raise  # a later program's
+            self._store.close()
+            logger.warning("%s was damaged: it is %s now", self._store.path, set_aside(self._store.path).name)
+            return
+        for job in jobs:
             if not job.final:
                 error = {
                     "type": "interrupted",

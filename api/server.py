@@ -56,7 +56,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         CoalesceError: the preparation failed.
     """
     check_bind(settings)
-    check_home(settings.home)
+    check_home(settings.home, read_only=True)
     listener = take_port(settings)
     address = _address(settings, listener.getsockname()[1])
     console.say(f"Coalesce uses the home {settings.home} and answers on {address} when it is ready")

@@ -291,9 +291,14 @@ class Services:
         Raises:
             HomeNotWritable: the home cannot be created or written.
         """
-        check_home(self.settings.home)
+        check_home(self.settings.home, read_only=True)
         self._first = first
-        self.jobs.start()
+        try:
+            self.jobs.start()
+        except CoalesceError as error:
+            self.preparation.error = error
+            self.preparation.report("failed")
+            return
         self._thread.start()
 
     def close(self) -> None:
@@ -373,12 +378,17 @@ class Services:
         marker.touch()
 
 
-def check_home(home: Path) -> None:
+def check_home(home: Path, *, read_only: bool = False) -> None:
     """Makes the home and proves that files can be made in it.
+
+    Args:
+        read_only: a home that holds a library need not be writable: questions are answered from it.
 
     Raises:
         HomeNotWritable: they cannot.
     """
+    if read_only and (home / "library.sqlite3").exists():
+        return
     probe = home / ".write-probe"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -120,13 +120,13 @@ class Database:
     def __init__(self, path: Path, schema: Schema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.path = path
         self._schema = schema
-        self._engine = _engine(path, busy_timeout_s)
-        self._writer = self._engine.execution_options(**{_IMMEDIATE: True})
+        self._busy_timeout_s = busy_timeout_s
+        self._use(_engine(path, busy_timeout_s))
         self._write_lock = threading.Lock()
         self._is_open = False
 
     def open(self) -> None:
-        """Create the file or bring its tables up to date, unless that is done.
+        """Create the file or bring its tables up to date, unless that is done. What cannot be written is only read.
 
         Raises:
             IndexCorrupt: the file is damaged, another program's, or of a later version.
@@ -136,6 +136,8 @@ class Database:
         with self._write_lock:
             if not self._is_open:
                 _make_folder(self.path.parent)
+                if _cannot_be_written(self.path):
+                    self._use(_engine(self.path, self._busy_timeout_s, only_reading=True))
                 with sqlite_errors(self.path):
                     self._prepare()
                 self._is_open = True
@@ -166,6 +168,10 @@ class Database:
         """Close idle connections; the next transaction opens the file again."""
         self._engine.dispose()
         self._is_open = False
+
+    def _use(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._writer = engine.execution_options(**{_IMMEDIATE: True})
 
     def _prepare(self) -> None:
         with self._engine.begin() as connection:
@@ -206,23 +212,28 @@ def _make_folder(folder: Path) -> None:
 # --- connections
 
 
-def _engine(path: Path, busy_timeout_s: float) -> sa.Engine:
+def _engine(path: Path, busy_timeout_s: float, *, only_reading: bool = False) -> sa.Engine:
     """An engine whose transactions `_begin` begins: Python's sqlite3 begins later, and never for reading."""
+    url = sa.URL.create("sqlite", database=str(path))
+    if only_reading:
+        still = {"immutable": "1"} if _is_still(path) else {}
+        url = sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"} | still)
     engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
+        url,
         connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
         pool_size=IDLE_CONNECTIONS,
         max_overflow=-1,
     )
-    sa.event.listen(engine, "connect", lambda connection, _record: _configure(connection, busy_timeout_s))
+
+    def configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None
+        if not only_reading:
+            _write_ahead(connection, time.monotonic() + busy_timeout_s)
+        connection.execute("PRAGMA foreign_keys = ON").close()
+
+    sa.event.listen(engine, "connect", configure)
     sa.event.listen(engine, "begin", _begin)
     return engine
-
-
-def _configure(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    connection.isolation_level = None
-    _write_ahead(connection, time.monotonic() + busy_timeout_s)
-    connection.execute("PRAGMA foreign_keys = ON").close()
 
 
 def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
@@ -294,7 +305,7 @@ def damage(path: Path, *, rows: bool = False) -> str | None:
         rows: read every row too: the check does not look into what they hold.
     """
     try:
-        with _only_reading(path) as connection:
+        with only_reading(path) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             if not tables:
                 return "it holds no table"
@@ -310,7 +321,7 @@ def damage(path: Path, *, rows: bool = False) -> str | None:
 
 def later_version(path: Path, schema: Schema) -> str | None:
     """The version of a file that a later program wrote; None for any other, a damaged one too."""
-    with suppress(sqlite3.DatabaseError), _only_reading(path) as connection:  # version 0.1 kept none
+    with suppress(sqlite3.DatabaseError), only_reading(path) as connection:  # version 0.1 kept none
         for (version,) in connection.execute("SELECT version_num FROM alembic_version"):
             if version.startswith(schema.prefix) and _number(version) > _number(schema.version):
                 return str(version)
@@ -385,20 +396,21 @@ def _whole_value(column: sa.Column[Any], value: Any) -> Any:
 
 
 @contextmanager
-def _only_reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write; of a folder that cannot be written, where SQLite could not make its log."""
-    address = f"file:{quote(str(path))}?mode=ro"
+def only_reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write."""
+    address = f"file:{quote(str(path))}?mode=ro" + ("&immutable=1" if _is_still(path) else "")
     with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)) as connection:
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
-                raise
-        else:
-            yield connection
-            return
-    with closing(sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)) as connection:
         yield connection
+
+
+def _cannot_be_written(path: Path) -> bool:
+    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _is_still(path: Path) -> bool:
+    """Whether a file is read as it lies there: it has no log, and SQLite could not make one beside it."""
+    log = path.with_name(path.name + _BESIDE[0])
+    return _cannot_be_written(path) and not (log.exists() and log.stat().st_size)
 
 
 def set_aside(path: Path) -> Path:

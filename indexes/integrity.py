@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from indexes.catalog import CATALOG, Catalog, node_digest, open_catalog
-from indexes.database import Database, copy_damaged, damage, set_aside
+from indexes.database import Database, copy_damaged, damage, only_reading, set_aside
 from indexes.embedder import TextEncoder
 from indexes.errors import CoalesceError, NotFound
 from indexes.library import Library, open_library
@@ -29,6 +29,7 @@ from indexes.vectors import is_as_noted, read_note
 UNIT = 0.01
 """How far the length of a vector may be from 1."""
 READ_TOGETHER = 5_000
+_NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 _COUNTS = {
     "books without some of their nodes": "SELECT count(*) FROM documents AS d WHERE d.nodes <> "
@@ -59,12 +60,11 @@ def library_faults(path: Path) -> list[str]:
     if found := damage(path):
         return [found]
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with only_reading(path) as connection:
             connection.execute("BEGIN")
             faults = [f"{count} {what}" for what, sql in _COUNTS.items() if (count := _number(connection, sql))]
             faults += _unreadable(connection)
-            connection.execute("ROLLBACK")
-            return faults or list(_faults_of_words(connection))
+        return faults or list(_faults_of_words(path))
     except (sqlite3.DatabaseError, ValueError) as error:
         return [str(error)]
 
@@ -99,16 +99,17 @@ def _is_unit(vector: bytes) -> bool:
     return len(vector) % 4 == 0 and abs(float(np.linalg.norm(np.frombuffer(vector, "<f4"))) - 1) < UNIT
 
 
-def _faults_of_words(connection: sqlite3.Connection) -> Iterator[str]:
+def _faults_of_words(path: Path) -> Iterator[str]:
     """FTS5's own check, which counts as a write; a home that cannot be written is not asked."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO lexical (lexical) VALUES ('integrity-check')")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY):
-            raise
-    except sqlite3.DatabaseError:
-        yield "the index of words is not that of the nodes"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO lexical (lexical) VALUES ('integrity-check')")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _NOT_NOW:
+                raise
+        except sqlite3.DatabaseError:
+            yield "the index of words is not that of the nodes"
 
 
 @dataclass(frozen=True, slots=True)

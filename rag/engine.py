@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import GeneratorType
 
-from indexes.errors import Cancelled, InvalidInput, NotFound
+from indexes.errors import (
+    Busy,
+    Cancelled,
+    CoalesceError,
+    HomeNotWritable,
+    IndexCorrupt,
+    InvalidInput,
+    NotFound,
+    StorageFull,
+)
 from indexes.types import Filters
 from rag.citations import MarkerFilter, resolve
 from rag.conversations import ConversationStore
@@ -73,6 +82,8 @@ _UNCITED = (
     "The answer names no passage of the books; check it before you rely on it.",
     "答案没有注明书中的出处，采用之前请先核对。",
 )
+_NOT_KEPT = ("The answer could not be kept: {reason}", "答案没能保存：{reason}")
+_CANNOT_KEEP = (Busy, HomeNotWritable, IndexCorrupt, StorageFull)
 _NOTHING_SAID = ("The model gave no answer.", "模型没有给出回答。")
 _CUT_OFF = ("The model was cut off before its first word.", "模型还没写出第一个字就被截断了。")
 
@@ -226,7 +237,7 @@ class AnswerEngine:
             prepared.notes.append(_UNCITED[request.chinese])
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
-            conversation_id=self._conversation_id(question, keep),
+            conversation_id=question.conversation_id or "",
             question=question.text,
             answer=written.text,
             refused=done.refused,
@@ -245,9 +256,7 @@ class AnswerEngine:
             variant=question.variant,
             filters=question.filters,
         )
-        if keep:
-            self.conversations.append(answer, replaces=question.replaces)
-        yield AnswerDone(answer)
+        yield AnswerDone(self._kept(answer, question) if keep else answer)
 
     def ask(
         self,
@@ -317,10 +326,13 @@ class AnswerEngine:
 
     def keep_together(self, answers: Sequence[Answer], owner: str | None = None) -> tuple[Answer, ...]:
         """Keeps the answers of a comparison in one new conversation, once all are there: no arm reads another's."""
-        conversation_id = self.conversations.of(owner).create().id
-        kept = tuple(replace(answer, conversation_id=conversation_id) for answer in answers)
-        for answer in kept:
-            self.conversations.append(answer)
+        try:
+            conversation_id = self.conversations.of(owner).create().id
+            kept = tuple(replace(answer, conversation_id=conversation_id) for answer in answers)
+            for answer in kept:
+                self.conversations.append(answer)
+        except _CANNOT_KEEP as error:
+            return tuple(_not_kept(answer, error) for answer in answers)
         return kept
 
     def choose(
@@ -519,7 +531,18 @@ class AnswerEngine:
             yield TextPiece(not_found(request.chinese, request.passages) if found else _NOTHING_SAID[request.chinese])
         yield done
 
-    def _conversation_id(self, question: Question, keep: bool) -> str:
-        if question.conversation_id is not None:
-            return question.conversation_id
-        return self.conversations.of(question.owner).create().id if keep else ""
+    def _kept(self, answer: Answer, question: Question) -> Answer:
+        """The answer in its conversation, or with a note where it cannot be kept now: it is written, and given."""
+        try:
+            if question.conversation_id is None:
+                conversation_id = self.conversations.of(question.owner).create().id
+                answer = replace(answer, conversation_id=conversation_id)
+            self.conversations.append(answer, replaces=question.replaces)
+        except _CANNOT_KEEP as error:
+            return _not_kept(replace(answer, conversation_id=question.conversation_id or ""), error)
+        return answer
+
+
+def _not_kept(answer: Answer, error: CoalesceError) -> Answer:
+    notes = (answer.note, _NOT_KEPT[asks_in_chinese(answer.question)].format(reason=error.message))
+    return replace(answer, note=" ".join(filter(None, notes)))

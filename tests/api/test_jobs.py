@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
+import pytest
 from api_fakes import PATIENCE_S, wait_until
 
 from api.jobs import Job, JobQueue, JobStore, TimeLeft, as_clock
-from indexes.errors import Conflict, StorageFull
+from indexes.errors import Conflict, IndexCorrupt, StorageFull
 
 
 def wait_for(queue: JobQueue, job: Job) -> Job:
@@ -33,6 +36,21 @@ def test_a_job_whose_end_cannot_be_kept_ends_and_the_queue_goes_on(tmp_path, mon
     assert wait_for(queue, first).state == "done"
     assert wait_for(queue, second).state == "done"
     queue.close()
+
+
+def test_a_damaged_list_of_jobs_is_set_aside_and_one_of_a_later_version_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite3"
+    path.write_bytes(b"garbage " * 1000)
+    queue = JobQueue(tmp_path)
+    queue.start()
+    assert wait_for(queue, queue.submit("first", lambda _: "finished")).state == "done"
+    queue.close()
+    assert [kept.read_bytes()[:7] for kept in tmp_path.glob("jobs.sqlite3.damaged-*")] == [b"garbage"]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'jobs_99'")
+    with pytest.raises(IndexCorrupt, match="jobs_99"):
+        JobQueue(tmp_path).start()
+    assert path.exists()
 
 
 def test_a_job_whose_traces_cannot_be_removed_ends_and_the_queue_goes_on(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, MetaData, Table, Text, func, insert, inspect, select
+from sqlalchemy import Column, MetaData, Table, Text, func, insert, inspect, literal_column, select, text
 
 from api.jobs import JOBS
 from evals.study_store import STUDY
 from indexes import database
 from indexes.catalog import CATALOG
-from indexes.database import MIGRATIONS, Database, Schema
-from indexes.errors import Busy, HomeNotWritable, IndexCorrupt
+from indexes.database import MIGRATIONS, Database, JsonText, Schema
+from indexes.errors import Busy, HomeNotWritable, IndexCorrupt, InvalidInput
 from rag.conversations import CONVERSATIONS
 
 OLD_HOME = Path(__file__).parents[1] / "fixtures" / "home-0.1"
@@ -157,6 +157,25 @@ def test_damage_is_named_with_the_way_out_at_the_beginning_of_a_file_or_in_its_m
         with pytest.raises(IndexCorrupt, match=r"s\.sqlite3' is damaged") as caught:
             names(Database(path, THINGS))
         assert caught.value.hint
+
+
+def test_a_file_that_cannot_be_written_is_read(path: Path, things: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(things, "kept")
+    things.close()
+    monkeypatch.setattr(database, "_cannot_be_written", lambda _: True)
+    reader = Database(path, THINGS)
+    assert names(reader) == ["kept"]
+    with pytest.raises(HomeNotWritable, match=r"s\.sqlite3"):
+        add(reader, "lost")
+    reader.close()
+
+
+def test_what_no_database_keeps_is_bad_input_and_a_value_that_cannot_be_read_is_damage(things: Database) -> None:
+    for value in ("\ud800", 2**64):
+        with pytest.raises(InvalidInput), things.reading() as connection:
+            connection.execute(text("SELECT :value"), {"value": value})
+    with pytest.raises(IndexCorrupt, match="cannot be read"), things.reading() as connection:
+        connection.scalar(select(literal_column("'['", JsonText)))
 
 
 # --- versions

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from fakes import ScriptedGenerator, ScriptedReader, make_engine, make_passage, section
 
-from indexes.errors import Cancelled, InvalidInput, NotFound, TooLarge
+from indexes.errors import (
+    Busy,
+    Cancelled,
+    CoalesceError,
+    HomeNotWritable,
+    IndexCorrupt,
+    InvalidInput,
+    NotFound,
+    StorageFull,
+    TooLarge,
+)
 from indexes.library import Library
 from indexes.types import Filters
 from rag.assemble import check_before_loading
@@ -356,3 +366,17 @@ def test_quotes_are_verbatim_on_their_page_in_the_language_of_the_book(make: Mak
         assert answer.answer.startswith("A warp is a group of 32 threads") and citation.verdict == "supported"
         assert (citation.page_start, citation.page_end, citation.section) == (7, 7, ("Warps",))
         assert ("线程束 = warp" in (answer.note or "")) is (question is CHINESE)
+
+
+@pytest.mark.parametrize("error", [Busy, HomeNotWritable, StorageFull, IndexCorrupt])
+def test_an_answer_that_cannot_be_kept_is_given_and_says_so(error: type[CoalesceError], make: Make) -> None:
+    engine = make()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error("no room for it")
+
+    engine.conversations.append = refuse  # type: ignore[method-assign]
+    answer = engine.ask(WARP)
+    (compared,) = engine.keep_together([answer])
+    for given in (answer, compared):
+        assert given.answer == QUOTED and "no room for it" in (given.note or "")
