@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import logging
 import math
+import sqlite3
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from api.translation import TRANSLATED, translate
@@ -109,6 +111,19 @@ HTTP_ERRORS: dict[int, tuple[str, str]] = {
     413: ("too_large", "Send less."),
     415: ("unsupported_format", "See /docs for what this call takes."),
 }
+UNKNOWN_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SQLAlchemyError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+"""The roots of nearly all errors that are faults of the program."""
 RETRY_AFTER_S = 5
 
 
@@ -223,10 +238,6 @@ def install_handlers(app: FastAPI) -> None:
         reply = ErrorReply(error.status_code, kind, message, hint, dict(error.headers or {}))
         return reply_for(request, reply)
 
-    # OSError by name: Starlette answers every other `Exception` outside its own error handling, and the server then
-    # drops the connection.
-    @app.exception_handler(OSError)
-    @app.exception_handler(Exception)
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
         if request.scope["type"] != "http":  # a web socket whose client has gone, which is an OSError too
             raise error
@@ -234,6 +245,10 @@ def install_handlers(app: FastAPI) -> None:
         if reply.status == 500:
             logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return reply_for(request, reply)
+
+    # By name: Starlette answers every other `Exception` outside its own error handling, and the connection is dropped.
+    for kind in (*UNKNOWN_ERRORS, Exception):
+        app.add_exception_handler(kind, _unknown)
 
 
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:

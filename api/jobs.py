@@ -167,6 +167,12 @@ class JobStore:
         with self._database.writing() as connection:
             connection.execute(delete(_jobs).where(*same))
 
+    def forget_before(self, moment: datetime) -> None:
+        """Forget the jobs that ended before a moment."""
+        old = (_jobs.c.state.in_(FINAL_STATES), _jobs.c.updated_at < moment.isoformat(timespec="microseconds"))
+        with self._database.writing() as connection:
+            connection.execute(delete(_jobs).where(*old))
+
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         self._database.close()
@@ -323,6 +329,10 @@ class JobQueue:
     def forget(self, job_id: str) -> None:
         """Forgets a failed job that was read, and those of its kind that failed before it. Raises NotFound."""
         self._store.forget(self._store.get(job_id))
+
+    def forget_before(self, moment: datetime) -> None:
+        """Forgets the jobs that ended before a moment."""
+        self._store.forget_before(moment)
 
     def close(self) -> None:
         """Cancels what is left and stops the threads."""

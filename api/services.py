@@ -6,12 +6,13 @@ and every other call says what it waits for.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from rag.engine import AnswerEngine
     from rag.settings import RagSettings
 
+logger = logging.getLogger("coalesce.services")
+DAY_S = 24 * 3600.0
 SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
@@ -166,7 +169,8 @@ class Services:
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
         self._first: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._prepare, name="coalesce-prepare", daemon=True)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._prepare_and_sweep, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
         self.metrics.watch(
             "coalesce_answers_inside", "Answers in work or waiting.", lambda: float(self.answering.limit.inside)
@@ -303,6 +307,7 @@ class Services:
 
     def close(self) -> None:
         """Stops answers and jobs and frees the models."""
+        self._closing.set()
         self.answering.close()
         self.jobs.close()
         self.study.close()
@@ -316,6 +321,26 @@ class Services:
         error = self.preparation.error
         message = f"preparation failed: {error}" if error is not None else f"waiting for: {self.preparation.step}"
         return NotReady(message, hint="Try again in a moment; GET /readyz says when.", retry_after_s=READY_RETRY_S)
+
+    def sweep(self) -> None:
+        """Removes what the settings keep no longer, and what interrupted uploads left a day ago."""
+        now = datetime.now(UTC)
+        if self.settings.keep_conversations_days is not None:
+            self.engine.conversations.delete_before(now - timedelta(days=self.settings.keep_conversations_days))
+        if self.settings.keep_jobs_days is not None:
+            self.jobs.forget_before(now - timedelta(days=self.settings.keep_jobs_days))
+        self.books.sweep()
+
+    def _prepare_and_sweep(self) -> None:
+        """Prepares, then sweeps at once and each day."""
+        self._prepare()
+        while self.preparation.ready:
+            try:
+                self.sweep()
+            except Exception:  # the disk may be full today and free tomorrow
+                logger.exception("what is not kept any longer could not be removed")
+            if self._closing.wait(DAY_S):
+                return
 
     def _prepare(self) -> None:
         started = time.perf_counter()

@@ -31,6 +31,7 @@ ENV_PREFIX = "COALESCE_"
 OF_A_CHOICE = ("generator", "model", "base_url", "adapters", "quantization")
 """What a choice made on the page stands for; any of them on the command line or in the environment undoes it."""
 TOML_NAME = "coalesce.toml"
+MOST_DAYS = 36_500
 
 
 def _split_commas(value: object) -> object:
@@ -79,6 +80,18 @@ class CoalesceSettings(BaseSettings):
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=_default_home,
         description="The folder that holds everything you make: books, exams, conversations, reports.",
+    )
+    keep_conversations_days: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_DAYS,
+        description="Days after its last answer that a server keeps a conversation; by default for ever.",
+    )
+    keep_jobs_days: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_DAYS,
+        description="Days that a server keeps a finished job; by default until there are a thousand newer ones.",
     )
 
     embedder: str = Field(

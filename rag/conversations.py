@@ -238,6 +238,12 @@ class ConversationStore:
         with self._database.writing() as connection:
             return connection.execute(delete(_conversations).where(self._owned, listed)).rowcount
 
+    def delete_before(self, moment: datetime) -> int:
+        """Remove the conversations that were last used before a moment, with answers and feedback; gives how many."""
+        old = _conversations.c.updated_at < moment.astimezone(UTC).isoformat(timespec="microseconds")
+        with self._database.writing() as connection:
+            return connection.execute(delete(_conversations).where(self._owned, old)).rowcount
+
     # --- answers
 
     def remove_answer(self, answer_id: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 
 from api_fakes import FakeBuilder, Live, running, wait_until
 
@@ -100,3 +102,23 @@ def test_the_description_names_every_call_and_its_errors(shared: Live):
         assert set(methods) <= set(paths[path]), path
     assert "409" in paths["/v1/ask"]["post"]["responses"]
     assert paths["/v1/ask"]["post"]["security"] == [{"HTTPBearer": []}]
+
+
+def test_what_the_settings_keep_no_longer_goes_when_a_server_starts_and_nothing_goes_by_default(settings):
+    def kept(live: Live) -> tuple[list[str], list[str]]:
+        wait_until(lambda: live.services.jobs.unfinished("add") is None, "the job has ended")
+        said = live.get("/v1/conversations")["conversations"]
+        return [conversation["title"] for conversation in said], [job["kind"] for job in live.get("/v1/jobs")["jobs"]]
+
+    with running(settings) as live:
+        live.post("/v1/conversations", title="old")
+        assert live.ended(live.upload(b"A warp.", "w.txt").json()["job_id"])["state"] == "done"
+    for name, table in (("conversations", "conversations"), ("jobs", "jobs")):
+        with closing(sqlite3.connect(settings.home / f"{name}.sqlite3")) as connection, connection:
+            connection.execute(f"UPDATE {table} SET updated_at = '2020-01-01T00:00:00+00:00'")
+    with running(settings) as live:
+        assert kept(live) == (["old"], ["add"])
+        live.post("/v1/conversations", title="new")
+    few = settings.model_copy(update={"keep_conversations_days": 30, "keep_jobs_days": 30})
+    with running(few) as live:
+        wait_until(lambda: kept(live) == (["new"], []), "what is old has gone")
