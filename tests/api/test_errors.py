@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
+from api_fakes import SAMPLE_ID, Live
 
 import evals.errors
 import indexes.errors
@@ -64,3 +67,19 @@ def test_a_web_socket_whose_client_has_gone_is_no_fault_of_the_program(settings:
     scope = {"type": "websocket", "path": "/none", "headers": [(b"host", b"127.0.0.1")], "query_string": b""}
     with pytest.raises(Gone):
         asyncio.run(app(scope, receive, send))
+
+
+def test_a_damaged_row_is_a_word_of_its_own_wherever_it_is_read_and_the_connection_stays(live: Live):
+    conversation = live.post("/v1/ask", question="What is a warp?")["conversation_id"]
+    for path, statement in (
+        (live.shelf._settings.catalog_path, "UPDATE nodes SET heading_path = '['"),
+        (live.services.settings.home / "conversations.sqlite3", "UPDATE answers SET body = '{'"),
+    ):
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(statement)
+    for path in ("/v1/suggestions", f"/v1/documents/{SAMPLE_ID}/contents", f"/v1/conversations/{conversation}"):
+        error = live.client.get(path)
+        assert (error.status_code, error.json()["error"]["type"]) == (503, "index_corrupt"), path
+        assert "coalesce doctor" in error.json()["error"]["hint"]
+    for path, body in (("/v1/ask", {"question": "What is a warp?"}), ("/v1/search", {"query": "warp"})):
+        assert live.client.post(path, json=body).json()["error"]["type"] == "index_corrupt"
