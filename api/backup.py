@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.health_checks import RESTORE_PREFIX, STATE_FILES
 from api.settings import CoalesceSettings, program_version
@@ -48,7 +48,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    bytes: int
+    bytes: int = Field(ge=0)
     sha256: str
 
 
@@ -202,14 +202,21 @@ def restore_backup(settings_home: Path, source: Path) -> dict[str, Any]:
             f"the home {home} is not empty: it holds {there[0]}",
             hint="Restore into an empty one: coalesce --home FOLDER restore FILE",
         )
-    with disk_errors(home, kept="nothing was kept"):
-        home.mkdir(parents=True, exist_ok=True)
-        for left in home.glob(f"{RESTORE_PREFIX}*"):
-            shutil.rmtree(left)  # of a restore that was killed
-        with TemporaryDirectory(prefix=RESTORE_PREFIX, dir=home) as folder:
-            manifest = _unpack(source, Path(folder), shutil.disk_usage(home).free)
-            for path in sorted(Path(folder).iterdir()):
-                path.rename(home / path.name)
+    made = not home.exists()
+    try:
+        with disk_errors(home, kept="nothing was kept"):
+            home.mkdir(parents=True, exist_ok=True)
+            for left in home.glob(f"{RESTORE_PREFIX}*"):
+                shutil.rmtree(left)  # of a restore that was killed
+            with TemporaryDirectory(prefix=RESTORE_PREFIX, dir=home) as folder:
+                manifest = _unpack(source, Path(folder), shutil.disk_usage(home).free)
+                for path in sorted(Path(folder).iterdir()):
+                    path.rename(home / path.name)
+    except BaseException:
+        if made:
+            with suppress(OSError):
+                home.rmdir()
+        raise
     return {"home": str(home), "files": len(manifest.files), "created_at": manifest.created_at}
 
 

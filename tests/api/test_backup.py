@@ -171,6 +171,7 @@ def test_what_is_not_a_whole_backup_of_this_version_is_refused_and_changes_nothi
     new = tmp_path / "new"
     with pytest.raises(CoalesceError) as refused:
         restore_backup(new, archive)
+    assert not new.exists()
     assert refused.value.hint and files(tmp_path) == {"b.zip", *(f"source/{name}" for name in files(source))}
 
 
