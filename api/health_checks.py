@@ -55,7 +55,7 @@ class Check:
 def run_checks(settings: CoalesceSettings) -> list[Check]:
     """Runs every check; one that raises counts as failed, and the others still run."""
     checks: list[Check] = []
-    for check in (_python, _packages, _faiss, _embedder, _models, _home, _disk, _files, _library, _uploads, _generator):
+    for check in (_python, _packages, _faiss, _embedder, _models, _home, _disk, _files, _library, _generator):
         checks.extend(_guarded(check, settings))
     return checks
 
@@ -207,12 +207,10 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
     nodes = sum(document.nodes for document in documents)
     held = f"{counted(len(documents), 'book')}, {counted(nodes, 'node')}, each with its words and its vector"
     yield Check("library", ok=True, detail=f"{held}, searchable on {library.faiss_device}")
+    yield from _uploads(settings, documents)
 
 
-def _uploads(settings: CoalesceSettings) -> Iterator[Check]:
-    documents = books_of(settings)
-    if documents is None:
-        return
+def _uploads(settings: CoalesceSettings, documents: Sequence[Document]) -> Iterator[Check]:
     folder = UploadFolder(settings.home)
     uploaded = [book for book in documents if not book.sample and not Path(book.source).is_absolute()]
     gone = [book.title for book in uploaded if folder.find(book.sha256) is None]

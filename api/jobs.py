@@ -309,7 +309,7 @@ class JobQueue:
 
         Raises:
             NotFound: no job has this id.
-            Conflict: it has ended otherwise.
+            Conflict: it has ended otherwise, or another server of the home does it.
         """
         with self._lock:
             live = self._live.get(job_id)
@@ -322,6 +322,8 @@ class JobQueue:
             self._end(live.job)
             return live.job
         job = self.get(job_id)
+        if live is None and not job.final:
+            raise Conflict(f"job {job_id} is another server's", hint="Cancel it there.")
         if job.final and job.state != "cancelled":
             raise Conflict(f"job {job_id} is {job.state} already", hint="Cancel queued and running jobs only.")
         return job

@@ -22,7 +22,7 @@ from pydantic_core import from_json  # several times as quick as json.loads
 
 from indexes import lexical
 from indexes.chunking import Chunk
-from indexes.database import LONG_TIMEOUT_S, Database, Schema, fetch_tuples, stored_values
+from indexes.database import BUSY_TIMEOUT_S, LONG_TIMEOUT_S, Database, Schema, fetch_tuples, stored_values
 from indexes.embedder import Matrix
 from indexes.errors import IndexMissing, NotFound
 from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
@@ -278,8 +278,8 @@ class Catalog:
             _add_vectors(connection, embedder, vectors)
 
     def remove(self, document_id: str) -> None:
-        """Remove a book and all that was derived from it. Raises NotFound."""
-        with self._database.writing() as connection:
+        """Remove a book and all that was derived from it. Raises NotFound, and Busy where another is being written."""
+        with self._database.writing(wait_s=BUSY_TIMEOUT_S) as connection:
             unused = _delete_document(connection, document_id)
             if unused is None:
                 raise _no_such_document(document_id)

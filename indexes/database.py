@@ -54,7 +54,8 @@ _BESIDE = ("-wal", "-shm")
 """What SQLite adds to a file's name for its log and the log's index."""
 
 _VERSIONS = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
-_IMMEDIATE = "coalesce_begin_immediate"
+_WAIT_S = "coalesce_wait_s"
+"""An option of transactions that write: how long one waits for others'."""
 _MIGRATING = threading.Lock()  # what migrations call, `alembic.op`, is one for the process
 
 
@@ -121,7 +122,7 @@ class Database:
         self.path = path
         self._schema = schema
         self._busy_timeout_s = busy_timeout_s
-        self._use(_engine(path, busy_timeout_s))
+        self._engine = _engine(path, busy_timeout_s)
         self._write_lock = threading.Lock()
         self._is_open = False
 
@@ -137,7 +138,7 @@ class Database:
             if not self._is_open:
                 _make_folder(self.path.parent)
                 if _cannot_be_written(self.path):
-                    self._use(_engine(self.path, self._busy_timeout_s, only_reading=True))
+                    self._engine = _engine(self.path, self._busy_timeout_s, only_reading=True)
                 with sqlite_errors(self.path):
                     self._prepare()
                 self._is_open = True
@@ -151,33 +152,40 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
+    def writing(self, *, wait_s: float | None = None) -> Iterator[sa.Connection]:
         """A connection inside one write transaction, committed at the end and undone on any exception.
+
+        Args:
+            wait_s: how long to wait for others' transactions, where not as long as this file's usually.
 
         Raises:
             StorageFull: the disk is full; nothing is kept.
-            Busy: another process is writing.
+            Busy: another transaction goes on.
             IndexCorrupt, HomeNotWritable: as `open`.
         """
         if not self._is_open:
             self.open()
-        with self._write_lock, sqlite_errors(self.path), self._writer.begin() as connection:
-            yield connection
+        if not self._write_lock.acquire(timeout=-1 if wait_s is None else wait_s):
+            raise Busy(f"'{self.path}' is being written to.", hint="try again in a moment")
+        try:
+            with sqlite_errors(self.path), self._writer(wait_s).begin() as connection:
+                yield connection
+        finally:
+            self._write_lock.release()
 
     def close(self) -> None:
         """Close idle connections; the next transaction opens the file again."""
         self._engine.dispose()
         self._is_open = False
 
-    def _use(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self._writer = engine.execution_options(**{_IMMEDIATE: True})
+    def _writer(self, wait_s: float | None = None) -> sa.Engine:
+        return self._engine.execution_options(**{_WAIT_S: self._busy_timeout_s if wait_s is None else wait_s})
 
     def _prepare(self) -> None:
         with self._engine.begin() as connection:
             if _stored_version(connection, self._schema) == self._schema.version:
                 return
-        with self._writer.begin() as connection:
+        with self._writer().begin() as connection:
             # Looked up again: another process may have done it while this one waited for the lock.
             stored = _stored_version(connection, self._schema)
             if stored != self._schema.version:
@@ -225,15 +233,20 @@ def _engine(path: Path, busy_timeout_s: float, *, only_reading: bool = False) ->
         max_overflow=-1,
     )
 
-    def configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None
-        if not only_reading:
-            _write_ahead(connection, time.monotonic() + busy_timeout_s)
-        connection.execute("PRAGMA foreign_keys = ON").close()
-
-    sa.event.listen(engine, "connect", configure)
+    configure = _configure_reading if only_reading else _configure
+    sa.event.listen(engine, "connect", lambda connection, _record: configure(connection, busy_timeout_s))
     sa.event.listen(engine, "begin", _begin)
     return engine
+
+
+def _configure(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    _configure_reading(connection, busy_timeout_s)
+    _write_ahead(connection, time.monotonic() + busy_timeout_s)
+
+
+def _configure_reading(connection: sqlite3.Connection, _busy_timeout_s: float) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON").close()
 
 
 def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
@@ -250,9 +263,13 @@ def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
 
 
 def _begin(connection: sa.Connection) -> None:
-    immediate = connection.get_execution_options().get(_IMMEDIATE, False)
+    wait_s = connection.get_execution_options().get(_WAIT_S)
     # On the driver's cursor: through SQLAlchemy this would take as long as the query that follows.
-    connection.connection.cursor().execute("BEGIN IMMEDIATE" if immediate else "BEGIN").close()
+    cursor = connection.connection.cursor()
+    if wait_s is not None:
+        cursor.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")
+    cursor.execute("BEGIN" if wait_s is None else "BEGIN IMMEDIATE")
+    cursor.close()
 
 
 def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[Any]:

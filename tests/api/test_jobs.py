@@ -93,6 +93,16 @@ def test_two_jobs_that_read_books_run_at_once_and_any_other_alone(tmp_path: Path
     queue.close()
 
 
+def test_a_job_of_another_server_of_the_home_is_cancelled_there_alone(tmp_path: Path) -> None:
+    one, other = JobQueue(tmp_path), JobQueue(tmp_path)
+    job = one.submit("add", lambda _: "finished")
+    with pytest.raises(Conflict, match="another server"):
+        other.cancel(job.id)
+    assert one.cancel(job.id).state == "cancelled" == other.cancel(job.id).state
+    one.close()
+    other.close()
+
+
 def test_of_jobs_that_stand_alone_only_one_is_queued_however_many_ask_at_once(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path)
 
