@@ -111,15 +111,16 @@ def _fix_moment(home: Path, linked: Path, copied: Path, *, models: bool) -> None
     """Copies the databases, and links the other files, as they all are at one moment."""
     databases = sorted(home.glob("*.sqlite3"), key=lambda path: (path.name != "library.sqlite3", path.name))
 
+    # Linked beforehand: while the moment is fixed nobody writes, and a book's files never change under their digest.
+    uploads = {folder.name for folder in home.glob("uploads/[!.]*") if _link(home, linked, folder, models=models)}
+
     def link() -> None:
-        for path in _other_files(home, models=models):
-            into = linked / path.relative_to(home)
-            into.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                into.hardlink_to(path.resolve())  # what is replaced or removed from now on stays as it is
-            except OSError:
-                with suppress(FileNotFoundError):
-                    shutil.copyfile(path, into)
+        _link(home, linked, home, models=models)
+        now = {folder.name for folder in home.glob("uploads/[!.]*")}
+        for name in now - uploads:
+            _link(home, linked, home / "uploads" / name, models=models)
+        for name in uploads - now:
+            shutil.rmtree(linked / "uploads" / name)
 
     copy_together(databases, copied, link)
     for path in sorted(copied.glob("*.sqlite3")):
@@ -130,10 +131,26 @@ def _fix_moment(home: Path, linked: Path, copied: Path, *, models: bool) -> None
             )
 
 
-def _other_files(home: Path, *, models: bool) -> Iterator[Path]:
-    for folder, folders, names in os.walk(home):
+def _link(home: Path, linked: Path, below: Path, *, models: bool) -> int:
+    """Links the files below a folder of the home, or copies them where links cannot be made; gives how many."""
+    count = 0
+    for path in _other_files(home, below, models=models):
+        into = linked / path.relative_to(home)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            into.hardlink_to(path.resolve())  # what is replaced or removed from now on stays as it is
+        except OSError:
+            with suppress(FileNotFoundError):
+                shutil.copyfile(path, into)
+        count += 1
+    return count
+
+
+def _other_files(home: Path, below: Path, *, models: bool) -> Iterator[Path]:
+    """The files below a folder that are no databases; of the whole home, those that are no uploads."""
+    for folder, folders, names in os.walk(below):
         at_top = Path(folder) == home
-        left_out = [name for name in LEFT_OUT if not (models and name == "models")] if at_top else []
+        left_out = ["uploads", *(name for name in LEFT_OUT if not (models and name == "models"))] if at_top else []
         folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
         for name in sorted(names):
             if name in left_out or name.startswith(".") or (at_top and name.endswith(ENDINGS_LEFT_OUT)):
