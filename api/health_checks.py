@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +18,7 @@ from api.console import counted
 from api.jobs import JOBS, JOBS_FILE, Job, JobStore
 from api.services import SAMPLE_MARKER, check_home
 from api.settings import CoalesceSettings
-from api.uploads import UploadFolder, failed_uploads
+from api.uploads import UploadFolder, left_over
 from evals.made_store import QUESTIONS
 from evals.study_store import STUDY
 from indexes.catalog import CATALOG
@@ -200,21 +200,21 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
         return
     with closing(library):
         library.load()
-        documents = library.documents()
+        documents, removed = library.documents(), library.removed()
         if documents:
             library.dense("warp", 1)
             library.lexical("warp", 1)
     nodes = sum(document.nodes for document in documents)
     held = f"{counted(len(documents), 'book')}, {counted(nodes, 'node')}, each with its words and its vector"
     yield Check("library", ok=True, detail=f"{held}, searchable on {library.faiss_device}")
-    yield from _uploads(settings, documents)
+    yield from _uploads(settings, documents, removed)
 
 
-def _uploads(settings: CoalesceSettings, documents: Sequence[Document]) -> Iterator[Check]:
+def _uploads(settings: CoalesceSettings, documents: tuple[Document, ...], removed: frozenset[str]) -> Iterator[Check]:
     folder = UploadFolder(settings.home)
     uploaded = [book for book in documents if not book.sample and not Path(book.source).is_absolute()]
     gone = [book.title for book in uploaded if folder.find(book.sha256) is None]
-    lost = lost_uploads(settings, documents)
+    lost = lost_uploads(settings, Held(documents, removed))
     if gone:
         yield Check(
             "uploads", ok=False, detail=f"gone: the file of {', '.join(gone)}", hint="Upload it again: the book stays."
@@ -226,11 +226,19 @@ def _uploads(settings: CoalesceSettings, documents: Sequence[Document]) -> Itera
         yield Check("uploads", ok=True, detail=f"the files of {counted(len(uploaded), 'book')}")
 
 
-def lost_uploads(settings: CoalesceSettings, documents: Sequence[Document]) -> list[Path]:
-    """Uploaded files of books that the library should have: their job did not fail, and was not interrupted."""
-    orphans = UploadFolder(settings.home).orphans(documents)
-    left_over = set(failed_uploads(orphans, kept_jobs(settings), unfinished=True)) if orphans else set()
-    return [path for sha256, path in orphans.items() if sha256 not in left_over]
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The books of a library, and the uploaded contents whose books were removed from it."""
+
+    documents: tuple[Document, ...] = ()
+    removed: frozenset[str] = frozenset()
+
+
+def lost_uploads(settings: CoalesceSettings, held: Held) -> list[Path]:
+    """Uploaded files of books that the library should have: they were not removed, and their job did not fail."""
+    orphans = UploadFolder(settings.home).orphans(held.documents)
+    known = set(left_over(orphans, held.removed, kept_jobs(settings), unfinished=True)) if orphans else set()
+    return [path for sha256, path in orphans.items() if sha256 not in known]
 
 
 def kept_jobs(settings: CoalesceSettings) -> list[Job]:
@@ -242,8 +250,8 @@ def kept_jobs(settings: CoalesceSettings) -> list[Job]:
     return []
 
 
-def books_of(settings: CoalesceSettings) -> tuple[Document, ...] | None:
-    """The books of the library; None where it cannot be read."""
+def held_by(settings: CoalesceSettings) -> Held | None:
+    """What the library holds; None where it cannot be read."""
     from indexes.library import open_library
 
     path = settings.index.catalog_path
@@ -251,7 +259,7 @@ def books_of(settings: CoalesceSettings) -> tuple[Document, ...] | None:
         if path.exists() and damage(path):  # opening it could make an empty one of it
             return None
         with closing(open_library(settings.index, create=False)) as library:
-            return library.documents()
+            return Held(library.documents(), library.removed())
     except CoalesceError:
         return None
 

@@ -16,11 +16,11 @@ from filelock import FileLock, Timeout
 from api.backup import BACKUP_PREFIX
 from api.chosen_generator import CHOICE_FILE, read_choice
 from api.console import counted
-from api.health_checks import STATE_FILES, books_of, kept_jobs, lost_uploads
+from api.health_checks import STATE_FILES, Held, held_by, kept_jobs, lost_uploads
 from api.jobs import OWNER_LOCK
 from api.services import SAMPLE_MARKER
 from api.settings import CoalesceSettings
-from api.uploads import UploadFolder, failed_uploads
+from api.uploads import UploadFolder, left_over
 from indexes.catalog import CATALOG
 from indexes.database import damage, later_version, salvage, set_aside
 from indexes.errors import CoalesceError, Conflict, InvalidInput
@@ -92,7 +92,7 @@ def _library(settings: CoalesceSettings, tell: Tell) -> Iterator[str]:
             return SAMPLE_PATH
         return Path(book.source) if Path(book.source).is_absolute() else folder.find(book.sha256)
 
-    lost = lost_uploads(settings, books_of(settings) or ())
+    lost = lost_uploads(settings, held_by(settings) or Held())
     gone = not path.exists() and (settings.home / SAMPLE_MARKER).exists()
     if gone or (path.exists() and library_faults(path)):
         rebuilt = rebuild_library(settings.index, find, lost, tell=tell)
@@ -112,15 +112,15 @@ def _library(settings: CoalesceSettings, tell: Tell) -> Iterator[str]:
 
 
 def _left_over(settings: CoalesceSettings) -> Iterator[str]:
-    documents = books_of(settings)
-    if documents is None:
+    held = held_by(settings)
+    if held is None:
         return
     folder = UploadFolder(settings.home)
-    orphans = folder.orphans(documents)
-    swept = folder.sweep(failed_uploads(orphans, kept_jobs(settings), unfinished=True))
+    orphans = folder.orphans(held.documents)
+    swept = folder.sweep(left_over(orphans, held.removed, kept_jobs(settings), unfinished=True))
     if swept:
         yield f"removed, left by uploads that were interrupted: {', '.join(swept)}"
-    ids = {document.document_id for document in documents}
+    ids = {document.document_id for document in held.documents}
     for lock in settings.home.glob("locks/*.lock"):
         if lock.stem not in ids and not lock.stem.startswith("model-"):
             lock.unlink()

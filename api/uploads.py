@@ -256,15 +256,22 @@ class Taken:
     new: bool
 
 
-def failed_uploads(orphans: Iterable[str], jobs: Sequence[Job], *, unfinished: bool = False) -> list[str]:
-    """Of contents that no book has, those whose job was stopped or failed; others may be books that were lost.
+def left_over(
+    orphans: Iterable[str], removed: frozenset[str], jobs: Sequence[Job], *, unfinished: bool = False
+) -> list[str]:
+    """Of contents that no book has, those whose book was removed or whose job failed; others may have been lost.
 
     Args:
+        removed: contents whose books were removed.
         unfinished: those with an unfinished job too.
     """
     last = {job.document_id: job for job in reversed(jobs) if job.kind == "add"}  # they come newest first
     found = ((sha256, last.get(document_id_of(sha256))) for sha256 in orphans)
-    return [sha256 for sha256, job in found if job and job.state != "done" and (job.final or unfinished)]
+    return [
+        sha256
+        for sha256, job in found
+        if sha256 in removed or (job and job.state != "done" and (job.final or unfinished))
+    ]
 
 
 class Books:
@@ -328,13 +335,13 @@ class Books:
                 else:
                     self._folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)
-            path = self._folder.settle(incoming, name)
+            # Named only by its job, so that no file stands there without one, whenever the server is killed.
             job = self._jobs.submit(
                 "add",
-                lambda handle: self._add(handle, path),
+                lambda handle: self._add(handle, self._folder.settle(incoming, name)),
                 document_id=document_id,
                 title=name,
-                undo=lambda: self._forget_files(incoming.sha256),
+                undo=lambda: self._undo(incoming),
             )
         return Taken(document_id, job, new=True)
 
@@ -391,14 +398,20 @@ class Books:
             self._forget_files(before)
         return said
 
+    def _undo(self, incoming: Incoming) -> None:
+        self._folder.drop(incoming)
+        self._forget_files(incoming.sha256)
+
     def _forget_files(self, sha256: str) -> None:
         self._folder.forget(sha256, self._library().documents())
 
     def sweep(self) -> None:
         """Removes what uploads left whose jobs failed a day ago or longer."""
+        library = self._library()
         with self._lock:
-            orphans = self._folder.orphans(self._library().documents())
-            self._folder.sweep(failed_uploads(orphans, self._jobs.list()), older_than_s=LEFT_S)
+            if self._jobs.unfinished("add") is None:
+                orphans = left_over(self._folder.orphans(library.documents()), library.removed(), self._jobs.list())
+                self._folder.sweep(orphans, older_than_s=LEFT_S)
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""

@@ -79,7 +79,9 @@ def _of_document(**options: Any) -> sa.Column[Any]:
     return _required("document_id", sa.Text, sa.ForeignKey("documents.document_id", ondelete="CASCADE"), **options)
 
 
-# `generation` counts the writes, `embedder` made the vectors, `last_rowid` is the highest that a node ever had.
+# `generation` counts the writes, `embedder` made the vectors, `last_rowid` is the highest that a node ever had;
+# `removed/DIGEST` is an upload whose file may be left when its book is gone.
+_REMOVED = "removed/"
 _key = sa.Column("key", sa.Text, primary_key=True)
 _meta = sa.Table("meta", _TABLES, _key, _required("value", sa.Text), sqlite_with_rowid=False)
 _documents = sa.Table(
@@ -288,6 +290,12 @@ class Catalog:
 
     # --- documents
 
+    def removed(self) -> frozenset[str]:
+        """Digests of uploaded contents whose books were removed or have another content now."""
+        with self._database.reading() as connection:
+            keys = connection.scalars(sa.select(_meta.c.key).where(_meta.c.key.startswith(_REMOVED)))
+            return frozenset(key.removeprefix(_REMOVED) for key in keys)
+
     def documents(self) -> tuple[Document, ...]:
         """All books, in the order in which they were added."""
         with self._database.reading() as connection:
@@ -487,14 +495,16 @@ def _put_entry(connection: sa.Connection, entry: CatalogEntry, embedder: str) ->
 
 def _delete_document(connection: sa.Connection, document_id: str) -> list[int] | None:
     """Delete a document with all that belongs to it; the vectors that its nodes used, or None without a document."""
-    row = connection.execute(
-        sa.select(_documents.c.first_rowid, _documents.c.last_rowid).where(_documents.c.document_id == document_id)
-    ).one_or_none()
+    wanted = sa.select(_documents.c.first_rowid, _documents.c.last_rowid, _documents.c.source, _documents.c.sha256)
+    row = connection.execute(wanted.where(_documents.c.document_id == document_id)).one_or_none()
     if row is None:
         return None
-    own = _nodes.c.rowid.between(*row)
+    *rowids, source, sha256 = row
+    if not Path(source).is_absolute():
+        _set_meta(connection, f"{_REMOVED}{sha256}", "")
+    own = _nodes.c.rowid.between(*rowids)
     used = connection.scalars(sa.select(_nodes.c.vector_id).where(own)).all()
-    lexical.remove(connection, *row)
+    lexical.remove(connection, *rowids)
     connection.execute(sa.delete(_nodes).where(own))
     for table in (_sections, _chapters, _documents):
         connection.execute(sa.delete(table).where(table.c.document_id == document_id))
@@ -514,6 +524,7 @@ def _columns(value: object, names: str) -> dict[str, Any]:
 def _insert_document(connection: sa.Connection, entry: CatalogEntry, added_at: str, first: int) -> None:
     counts = {"sections": len(entry.book.sections), "nodes": len(entry.drafts)}
     rowids = {"first_rowid": first, "last_rowid": first + len(entry.drafts) - 1}
+    connection.execute(sa.delete(_meta).where(_meta.c.key == f"{_REMOVED}{entry.identity.sha256}"))
     read = _columns(entry.book, "title format pages page_labels health")
     _insert(connection, _documents, [{"added_at": added_at} | asdict(entry.identity) | read | counts | rowids])
 

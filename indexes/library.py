@@ -182,6 +182,10 @@ class Library:
         self._catalog.remove(document_id)
         self._sync()
 
+    def removed(self) -> frozenset[str]:
+        """Digests of uploaded contents whose books were removed; files of theirs are left over."""
+        return self._catalog.removed()
+
     def documents(self) -> tuple[Document, ...]:
         """All books, in the order in which they were added."""
         return self._catalog.documents()

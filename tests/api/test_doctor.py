@@ -137,6 +137,15 @@ def test_what_an_interrupted_upload_left_is_no_fault_and_is_swept(whole: Path, c
     assert failed == {} and not any(path.exists() for path in left) and books(whole) == ["Warps"]
 
 
+def test_a_file_whose_book_was_removed_is_left_over_and_not_lost(whole: Path, capsys) -> None:
+    library = opened(load_settings({"home": whole}).index)
+    library.remove(library.documents()[0].document_id)  # and killed before the file went
+    library.close()
+    assert doctor(capsys) == ({}, [])
+    failed, repaired = doctor(capsys, "--repair")
+    assert (failed, len(repaired), books(whole), list(whole.glob("uploads/*"))) == ({}, 1, [], [])
+
+
 def test_a_lost_file_of_a_book_is_named(whole: Path, capsys) -> None:
     shutil.rmtree(whole / "uploads")
     failed, _ = doctor(capsys)
