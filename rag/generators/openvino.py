@@ -23,7 +23,7 @@ from typing import Any
 from indexes.disk import new_folder
 from indexes.errors import Busy, Cancelled, first_line
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
-from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt
+from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
 from rag.generators.local.admission import Admission
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
 from rag.generators.protocol import (
@@ -45,6 +45,7 @@ from rag.models.folder import ORIGIN_FILE, load_config, shown_name
 from rag.models.gguf import read_header
 from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
+from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage
 
@@ -277,9 +278,11 @@ class OpenVINOGenerator:
         tokenizer: Any,
         stop_tokens: frozenset[int],
         max_queue: int | None,
+        excerpts: Excerpts,
     ) -> None:
         self.loaded = loaded
         self._chat = chat
+        self._excerpts = excerpts
         self._admission = admission
         self._pipelines = pipelines
         self._tokenizer = tokenizer
@@ -327,7 +330,7 @@ class OpenVINOGenerator:
             ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Cancelled, GenerationFailed.
         """
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        admitted = self._admission.admit(request)
+        admitted = self._admission.admit(self._excerpts.of(request))
         request, prompt = admitted.request, admitted.prompt
         writing = Writing(TextStream(self._tokenizer, self._marks), request, self._chat.open_block(prompt))
         most = admitted.max_new_tokens + admitted.reasoning_tokens
@@ -363,7 +366,8 @@ class OpenVINOGenerator:
         One beam search of a single token gives the likeliest tokens; a letter that is not among them gets the least.
         """
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        listed = replace(request, question=render_choices(request.question, choices), max_tokens=1)
+        shown = self._excerpts.of(request)
+        listed = replace(shown, question=render_choices(request.question, choices), max_tokens=1)
         admitted = self._admission.admit(listed)
         found = pipeline.next_tokens(admitted.prompt, request.cancelled)
         least = min(found.values())
@@ -414,7 +418,7 @@ def runs_here(settings: GeneratorSettings) -> bool:
     if not all(_is_plain(read_adapter(Path(path))) for path in settings.adapters.values()):
         return False
     header = read_header(gguf)
-    # a small model is shown excerpts, and its options are scored by likelihood
+    # the options of a small model are scored by likelihood
     large = header.num_parameters >= SMALL_PARAMETERS
     return large and header.architecture in _ARCHITECTURES and _TYPES.issuperset(header.matrix_types)
 
@@ -424,8 +428,11 @@ def _is_plain(adapter: AdapterFolder) -> bool:
     return not any(adapter.config.get(name) for name in ("use_dora", "rank_pattern", "alpha_pattern"))
 
 
-def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
+def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> OpenVINOGenerator:
     """Loads the model, and a pipeline more for each adapter (some ten seconds each).
+
+    Args:
+        reader: chooses the sentences that the model is shown; without one it reads whole passages.
 
     Raises:
         NotFound, ModelCannotLoad: see `find_model` and `build_ir`.
@@ -454,7 +461,9 @@ def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
             pipeline.close()
         raise
     name = shown_name(folder)
-    chat = ChatPrompt(tokenizer, name)
+    form = form_of(config)
+    chat = ChatPrompt(tokenizer, name, brief=form.brief)
+    excerpts = Excerpts(reader, lambda text: len(chat.text_tokens(text)), form)
     admission = Admission(
         capabilities, chat.tokens, name, budget, _KV_DTYPE_BYTES, settings.max_tokens, settings.reasoning_tokens
     )
@@ -463,7 +472,7 @@ def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
     stop = GenerationConfig.from_pretrained(folder).eos_token_id
     stops = frozenset([*(stop if isinstance(stop, list) else [stop]), tokenizer.eos_token_id])
     loaded = LoadedIR(name, read_header(gguf).commonest_type.lower())
-    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue)
+    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue, excerpts)
 
 
 def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int, bare: _Pipeline) -> _Pipeline:

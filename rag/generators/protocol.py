@@ -36,7 +36,7 @@ class GenerationRequest:
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
         said: what a generator of sentences should not say again, since it was not enough ('why?').
-        excerpts: what of the passages a small model is shown, best first; empty where it reads them whole.
+        excerpts: what the model is shown of the passages, best first; empty where it reads them whole.
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.

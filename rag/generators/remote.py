@@ -63,7 +63,7 @@ class RemoteGenerator:
     """Writes answers with an engine elsewhere.
 
     Args:
-        excerpts: what a small model is shown of the passages; its prompts are in short sentences then.
+        excerpts: what a model of known size is shown of the passages; None shows them whole.
     """
 
     def __init__(self, settings: GeneratorSettings, excerpts: Excerpts | None = None) -> None:
@@ -305,7 +305,7 @@ class RemoteGenerator:
 
     def _body(self, request: GenerationRequest) -> Json:
         body = self._served(request, asked=True) | {
-            "messages": render_messages(request, brief=self._excerpts is not None),
+            "messages": render_messages(request, brief=self._excerpts is not None and self._excerpts.form.brief),
             "max_tokens": request.max_tokens or self._settings.max_tokens,
             "temperature": request.temperature,
         }

@@ -164,7 +164,7 @@ def test_every_answer_of_a_conversation_becomes_a_row() -> None:
 def test_the_training_prompt_is_the_serving_prompt() -> None:
     messages = ROWS[2].messages()
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
-    assert "[1] A Book > One > Two\nA warp is…" in messages[0]["content"]
+    assert "[1] A Book > One > Two\nA warp is…" in messages[1]["content"]
     assert messages[-1]["content"] == "三十二个线程。"
     assert ROWS[1].messages()[0]["content"] == "Be brief."
 

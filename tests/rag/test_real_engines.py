@@ -77,7 +77,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def local(model: Model) -> Iterator[Generator]:
     """What the engines are held to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat_prompt, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
+        for bound in ("SMALL_PARAMETERS", "EXCERPT_PARAMETERS"):
+            patch.setattr(chat_prompt, bound, 0)  # an engine does not say how small its model is
         made = load_local_generator(
             GeneratorSettings(
                 "local", str(model.folder), "none", adapters={"qa": str(model.adapter)}, dtype="float32", device="cpu"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
-from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, form_of
 from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
 from rag.generators.local.batch import MOST_ROWS, Batches, can_share_steps
 from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
@@ -71,9 +71,9 @@ class LocalGenerator:
         self._model = loaded.model
         self._adapters = adapters
         self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
-        small = is_small(loaded.model.config)
-        self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=small)
-        self._excerpts = Excerpts(reader, self.count_tokens) if small and reader is not None else None
+        form = form_of(loaded.model.config)
+        self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=form.brief)
+        self._excerpts = Excerpts(reader, self.count_tokens, form)
         self._stop_tokens = _stop_tokens(loaded)
         self._alone: dict[tuple[str | None, str], float] = {}
         self._marks = self._chat.reasoning_marks()
@@ -145,7 +145,7 @@ class LocalGenerator:
             ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
         """
         adapter = adapter_of(request, self.adapters)
-        admitted = self._admission.admit(self._shortened(request))
+        admitted = self._admission.admit(self._excerpts.of(request))
         capacity = self._capacity(admitted)
         yield from self._thread.iterate(
             lambda stop: self._answer(admitted, adapter, stop),
@@ -162,7 +162,7 @@ class LocalGenerator:
         letter, behind a prompt that lists the options.
         """
         adapter = adapter_of(request, self.adapters)
-        request = self._shortened(request)
+        request = self._excerpts.of(request)
         options = [self._chat.text_tokens(choice) for choice in choices]
         room = sum(map(len, options))
         admitted = self._admission.admit(replace(request, max_tokens=room))
@@ -185,15 +185,11 @@ class LocalGenerator:
 
     def prompt_of(self, request: GenerationRequest) -> list[int]:
         """The tokens that the model reads for a request."""
-        return self._admission.admit(self._shortened(request)).prompt
+        return self._admission.admit(self._excerpts.of(request)).prompt
 
     def on_model_thread(self, function: Callable[[], T]) -> T:
         """The result of a call that may touch the model; torch's number of threads, too, belongs to a thread."""
         return self._thread.call(function)
-
-    def _shortened(self, request: GenerationRequest) -> GenerationRequest:
-        """With excerpts where the model is small."""
-        return self._excerpts.of(request) if self._excerpts is not None else request
 
     def close(self) -> None:
         """Stops the thread and drops all kept prefixes."""
@@ -410,7 +406,7 @@ def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | N
     """Loads model and adapters (seconds to minutes).
 
     Args:
-        reader: chooses the sentences that a small model is shown; without one it reads whole passages.
+        reader: chooses the sentences that the model is shown; without one it reads whole passages.
 
     Raises:
         ArmUnavailable: no model is named.
