@@ -46,7 +46,7 @@ class ChatPrompt:
     def __init__(self, tokenizer: Any, model_name: str, *, brief: bool = False) -> None:
         self._tokenizer = tokenizer
         self._model_name = model_name
-        self._brief = brief
+        self.brief = brief
         self._lock = threading.Lock()
 
     def tokens(self, request: GenerationRequest) -> list[int]:
@@ -55,7 +55,7 @@ class ChatPrompt:
         Raises:
             ModelCannotLoad: the chat template does not accept the messages.
         """
-        return self.message_tokens(render_messages(request, brief=self._brief))
+        return self.message_tokens(render_messages(request, brief=self.brief))
 
     def message_tokens(self, messages: list[Message], *, answer_follows: bool = True) -> list[int]:
         """As `tokens`, for any messages; with `answer_follows=False` the last one is the answer (for training)."""

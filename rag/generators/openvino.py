@@ -13,7 +13,7 @@ import queue
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -54,6 +54,8 @@ MOST_ROWS = 16
 _KV_DTYPE_BYTES = 2
 _POLL_S = 0.05
 _BEAMS = 20
+_MOST_KNOWN = 400
+"""Options whose likelihood is remembered: the same ones come again in another order, when the prefix cache hides it."""
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _TYPES = frozenset({"F16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})
 """What OpenVINO GenAI 2026.4 reads."""
@@ -166,11 +168,17 @@ class _Pipeline:
             Cancelled, GenerationFailed, DoesNotFitInMemory.
         """
         request = _Request(tokens, config)
+        self._add([request])
+        yield from self._outputs(request, cancelled)
+
+    def _add(self, requests: list[_Request]) -> None:
         with self._changed:
             if self._closed:
                 raise _closed()
-            self._new.append(request)
+            self._new += requests
             self._changed.notify()
+
+    def _outputs(self, request: _Request, cancelled: Callable[[], bool]) -> Iterator[Any]:
         try:
             while True:
                 if cancelled():
@@ -190,6 +198,21 @@ class _Pipeline:
         config = _config(1, frozenset())
         config.num_beams = config.num_return_sequences = _BEAMS
         return {output.generated_ids[0]: output.score for output in self.write(tokens, config, cancelled)}
+
+    def ends(self, prompts: Sequence[list[int]], cancelled: Callable[[], bool]) -> list[list[float]]:
+        """Log-probabilities of the last tokens of each prompt, from where it differs from what was read before.
+
+        GenAI gives none for what its prefix cache holds. The prompts begin together, so that none hides another's.
+        """
+        config = _config(1, frozenset())
+        config.echo, config.logprobs = True, 1
+        requests = [_Request(tokens, config) for tokens in prompts]
+        self._add(requests)
+        found = []
+        for request in requests:
+            outputs = self._outputs(request, cancelled)
+            found.append([value for output in outputs for value in output.generated_log_probs][:-1])
+        return found
 
     def close(self) -> None:
         """Stops answers in work, ends the thread and frees the model."""
@@ -289,6 +312,7 @@ class OpenVINOGenerator:
         self._stop_tokens = stop_tokens
         self._most_open = None if max_queue is None else MOST_ROWS + max_queue
         self._marks = chat.reasoning_marks()
+        self._known: dict[tuple[str | int | None, ...], float] = {}
 
     @property
     def name(self) -> str:
@@ -361,11 +385,12 @@ class OpenVINOGenerator:
         )
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by the log-probability of their letter, behind a prompt that lists them.
+        """As `ChoiceScores` says.
 
         One beam search of a single token gives the likeliest tokens; a letter that is not among them gets the least.
         """
-        pipeline = self._pipelines[adapter_of(request, self.adapters)]
+        adapter = adapter_of(request, self.adapters)
+        pipeline = self._pipelines[adapter]
         shown = self._excerpts.of(request)
         listed = replace(shown, question=render_choices(request.question, choices), max_tokens=1)
         admitted = self._admission.admit(listed)
@@ -375,8 +400,32 @@ class OpenVINOGenerator:
             max(found.get(self._chat.text_tokens(text)[-1], least) for text in (letter, f" {letter}"))
             for letter in CHOICE_LETTERS[: len(choices)]
         )
+        options = [self._chat.text_tokens(choice) for choice in choices]
+        alone = self._admission.admit(replace(shown, max_tokens=max(map(len, options))))
+        likelihoods = self._likelihoods(adapter, alone.prompt, options, request.cancelled)
+        extra = {}
+        if likelihoods is not None:
+            each = zip(likelihoods, choices, strict=True)
+            extra["likelihood"] = tuple(value / len(choice.encode()) for value, choice in each)
+        read = min(len(admitted.request.passages), len(alone.request.passages))
         usage = Usage(len(admitted.prompt), 0, 0)
-        return ChoiceScores(letters, usage, {"letters": letters}, passages_used=len(admitted.request.passages))
+        return ChoiceScores(letters, usage, extra, small=self._chat.brief, passages_used=read)
+
+    def _likelihoods(
+        self, adapter: str | None, prompt: list[int], options: list[list[int]], cancelled: Callable[[], bool]
+    ) -> list[float] | None:
+        """log P of each option behind the prompt; None where the prefix cache hides one."""
+        keys = [(adapter, *prompt, *option) for option in options]
+        values = [value for key in keys if (value := self._known.get(key)) is not None]
+        if len(values) < len(keys):
+            ends = self._pipelines[adapter].ends([prompt + option for option in options], cancelled)
+            if any(len(end) < len(option) for end, option in zip(ends, options, strict=True)):
+                return None
+            values = [sum(end[-len(option) :]) for end, option in zip(ends, options, strict=True)]
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            self._known |= zip(keys, values, strict=True)
+        return values
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text, by the model's own tokenizer."""

@@ -71,6 +71,27 @@ def test_the_bare_model_and_its_adapter_give_what_transformers_gives(
     assert found[0] != pytest.approx({token: found[1].get(token, 0) for token in found[0]}, abs=0.2), "it acts"
 
 
+def test_an_option_has_the_likelihood_that_transformers_gives_it_in_whatever_order_it_stands(
+    settings: GeneratorSettings, generator: OpenVINOGenerator
+) -> None:
+    import torch
+
+    options = ("32", "32 threads", "a bank", "memory accesses")  # one begins as another does
+    with closing(load_local_generator(replace(settings, quantization="none", dtype="float32"))) as reference:
+        request = replace(QUESTION, question="What is read together?")
+        prompt, expected = reference.prompt_of(request), []
+        for option in options:
+            tokens = reference._chat.text_tokens(option)
+            with torch.inference_mode():
+                rows = reference.loaded.model(torch.tensor([prompt + tokens])).logits[0].log_softmax(-1)
+            known = sum(float(rows[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens))
+            expected.append(known / len(option.encode()))
+    for turn in range(4):
+        scored = generator.score_choices(request, options[turn:] + options[:turn])
+        found = scored.extra["likelihood"][-turn:] + scored.extra["likelihood"][:-turn]
+        assert found == pytest.approx(expected, abs=0.05)
+
+
 def test_answers_are_the_same_alone_and_eight_at_once(generator: OpenVINOGenerator) -> None:
     asked = [replace(QUESTION, question=f"What is number {n}?") for n in range(4)]
     asked += [replace(each, arm="tuned", adapter="qa") for each in asked]
