@@ -85,6 +85,7 @@ class RunFacts:
         not_run: arms or modes that could not run, with the reason.
         floors: share of choice questions that each shortcut gets right.
         thresholds: least evidence score of an answer, and of strong evidence.
+        picked_by: choice questions by what chose their option, as in `Record`.
     """
 
     created_at: str
@@ -97,6 +98,7 @@ class RunFacts:
     not_run: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    picked_by: Mapping[str, int] = field(default_factory=dict)
 
 
 def report_data(

@@ -58,6 +58,7 @@ GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
 FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
 _OTHER_SCORINGS = {
     "letters": "accuracy_by_letter",
+    "likelihood": "accuracy_by_likelihood",
     "sum_logprob": "accuracy_sum_logprob",
     "pmi": "accuracy_pmi",
 }
@@ -104,7 +105,7 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         return metrics | _open_metrics(record, question)
     metrics["accuracy"] = float(record.picked == question.answer_index)
     for name, metric in _OTHER_SCORINGS.items():
-        if scores := record.extra.get(name):
+        if (scores := record.extra.get(name)) and scores != record.scores:
             metrics[metric] = float(scores.index(max(scores)) == question.answer_index)
     return metrics
 

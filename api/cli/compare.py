@@ -47,7 +47,7 @@ def evaluate(
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Arms by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+            help="Arms by commas: base,tuned,rag,rag+tuned,quotes,oracle,random,oracle+tuned; ARM@NAME for one adapter."
         ),
     ] = None,
     questions: Annotated[
@@ -63,6 +63,14 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
+    opened: Annotated[
+        int | None,
+        typer.Option(
+            "--open",
+            min=0,
+            help="Answerable questions to answer in writing, spread: 100 with a language model, else all.",
+        ),
+    ] = None,
     types: Annotated[
         str | None,
         typer.Option(help="Only these types, by commas: choice,short,why,code; without choice, open answers alone."),
@@ -118,6 +126,7 @@ def evaluate(
         arms=None if arms is None else [name.strip() for name in arms.split(",") if name.strip()],
         texts=texts,
         limit=limit,
+        opened=opened,
         types=types.split(",") if types else (),
         of_book=partial(_questions_on, settings),
         seed=seed,

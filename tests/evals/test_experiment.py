@@ -197,9 +197,13 @@ def test_what_is_compared_depends_on_what_can_answer() -> None:
     assert [arm.name for arm in planned(plain).arms] == ["base", "tuned", "rag", "rag+tuned", "oracle", "random"]
     assert [arm.name for arm in planned(plain, **open_ones).arms] == ["rag"]
     assert [arm.name for arm in planned(plain, arms=["base"], **open_ones).arms] == ["base"]
-    assert len(planned(model, **open_ones).arms) == 6
-    found = [(spec.with_model, spec.remote, spec.together > 1) for spec in map(planned, (plain, model, REMOTE))]
-    assert found == [(False, False, False), (True, False, True), (True, True, False)]
+    assert [arm.name for arm in planned(model, **open_ones).arms] == ["base", "tuned", "rag", "rag+tuned", "quotes"]
+    found = [(spec.with_model, spec.together > 1) for spec in map(planned, (plain, model, REMOTE))]
+    assert found == [(False, False), (True, True), (True, False)]
+    whole = plan_run("bank:test", model)
+    written = [question for question in whole.questions if question.id in (whole.opened or ())]
+    assert sum(question.answerable for question in written) == 100
+    assert {each.id for each in whole.questions if not each.answerable} <= {each.id for each in written}
     with pytest.raises(InvalidInput, match="bundled book"):
         planned(plain, texts=Path("texts"))
 
