@@ -25,7 +25,7 @@ from evals.arms import (
 from evals.comparison import compare, compare_runs
 from evals.encoder_tuning import EncoderTuning
 from evals.export import export_run
-from evals.judge import LABEL_SHEET, read_labels, run_judge, write_label_sheet
+from evals.judge import LABEL_SHEET, agreement, read_labels, reader_scores, run_judge, write_label_sheet
 from evals.made_store import is_for_tuning
 from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
@@ -252,8 +252,8 @@ def run_experiment(
         adapters = configured_adapters(rag.generator, spec.arms)
     else:
         check_encoder_arms(spec.arms, index)
-    if spec.judge is not None and spec.judge.labels is not None:
-        read_labels(spec.judge.labels)
+    for sheet in spec.labels:
+        read_labels(sheet)
     if spec.against is not None:
         read_records(spec.against)
     tune = load_bank(split="tune")
@@ -363,17 +363,27 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
     records = _ask(setup, facts, out, progress)
     questions = {question.id: question for question in spec.questions}
     write_label_sheet(out / LABEL_SHEET, records, questions, spec.seed)
+    readers = [read_labels(sheet) for sheet in spec.labels]
     grades, judge = None, None
     if spec.judge is not None:
+        labels = readers[0] if readers else {}
         grades, judge = run_judge(
-            spec.judge, records, questions, out, lambda done, total: progress("judging", done, total)
+            spec.judge, records, questions, out, labels, lambda done, total: progress("judging", done, total)
         )
     progress("scoring", 0, 0)
-    rows = score_records(records, questions, grades)
+    rows = score_records(records, questions, grades, reader_scores(readers, records, questions))
     if unread := unread_passages(records):
         progress(unread, 0, 0)
     facts = replace(facts, picked_by=dict(Counter(record.picked_by for record in records if record.picked_by)))
-    data = report_data(spec, facts, compare(rows, seed=spec.seed), rows, leakage, judge)
+    data = report_data(
+        spec,
+        facts,
+        compare(rows, seed=spec.seed),
+        rows,
+        leakage,
+        judge,
+        agreement(*readers[:2]) if len(readers) > 1 else None,
+    )
     if spec.against is not None:
         earlier = score_records(read_records(spec.against), questions)
         data |= against_data(spec.against, compare_runs(earlier, rows, seed=spec.seed))

@@ -108,12 +108,14 @@ def report_data(
     rows: Sequence[Row],
     leakage: LeakageReport | None,
     judge: Mapping[str, Any] | None = None,
+    readers: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All numbers of a run, as `report.json` holds them.
 
     Args:
         leakage: None when the check has not run; `verdict` is None unless the check is clean.
         judge: what `evals.judge.run_judge` gives for the report; None without a judge.
+        readers: how far two readers agree, as `evals.judge.agreement` gives it; None without two.
     """
     trusted = leakage is not None and leakage.clean
     left_out = WITHOUT_MEANING.get(facts.generator, ())
@@ -148,6 +150,7 @@ def report_data(
         },
         "flips": [table for pair in STEPS if (table := _flips(rows, *pair))],
         "judge": judge,
+        "readers": readers,
         "smallest_effect": SMALLEST_EFFECT,
         "seeds": result.seeds,
         "run": {"command": spec.command, "seed": spec.seed, "top_k": spec.top_k, **asdict(facts)},
@@ -319,7 +322,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
     )
     arms = list(data["arms"])
     text = environment.get_template(template).render(
-        **{"judge": None, "groups": {}, "calibration": None, "against": None, **data},
+        **{"judge": None, "readers": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
         scatter=_speed_plot(data["arms"]),
         calibration_plots=_calibration_plots(data.get("calibration")),

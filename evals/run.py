@@ -52,6 +52,7 @@ class RunSpec:
         against: folder of an earlier run, to compare this one with.
         language: `en` or `zh`, the wording that is asked.
         judge: a language model that grades open answers; None for no grades.
+        labels: sheets that people filled in, one each.
         export: folder for the run in other tools' formats; None for no export.
         command: the command line, for the report.
     """
@@ -69,6 +70,7 @@ class RunSpec:
     language: str = "en"
     top_k: int = 5
     judge: JudgeSettings | None = None
+    labels: tuple[Path, ...] = ()
     export: Path | None = None
     against: Path | None = None
     command: str = "coalesce eval"

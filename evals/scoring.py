@@ -80,12 +80,21 @@ def score_records(
     records: Sequence[Record],
     questions: Mapping[str, BankQuestion],
     grades: Mapping[AnswerKey, str | None] | None = None,
+    readers: Mapping[AnswerKey, float] | None = None,
 ) -> list[Row]:
-    """Scores every record of a known question; `grades` are a judge's, where one was asked."""
+    """Scores every record of a known question.
+
+    Args:
+        grades: a judge's, where one was asked.
+        readers: people's, as `evals.judge.reader_scores` gives them.
+    """
     rows = []
     for record in records:
         if (question := questions.get(record.question_id)) is not None:
-            rows.append(Row(record, question, _metrics(record, question) | _judge_score(record, question, grades)))
+            metrics = _metrics(record, question) | _judge_score(record, question, grades)
+            if readers and record.mode == "open" and question.answerable:
+                metrics["reader_score"] = readers.get(record.answer_key)
+            rows.append(Row(record, question, metrics))
     return rows
 
 

@@ -95,8 +95,9 @@ def evaluate(
         str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="Name of the model that grades; off by default.")] = None,
-    judge_labels: Annotated[
-        Path | None, typer.Option(help="A filled to_label.jsonl, to measure how often the judge agrees with a person.")
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(help="A to_label.jsonl that a person filled in; twice for two readers, who are compared."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -114,10 +115,6 @@ def evaluate(
     from evals.judge import JudgeSettings
     from indexes.errors import InvalidInput
 
-    if judge_labels is not None and settings.judge is None:
-        raise InvalidInput(
-            "--judge-labels measures a judge, but no judge is named", hint="Add --judge-url URL --judge-model NAME."
-        )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
     spec = plan_run(
@@ -134,7 +131,8 @@ def evaluate(
         quick=quick,
         language=language,
         top_k=top_k,
-        judge=None if settings.judge is None else JudgeSettings(settings.judge, judge_labels),
+        judge=None if settings.judge is None else JudgeSettings(settings.judge),
+        labels=tuple(labels or ()),
         export=export,
         against=against,
         command=shlex.join(["coalesce", *sys.argv[1:]]),
