@@ -101,10 +101,11 @@ def score_records(
 def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
     if record.error or record.mode not in ("choice", "open"):  # an earlier version's run had a third
         return {}
+    asked_together = record.mode == "choice" and record.picked_by in ("letter", "likelihood")
     metrics: dict[str, float | None] = {
-        "retrieve_s": record.retrieve_s if record.passages else None,
-        "total_s": record.total_s,
-        "prompt_tokens": float(record.prompt_tokens) if record.prompt_tokens else None,
+        "retrieve_s": record.retrieve_s if record.passages and not asked_together else None,
+        "total_s": None if asked_together else record.total_s,
+        "prompt_tokens": float(record.prompt_tokens) if record.prompt_tokens and record.mode == "open" else None,
         "peak_memory_bytes": float(record.peak_memory_bytes) if record.peak_memory_bytes else None,
     }
     if record.passages or record.passages_left_out:

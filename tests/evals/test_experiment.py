@@ -78,6 +78,9 @@ def test_a_run_writes_its_report_and_its_export_and_continues_for_nothing(
     again = run(spec, home, out)
     assert (out / "records.jsonl").read_bytes() == before
     assert again["arms"] == json.loads(json.dumps(data["arms"]))
+    more = run(spec_of("base", "rag", "oracle", "random"), home, out)
+    assert (out / "records.jsonl").read_bytes().startswith(before)
+    assert list(more["arms"]) == ["base", "rag", "oracle", "random"]
     with pytest.raises(Conflict, match="seed"):
         run(spec_of("base", "rag", "oracle", seed=1), home, out)
 
