@@ -433,7 +433,7 @@ def _book_hash(setup: _Setup) -> str:
 
 
 def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Sequence[Record]:
-    """The records of the run, old and new. Raises Conflict where `out` holds records of another run."""
+    """The records of the run, old and new, arm by arm. Raises Conflict where `out` holds records of another run."""
     spec, library = setup.spec, setup.library
     records = RecordFile(
         out / RECORDS,
@@ -459,7 +459,8 @@ def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Seque
         if (not told or done - told >= len(jobs) / TOLD_TIMES) and (left := seconds_left(spec, jobs, records)):
             step, told = f"asking, about {_in_words(left)} left", done
         progress(step, done, len(jobs))
-    return records.records
+    order = [arm.name for arm in spec.arms]
+    return sorted(records.records, key=lambda each: order.index(each.arm) if each.arm in order else len(order))
 
 
 def _in_words(seconds: float) -> str:

@@ -59,8 +59,6 @@ FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
 _OTHER_SCORINGS = {
     "letters": "accuracy_by_letter",
     "likelihood": "accuracy_by_likelihood",
-    "sum_logprob": "accuracy_sum_logprob",
-    "pmi": "accuracy_pmi",
 }
 """Metrics of a generator's other scorings of the options, by the name the generator gives them."""
 _LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\)")

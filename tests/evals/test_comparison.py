@@ -152,10 +152,10 @@ def test_two_runs_are_compared_question_by_question() -> None:
 
 
 def test_another_scoring_of_the_options_is_a_metric_of_its_own() -> None:
-    extra = {"letters": FIRST.scores, "likelihood": (0.0, 1.0, 0.0, 0.0), "sum_logprob": (2.0, 1.0, 0.0, 0.0)}
+    extra = {"letters": FIRST.scores, "likelihood": (0.0, 1.0, 0.0, 0.0)}
     (row,) = scored([replace(FIRST, extra=extra)])
-    names = ("accuracy", "accuracy_by_letter", "accuracy_by_likelihood", "accuracy_sum_logprob")
-    assert [row.metrics.get(name) for name in names] == [1.0, None, 0.0, 1.0], "what decides is not told twice"
+    names = ("accuracy", "accuracy_by_letter", "accuracy_by_likelihood")
+    assert [row.metrics.get(name) for name in names] == [1.0, None, 0.0], "what decides is not told twice"
 
 
 def test_fact_flow_by_hand_and_evidence_that_was_not_read_is_missed() -> None:
