@@ -407,7 +407,7 @@ def test_a_finished_run_is_made_longer_by_resuming_with_more_steps(
     tmp_path: Path, shallow: Path, finished: Run
 ) -> None:
     shutil.copytree(finished.out, tmp_path / "out")
-    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=12), resume=True)
+    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=12, patience=0), resume=True)
     points = [json.loads(line) for line in (tmp_path / "out" / "loss.jsonl").read_text("utf-8").splitlines()]
     assert report.steps == 12
     assert [point["step"] for point in points if "loss" in point] == list(range(1, 13))
