@@ -237,18 +237,20 @@ class RemoteGenerator:
                     if not reasoning:
                         yield Thinking()
                     reasoning += 1
-                if piece:
-                    yield TextPiece(piece)
+                elif reasoning == pieces - 1:  # an answer may say what was thought
+                    piece, guard = guard.finish() + piece, RepetitionGuard()
+                if shown := guard.push(text or thought, piece):
+                    yield TextPiece(shown)
                 if answer.stopped:  # an engine that ignores `stop`, or did not get it
                     finish = "stop"
                     break
-                circling = guard.push(text or thought)
-                if circling or (self._thinks and pieces - reasoning >= most):  # the room to think is not the answer's
+                # the room to think is not the answer's
+                if guard.circling or (self._thinks and pieces - reasoning >= most):
                     finish = "length"
                     break
         if finish is None:
             raise GenerationFailed("The connection ended before the answer did.", hint="The engine's log says more.")
-        if rest := answer.finish():
+        if not guard.circling and (rest := guard.finish() + answer.finish()):
             yield TextPiece(rest)
         counted = _usage(usage, pieces, reasoning, finish)
         if reasoning and not answer.shown.strip():

@@ -298,15 +298,28 @@ def test_marks_that_are_special_tokens_are_text() -> None:
     assert "".join(pieces) + stream.finish() == "a[THINK]é"
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=128), st.lists(st.integers(0, 3), max_size=20))
-def test_text_in_circles_is_noticed_after_three_rounds_and_no_sooner(run: list[int], before: list[int]) -> None:
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=400), st.lists(st.integers(0, 3), max_size=20))
+def test_text_in_circles_ends_before_it_repeats_however_long_the_round(run: list[int], before: list[int]) -> None:
     guard = RepetitionGuard()
-    tokens = [*before, 9, *run * 200]
-    noticed = next(place for place, token in enumerate(tokens) if guard.push(token)) + 1
+    tokens = [*before, 9, *run * 300]
+    shown, noticed = "", 0
+    while not guard.circling:
+        shown += guard.push(tokens[noticed], f"{tokens[noticed]}")
+        noticed += 1
+    repeated = {period: max(period, 200) for period in range(1, noticed)}
     tail = tokens[:noticed]
-    lengths = {period: max(3 * period, 200) for period in range(1, 129)}
-    assert any(tail[-length + p :] == tail[-length:-p] for p, length in lengths.items() if length <= noticed)
-    assert noticed <= len(before) + 1 + lengths[len(run)]
+    assert any(tail[-length:] == tail[-length - p : -p] for p, length in repeated.items() if length + p <= noticed)
+    assert noticed <= len(before) + 1 + len(run) + repeated[len(run)]
+    assert guard.finish() == ""
+    assert "".join(map(str, tokens)).startswith(shown) and len(shown) <= len(before) + 1 + len(run)
+
+
+@given(st.lists(st.integers(0, 1), max_size=150))
+def test_text_that_does_not_go_in_circles_is_shown_whole(tokens: list[int]) -> None:
+    guard = RepetitionGuard()
+    assert "".join(guard.push(token, f"{token} ") for token in tokens) + guard.finish() == "".join(
+        f"{token} " for token in tokens
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +333,9 @@ def test_text_in_circles_is_noticed_after_three_rounds_and_no_sooner(run: list[i
 )
 def test_alike_lines_of_listings_and_tables_are_not_circles(text: str) -> None:
     guard = RepetitionGuard()
-    assert not any(guard.push(token) for token in re.findall(r"\w+|\W", text))
+    for token in re.findall(r"\w+|\W", text):
+        guard.push(token)
+    assert not guard.circling
 
 
 def cut_at_the_first_complete(text: str, strings: list[str]) -> str:

@@ -308,7 +308,7 @@ FAILURES: dict[str, tuple[Answer, type[CoalesceError], str, int]] = {
     "a failure within": (say("Half", {"error": {"message": "out of blocks"}}), GenerationFailed, "out of blocks", 1),
     "thoughts cut off": (think(finish="length"), GenerationFailed, "was still thinking after 3", 2),
     "thoughts alone": (think(finish="stop"), GenerationFailed, "stopped thinking", 2),
-    "endless thoughts": (say(*[thought("Wait. ")] * 400, usage=None), GenerationFailed, "thinking after 200", 2),
+    "endless thoughts": (say(*[thought("Wait. ")] * 400, usage=None), GenerationFailed, "thinking after 201", 2),
 }
 
 
@@ -342,7 +342,8 @@ ANSWERS: dict[str, tuple[Answer, dict[str, Any], str, str]] = {
     "long reasoning": (say(*map(thought, STEPS), "Yes."), {}, "Yes.", "stop"),
     "long reasoning in the text": (say("<think>", *STEPS, "</think>Yes."), {}, "Yes.", "stop"),
     "its longest length": (think("one ", "two ", "three ", "four"), {"max_tokens": 3}, "one two three ", "length"),
-    "circles": (say(*["It ", "is ", "so. "] * 100), {}, "It is so. " * 66 + "It is ", "length"),
+    "circles": (say(*["It ", "is ", "so. "] * 100), {}, "It is so. ", "length"),
+    "what was thought": (say("<think>", *STEPS, "</think>", *STEPS), {}, "".join(STEPS), "stop"),
 }  # fmt: skip
 
 
