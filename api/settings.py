@@ -137,7 +137,7 @@ class CoalesceSettings(BaseSettings):
     passage_budget_tokens: int = Field(
         2000,
         ge=64,
-        description="The most tokens of passages in one prompt: by a local model's tokenizer, else estimated.",
+        description="The most tokens of passages in one prompt, as the model counts them, else estimated.",
     )
     reranker: str | None = Field(
         None, description="A cross-encoder that reorders what was found, by folder or hub name."

@@ -28,7 +28,8 @@ class RetrievalSettings:
 
     Attributes:
         candidates: nodes taken from each retriever before fusion.
-        passage_budget_tokens: most tokens of passages in one prompt, by the local model's tokenizer, else estimated.
+        passage_budget_tokens: most tokens of passages in one prompt, by the model's tokenizer where it counts, else
+            estimated.
         reranker: path or hub name of a cross-encoder; None reranks nothing.
         refusal_threshold: least evidence score to answer at all; None takes the calibrated one.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator
@@ -82,12 +83,13 @@ class OpenAIClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
-    def get(self, path: str, body: Json | None = None) -> Any:
+    def get(self, path: str, body: Json | None = None, within_s: float = math.inf) -> Any:
         """The JSON at `path`, or at an absolute path of the engine (`/…`); asked once, with POST where there is a body.
 
-        Raises: as `ask`.
+        Raises: as `ask`; Cancelled after `within_s`.
         """
-        return next(self._run(self._items(path, body, retries=0), lambda: False))
+        deadline = time.monotonic() + within_s
+        return next(self._run(self._items(path, body, retries=0), lambda: time.monotonic() > deadline))
 
     def ask(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
         """The events of a streamed answer, until `[DONE]` or the engine closes; without `stream`, the one answer.
