@@ -151,7 +151,7 @@ class Services:
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
         self.jobs = JobQueue(settings.home, settings.reading_processes)
-        self.answering = Answering(lambda: self.engine, settings, self.metrics)
+        self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(settings.home, lambda: self.library, self.jobs, self.questions.made.forget)
         self.generators = GeneratorSwitch(
@@ -311,6 +311,10 @@ class Services:
         error = self.preparation.error
         message = f"preparation failed: {error}" if error is not None else f"waiting for: {self.preparation.step}"
         return NotReady(message, hint="Try again in a moment; GET /readyz says when.", retry_after_s=READY_RETRY_S)
+
+    def _model_to_come(self) -> NotReady | None:
+        """What to say of an arm that runs once the language model is loaded; None where none is being loaded."""
+        return self._not_ready() if self.generators.loading else None
 
     def _prepare(self) -> None:
         started = time.perf_counter()

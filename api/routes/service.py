@@ -49,6 +49,7 @@ def readyz(services: ServicesDep) -> Response:
         preparation = services.preparation
         waiting = {
             "status": "failed" if preparation.error else "starting",
+            "answering": preparation.answering,
             "waiting_for": preparation.step,
             "done": preparation.done,
             "total": preparation.total,
