@@ -8,6 +8,7 @@ folder's tokenizer, so a prompt is what the transformers path reads.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import queue
 import re
@@ -20,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from indexes.disk import new_folder
-from indexes.errors import Busy, Cancelled, first_line
+from indexes.disk import file_sha256, new_folder
+from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
 from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
 from rag.generators.local.admission import Admission
@@ -38,11 +39,19 @@ from rag.generators.protocol import (
 )
 from rag.generators.stream_text import TextStream
 from rag.generators.writing import Writing
-from rag.models.adapters import WEIGHTS_FILE, AdapterFolder, changes_anything, folder_fingerprint, read_adapter
+from rag.models.adapters import (
+    WEIGHTS_FILE,
+    AdapterFolder,
+    changes_anything,
+    check_layers,
+    empty_model,
+    folder_fingerprint,
+    read_adapter,
+)
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import choose_device, default_kv_budget_bytes, peak_memory_bytes
+from rag.models.devices import choose_device, default_kv_budget_bytes, free_memory_bytes, peak_memory_bytes
 from rag.models.folder import ORIGIN_FILE, load_config, shown_name
-from rag.models.gguf import read_header
+from rag.models.gguf import check_room, read_header
 from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
 from rag.sentence_reader import SentenceReader
@@ -74,17 +83,19 @@ def build_ir(gguf: Path, folder: Path) -> None:
 
     Raises:
         ModelCannotLoad: GenAI cannot read the file, or its layers are not those that are known.
+        StorageFull, DoesNotFitInMemory: disk or memory have no room for it. Nothing was written.
     """
     import openvino_genai
 
     with new_folder(folder) as part:
+        check_room(gguf, part, _loaded_bytes(gguf))
         link = part / gguf.name
         link.symlink_to(gguf)
         try:
             openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
         except (RuntimeError, IndexError) as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot read {gguf.name}: {first_line(error)}",
+                f"OpenVINO GenAI cannot read {gguf.name}: {_reason(error)}",
                 hint="Take the model with --quantization none, int8 or nf4.",
             ) from error
         link.unlink()
@@ -112,9 +123,14 @@ def _name_layers(file: Path) -> None:
     file.write_text(text, "utf-8")
 
 
-def _layers_of(folder: Path) -> set[str]:
-    """The layers that an adapter can change, by transformers' names."""
-    return set(re.findall(rf'name="{re.escape(_PREFIX)}([^"/]+)/MatMul"', (folder / _MODEL_FILE).read_text("utf-8")))
+def _loaded_bytes(gguf: Path) -> int:
+    """Bytes of OpenVINO's form, on disk and in memory: for Qwen2.5-Coder-1.5B in Q4_K_M 1.15 times the file's."""
+    return gguf.stat().st_size * 5 // 4
+
+
+def _reason(error: Exception) -> str:
+    """What GenAI says; before it stand the places in its source."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[:300]
 
 
 @dataclass(eq=False, slots=True)
@@ -145,8 +161,8 @@ class _Pipeline:
             self._pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", options)
         except RuntimeError as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot load {folder.name}: {first_line(error)}",
-                hint="Remove the folder, it is made again; or take --quantization none.",
+                f"OpenVINO GenAI cannot load {folder}: {_reason(error)}",
+                hint="Remove that folder: the next start makes it again.",
             ) from error
         self._numbers = itertools.count()
         self._new: list[_Request] = []
@@ -239,7 +255,7 @@ class _Pipeline:
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
                 for request in new:
                     self._running.setdefault(request, None)
-                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {first_line(error)}", hint="Ask again."))
+                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {_reason(error)}", hint="Ask again."))
 
     def _begin(self, request: _Request) -> Any:
         import numpy as np
@@ -484,23 +500,30 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
         reader: chooses the sentences that the model is shown; without one it reads whole passages.
 
     Raises:
-        NotFound, ModelCannotLoad: see `find_model` and `build_ir`.
+        NotFound, ModelCannotLoad, StorageFull: see `find_model` and `build_ir`.
+        DoesNotFitInMemory: before anything is loaded.
         AdapterMismatch: an adapter of another base, or one that would change nothing.
     """
     folder = find_model(settings.model or "", settings.home)
     gguf = gguf_of(settings.model or "", settings.home)
     if gguf is None:
         raise ModelCannotLoad(f"{settings.model} has no .gguf file.", hint="Take it with --quantization none.")
+    budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
+    budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
+    _check_memory(settings, _loaded_bytes(gguf) + budget)
     ir = Path(folder).with_name(f".{Path(folder).name}.openvino")
     made_from = (Path(folder) / ORIGIN_FILE).read_bytes()
     if not (ir / ORIGIN_FILE).is_file() or (ir / ORIGIN_FILE).read_bytes() != made_from:
         shutil.rmtree(ir, ignore_errors=True)
+        if json.loads(made_from).get("sha256", (found := file_sha256(gguf))) != found:
+            raise ModelCannotLoad(
+                f"{gguf} is another file than the one that was fetched: its digest is {found[:12]}.",
+                hint=f"Fetch it again: coalesce models get {settings.model}",
+            )
         build_ir(gguf, ir)
         (ir / ORIGIN_FILE).write_bytes(made_from)
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
-    budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
-    budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
     pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
     try:
         for name, path in settings.adapters.items():
@@ -524,6 +547,18 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue, excerpts)
 
 
+def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
+    """Raises DoesNotFitInMemory where so many bytes for the model, and for each adapter, are not free."""
+    free, adapters = free_memory_bytes("cpu"), len(settings.adapters)
+    needed = each_bytes * (1 + adapters)
+    if needed > free:
+        fewer = f"without adapters {each_bytes / 2**30:.1f} GiB do" if adapters and each_bytes <= free else ""
+        raise DoesNotFitInMemory(
+            f"{settings.model} needs {needed / 2**30:.1f} GiB with its KV cache; {free / 2**30:.1f} GiB are free.",
+            hint=f"{fewer or 'Free some'}; or ask an engine elsewhere: --generator remote --base-url URL --model NAME",
+        )
+
+
 def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int, bare: _Pipeline) -> _Pipeline:
     """A pipeline with an adapter that acts.
 
@@ -537,9 +572,7 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
             f"this model is {found}.",
             hint=retrain,
         )
-    missing = {layer.module for layer in adapter.layers} - _layers_of(ir)
-    if missing:
-        raise AdapterMismatch(f"The adapter {name} adapts {min(missing)}, which the model does not have.", hint=retrain)
+    check_layers(adapter, empty_model(base), shown_name(str(base)))
     rank, alpha = int(adapter.config["r"]), float(adapter.config["lora_alpha"])
     weight = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
     pipeline = _Pipeline(ir, adapter.path / WEIGHTS_FILE, weight, kv_budget_bytes)

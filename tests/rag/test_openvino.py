@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -11,13 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import answer_of
 from tiny_models import build_adapter, build_model, write_gguf
 
-from indexes.errors import Cancelled
-from rag.errors import AdapterMismatch, ArmUnavailable, PromptTooLong
+from indexes.disk import file_sha256
+from indexes.errors import Cancelled, CoalesceError, StorageFull
+from rag.errors import (
+    AdapterMismatch,
+    ArmUnavailable,
+    DoesNotFitInMemory,
+    GenerationFailed,
+    ModelCannotLoad,
+    PromptTooLong,
+)
 from rag.generators import openvino
 from rag.generators.local.generator import load_local_generator
 from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
@@ -127,17 +137,65 @@ def test_what_can_never_run_is_refused_before_anything_is_read(generator: OpenVI
         generator.check(replace(QUESTION, question="warp " * 9000))
 
 
+def test_an_engine_that_fails_in_mid_answer_answers_the_next(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = generator._pipelines[None]
+    works, steps = pipeline._step, itertools.count()
+
+    def step() -> None:
+        if next(steps) == 3:
+            raise RuntimeError("Exception from src/core.cpp:84:\nThe device is lost.\n")
+        works()
+
+    with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match=r"failed: The device is lost\."):
+        patch.setattr(pipeline, "_step", step)
+        answer_of(generator, QUESTION)
+    assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ((openvino, "free_memory_bytes", lambda _: 1000), DoesNotFitInMemory, "GiB are free"),
+        ((shutil, "disk_usage", lambda _: SimpleNamespace(free=0)), StorageFull, "MB are free"),
+        (None, ModelCannotLoad, "another file"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_before_and_leaves_nothing(
+    settings: GeneratorSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    changed: tuple[object, str, object] | None, error: type[CoalesceError], said: str,
+) -> None:  # fmt: skip
+    made = tmp_path / "models" / "m"
+    shutil.copytree(find_model(settings.model or "", settings.home), made)
+    file = Path(shutil.copy(settings.model or "", made.with_name("m.gguf")))
+    digest = file_sha256(file) if changed else "0" * 64
+    (made / "coalesce_model.json").write_text(json.dumps({"name": "m", "sha256": digest}))
+    if changed is not None:
+        monkeypatch.setattr(*changed)
+    with pytest.raises(error, match=said):
+        load_openvino_generator(replace(settings, model="m", home=tmp_path, adapters={}))
+    assert sorted(path.name for path in made.parent.iterdir()) == ["m", "m.gguf"]
+
+
 def test_an_adapter_without_effect_is_an_error(settings: GeneratorSettings, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     made = Path(settings.adapters["qa"])
-    for change in ("zeros", "another layer", "another base"):
+    for change in ("zeros", "another layer", "another shape", "fewer layers", "another base"):
         folder = Path(shutil.copytree(made, tmp_path / change))
         weights = load_file(folder / "adapter_model.safetensors")
         if change == "zeros":
             weights = {name: each * ("lora_A" in name) for name, each in weights.items()}
         elif change == "another layer":
             weights = {name.replace("layers.1.", "layers.7."): each for name, each in weights.items()}
+        elif change == "another shape":
+            weights = {
+                name: each[:, :-1].contiguous() if name.endswith("up_proj.lora_A.weight") else each
+                for name, each in weights.items()
+            }
+        elif change == "fewer layers":
+            weights = {name: each for name, each in weights.items() if "layers.1." not in name}
         else:
             record = AdapterRecord("x", "of another base", "none", "", 1, False, {}, {})
             (folder / "coalesce_adapter.json").write_text(json.dumps(asdict(record)))
