@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+from indexes.sentences import split_spans
 from rag.citations import MARKER
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.question import asks_in_chinese
@@ -76,8 +77,12 @@ def render_choices(question: str, choices: Sequence[str]) -> str:
 
 
 def says_unknown(answer: str) -> bool:
-    """Whether an answer begins with the sentence that a model is told to refuse with; case and punctuation are free."""
-    return _letters(MARKER.sub("", answer)).startswith(_REFUSALS)
+    """Whether an answer's first sentence is the one that a model is told to refuse with, and says no more than that.
+
+    Case and punctuation are free. A refusal in a model's own words is an answer: no list of wordings was measured.
+    """
+    said = MARKER.sub("", answer)
+    return any(_letters(said[first.start : first.end]) in _REFUSALS for first in split_spans(said)[:1])
 
 
 def _letters(text: str) -> str:

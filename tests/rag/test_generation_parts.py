@@ -366,12 +366,14 @@ def test_an_answer_ends_at_the_first_complete_stop_string_however_it_is_cut(
         ("the passages do not answer this question [1][2]", True),
         (f"{REFUSAL} [1]\n\nThey are about warps.", True),
         (f"“{REFUSAL_IN_CHINESE}”", True),
-        ("The passages do not mention it, but [2] says 32.", False),
+        ("The passages do not answer this question directly, but [2] says 32.", False),
+        ("It is not given in the passages but the value is 48 KB.", False),
+        ("The passages do not contain it.", False),
         ("A warp is 32 threads [1]. " + REFUSAL, False),
         ("A kernel cannot find a symbol that was not compiled for its architecture.", False),
         ("[1]", False),
         ("", False),
     ],
 )
-def test_a_refusal_begins_with_the_sentence_that_the_model_was_told_to_write(answer: str, unknown: bool) -> None:
+def test_a_refusal_is_the_sentence_that_the_model_was_told_to_write_and_no_more(answer: str, unknown: bool) -> None:
     assert says_unknown(answer) is unknown
