@@ -550,12 +550,12 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
 def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
     """Raises DoesNotFitInMemory where so many bytes for the model, and for each adapter, are not free."""
     free, adapters = free_memory_bytes("cpu"), len(settings.adapters)
-    needed = each_bytes * (1 + adapters)
-    if needed > free:
-        fewer = f"without adapters {each_bytes / 2**30:.1f} GiB do" if adapters and each_bytes <= free else ""
+    if each_bytes * (1 + adapters) > free:
         raise DoesNotFitInMemory(
-            f"{settings.model} needs {needed / 2**30:.1f} GiB with its KV cache; {free / 2**30:.1f} GiB are free.",
-            hint=f"{fewer or 'Free some'}; or ask an engine elsewhere: --generator remote --base-url URL --model NAME",
+            f"{settings.model} needs {each_bytes / 2**30:.1f} GiB with its KV cache, and as much for each adapter "
+            f"({adapters}); {free / 2**30:.1f} GiB are free.",
+            hint="Start it with fewer adapters, or ask an engine elsewhere: "
+            "--generator remote --base-url URL --model NAME",
         )
 
 

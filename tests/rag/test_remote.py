@@ -126,6 +126,20 @@ def say(*events: Any, finish: str | None = "stop", usage: Any = COUNTS, pause_s:
     return answer
 
 
+def torn(text: str) -> Answer:
+    """Breaks the connection off in a body that has no length."""
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        data = f"data: {json.dumps(delta(text))}\n\n".encode()
+        handler.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        handler.close_connection = True
+
+    return answer
+
+
 def think(*events: Any, finish: str = "stop", field: str = "reasoning_content") -> Answer:
     thoughts = [thought(word, field) for word in ("Let ", "me ", "see.")]
     return say(*thoughts, *events, finish=finish, usage=None)
@@ -312,6 +326,7 @@ FAILURES: dict[str, tuple[Answer, type[CoalesceError], str, int]] = {
     "no JSON": (say(b"x"), *FORMAT, 1),
     "no end of a line": (say("x" * 200_000), EngineUnreachable, "a line of more than", 1),
     "no end of the answer": (say("Half an", finish=None), GenerationFailed, "ended before the answer did", 1),
+    "an engine that is killed": (torn("Half an"), GenerationFailed, "went away in the middle", 1),
     "a failure within": (say("Half", {"error": {"message": "out of blocks"}}), GenerationFailed, "out of blocks", 1),
     "thoughts cut off": (think(finish="length"), GenerationFailed, "was still thinking after 3", 2),
     "thoughts alone": (think(finish="stop"), GenerationFailed, "stopped thinking", 2),
