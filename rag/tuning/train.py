@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,7 +200,8 @@ _LEAST_FALL = 0.01
 def _loss_warning(history: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     """What is wrong with a run whose loss did not fall; "" where it fell.
 
-    The validation loss counts, from the base's to the lowest, else the training loss, from the first to the last.
+    The validation loss counts, from the base's to the lowest; without one the training loss, from the run's first half
+    to its second.
 
     Raises:
         InvalidInput: a loss is infinite or no number.
@@ -212,9 +214,11 @@ def _loss_warning(history: Sequence[Mapping[str, Any]], learning_rate: float) ->
             "The loss is no longer a finite number, so nothing was learnt.",
             hint=f"Lower --learning-rate, which was {learning_rate:g}.",
         )
-    which, losses = ("training", training)
     if len(validation) > 1:
         which, losses = "validation", [validation[0], min(validation[1:])]
+    else:  # batches are of rows of like length, so one says little
+        middle = len(training) // 2
+        which, losses = "training", [statistics.mean(half) for half in (training[:middle], training[middle:]) if half]
     if len(losses) < 2 or losses[-1] <= losses[0] * (1 - _LEAST_FALL):
         return ""
     went = f"The {which} loss went from {losses[0]:.3f} to {losses[-1]:.3f}"

@@ -420,6 +420,7 @@ def test_a_finished_run_is_made_longer_by_resuming_with_more_steps(
         ([2.3, 10.8], [], True),
         ([10.8, 10.8], [], True),
         ([2.3, 2.1], [], False),
+        ([1.4, 2.6, 0.3, 2.4], [], False),
         ([2.3, 2.1], [2.2, 2.4, 2.3], True),
         ([2.3, 2.3], [2.2, 2.0, 2.4], False),
         ([2.3, 2.1], [2.2, 2.199], True),
