@@ -265,9 +265,10 @@ def run_experiment(
             folder = index.home / KEPT_FOLDER
             trained = trained_encoder_adapters(spec.arms, rag.generator, tune, tunings, folder, progress)
             rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
-            costs["tuning_s"] = trained.seconds
+            costs["tuning"] = trained.seconds
         rag = replace(rag, generator=replace(rag.generator, answer_cache=0))  # every answer is measured
-        costs |= _tuning_s(rag.generator, adapters)
+        if spec.with_model:
+            costs |= tuning_costs(rag.generator, adapters)
         with closing(build_engine(rag, library)) as engine:
             quoting = switch_generator(engine, replace(rag, generator=GeneratorSettings("extractive")), library)
             setup = _Setup(spec, engine, quoting, library, adapters, tune, costs, {})
@@ -276,14 +277,14 @@ def run_experiment(
             return _compare(setup, out, progress)
 
 
-def _tuning_s(generator: GeneratorSettings, adapters: ArmAdapters) -> dict[str, float]:
-    """What the adapters of a language model took to train, by their own records."""
+def tuning_costs(generator: GeneratorSettings, adapters: ArmAdapters) -> dict[str, float]:
+    """Seconds that each adapter of a language model took to train, by its own record."""
     found = {}
     for name in dict.fromkeys(name for names in adapters.values() for name in names):
         folder = Path(generator.adapters[name])
         record = read_adapter(folder).record if folder.is_dir() else None  # a remote engine's is a name
         if record is not None and "seconds" in record.metrics:
-            found[f"tuning_s, adapter {name}"] = float(record.metrics["seconds"])
+            found[f"tuning {name}"] = float(record.metrics["seconds"])
     return found
 
 
@@ -329,7 +330,7 @@ def _load(setup: _Setup, progress: Progress) -> dict[str, str]:
         if (texts or document.sample) and document.document_id not in asked_about:
             library.remove(document.document_id)
     if any(result.status != "unchanged" for result in added):
-        setup.costs["index_s"] = time.perf_counter() - started
+        setup.costs["index"] = time.perf_counter() - started
     return {name: result.document.document_id for name, result in zip(texts, added, strict=False)}
 
 

@@ -52,7 +52,7 @@ GUESSES = "No language model: an embedding model, which holds no facts and guess
 """Stands before the verdict of the quick comparison."""
 SUMMARY = (
     "accuracy", "key_facts_first_two", "key_fact_recall", "reader_score", "abstention_recall", "false_refusals",
-    "ttft_s", "tokens_per_s",
+    "ttft_s", "tokens_per_s", "peak_memory_bytes",
 )  # fmt: skip
 """What the first table tells of each arm."""
 CHOSEN_BY = {
@@ -95,7 +95,7 @@ class RunFacts:
 
     Attributes:
         seeds: tuning runs compared, 1 without tuned arms.
-        costs: seconds of one-time work: `index_s`, `tuning_s` over all seeds.
+        costs: seconds of one-time work: `index`, `tuning` over all seeds, `tuning NAME` by an adapter's own record.
         not_run: arms or modes that could not run, with the reason.
         floors: share of choice questions that each shortcut gets right.
         thresholds: least evidence score of an answer, and of strong evidence.
@@ -400,6 +400,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
         metric_groups=_groups(data["arms"]),
         summary=_summary(data),
         limits=limits(data),
+        costs=_costs(data["run"]["costs"]),
         chosen_by=[CHOSEN_BY[name] for name in data["run"].get("picked_by", {})],
         answer_notes=[metric_notes()[name] for name in ANSWER_METRICS],
         notes=metric_notes(),
@@ -498,9 +499,14 @@ def _to_repeat(data: Mapping[str, Any]) -> dict[str, str]:
         "seed, seeds": f"{run['seed']}, {run['seeds']}",
         "embedder": run["embedder"],
         **{f"{name} sha256": value for name, value in run["hashes"].items()},
-        **{name: f"{value:.1f} s" for name, value in run["costs"].items()},
+        **_costs(run["costs"]),
         **{name: str(value) for name, value in data["machine"].items()},
     }
+
+
+def _costs(costs: Mapping[str, float]) -> dict[str, str]:
+    """One-time work, from two minutes on in minutes."""
+    return {name: f"{value / 60:.0f} minutes" if value >= 120 else f"{value:.1f} s" for name, value in costs.items()}
 
 
 def points(share: float | None) -> str:

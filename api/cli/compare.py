@@ -30,7 +30,9 @@ EXAMPLES = """Example: coalesce eval --quick
 
 On other books: coalesce eval --questions judged --texts FOLDER
 
-With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Instruct-2507 --adapter qa=adapters/qa"""
+With a language model: coalesce eval --model qwen2.5-coder-1.5b --adapter qa=adapters/qa --out run
+
+An interrupted run goes on with the same command, and arms can be added to it: its answers are kept."""
 
 
 def _questions_on(settings: CoalesceSettings, document_id: str) -> Sequence[BankQuestion]:
@@ -75,7 +77,9 @@ def evaluate(
         str | None,
         typer.Option(help="Only these types, by commas: choice,short,why,code; without choice, open answers alone."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few questions, short tuning: minutes, told as it runs.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with its own seed.")] = 1,
     language: Annotated[str, typer.Option(help="Language of the questions: en or zh.")] = "en",

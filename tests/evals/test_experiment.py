@@ -13,7 +13,7 @@ from fakes import HashEncoder
 
 from api.settings import load_settings
 from evals.arms import parse_arms
-from evals.experiment import choose_questions, find_texts, plan_run, run_experiment
+from evals.experiment import choose_questions, find_texts, plan_run, run_experiment, tuning_costs
 from evals.questions import BankQuestion
 from evals.records import read_records
 from evals.run import RunSpec
@@ -24,6 +24,7 @@ from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
 from rag.generators.openai_client import OpenAIClient
+from rag.models.home import shipped_adapters
 from rag.settings import GeneratorSettings, RagSettings
 
 REMOTE = GeneratorSettings(kind="remote", base_url="http://127.0.0.1:9/v1", model="m")
@@ -209,6 +210,14 @@ def test_what_is_compared_depends_on_what_can_answer() -> None:
     assert {each.id for each in whole.questions if not each.answerable} <= {each.id for each in written}
     with pytest.raises(InvalidInput, match="bundled book"):
         planned(plain, texts=Path("texts"))
+
+
+def test_an_adapter_says_itself_how_long_its_training_took() -> None:
+    ((_, folder),) = shipped_adapters("smollm2-135m").items()
+    kept = json.loads((Path(folder) / "coalesce_adapter.json").read_text("utf-8"))["metrics"]["seconds"]
+    adapters = {"qa": folder, "elsewhere": "a-name-of-the-engine"}
+    costs = tuning_costs(GeneratorSettings(adapters=adapters), {"tuned": ("qa",), "rag+tuned": ("qa", "elsewhere")})
+    assert costs == {"tuning qa": kept} and kept > 0
 
 
 LOGGED_GAIN = 0.343
