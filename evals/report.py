@@ -41,6 +41,7 @@ ARM_NOTES = {
     "tuned": "the model after LoRA tuning on questions about the book, without the book",
     "rag": "the model with the passages that retrieval finds",
     "rag+tuned": "the tuned model with those passages",
+    "quotes": "the books' own sentences, without the language model",
     "oracle": "the model with the passages that hold the answer: the most that retrieval could gain",
     "random": "the model with passages drawn at random: the gain from any text at all",
     "oracle+tuned": "the tuned model with the passages that hold the answer",
@@ -51,8 +52,8 @@ with its number, so that their citations are right by construction."""
 GUESSES = "No language model: an embedding model, which holds no facts and guesses without passages, chose the options."
 """Stands before the verdict of the quick comparison."""
 SUMMARY = (
-    "accuracy", "key_facts_first_two", "key_fact_recall", "reader_score", "abstention_recall", "false_refusals",
-    "ttft_s", "tokens_per_s", "peak_memory_bytes",
+    "accuracy", "accuracy_by_likelihood", "accuracy_by_letter", "key_facts_first_two", "key_fact_recall",
+    "reader_score", "abstention_recall", "false_refusals", "ttft_s", "tokens_per_s", "peak_memory_bytes",
 )  # fmt: skip
 """What the first table tells of each arm."""
 CHOSEN_BY = {
