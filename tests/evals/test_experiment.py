@@ -79,9 +79,13 @@ def test_a_run_writes_its_report_and_its_export_and_continues_for_nothing(
     again = run(spec, home, out)
     assert (out / "records.jsonl").read_bytes() == before
     assert again["arms"] == json.loads(json.dumps(data["arms"]))
-    more = run(spec_of("base", "rag", "oracle", "random"), home, out)
+    more = run(spec_of("base", "quotes", "rag", "oracle"), home, out)
     assert (out / "records.jsonl").read_bytes().startswith(before)
-    assert list(more["arms"]) == ["base", "rag", "oracle", "random"]
+    assert list(more["arms"]) == ["base", "quotes", "rag", "oracle"]
+    said = {(record.arm, record.question_id): record.answer for record in read_records(out) if record.mode == "open"}
+    asked = [question for arm, question in said if arm == "quotes"]
+    assert asked and all(said["quotes", each] == said["rag", each] for each in asked), "no model is there to write"
+    assert "accuracy" not in more["arms"]["quotes"]["metrics"]
     with pytest.raises(Conflict, match="seed"):
         run(spec_of("base", "rag", "oracle", seed=1), home, out)
 
