@@ -30,6 +30,8 @@ ORDERS = 4
 """Cyclic orders of the options in which a language model is asked for a letter; the scores are averaged."""
 ASKED_TOGETHER = 8
 """Choice questions asked at a time of a local model. Open ones come alone: their speed is measured."""
+RECENT = 16
+"""Answers of a kind that tell how long the next one takes."""
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 
@@ -123,14 +125,17 @@ def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -
 
 
 def seconds_left(spec: RunSpec, jobs: Sequence[Job], records: RecordFile) -> float | None:
-    """How long the jobs without a record will take, as long as those of their arm and mode did; None before any did."""
+    """How long the jobs without a record will take, each as long as the last ones of its arm and mode; None before any.
+
+    The last ones, since what else the machine does changes over hours.
+    """
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
     for record in records.records:
         took[record.arm, record.mode].append(record.total_s / (spec.together if record.mode == "choice" else 1))
     left = Counter((job.arm.name, job.mode) for job in jobs if job.key not in records)
     if not took.keys() >= left.keys():
         return None
-    return sum(count * mean(took[kind]) for kind, count in left.items())
+    return sum(count * mean(took[kind][-RECENT:]) for kind, count in left.items())
 
 
 class Runner:

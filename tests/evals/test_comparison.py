@@ -16,7 +16,7 @@ from evals.comparison import compare, compare_runs, verdict_sentence
 from evals.question_checks import check_leakage
 from evals.questions import BankQuestion, parse_question
 from evals.records import PassageRecord, Record, RecordFile, read_records
-from evals.run import Runner, RunSpec, plan_jobs, seconds_left, unread_passages
+from evals.run import RECENT, Runner, RunSpec, plan_jobs, seconds_left, unread_passages
 from evals.scoring import Row, fact_flow, score_records
 from indexes.errors import Conflict
 from indexes.library import Library
@@ -333,6 +333,9 @@ def test_what_is_left_is_told_once_every_arm_was_asked_in_every_way(library: Lib
         assert seconds_left(spec, jobs, records) is None
         records.append(Record(*job.key, total_s=total_s))
     assert seconds_left(spec, jobs, records) == (3.0 + 8.0) / 2, "two at a time"
+    for number in range(RECENT):
+        records.append(Record(f"x{number}", "base", 0, "choice", total_s=1.0))
+    assert seconds_left(spec, jobs, records) == (1.0 + 8.0) / 2, "as long as the last ones"
 
 
 # --- leakage
