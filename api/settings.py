@@ -206,9 +206,6 @@ class CoalesceSettings(BaseSettings):
     prefix_cache: bool = Field(
         True, description="Whether a local model keeps the KV cache of prompt prefixes for reuse."
     )
-    prompt_lookup_tokens: int = Field(
-        8, ge=0, description="Draft tokens, taken from the prompt, that a local model verifies in one step; 0 is off."
-    )
     max_queue: int | None = Field(
         None, ge=0, description="Questions that may wait for a local model; by default as many as come."
     )

@@ -79,7 +79,6 @@ class GeneratorSettings:
     kv_budget_bytes: int | None = None
     answer_cache: int = 0
     prefix_cache: bool = True
-    prompt_lookup_tokens: int = 8
     max_queue: int | None = None
     queue_timeout_s: float = 600.0
     request_timeout_s: float = 120.0

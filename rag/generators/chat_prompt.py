@@ -80,9 +80,18 @@ class ChatPrompt:
 
     def open_block(self, prompt: list[int]) -> ReasoningBlock | None:
         """The block of reasoning that the template opened at the prompt's end."""
+        tail = self._tail(prompt)
+        return next((block for block in REASONING_BLOCKS if tail.endswith(block.opening)), None)
+
+    def may_think(self, prompt: list[int]) -> bool:
+        """Whether reasoning may follow: the model has marks for it, and the template has not closed it already."""
+        known = str(self._tokenizer.chat_template), self._tokenizer.get_added_vocab()
+        marked = any(block.opening in each for block in REASONING_BLOCKS for each in known)
+        return marked and not self._tail(prompt).endswith(tuple(block.closing for block in REASONING_BLOCKS))
+
+    def _tail(self, prompt: list[int]) -> str:
         with self._lock:
-            tail: str = self._tokenizer.decode(prompt[-8:])
-        return next((block for block in REASONING_BLOCKS if tail.rstrip().endswith(block.opening)), None)
+            return str(self._tokenizer.decode(prompt[-8:])).rstrip()
 
     def close_tokens(self, block: ReasoningBlock) -> list[int]:
         """Tokens that end a block of reasoning."""

@@ -10,12 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from indexes.embedder import cpu_computes_bfloat16
 from indexes.errors import first_line
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
-from rag.models.fast_paths import register_attention, speed_up_bfloat16, speed_up_norms, speed_up_output
+from rag.models.fast_paths import register_attention, speed_up_norms, speed_up_output
 from rag.models.folder import (
     check_folder,
     load_config,
@@ -97,8 +96,6 @@ def load_model(
         speed_up_output(model)
         if device.startswith("cuda"):
             speed_up_norms(model)
-        if device == "cpu" and str(torch_dtype) == "torch.bfloat16" and not cpu_computes_bfloat16():
-            speed_up_bfloat16(model)
         _leave_narrow_layers_unpacked(model)
     return LoadedModel(
         name=shown_name(name),
