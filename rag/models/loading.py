@@ -27,6 +27,8 @@ from rag.models.folder import (
 from rag.models.memory import estimate_memory, usual_quantization
 from rag.settings import QUANTIZATIONS
 
+_log = logging.getLogger("coalesce.models")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -80,9 +82,15 @@ def load_model(
     if (folder := local_folder(name)) is not None:
         check_folder(folder)
     config = load_config(name)
-    quantization = usual_quantization(config) if quantization == "auto" else quantization
-    quantization = _agreed_quantization(name, config, quantization)
     device = choose_device(device)
+    if quantization == "auto":
+        quantization = usual_quantization(config, device)
+        if device == "cpu" and quantization not in ("none", quantization_of(config.to_dict())):
+            _log.warning(
+                "%s is held in %s, slower and less exact: whole weights do not fit the %.1f GiB that are free.",
+                shown_name(name), quantization, free_memory_bytes(device) / 2**30,
+            )  # fmt: skip
+    quantization = _agreed_quantization(name, config, quantization)
     torch_dtype = choose_dtype(dtype, device, quantization)
     _check_room(name, config, quantization, device, torch_dtype.itemsize)
     tokenizer = load_tokenizer(name)
