@@ -12,6 +12,7 @@ import json
 import math
 import queue
 import re
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,7 @@ from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
 MOST_ROWS = 16
 """Answers that a pipeline writes at once."""
@@ -135,10 +136,16 @@ def _reason(error: Exception) -> str:
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """One answer in work; `outputs` ends with None, or with an error."""
+    """One answer in work; `outputs` ends with None, or with an error.
+
+    Attributes:
+        queues: it waits while as many as are written at once are in work; `place` is what it was told last.
+    """
 
     tokens: list[int]
     config: Any
+    queues: bool = False
+    place: int = -1
     outputs: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     given_up: bool = False
 
@@ -177,13 +184,15 @@ class _Pipeline:
         """Answers in work."""
         return len(self._new) + len(self._running)
 
-    def write(self, tokens: list[int], config: Any, cancelled: Callable[[], bool]) -> Iterator[Any]:
-        """Outputs of one request as they come.
+    def write(
+        self, tokens: list[int], config: Any, cancelled: Callable[[], bool], *, queues: bool = True
+    ) -> Iterator[Any]:
+        """Outputs of one request as they come; before them `Waiting` for one that queues.
 
         Raises:
             Cancelled, GenerationFailed, DoesNotFitInMemory.
         """
-        request = _Request(tokens, config)
+        request = _Request(tokens, config, queues)
         self._add([request])
         yield from self._outputs(request, cancelled)
 
@@ -213,7 +222,8 @@ class _Pipeline:
         """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
         config = _config(1, frozenset())
         config.num_beams = config.num_return_sequences = _BEAMS
-        return {output.generated_ids[0]: output.score for output in self.write(tokens, config, cancelled)}
+        outputs = self.write(tokens, config, cancelled, queues=False)
+        return {output.generated_ids[0]: output.score for output in outputs}
 
     def ends(self, prompts: Sequence[list[int]], cancelled: Callable[[], bool]) -> list[list[float]]:
         """Log-probabilities of the last tokens of each prompt, from where it differs from what was read before.
@@ -244,18 +254,33 @@ class _Pipeline:
             with self._changed:
                 while not (self._new or self._running or self._closed):
                     self._changed.wait()
-                new, self._new = self._new, []
+                new = self._next()
             try:
+                if self._closed:
+                    self._running |= dict.fromkeys(new)
+                    self._end_all(_closed())
+                    self._pipeline.step()  # lets go of what was cancelled
+                    return
                 for request in new:
                     self._running[request] = self._begin(request)
-                if self._closed:
-                    self._end_all(_closed())
-                    return
                 self._step()
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
                 for request in new:
                     self._running.setdefault(request, None)
                 self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {_reason(error)}", hint="Ask again."))
+
+    def _next(self) -> list[_Request]:
+        """Takes those from the line that can begin, all where it is closed; the others are told their places."""
+        room = MOST_ROWS - sum(request.queues for request in self._running)
+        line = [request for request in self._new if request.queues and not request.given_up]
+        begin = line if self._closed else line[: max(room, 0)]
+        new = [request for request in self._new if not request.queues] + begin
+        self._new = line[len(begin) :]
+        for place, request in enumerate(self._new):
+            if request.place != place:
+                request.place = place
+                request.outputs.put(Waiting(place))
+        return new
 
     def _begin(self, request: _Request) -> Any:
         import numpy as np
@@ -376,6 +401,9 @@ class OpenVINOGenerator:
         most = admitted.max_new_tokens + admitted.reasoning_tokens
         config = _config(most, self._stop_tokens, request)
         for output in pipeline.write(prompt, config, request.cancelled):
+            if isinstance(output, Waiting):
+                yield output
+                continue
             for token in output.generated_ids:
                 thought = writing.answer.thinking
                 if piece := writing.add(token, ends=token in self._stop_tokens):
@@ -468,8 +496,7 @@ def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationReq
         config.do_sample = True
         config.temperature = request.temperature
         config.top_p = request.sampling_top_p
-        if request.seed is not None:
-            config.rng_seed = request.seed
+        config.rng_seed = (secrets.randbits(32) if request.seed is None else request.seed) & 0xFFFF_FFFF
     return config
 
 
