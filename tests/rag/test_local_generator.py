@@ -267,7 +267,6 @@ def test_rows_begin_as_memory_allows_and_the_others_hear_their_place(make: Make)
 
 def script(generator: LocalGenerator, request: GenerationRequest, thoughts: int, answer: str) -> None:
     """Makes the model think for `thoughts` tokens, and write `answer` once its reasoning is closed, by whomever."""
-    generator._loaded.tokenizer.chat_template += "{# a model of <think> #}"
     forward, tokenizer, tokens = generator._model.forward, generator._loaded.tokenizer, generator._chat.text_tokens
     thinking = [*tokens("<think>"), *tokens("x") * thoughts, *tokens("</think>")]
     said = [*tokens(answer), *generator._stop_tokens]
@@ -302,6 +301,7 @@ def test_reasoning_has_a_budget_of_its_own_is_then_closed_and_alone_is_an_error(
 ) -> None:
     thinker = make(reasoning_tokens=60, prefix_cache=False)
     request = ask(arm="rag", passages=PASSAGES, max_tokens=40)
+    thinker._loaded.tokenizer.chat_template += "{# a model of <think> #}"
     script(thinker, request, thoughts, written)
     if not written:
         with pytest.raises(GenerationFailed, match="stopped thinking after") as error:
@@ -315,6 +315,16 @@ def test_reasoning_has_a_budget_of_its_own_is_then_closed_and_alone_is_an_error(
     assert 5 < done.usage.reasoning_tokens <= 60 + 16
     short = answer_of(thinker, replace(request, max_tokens=4))[1].usage
     assert (short.completion_tokens - short.reasoning_tokens, short.finish) == (4, "length")
+
+
+def test_reasoning_that_nobody_expected_is_closed_at_once(make: Make) -> None:
+    """It has no room: of most models none comes."""
+    surprising = make(reasoning_tokens=60, prefix_cache=False)
+    request = ask(max_tokens=40)
+    script(surprising, request, 1500, SENTENCES[0])
+    text, done = answer_of(surprising, request)
+    assert (text, done.usage.finish) == (SENTENCES[0], "stop")
+    assert done.usage.reasoning_tokens < 20
 
 
 class Gate:
