@@ -158,8 +158,9 @@ class CoalesceSettings(BaseSettings):
     )
     quantization: Literal["auto", QuantizationName] = Field(
         "auto",
-        description="The format of a local model's weights: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
-        "below half a billion weights.",
+        description="The format of a local model's weights: whole, 8 bits or 4 bits. `auto` is a GGUF file's own where "
+        "OpenVINO runs it, else on a processor whole as long as they fit, on a GPU 4 bits and `none` below half a "
+        "billion weights.",
     )
     answers: Literal["free", "quotes"] = Field(
         "free",

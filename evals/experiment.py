@@ -41,7 +41,7 @@ from rag.assemble import build_engine, resolve_kind, switch_generator
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.generators.encoder import KEPT_FOLDER
-from rag.generators.protocol import GenerationRequest
+from rag.generators.protocol import GenerationRequest, quantization_of
 from rag.models.adapters import read_adapter
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
 from rag.types import ARMS
@@ -408,6 +408,7 @@ def _facts(setup: _Setup) -> RunFacts:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         generator=generator.name,
         model=generator.model_name,
+        quantization=quantization_of(generator),
         embedder=encoder.fingerprint,
         seeds=max([1, *map(len, setup.adapters.values())]),
         hashes={

@@ -101,6 +101,7 @@ class RunFacts:
         floors: share of choice questions that each shortcut gets right.
         thresholds: least evidence score of an answer, and of strong evidence.
         picked_by: choice questions by what chose their option, as in `Record`.
+        quantization: what a model in this process was held in.
     """
 
     created_at: str
@@ -114,6 +115,7 @@ class RunFacts:
     floors: Mapping[str, float] = field(default_factory=dict)
     thresholds: Mapping[str, float] = field(default_factory=dict)
     picked_by: Mapping[str, int] = field(default_factory=dict)
+    quantization: str | None = None
 
 
 def report_data(

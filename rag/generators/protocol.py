@@ -198,6 +198,11 @@ class TokenCounter(Protocol):
         ...
 
 
+def quantization_of(generator: object) -> str | None:
+    """What a model in this process is held in: `none`, `int8`, `nf4` or a GGUF file's own such as `q4_k`; else None."""
+    return getattr(getattr(generator, "loaded", None), "quantization", None)
+
+
 def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of a language model with these adapters: the tuned ones need one."""
     return tuple(arm for arm in ARMS if adapters or arm not in TUNED_ARMS)

@@ -87,7 +87,7 @@ def load_model(
         quantization = usual_quantization(config, device)
         if device == "cpu" and quantization not in ("none", quantization_of(config.to_dict())):
             _log.warning(
-                "%s is held in %s, slower and less exact: whole weights do not fit the %.1f GiB that are free.",
+                "%s is held in %s, which costs quality: whole weights do not fit the %.1f GiB that are free.",
                 shown_name(name), quantization, free_memory_bytes(device) / 2**30,
             )  # fmt: skip
     quantization = _agreed_quantization(name, config, quantization)

@@ -129,7 +129,7 @@ def usual_quantization(config: Any, device: str = "auto") -> str:
     """The quantization where none is asked for, which is that of the weights on disk where they have one.
 
     On a GPU it is `nf4`, and `none` below half a billion weights, where 4 bits cost much quality and save little
-    memory. A processor unpacks quantized weights more slowly than it reads whole ones, and they cost quality: there it
+    memory. A processor reads prompts more slowly with quantized weights, and they cost quality: there it
     is the first of `none`, `int8` and `nf4` that fits the free memory with an answer (docs/benchmarks.md).
     """
     if (found := quantization_of(config.to_dict())) is not None:

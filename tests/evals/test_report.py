@@ -53,13 +53,14 @@ def data_of(*records: Record, leakage: LeakageReport | None = CLEAN, **facts: An
 
 
 def test_the_report_has_its_three_forms_and_shows_text_as_text(tmp_path: Path) -> None:
-    data = data_of(WRONG, RECORD)
+    data = data_of(WRONG, RECORD, quantization="q4_k")
     write_report(tmp_path / "one", data)
     page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
     assert "a <warp>" not in page and "a &lt;warp&gt;" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert data["verdict"] in page.replace("&#43;", "+")
     assert data["verdict"] in (tmp_path / "one" / "report.md").read_text(encoding="utf-8")
+    assert all("q4_k" in (tmp_path / "one" / f"report.{form}").read_text(encoding="utf-8") for form in ("html", "md"))
     assert json.loads((tmp_path / "one" / "report.json").read_text(encoding="utf-8")) == data
     (report,) = list_reports(tmp_path)
     assert (report["id"], report["choice_questions"], report["questions"]) == ("one", 1, "bank:test")

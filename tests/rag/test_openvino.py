@@ -31,7 +31,7 @@ from rag.errors import (
 from rag.generators import openvino
 from rag.generators.local.generator import load_local_generator
 from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
-from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece, quantization_of
 from rag.models.adapters import AdapterRecord
 from rag.models.home import find_model
 from rag.settings import GeneratorSettings
@@ -67,6 +67,7 @@ def test_the_bare_model_and_its_adapter_give_what_transformers_gives(
 
     assert isinstance(generator, Generator)
     assert isinstance(generator, ChoiceScorer)
+    assert quantization_of(generator) == "f16"
     found = []
     with closing(load_local_generator(replace(settings, quantization="none", dtype="float32"))) as reference:
         for adapter in (None, "qa"):
