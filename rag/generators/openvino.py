@@ -25,8 +25,8 @@ from typing import Any
 from indexes.disk import file_sha256, new_folder
 from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
+from rag.generators.admission import Admission
 from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
-from rag.generators.local.admission import Admission
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,

@@ -18,7 +18,7 @@ from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.generators.local.admission import Admission
+from rag.generators.admission import Admission
 from rag.generators.local.cache import PrefixCache, SlabCache
 from rag.generators.local.thread import ModelThread
 from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, says_unknown

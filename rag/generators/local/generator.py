@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
+from rag.generators.admission import CLOSING_TOKENS, Admission, Admitted
 from rag.generators.chat_prompt import ChatPrompt, Excerpts, form_of
-from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
 from rag.generators.local.batch import MOST_ROWS, Batches, Row, can_share_steps
 from rag.generators.local.cache import PrefixCache
 from rag.generators.local.decode import (
