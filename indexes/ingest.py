@@ -232,10 +232,10 @@ class Ingest:
 
     @contextmanager
     def _book_lock(self, document_id: str) -> Iterator[None]:
-        folder = self._settings.home / "locks"
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{document_id}.lock")
+        path = _lock_path(self._settings.home, document_id)
+        with disk_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
         while True:
             try:
                 lock.acquire(timeout=0.2)
@@ -262,6 +262,21 @@ class Ingest:
     def _cut(self, book: Book) -> list[Chunk]:
         overlap = self._settings.chunk_overlap_tokens
         return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap))
+
+
+def remove_lock(home: Path, document_id: str) -> None:
+    """Remove the lock file of a book that was removed, unless somebody adds it again right now.
+
+    It is removed while it is held: whoever opened it meanwhile finds that it guards nothing and opens a new one.
+    """
+    path = _lock_path(home, document_id)
+    if path.exists():
+        with suppress(Timeout, OSError), FileLock(path, timeout=0):
+            path.unlink()
+
+
+def _lock_path(home: Path, document_id: str) -> Path:
+    return home / "locks" / f"{document_id}.lock"
 
 
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:

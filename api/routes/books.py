@@ -120,9 +120,9 @@ def find_place(
     return services.reading.place(document_id, node_id, quote)
 
 
-@router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 503))
+@router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 409, 503))
 def remove_document(document_id: str, services: ServicesDep, caller: CallerDep) -> None:
-    """Removes a book; nothing of it is found afterwards."""
+    """Removes a book; nothing of it is found afterwards. The job that adds it, if it is not done, is cancelled."""
     caller.need_open_key("remove books")
     services.books.remove(document_id)
 

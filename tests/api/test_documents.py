@@ -15,6 +15,7 @@ import pytest
 import strangers
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 
+from api import uploads
 from indexes.types import BookHealth
 
 DOCUMENT_FIELDS = set("id title source sample format pages sections nodes sha256 added_at health".split())
@@ -183,6 +184,21 @@ def test_a_job_is_cancelled_while_it_waits_and_while_it_runs_and_nothing_is_kept
     assert live.client.delete(f"/v1/jobs/{taken['job_id']}").json()["state"] == "cancelled"
     wait_until(lambda: len(live.shelf.documents()) == 2, "the other is added")
     wait_until(lambda: kept_files(live) == ["beside.txt"], "nothing else is kept")
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["that stops in time", "that does not"])
+def test_a_book_removed_while_it_is_added_is_not_added(stops: bool, held, monkeypatch):
+    live, builder = held
+    monkeypatch.setattr(uploads, "STOP_S", PATIENCE_S if stops else 0.1)
+    taken = live.upload(BOOK, "a.txt").json()
+    builder.begun.wait(PATIENCE_S)
+    if stops:
+        threading.Timer(0.1, builder.go_on.set).start()
+    assert live.status("DELETE", f"/v1/documents/{taken['document_id']}") == (204 if stops else 409)
+    builder.go_on.set()
+    assert live.ended(taken["job_id"])["state"] == "cancelled"
+    assert live.status("GET", f"/v1/documents/{taken['document_id']}") == 404
+    assert kept_files(live) == []
 
 
 @pytest.mark.integration
