@@ -156,10 +156,14 @@ class EvidenceJudge:
         return score if about else min(score, math.nextafter(self.strong, 0.0))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
-        """All signals by name; `read` is the score of the sentence or listing that answers best."""
+        """All signals by name; `read` is the score of the sentence or listing that answers best.
+
+        The reader learned from English: of another language it counts for as much of the question as was found.
+        """
         read = self._reader.read(retrieval.query, passages)
         best = max((item.score for item in read), default=0.0)
-        return evidence_signals(retrieval, passages) | {"read": best}
+        signals = evidence_signals(retrieval, passages)
+        return signals | {"read": best * signals["coverage_all"] if is_chinese(retrieval.query.english) else best}
 
     def _is_about(self, query: Query, passages: Sequence[Passage]) -> bool:
         """Whether one of the best sentences, with its headings, holds all words of the name to define, if any."""
@@ -221,7 +225,8 @@ def clear_option(query: Query, passages: Sequence[Passage], reader: SentenceRead
     """
     if len(query.options) < 2 or _ASKS_WHAT_IS_WRONG.search(query.standalone):
         return None
-    english = [translate_terms(option) or option for option in query.options]
+    own = is_chinese(query.english)
+    english = [option if own else translate_terms(option) or option for option in query.options]
     asked = [english_query(f"{query.english.rstrip('?.: ')}? {option}") for option in english]
     fits = [max((item.score for item in reader.read(each, passages)), default=0.0) for each in asked]
     best, second = sorted(range(len(fits)), key=lambda number: -fits[number])[:2]
