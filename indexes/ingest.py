@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from indexes.llama_index import BookNode
 
-CHUNKER_VERSION = 6
+CHUNKER_VERSION = 7
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
 READER_VERSION = 10

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-from indexes.words import STOP_WORDS, is_chinese, terms_of
+from indexes.words import STOP_WORDS, is_chinese, terms_of, without_index_marks
 from rag.query import Query, english_query
 from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
@@ -248,7 +248,7 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
     return {
         "coverage_all": _share(terms_of(question).pieces, terms_of(shown).pieces),
         "unknown": _unknown(retrieval.query.standalone, question, shown),
-        "unnamed": float(_unnamed(question, retrieval.query.standalone, shown.lower())),
+        "unnamed": float(_unnamed(question, retrieval.query.standalone, without_index_marks(shown.lower()))),
     }
 
 
@@ -260,7 +260,7 @@ def _unknown(asked: str, english: str, shown: str) -> float:
 def _unnamed(english: str, asked: str, shown: str) -> bool:
     if any(name not in shown for name in terms_of(english).identifiers):
         return True
-    names = (name.removesuffix("s") for name in proper_names(asked))
+    names = (without_index_marks(name).removesuffix("s") for name in proper_names(asked))
     return any(not re.search(rf"(?<![a-z0-9]){re.escape(name)}", shown) for name in names)
 
 

@@ -64,8 +64,10 @@ def test_the_reader_counts_for_as_much_of_a_chinese_question_as_was_found() -> N
                 ("What does `hipMallocPitch()` return for a warp?", 1.0),
                 ("How many threads does a warp hold?", 0.0),
                 ("How large is `__shared__` memory on MI250X?", 0.0),
+                ("What does HCO3 hold?", 1.0),
             )
         ),
+        ("The bath holds HCO_3.", "What holds HCO3?", 0.0),
         *(
             ("In Numba and ROCm a warp holds 32 threads.", question, unnamed)
             for question, unnamed in (
