@@ -451,6 +451,15 @@ class Answering:
             picks.append(Pick(arm, max(range(len(scores)), key=scores.__getitem__), scores))
         return tuple(picks)
 
+    def stop(self, answer_id: str, owner: str | None) -> bool:
+        """Stops an answer that is being written, which is not kept; False where none is."""
+        with suppress(NotFound):
+            run = self.find(answer_id, owner)
+            if not run.ended:
+                run.stop()
+                return True
+        return False
+
     def unfinished(self, conversation_id: str) -> AnswerRun | None:
         """The newest run of a conversation, unless it ended with an answer, which the conversation keeps."""
         run = next(iter(reversed(self._of(conversation_id))), None)
