@@ -16,12 +16,12 @@ from sse_starlette import ServerSentEvent
 
 from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ServicesDep
-from api.errors import NotReady, describe
+from api.errors import NoKey, NotReady, describe
 from api.generator import Generators
 from api.jobs import Job, JobQueue
 from api.pages.texts import HTML_LANGUAGES, Texts, language_of, texts_of
 from api.schemas.answers import GeneratorIn
-from api.schemas.base import JobStartedOut, error_responses
+from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
 from api.schemas.books import JobsOut
 from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, KeyRing, cookie_value
 from api.streaming import event_stream, sse
@@ -61,6 +61,29 @@ def readyz(services: ServicesDep) -> Response:
 def read_metrics(services: ServicesDep) -> Response:
     """Counters, histograms and gauges of this server."""
     return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@api_router.get("/session", responses=error_responses(401))
+def get_session(services: ServicesDep, caller: CallerDep) -> SessionOut:
+    """Who the caller is."""
+    return SessionOut(learner=caller.learner, asks_for_keys=services.settings.asks_for_keys)
+
+
+@api_router.post("/session", responses=error_responses(401, 422))
+def sign_in(body: SignInIn, request: Request, response: Response, services: ServicesDep) -> SessionOut:
+    """Lets a browser in: sets a cookie for a known key."""
+    key = body.key.strip()
+    caller = KeyRing(services.settings).by_key(key.encode())
+    if caller is None:
+        raise NoKey("this key is not known", hint="Ask the person who runs this server for yours.")
+    _set_cookie(response, key, request)
+    return SessionOut(learner=caller.learner, asks_for_keys=True)
+
+
+@api_router.delete("/session", status_code=204)
+def sign_out(response: Response) -> None:
+    """Forgets the key in this browser."""
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
 
 @api_router.get("/jobs")
@@ -149,8 +172,7 @@ async def log_in(key: Annotated[str, Form(max_length=1000)], request: Request, s
     wanted = request.query_params.get("next", "/")
     safe = re.fullmatch(r"/(?:[\w\-][^\\\s]*)?", wanted, re.ASCII) is not None  # never another server's
     reply = RedirectResponse(wanted if safe else "/", status_code=303)
-    secure = request.url.scheme == "https"
-    reply.set_cookie(COOKIE, cookie_value(key), httponly=True, samesite="strict", secure=secure)
+    _set_cookie(reply, key, request)
     return reply
 
 
@@ -160,6 +182,11 @@ async def log_out() -> Response:
     reply = RedirectResponse(LOGIN_PATH, status_code=303)
     reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return reply
+
+
+def _set_cookie(reply: Response, key: str, request: Request) -> None:
+    secure = request.url.scheme == "https"
+    reply.set_cookie(COOKIE, cookie_value(key), httponly=True, samesite="strict", secure=secure)
 
 
 def _page(request: Request, problem: str = "") -> str:
