@@ -9,7 +9,7 @@ import gzip
 import mimetypes
 import re
 from base64 import b64encode
-from functools import cache
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,7 +31,7 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Nothing from elsewhere, no inline script or style but the list of imports, and no text is ever read as markup."""
-_IMPORTS = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+_IMPORTS = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 
 def is_page(path: str) -> bool:
@@ -48,59 +48,65 @@ def _view(path: str) -> str | None:
 @router.api_route(PAGE + "/files/{digest}/{name:path}", methods=["GET", "HEAD"])
 def page_file(digest: str, name: str, request: Request) -> Response:
     """One of the page's files; another version's is not here."""
-    if digest != _digest() or name not in _files():
+    files = _files()
+    if digest != files.digest or name not in files.content:
         return PlainTextResponse("The page has no such file; load it again.", 404)
-    return _reply(request, name, FOR_EVER)
+    return _reply(request, files, name, FOR_EVER)
 
 
 @router.api_route(PAGE or "/", methods=["GET", "HEAD"])
 @router.api_route(PAGE + "/{path:path}", methods=["GET", "HEAD"])
 def page(request: Request) -> Response:
     """The page, whatever it will show; an address that it has nothing for is a 404."""
-    reply = _reply(request, "index.html", "no-cache")
+    files = _files()
+    reply = _reply(request, files, "index.html", "no-cache")
     reply.status_code = 200 if _view(request.url.path) in VIEWS else 404
-    reply.headers["Content-Security-Policy"] = _policy()
+    reply.headers["Content-Security-Policy"] = files.policy
     return reply
 
 
-def _reply(request: Request, name: str, keep: str) -> Response:
+def _reply(request: Request, files: Files, name: str, keep: str) -> Response:
     packed = name.endswith(PACKED) and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"Cache-Control": keep, "Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if packed else {})
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return Response(_packed(name) if packed else _content(name), media_type=kind, headers=headers)
+    return Response(files.packed(name) if packed else files.content[name], media_type=kind, headers=headers)
 
 
-@cache
-def _files() -> dict[str, Path]:
-    """Every file by its name in an address. KaTeX is that of the page that this one will replace."""
-    own = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*")}
-    katex = {f"vendor/katex/{path.relative_to(KATEX).as_posix()}": path for path in KATEX.rglob("*")}
-    return {name: path for name, path in sorted((own | katex).items()) if path.is_file()}
+class Files:
+    """The page's files as they were read.
+
+    Attributes:
+        digest: of them all; content: of each, by its name in an address; policy: of the page.
+    """
+
+    def __init__(self, content: dict[str, bytes]) -> None:
+        whole = sha256()
+        for name, one in content.items():
+            whole.update(name.encode() + one)
+        self.digest = whole.hexdigest()[:16]
+        index = content["index.html"].replace(b"{files}", f"{PAGE}/files/{self.digest}".encode())
+        self.content = content | {"index.html": index}
+        imports = _IMPORTS.search(index)
+        allowed = sha256(imports[1] if imports else b"").digest()
+        self.policy = POLICY.format(imports=b64encode(allowed).decode())
+        self._packed: dict[str, bytes] = {}
+
+    def packed(self, name: str) -> bytes:
+        """A file compressed."""
+        if name not in self._packed:
+            self._packed[name] = gzip.compress(self.content[name], mtime=0)
+        return self._packed[name]
 
 
-@cache
-def _digest() -> str:
-    found = sha256()
-    for name, path in _files().items():
-        found.update(name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+def _files() -> Files:
+    """The files as they are now: who changes one only loads the page again."""
+    # KaTeX is that of the page that this one will replace.
+    found = [("", FOLDER, path) for path in FOLDER.rglob("*")]
+    found += [("vendor/katex/", KATEX, path) for path in KATEX.rglob("*")]
+    named = {f"{under}{path.relative_to(root).as_posix()}": path for under, root, path in found if path.is_file()}
+    return _read(tuple((name, path, path.stat().st_mtime_ns) for name, path in sorted(named.items())))
 
 
-@cache
-def _content(name: str) -> bytes:
-    content = _files()[name].read_bytes()
-    if name == "index.html":
-        content = content.replace(b"{files}", f"{PAGE}/files/{_digest()}".encode())
-    return content
-
-
-@cache
-def _packed(name: str) -> bytes:
-    return gzip.compress(_content(name), mtime=0)
-
-
-@cache
-def _policy() -> str:
-    found = _IMPORTS.search(_content("index.html").decode())
-    imports = found[1] if found else ""
-    return POLICY.format(imports=b64encode(sha256(imports.encode()).digest()).decode())
+@lru_cache(maxsize=1)
+def _read(files: tuple[tuple[str, Path, int], ...]) -> Files:
+    return Files({name: path.read_bytes() for name, path, _ in files})

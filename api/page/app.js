@@ -14,8 +14,10 @@ const LANGUAGES = { en: ["en-US", "English"], zh: ["zh-CN", "中文"] };
 /** Views by address; the others come when they are first opened. */
 const ROUTES = [
   [/^(?:c\/(?<id>\w+))?$/, "ask", async () => Ask],
+  [/^library$/, "library", async () => (await import("./views/library.js")).Library],
+  [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
 ];
-const NAVIGATION = ["ask"];
+const NAVIGATION = ["ask", "library"];
 
 function App() {
   const [place, setPlace] = useState(here);
@@ -80,25 +82,30 @@ function App() {
 
 function here() {
   const path = location.pathname.startsWith(BASE) ? location.pathname.slice(BASE.length) : "";
-  for (const [pattern, view, View] of ROUTES) {
+  for (const [pattern, view, fetchView] of ROUTES) {
     const found = pattern.exec(path);
-    if (found) return { view, View: lazily(view, View), values: { ...found.groups, query: new URLSearchParams(location.search) } };
+    const given = Object.entries(found?.groups || {}).map(([name, value]) => [name, value && decodeURIComponent(value)]);
+    if (found) return { view, View: lazily(pattern, fetchView), values: { ...Object.fromEntries(given), query: location.search } };
   }
   return { view: "", values: {} };
 }
 
-const lazy = {};
+const lazy = new Map();
 
 /** A view whose module is fetched when it is first drawn. */
-function lazily(name, fetchView) {
-  lazy[name] ||= (values) => {
-    const [View, setView] = useState(null);
-    useEffect(() => {
-      fetchView().then((found) => setView(() => found));
-    }, []);
-    return View && html`<${View} ...${values} />`;
-  };
-  return lazy[name];
+function lazily(pattern, fetchView) {
+  if (!lazy.has(pattern)) {
+    lazy.set(pattern, (values) => {
+      const [View, setView] = useState(null);
+      const [problem, setProblem] = useState(null);
+      useEffect(() => {
+        fetchView().then((found) => setView(() => found), () => setProblem({ type: "old_page" }));
+      }, []);
+      if (problem) return html`<${Problem} error=${problem} />`;
+      return View && html`<${View} ...${values} />`;
+    });
+  }
+  return lazy.get(pattern);
 }
 
 document.addEventListener("click", (event) => {

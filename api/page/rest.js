@@ -39,7 +39,8 @@ async function call(method, path, options) {
   return reply.status === 204 ? null : reply.json();
 }
 
-const at = (...parts) => parts.map((part) => (part.startsWith("/") ? part : `/${encodeURIComponent(part)}`)).join("");
+/** An address with what stands in it encoded: at`/v1/jobs/${id}`. */
+const at = (words, ...values) => String.raw({ raw: words }, ...values.map(encodeURIComponent));
 const SESSION = "/v1/session";
 
 // --- the server, and who asks
@@ -55,14 +56,14 @@ export const readiness = () => call("GET", "/readyz").catch((error) => {
 // --- asking
 export const conversations = (search) => call("GET", "/v1/conversations", { query: { search, begun_in: "page" } });
 export const startConversation = (title) => call("POST", "/v1/conversations", { body: { title, begun_in: "page" } });
-export const conversation = (id) => call("GET", at("/v1/conversations", id));
-export const renameConversation = (id, title) => call("PATCH", at("/v1/conversations", id), { body: { title } });
-export const deleteConversation = (id) => call("DELETE", at("/v1/conversations", id));
+export const conversation = (id) => call("GET", at`/v1/conversations/${id}`);
+export const renameConversation = (id, title) => call("PATCH", at`/v1/conversations/${id}`, { body: { title } });
+export const deleteConversation = (id) => call("DELETE", at`/v1/conversations/${id}`);
 export const deleteConversations = () => call("DELETE", "/v1/conversations", { query: { begun_in: "page" } });
-export const exportPath = (id) => at("/v1/conversations", id, "/export.md");
+export const exportPath = (id) => at`/v1/conversations/${id}/export.md`;
 export const feedback = (answer_id, rating, comment) => call("POST", "/v1/feedback", { body: { answer_id, rating, comment } });
 export const suggestions = (query) => call("GET", "/v1/suggestions", { query }).then((found) => found.suggestions);
-export const stopAnswer = (id) => call("DELETE", at("/v1/answers", id));
+export const stopAnswer = (id) => call("DELETE", at`/v1/answers/${id}`);
 export const saveCard = (card) => call("POST", "/v1/cards", { body: card });
 
 /** The events of an answer as `{name, data}`; the first is `begun` with the answer's id. */
@@ -73,14 +74,14 @@ export async function* ask(body, signal) {
 
 /** The same for an answer that is being written already. */
 export async function* follow(id, signal) {
-  yield* upToTheEnd(await send("GET", at("/v1/answers", id, "/events"), { signal }), id, signal);
+  yield* upToTheEnd(await send("GET", at`/v1/answers/${id}/events`, { signal }), id, signal);
 }
 
 /** A lost connection is taken up again: `lost` says so, and after the next `begun` the events come from the start. */
 async function* upToTheEnd(reply, id, signal) {
   for (let tries = 0; tries < FOLLOW_TRIES; tries += 1) {
     try {
-      reply ||= await send("GET", at("/v1/answers", id, "/events"), { signal });
+      reply ||= await send("GET", at`/v1/answers/${id}/events`, { signal });
       tries = 0;
       yield { name: "begun", data: { id } };
       for await (const event of eventsOf(reply)) {
@@ -118,5 +119,39 @@ async function* eventsOf(reply) {
 
 // --- books
 export const documents = () => call("GET", "/v1/documents").then((found) => found.documents);
-export const chapters = (id) => call("GET", at("/v1/documents", id, "/chapters")).then((found) => found.chapters);
-export const pageImage = (id, page, quote) => `${at("/page-image", id)}/${page}.png?quote=${encodeURIComponent(quote.slice(0, 600))}`;
+export const chapters = (id) => call("GET", at`/v1/documents/${id}/chapters`).then((found) => found.chapters);
+export const pageImage = (id, page, quote) => `${at`/page-image/${id}/${page}.png`}?quote=${encodeURIComponent(quote.slice(0, 600))}`;
+export const contents = (id) => call("GET", at`/v1/documents/${id}/contents`).then((found) => found.parts);
+export const part = (id, number) => call("GET", at`/v1/documents/${id}/parts/${number}`);
+export const place = (id, node_id, quote) => call("GET", at`/v1/documents/${id}/place`, { query: { node_id, quote } });
+export const search = (query, top_k, document_ids) => call("POST", "/v1/search", { body: { query, top_k, filters: { document_ids } } }).then((found) => found.passages);
+export const removeDocument = (id) => call("DELETE", at`/v1/documents/${id}`);
+export const formats = () => call("GET", "/v1/formats");
+export const addUrl = (url) => call("POST", "/v1/documents", { body: { url } });
+export const makeQuestions = (id) => call("POST", at`/v1/documents/${id}/questions`);
+
+/** Sends a book's files, each `[file, path]`; `onSent` hears which share has gone. Gives null where it is there already. */
+export function upload(parts, { onSent = () => {}, signal } = {}) {
+  const form = new FormData();
+  for (const [file, path] of parts) form.append("file", file, path);
+  const request = new XMLHttpRequest(); // fetch does not say how far it is
+  signal?.addEventListener("abort", () => request.abort());
+  return new Promise((done, failed) => {
+    request.upload.onprogress = (event) => event.lengthComputable && onSent(event.loaded / event.total);
+    request.onerror = () => failed(new RestError({ type: "unreachable" }));
+    request.onabort = () => failed(new DOMException("", "AbortError"));
+    request.onload = () => {
+      if (request.status === 202 || request.status === 200) return done(request.status === 202 ? request.response : null);
+      if (request.status === 401) signedOut.tell();
+      return failed(new RestError(request.response?.error || { type: "unreachable" }, request.status));
+    };
+    request.open("POST", "/v1/documents");
+    request.responseType = "json";
+    request.setRequestHeader("X-Coalesce-Language", language());
+    request.send(form);
+  });
+}
+
+// --- jobs
+export const jobs = () => call("GET", "/v1/jobs").then((found) => found.jobs);
+export const cancelJob = (id) => call("DELETE", at`/v1/jobs/${id}`);

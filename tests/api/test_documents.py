@@ -16,9 +16,10 @@ import strangers
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 
 from api import uploads
+from api.routes import books
 from indexes.types import BookHealth
 
-DOCUMENT_FIELDS = set("id title source sample format pages sections nodes sha256 added_at health".split())
+DOCUMENT_FIELDS = set("id title source sample format pages sections nodes sha256 added_at health questions".split())
 BOOK = b"Occupancy is the share of resident warps."
 
 
@@ -66,6 +67,16 @@ def test_documents_have_exactly_the_contracts_fields(shared: Live):
     assert (set(document), document["sample"]) == (DOCUMENT_FIELDS, True)
     assert shared.get(f"/v1/documents/{SAMPLE_ID}") == document
     assert set(document["health"]) == set(BookHealth.__dataclass_fields__)
+
+
+def test_formats_are_offered_only_where_their_package_is_installed(shared: Live, monkeypatch: pytest.MonkeyPatch):
+    offered = shared.get("/v1/formats")
+    assert ".md" in offered["chapters"] and {".pdf", ".docx"} <= set(offered["books"])
+    assert offered["missing"] == {}
+    monkeypatch.setattr(books, "find_spec", lambda name: None)
+    without = shared.get("/v1/formats")
+    assert set(offered["books"]) - set(without["books"]) == set(without["missing"]) == {".docx", ".pptx"}
+    assert "office" in without["missing"][".docx"]
 
 
 def test_an_upload_is_a_job_that_adds_a_book_once_until_it_is_removed(live: Live):

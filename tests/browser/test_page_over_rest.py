@@ -311,7 +311,59 @@ def test_markup_of_questions_answers_and_books_stays_text_and_formulas_and_code_
     assert page.evaluate("window.ran") is None
 
 
-VIEWS = ("",)
+def test_a_book_is_added_followed_stopped_and_removed(rest_site: Live, open_next: Open) -> None:
+    page = open_next("/library")
+    files = page.locator("input[type=file][accept]")
+    name = "<img src=x onerror=window.ran=1>.txt"
+    held = threading.Event()
+    rest_site.shelf.before_step = lambda step: held.wait(PATIENCE_S) and None
+    files.set_input_files({"name": "slow.txt", "mimeType": "text/plain", "buffer": b"A slow book about warps."})
+    row = page.locator(".upload").filter(has_text="slow.txt")
+    row.get_by_role("button", name="Cancel").click()
+    expect(row).to_contain_text("Stopping")
+    held.set()
+    expect(row).to_have_count(0)
+    rest_site.shelf.before_step = lambda step: None
+    files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
+    expect(page.locator(".book")).to_have_count(2)
+    files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
+    expect(page.locator(".upload")).to_contain_text("in the library already")
+    files.set_input_files({"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"no PDF"})
+    expect(page.locator(".upload.failed")).to_contain_text("broken.pdf")
+    page.get_by_text("Add a web page or pasted text").click()
+    page.get_by_label("Address of a page").fill("http://127.0.0.1/secret")
+    page.get_by_role("button", name="Add the page").click()
+    expect(page.locator(".toast.bad").last).to_be_visible()
+    page.get_by_label("Title").fill("Notes: of mine")
+    page.get_by_label("Text (Markdown is read)").fill("# Warps\n\nA warp has 32 lanes.")
+    page.get_by_role("button", name="Add the text").click()
+    expect(page.locator(".book").filter(has_text="Notes  of mine.md")).to_be_visible()
+    page.get_by_role("button", name="Remove <img").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator(".book")).to_have_count(2)
+    assert page.evaluate("window.ran") is None
+
+
+def test_a_book_is_read_on_from_a_quote_turned_and_searched(rest_site: Live, open_next: Open) -> None:
+    rest_site.shelf.extend(SAMPLE_ID, "Occupancy is a share. " * 30, path=("Occupancy",), chapter=2)
+    page = open_next()
+    ask(page, QUESTION)
+    page.click(".answer .cite")
+    page.get_by_role("link", name="Read on in the book").click()
+    expect(page.locator(".book-text mark")).to_contain_text("32 threads")
+    page.locator(".turn-next").click()
+    expect(page.locator(".book-text")).to_contain_text("Occupancy is a share")
+    page.get_by_label("Search in this book").fill("threads in lockstep")
+    page.keyboard.press("Enter")
+    page.locator(".found-link").first.click()
+    expect(page.locator(".book-text")).to_contain_text("32 threads")
+    page.go_back()
+    expect(page.locator(".book-text")).to_contain_text("Occupancy is a share")
+    page.goto(f"{rest_site.address}{PAGE}/book/nothing")
+    expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
+
+
+VIEWS = ("", "/library", f"/book/{SAMPLE_ID}")
 WIDTHS = (320, 390, 768, 1152)
 _TOO_WIDE = """async () => {
   await new Promise((done) => requestAnimationFrame(() => done()));

@@ -7,7 +7,8 @@ import { pageImage } from "../rest.js";
 import { placeOf, t } from "../texts.js";
 
 const VERDICTS = ["supported", "partial", "unsupported"];
-const PLAIN_FORMATS = new Set(["pdf", "text", "code", "pptx"]);
+/** Books without markup: stars, hashes and dollars in them are meant as such. */
+export const PLAIN_FORMATS = new Set(["pdf", "text", "code", "pptx"]);
 const QUOTE_IN_ADDRESS = 600;
 
 /** `number` is what the reader sees; the place is that of the first of `citations`, the verdict the weakest. */
