@@ -15,9 +15,14 @@ const LANGUAGES = { en: ["en-US", "English"], zh: ["zh-CN", "中文"] };
 const ROUTES = [
   [/^(?:c\/(?<id>\w+))?$/, "ask", async () => Ask],
   [/^library$/, "library", async () => (await import("./views/library.js")).Library],
+  [/^study$/, "study", async () => (await import("./views/study.js")).Study],
+  [/^study\/exam\/(?<id>[^/]+)$/, "study", async () => (await import("./views/exam.js")).Exam],
+  [/^study\/cards$/, "study", async () => (await import("./views/cards.js")).Cards],
+  [/^study\/progress$/, "study", async () => (await import("./views/progress.js")).Progress],
+  [/^study\/guide\/(?<id>[^/]+)$/, "study", async () => (await import("./views/guide.js")).Guide],
   [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
 ];
-const NAVIGATION = ["ask", "library"];
+const NAVIGATION = ["ask", "library", "study"];
 
 function App() {
   const [place, setPlace] = useState(here);
@@ -30,6 +35,9 @@ function App() {
   async function open() {
     try {
       const [session, documents, running] = await Promise.all([rest.session(), rest.documents(), rest.readiness()]);
+      const learner = session.learner ? "" : coalesce.cookie("learner");
+      if (learner) rest.reader.learner = learner;
+      else delete rest.reader.learner;
       setSite({ session, documents, running, refresh: open });
       setWaiting(null);
     } catch (error) {

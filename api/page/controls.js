@@ -76,11 +76,11 @@ function over(drawn) {
 }
 
 /** Asks before something is done that cannot be undone; the harmless answer has the focus. */
-export function confirm({ question, detail, yes, onYes }) {
+export function confirm({ question, detail, yes, no = t("keep"), onYes }) {
   over((close) => html`<${Dialog} label=${question} onClose=${close}>
     <h2>${question}</h2>${detail && html`<p>${detail}</p>`}
     <div class="row end">
-      <${Button} autofocus onClick=${close}>${t("keep")}<//>
+      <${Button} autofocus onClick=${close}>${no}<//>
       <${Button} kind="danger" onClick=${() => { close(); attempt(onYes); }}>${yes}<//>
     </div><//>`);
 }
@@ -151,3 +151,18 @@ export const Check = ({ label, checked, onChange, ...more }) => html`<label clas
 
 export const Select = ({ options, value, onChange, ...more }) => html`<select class="box" onChange=${(event) => onChange(event.target.value)} ...${more}>
   ${options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))}</select>`;
+
+/** Presses a key's act while nothing is typed and no dialog is open: `useKeys({ u: undo })`. */
+export function useKeys(acts) {
+  useEffect(() => {
+    const press = (event) => {
+      const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+      const act = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && acts[event.key];
+      if (!act || document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      act();
+    };
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  });
+}

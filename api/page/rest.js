@@ -53,6 +53,9 @@ export const readiness = () => call("GET", "/readyz").catch((error) => {
   return error.said;
 });
 
+/** Whose exams, cards and progress the calls are about: `{learner}`, or nothing where the key says it; set by app.js. */
+export const reader = {};
+
 // --- asking
 export const conversations = (search) => call("GET", "/v1/conversations", { query: { search, begun_in: "page" } });
 export const startConversation = (title) => call("POST", "/v1/conversations", { body: { title, begun_in: "page" } });
@@ -64,7 +67,7 @@ export const exportPath = (id) => at`/v1/conversations/${id}/export.md`;
 export const feedback = (answer_id, rating, comment) => call("POST", "/v1/feedback", { body: { answer_id, rating, comment } });
 export const suggestions = (query) => call("GET", "/v1/suggestions", { query }).then((found) => found.suggestions);
 export const stopAnswer = (id) => call("DELETE", at`/v1/answers/${id}`);
-export const saveCard = (card) => call("POST", "/v1/cards", { body: card });
+export const saveCard = (card) => call("POST", "/v1/cards", { body: { ...card, ...reader } });
 
 /** The events of an answer as `{name, data}`; the first is `begun` with the answer's id. */
 export async function* ask(body, signal) {
@@ -155,3 +158,30 @@ export function upload(parts, { onSent = () => {}, signal } = {}) {
 // --- jobs
 export const jobs = () => call("GET", "/v1/jobs").then((found) => found.jobs);
 export const cancelJob = (id) => call("DELETE", at`/v1/jobs/${id}`);
+
+// --- studying
+export const questionChapters = (source) => call("GET", "/v1/questions/chapters", { query: source });
+export const questionFiles = () => call("GET", "/v1/questions/files").then((found) => found.files);
+export const addQuestionFile = (file) => {
+  const form = new FormData();
+  form.append("file", file);
+  return call("POST", "/v1/questions/files", { form });
+};
+export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${ending}?${new URLSearchParams(source)}`;
+export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, ...reader } });
+export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);
+export const exam = (id) => call("GET", at`/v1/exams/${id}`, { query: reader });
+export const draft = (id) => call("GET", at`/v1/exams/${id}/draft`, { query: reader }).then((found) => found.answers);
+export const keepAnswers = (id, answers) => call("PATCH", at`/v1/exams/${id}/draft`, { body: { answers, ...reader } });
+export const handIn = (id, answers) => call("POST", at`/v1/exams/${id}/answers`, { body: { answers, ...reader } });
+export const decide = (id, question_id, share) => call("POST", at`/v1/exams/${id}/marks`, { body: { question_id, share, ...reader } });
+export const dueCards = (limit) => call("GET", "/v1/cards/due", { query: { limit, ...reader } });
+export const card = (id) => call("GET", at`/v1/cards/${id}`, { query: reader });
+export const reviewCard = (id, rating) => call("POST", at`/v1/cards/${id}/review`, { body: { rating, ...reader } });
+export const undoReview = (id) => call("POST", at`/v1/cards/${id}/undo`, { query: reader });
+export const changeCard = (id, change) => call("PATCH", at`/v1/cards/${id}`, { body: { ...change, ...reader } });
+export const deleteCard = (id) => call("DELETE", at`/v1/cards/${id}`, { query: reader });
+export const exportCardsPath = (ending) => `/v1/cards/export.${ending}?${new URLSearchParams(reader)}`;
+export const progress = (document_id) => call("GET", "/v1/progress", { query: { document_id, ...reader } });
+export const guide = (id) => call("GET", at`/v1/documents/${id}/guide`).then((found) => found.chapters);
+export const exportGuidePath = (id) => at`/v1/documents/${id}/guide.md`;

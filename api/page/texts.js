@@ -51,3 +51,24 @@ export function placeOf(source, { title = true } = {}) {
   const text = (title && source.title ? [source.title, ...path] : path).join(" › ");
   return [text, pageOf(source)].filter(Boolean).join(t("page.join"));
 }
+
+// --- times
+export const dateTime = (moment) => {
+  const then = new Date(moment);
+  const two = (n) => String(n).padStart(2, "0");
+  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${two(then.getHours())}:${two(then.getMinutes())}`;
+};
+
+/** How long until a moment, in the largest unit that fits. */
+export function until(moment) {
+  const minutes = Math.max((new Date(moment) - Date.now()) / 60_000, 0);
+  if (minutes < 60) return t("span.minutes", { n: Math.max(1, Math.round(minutes)) });
+  if (minutes < 60 * 24) return t("span.hours", { n: Math.round(minutes / 60) });
+  return t("span.days", { n: Math.round(minutes / 60 / 24) });
+}
+
+/** A score without needless zeros. */
+export const points = (score) => String(Number(score.toFixed(2)));
+
+/** The question in the reader's language where there is one in it. */
+export const questionText = (question) => (language() === "zh" && question.question_zh) || question.question;

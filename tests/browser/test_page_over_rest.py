@@ -363,7 +363,73 @@ def test_a_book_is_read_on_from_a_quote_turned_and_searched(rest_site: Live, ope
     expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
-VIEWS = ("", "/library", f"/book/{SAMPLE_ID}")
+def test_an_exam_is_taken_reloaded_handed_in_and_its_marks_decided(rest_site: Live, open_next: Open) -> None:
+    page = open_next("/study")
+    page.get_by_label("Short answer").check()
+    page.get_by_label("Number of questions").fill("2")
+    page.get_by_label("Time limit in minutes").fill("5")
+    page.get_by_role("button", name="Start the exam").click()
+    expect(page.locator(".clock")).to_contain_text("left")
+    typed = "(a1*a2, a2*b1 + b2)\n<b>threads</b>"
+    page.locator(".question textarea").fill(typed)
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator(".question")).to_be_focused()
+    expect(page.locator(".step.done")).to_have_count(1)
+    exam = page.url.rpartition("/")[2]
+    wait_until(lambda: rest_site.get(f"/v1/exams/{exam}/draft")["answers"], "the answer was kept")
+    page.reload()
+    expect(page.locator(".question textarea")).to_have_value(typed)
+    page.get_by_role("button", name="Hand in").click()
+    expect(page.locator("dialog")).to_contain_text("One question has no answer yet")
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".typed")).to_have_text(typed)
+    expect(page.locator(".mark").nth(1).locator(".proof .passage")).to_be_visible()
+    page.get_by_role("button", name="I was right").click()
+    expect(page.locator(".big")).to_have_text("1 of 2 points")
+    expect(page.locator(".subnav")).to_contain_text("Cards (1)")
+    page.get_by_role("link", name="Another exam").click()
+    expect(page.locator(".exam-list")).to_contain_text("1 of 2 points")
+
+
+def test_an_exam_ends_when_its_time_does_with_what_was_typed(rest_site: Live, open_next: Open) -> None:
+    exam = rest_site.post("/v1/exams", count=1, types=["short"], time_limit_s=4)
+    page = open_next(f"/study/exam/{exam['id']}")
+    page.locator(".question textarea").fill("something")
+    expect(page.locator(".result")).to_contain_text("Time was over")
+    expect(page.locator(".typed")).to_have_text("something")
+
+
+def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_on_a_phone(
+    rest_site: Live, open_next: Open
+) -> None:
+    learner = "学生"
+    exam = rest_site.post("/v1/exams", count=2, types=["choice"], learner=learner)
+    rest_site.post(f"/v1/exams/{exam['id']}/answers", answers={}, learner=learner)
+    page = open_next("/study", **PHONE, locale="zh-CN")
+    page.locator(".learner summary").click()
+    page.get_by_label("学习者的名字").fill(learner)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="卡片 (2)").click()
+    page.locator(".flashcard").wait_for()
+    page.keyboard.press(" ")
+    expect(page.locator(".card-back")).to_be_focused()
+    page.keyboard.press("4")
+    expect(page.locator(".flashcard")).to_contain_text("1 张")
+    page.keyboard.press("u")
+    expect(page.locator(".flashcard")).to_contain_text("2 张")
+    page.keyboard.press(" ")
+    page.get_by_role("button", name="编辑").click()
+    page.locator(".card-back textarea").first.fill("新的问题？")
+    page.locator(".card-back textarea").first.press("1")  # a key that rates while nothing is typed
+    page.get_by_role("button", name="保存修改").click()
+    expect(page.locator(".card-question")).to_have_text("新的问题？1")
+    page.get_by_role("link", name="进度").click()
+    expect(page.locator(".tile").last).to_contain_text("2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+STUDY = ("/study", "/study/cards", "/study/progress", f"/study/guide/{SAMPLE_ID}")
+VIEWS = ("", "/library", f"/book/{SAMPLE_ID}", *STUDY)
 WIDTHS = (320, 390, 768, 1152)
 _TOO_WIDE = """async () => {
   await new Promise((done) => requestAnimationFrame(() => done()));
@@ -400,6 +466,22 @@ def _faults(page: Page) -> list[str]:
         found += [f"{theme} {one['id']}: {one['nodes'][0]['html'][:200]}" for one in violations
                   if one["impact"] in ("serious", "critical")]  # fmt: skip
     return found
+
+
+def test_the_exam_and_its_marks_have_no_serious_fault_of_access(rest_site: Live, open_next: Open) -> None:
+    exam = rest_site.post("/v1/exams", count=2, types=["choice", "short"])
+    page = open_next(f"/study/exam/{exam['id']}")
+    page.locator(".question").wait_for()
+    found = _faults(page)
+    rest_site.post(f"/v1/exams/{exam['id']}/answers", answers={})
+    page.reload()
+    page.locator(".result").wait_for()
+    found += _faults(page)
+    page.goto(f"{rest_site.address}{PAGE}/study/cards")
+    page.locator(".flashcard").wait_for()
+    page.keyboard.press(" ")
+    page.locator(".rate").first.wait_for()
+    assert found + _faults(page) == []
 
 
 def test_the_theme_and_the_language_are_chosen_and_kept(open_next: Open) -> None:

@@ -3,7 +3,7 @@ import { BASE, navigation } from "../address.js";
 import { Button, Icon, askForText, attempt, confirm } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { count, t } from "../texts.js";
+import { count, dateTime, t } from "../texts.js";
 
 const SHOWN = 200;
 const SEARCH_AFTER_MS = 150;
@@ -71,7 +71,7 @@ function Row({ conversation, mine, refresh }) {
   });
   return html`<li class=${mine ? "conversation current" : "conversation"}>
     <a href=${`${BASE}c/${conversation.id}`} aria-current=${mine ? "page" : undefined}>
-      <span class="name" dir="auto">${title}</span><span class="when">${timeOf(conversation.updated_at)}</span></a>
+      <span class="name" dir="auto">${title}</span><span class="when">${dateTime(conversation.updated_at).slice(11)}</span></a>
     ${mine && html`<span class="conversation-tools">
       <${Button} kind="quiet" icon="edit" label=${t("conversations.rename")} onClick=${rename} />
       <a class="button quiet" href=${rest.exportPath(conversation.id)} download title=${t("conversations.export")} aria-label=${t("conversations.export")}><${Icon} name="download" /></a>
@@ -80,13 +80,11 @@ function Row({ conversation, mine, refresh }) {
   </li>`;
 }
 
-const timeOf = (moment) => new Date(moment).toTimeString().slice(0, 5);
-
 /** The day of a moment, by the reader's clock. */
 function dayOf(moment) {
   const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate());
   const then = midnight(new Date(moment));
   const days = Math.round((midnight(new Date()) - then) / 86_400_000);
   if (days <= 1) return t(days === 1 ? "conversations.yesterday" : "conversations.today");
-  return [then.getFullYear(), then.getMonth() + 1, then.getDate()].map((n) => String(n).padStart(2, "0")).join("-");
+  return dateTime(moment).slice(0, 10);
 }
