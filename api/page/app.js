@@ -24,6 +24,10 @@ const ROUTES = [
 ];
 const NAVIGATION = ["ask", "library", "study"];
 
+/** What every view needs to know; asked for before the page itself is there. */
+const facts = () => Promise.all([rest.session(), rest.documents(), rest.readiness()]);
+let first = null;
+
 function App() {
   const [place, setPlace] = useState(here);
   const [site, setSite] = useState(null);
@@ -34,13 +38,15 @@ function App() {
   /** Books, who asks and what answers: what every view needs to know. */
   async function open() {
     try {
-      const [session, documents, running] = await Promise.all([rest.session(), rest.documents(), rest.readiness()]);
+      const [session, documents, running] = await (first || facts());
       const learner = session.learner ? "" : coalesce.cookie("learner");
       if (learner) rest.reader.learner = learner;
       else delete rest.reader.learner;
       setSite({ session, documents, running, refresh: open });
       setWaiting(null);
+      first = null;
     } catch (error) {
+      first = null;
       if (error.status === 401) return;
       const readiness = error.type === "not_ready" ? await rest.readiness().catch(() => null) : null;
       setWaiting(readiness || { error });
@@ -100,14 +106,16 @@ function here() {
 
 const lazy = new Map();
 
-/** A view whose module is fetched when it is first drawn. */
+/** A view whose module is fetched when its address is first seen. */
 function lazily(pattern, fetchView) {
   if (!lazy.has(pattern)) {
+    const coming = fetchView();
+    coming.catch(() => lazy.delete(pattern)); // the next time it is tried again
     lazy.set(pattern, (values) => {
       const [View, setView] = useState(null);
       const [problem, setProblem] = useState(null);
       useEffect(() => {
-        fetchView().then((found) => setView(() => found), () => setProblem({ type: "old_page" }));
+        coming.then((found) => setView(() => found), () => setProblem({ type: "old_page" }));
       }, []);
       if (problem) return html`<${Problem} error=${problem} />`;
       return View && html`<${View} ...${values} />`;
@@ -180,5 +188,8 @@ window.addEventListener("unhandledrejection", (event) => {
   if (event.reason?.name !== "AbortError") toast(event.reason?.type ? said(event.reason) : t("failed.page"), { bad: true });
 });
 
+first = facts();
+first.catch(() => {}); // `open` hears of it
+here(); // its view is on the way
 await load();
 render(html`<${App} />`, document.getElementById("app"));

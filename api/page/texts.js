@@ -6,8 +6,8 @@ export const language = () => document.documentElement.lang.slice(0, 2);
 
 /** Speaks the language of the document from now on. */
 export async function load() {
-  const reply = await fetch(new URL(`./${language()}.json`, import.meta.url));
-  table = await reply.json();
+  table = await (coalesce.first || coalesce.texts(language()));
+  coalesce.first = null;
 }
 
 export const has = (key) => key in table;

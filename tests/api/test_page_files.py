@@ -63,3 +63,17 @@ def _without_one(key: str, keys: dict[str, str]) -> str:
     """A key without the form for the number 1, which not every language has."""
     short = key.removesuffix(".one")
     return short if short in keys else key
+
+
+def test_the_page_names_the_modules_of_its_first_view_so_that_they_come_at_once() -> None:
+    wanted: set[str] = set()
+    waiting = ["app.js", "vendor/preact.js"]
+    while waiting:
+        name = waiting.pop()
+        wanted.add(name)
+        code = (FOLDER / name).read_text(encoding="utf-8")
+        for imported in re.findall(r'^import [^"]*?"(\.[^"]+)";', code, re.MULTILINE):
+            path = (FOLDER / name).parent.joinpath(imported).resolve().relative_to(FOLDER.resolve()).as_posix()
+            waiting += [] if path in wanted else [path]
+    page = (FOLDER / "index.html").read_text(encoding="utf-8")
+    assert set(re.findall(r'"modulepreload" href="{files}/([^"]+)"', page)) == wanted - {"app.js"}
