@@ -55,14 +55,14 @@ export const Problem = ({ error }) => html`<p class="problem" role="alert">${sai
 /** A job, an upload or the preparation: how far it is. Without `most` it only moves. */
 export const Progress = ({ label, done, most }) => html`<progress class="bar" aria-label=${label} max=${most || undefined} value=${most ? done : undefined} />`;
 
-/** Opens over the page, with the focus inside; `onClose` comes with Escape too. */
+/** Opens over the page, with the focus inside; `onClose` comes with Escape too. Without it nothing but an act closes it. */
 export function Dialog({ label, onClose, children }) {
   const dialog = useRef();
   useEffect(() => {
     if (!dialog.current.open) dialog.current.showModal();
     dialog.current.querySelector("[autofocus]")?.focus();
   }, []);
-  return html`<dialog ref=${dialog} class="dialog" aria-label=${label} onClose=${onClose}
+  return html`<dialog ref=${dialog} class="dialog" aria-label=${label} onClose=${onClose || (() => dialog.current?.showModal())}
     onCancel=${onClose ? undefined : (event) => event.preventDefault()}>${children}</dialog>`;
 }
 

@@ -201,7 +201,7 @@ const KIND = new Map(Object.entries(WORDS).flatMap(([kind, list]) => list.split(
 const HASH_COMMENTS = new Set(["python", "py", "bash", "sh", "shell", "console", "yaml", "toml", "cmake", "makefile", "ruby", "r"]);
 const PLAIN = new Set(["text", "txt", "plain", "output", "none"]);
 const LONGEST_COLOURED = 20_000;
-const pieceOf = (comment) => new RegExp(`(?<c>${comment})|(?<s>"""[\\s\\S]*?"""|"(?:\\\\.|[^"\\\\\\n])*"|'(?:\\\\.|[^'\\\\\\n])*')|(?<n>\\b\\d[\\w.]*)|(?<w>[A-Za-z_]\\w*)`, "g");
+const pieceOf = (comment) => new RegExp(`(?<c>${comment})|(?<s>"""[\\s\\S]*?"""|"(?:\\\\.|[^"\\\\\\n])*"|'(?:\\\\.|[^'\\\\\\n])*')|(?<n>\\b\\d[\\w.]*)|(?<w>[A-Za-z_]\\w*)`, "gm");
 const PIECES = { hash: pieceOf("#[^\\n]*"), slash: pieceOf("//[^\\n]*|/\\*[\\s\\S]*?\\*/|^[ \\t]*#\\w+[^\\n]*") };
 
 /** A listing with its words coloured. */

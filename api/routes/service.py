@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 
 from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ServicesDep
-from api.errors import NoKey, NotReady, describe
+from api.errors import LANGUAGE_HEADER, NoKey, NotReady, describe
 from api.generator import Generators
 from api.jobs import Job, JobQueue
 from api.pages.texts import HTML_LANGUAGES, Texts, language_of, texts_of
@@ -25,6 +25,7 @@ from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_response
 from api.schemas.books import JobsOut
 from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, KeyRing, cookie_value
 from api.streaming import event_stream, sse
+from api.translation import TRANSLATED, translate
 
 router = APIRouter(tags=["service"])
 """Open to all, as far as `api.security` leaves them so."""
@@ -87,15 +88,26 @@ def sign_out(response: Response) -> None:
 
 
 @api_router.get("/jobs")
-def list_jobs(services: ServicesDep) -> JobsOut:
+def list_jobs(services: ServicesDep, request: Request) -> JobsOut:
     """The jobs that are kept, the newest first."""
-    return JobsOut.model_validate({"jobs": services.jobs.list()})
+    return JobsOut.model_validate({"jobs": [_in_words(job, request) for job in services.jobs.list()]})
 
 
 @api_router.get("/jobs/{job_id}", responses=error_responses(404))
-def get_job(job_id: str, services: ServicesDep) -> Job:
+def get_job(job_id: str, services: ServicesDep, request: Request) -> Job:
     """One job as it is now."""
-    return services.jobs.get(job_id)
+    return _in_words(services.jobs.get(job_id), request)
+
+
+def _in_words(job: Job, request: Request) -> Job:
+    """The job in the language that the page names, as errors of its calls are."""
+    language = request.headers.get(LANGUAGE_HEADER, "")
+    if language not in TRANSLATED:
+        return job
+    error = job.error and {
+        name: said if name == "type" else translate(said, language) for name, said in job.error.items()
+    }
+    return replace(job, message=translate(job.message, language), error=error)
 
 
 @api_router.delete("/jobs/{job_id}", responses=error_responses(403, 404, 409))
