@@ -36,6 +36,7 @@ from indexes.errors import NotFound
 TEMPLATES = Path(__file__).parent / "templates"
 PICTURE = "arms.svg"
 FLIP_EXAMPLES = 12
+MODES = ("choice", "open")
 ARM_NOTES = {
     "base": "the model alone, without the book",
     "tuned": "the model after LoRA tuning on questions about the book, without the book",
@@ -159,6 +160,7 @@ def report_data(
         "leakage": leakage.to_json() if leakage is not None else {"checked": False, "clean": False},
         "verdict": _headline(result, facts) if trusted else None,
         "verdict_withheld": None if trusted else _why_withheld(leakage),
+        "asked": _asked(rows),
         "power": power_note(list({row.question.id: row.question for row in rows}.values())),
         "slices": result.slices,
         "groups": {
@@ -224,6 +226,16 @@ def _summary(data: Mapping[str, Any]) -> list[list[str]]:
             cells.append(cell(metric_notes()[name].unit, found) + counted)
         rows.append([arm, *cells])
     return rows
+
+
+def _asked(rows: Sequence[Row]) -> dict[str, int]:
+    """How many questions, and how many of them in which way: every `n` of a table is one of these or less."""
+    by_mode = {mode: {row.question.id: row.question for row in rows if row.record.mode == mode} for mode in MODES}
+    return {
+        "questions": len(by_mode["choice"] | by_mode["open"]),
+        **{mode: len(asked) for mode, asked in by_mode.items()},
+        "unanswerable": sum(not question.answerable for question in by_mode["open"].values()),
+    }
 
 
 def against_data(folder: Path, differences: Sequence[RunDifference]) -> dict[str, Any]:
@@ -394,7 +406,7 @@ def render(data: Mapping[str, Any], template: str) -> str:
     )
     arms = list(data["arms"])
     text = environment.get_template(template).render(
-        **{"judge": None, "readers": None, "groups": {}, "calibration": None, "against": None, **data},
+        **{"judge": None, "readers": None, "asked": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
         scatter=_speed_plot(data["arms"]),
         calibration_plots=_calibration_plots(data.get("calibration")),

@@ -59,6 +59,7 @@ def test_the_report_has_its_three_forms_and_shows_text_as_text(tmp_path: Path) -
     assert "a <warp>" not in page and "a &lt;warp&gt;" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert data["verdict"] in page.replace("&#43;", "+")
+    assert data["asked"] == {"questions": 1, "choice": 1, "open": 0, "unanswerable": 0}
     assert data["verdict"] in (tmp_path / "one" / "report.md").read_text(encoding="utf-8")
     assert all("q4_k" in (tmp_path / "one" / f"report.{form}").read_text(encoding="utf-8") for form in ("html", "md"))
     assert json.loads((tmp_path / "one" / "report.json").read_text(encoding="utf-8")) == data
