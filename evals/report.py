@@ -57,6 +57,8 @@ SUMMARY = (
     "reader_score", "abstention_recall", "false_refusals", "ttft_s", "tokens_per_s", "peak_memory_bytes",
 )  # fmt: skip
 """What the first table tells of each arm."""
+PLOTTED = ("accuracy", "key_fact_recall", "reader_score", "abstention_recall")
+"""What the picture of the arms shows of it."""
 CHOSEN_BY = {
     "letter": "Options were chosen by the probability of their letter, averaged over the orders of the options.",
     "likelihood": "Options were chosen by the likelihood of their text per byte: the model is too small for letters.",
@@ -463,12 +465,11 @@ def _forest(data: Mapping[str, Any]) -> str:
 
 
 def _arms_plot(arms: Mapping[str, Any]) -> str:
-    """The shares of the first table."""
     panels: dict[str, list[Dot]] = {}
-    for note in (metric_notes()[name] for name in SUMMARY):
+    for note in (metric_notes()[name] for name in PLOTTED):
         for arm, scores in arms.items():
             found = scores["metrics"].get(note.name)
-            if note.unit == "share" and found is not None and found["value"] is not None:
+            if found is not None and found["value"] is not None:
                 panels.setdefault(note.label, []).append(_dot(arm, found, note=cell(note.unit, found)))
     return arms_plot(panels)
 
