@@ -222,6 +222,7 @@ window.fetch = async (...call) => {
   const wire = new TransformStream({start(end) { window.cut = () => end.error(new TypeError("network error")); }});
   return new Response(reply.body.pipeThrough(wire), reply);
 };
+undefined;
 """
 """Breaks the stream of an answer by `cut()`, as a server that goes away does."""
 
@@ -318,7 +319,7 @@ def test_a_book_is_added_followed_stopped_and_removed(rest_site: Live, open_next
     held = threading.Event()
     rest_site.shelf.before_step = lambda step: held.wait(PATIENCE_S) and None
     files.set_input_files({"name": "slow.txt", "mimeType": "text/plain", "buffer": b"A slow book about warps."})
-    row = page.locator(".upload").filter(has_text="slow.txt")
+    row = page.locator(".upload").filter(has_text="Adding a book: slow.txt")
     row.get_by_role("button", name="Cancel").click()
     expect(row).to_contain_text("Stopping")
     held.set()

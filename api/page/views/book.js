@@ -1,7 +1,7 @@
 // A book to read on in: at a quote, a chapter or its beginning, with its contents and a search inside it.
 import { BASE, bookPath } from "../address.js";
 import { Button, Missing, Problem, attempt } from "../controls.js";
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Passage } from "../markdown.js";
 import * as rest from "../rest.js";
 import { pageOf, t } from "../texts.js";
@@ -23,34 +23,34 @@ export function Book({ site, id, query }) {
   const book = site.documents.find((one) => one.id === id);
   const asked = Object.fromEntries(new URLSearchParams(query));
 
-  useEffect(() => {
-    open().catch(setProblem);
-  }, [id, query]);
+  useFetched(open, (found) => {
+    setParts(found.listed);
+    setPlace(found.place);
+    setPart(found.part);
+    setPage(Number(asked.page) || found.part?.sections[found.place?.section || 0]?.page_start || 1);
+    setProblem(found.problem);
+    document.title = `${book.title} · Coalesce`;
+  }, [id, query], setProblem);
   useEffect(() => {
     const mark = place && text.current?.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
     else if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   }, [part, place]);
 
+  /** The part that is asked for; where the book has changed since it was cited, its beginning and what to say. */
   async function open() {
-    setProblem(null);
     const listed = await rest.contents(id);
-    setParts(listed);
-    let found = null;
+    const found = { listed, place: null, part: null, problem: null };
     if (asked.node) {
-      try {
-        found = await rest.place(id, asked.node, asked.quote);
-      } catch (error) {
+      found.place = await rest.place(id, asked.node, asked.quote).catch((error) => {
         if (error.status !== 404) throw error;
-        setProblem({ ...error, message: error.message, status: 0 }); // the book has changed: shown from its beginning
-      }
+        found.problem = { type: error.type, message: error.message, hint: error.hint };
+        return null;
+      });
     }
-    const number = found?.part || Number(asked.part) || listed.find((one) => one.chapter === Number(asked.chapter))?.number || 1;
-    const read = listed.length ? await rest.part(id, number) : null;
-    setPlace(found);
-    setPart(read);
-    setPage(Number(asked.page) || read?.sections[found?.section || 0]?.page_start || 1);
-    document.title = `${book.title} · Coalesce`;
+    const number = found.place?.part || Number(asked.part) || listed.find((one) => one.chapter === Number(asked.chapter))?.number || 1;
+    if (listed.length) found.part = await rest.part(id, number);
+    return found;
   }
 
   if (!book || problem?.status === 404) return html`<${Missing} />`;

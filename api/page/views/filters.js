@@ -1,6 +1,6 @@
 // Where to look, and what answers: books, chapter, pages, arm and adapter. Folded away; a summary says what is chosen.
 import { Button, Check, Field, Icon, Select } from "../controls.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
 
@@ -34,9 +34,7 @@ export function Filters({ site, value, onChange }) {
   const only = value.books.length === 1 ? documents.find((one) => one.id === value.books[0]) : undefined;
   const arms = running.arms || [];
   const adapters = running.adapters || [];
-  useEffect(() => {
-    if (only) rest.chapters(only.id).then((listed) => setChapters({ of: only.id, listed }), () => {});
-  }, [only?.id]);
+  useFetched(async () => (only ? { of: only.id, listed: await rest.chapters(only.id) } : { listed: [] }), setChapters, [only?.id]);
   const change = (more) => onChange({ ...value, ...more });
   const choose = (books) => change({ books, chapter: "", first: "", last: "" });
   const tick = (id, on) => choose(on ? [...value.books, id] : value.books.filter((one) => one !== id));

@@ -1,7 +1,7 @@
 // What each chapter of a book defines, counts and names, to read and to export.
 import { BASE, bookPath } from "../address.js";
 import { Missing, Problem } from "../controls.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useFetched, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { t } from "../texts.js";
@@ -15,9 +15,7 @@ export function Guide({ site, id, query }) {
   const [problem, setProblem] = useState(null);
   const book = site.documents.find((one) => one.id === id);
   const wanted = Number(new URLSearchParams(query).get("chapter"));
-  useEffect(() => {
-    rest.guide(id).then(setChapters, setProblem);
-  }, [id]);
+  useFetched(() => rest.guide(id), setChapters, [id], setProblem);
   if (!book || problem?.status === 404) return html`<${Missing} />`;
   const opened = wanted || chapters?.[0]?.chapter;
   return html`<${StudyHead} site=${site} current="guide" />

@@ -54,7 +54,7 @@ function Upload({ upload }) {
   return html`<div class=${upload.error ? "upload failed" : "upload"} role="status">
     <span class="upload-name">${upload.title}</span><span class="upload-state">${state}</span>
     ${!upload.error && !upload.there && html`<progress class="bar" max="1" value=${upload.sent} aria-label=${upload.title} />`}
-    <${Button} kind="quiet" onClick=${upload.stop}>${t(upload.error || upload.there ? "upload.dismiss" : "cancel")}<//></div>`;
+    ${upload.sent < 1 || upload.error || upload.there ? html`<${Button} kind="quiet" onClick=${upload.stop}>${t(upload.error || upload.there ? "upload.dismiss" : "cancel")}<//>` : null}</div>`; // once all is sent, it is the job that can be stopped
 }
 
 // --- adding

@@ -1,7 +1,7 @@
 // By chapter what was seen and right, what comes due, and what is weak.
 import { BASE } from "../address.js";
 import { Empty, Field, Problem, Select } from "../controls.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { number, t } from "../texts.js";
 import { StudyHead } from "./study.js";
@@ -13,9 +13,7 @@ export function Progress({ site }) {
   const [found, setFound] = useState(null);
   const [problem, setProblem] = useState(null);
   const books = site.documents.filter((one) => one.sample || one.questions > 0);
-  useEffect(() => {
-    rest.progress(source).then(setFound, setProblem);
-  }, [source]);
+  useFetched(() => rest.progress(source), setFound, [source], setProblem);
   return html`<${StudyHead} site=${site} current="progress" />
     ${problem && html`<${Problem} error=${problem} />`}
     ${books.length > 1 && html`<${Field} label=${t("exam.questions_from")}><${Select} value=${source} onChange=${setSource}

@@ -1,7 +1,7 @@
 // Put an exam together, or go on with an earlier one.
 import { BASE, navigation } from "../address.js";
 import { Button, Check, Field, Problem, Select, attempt } from "../controls.js";
-import { Fragment, html, useEffect, useState } from "../html.js";
+import { Fragment, html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, number, points, t } from "../texts.js";
 import { Row, useJobs } from "./jobs.js";
@@ -23,9 +23,7 @@ const FILE_EXAMPLES = [
 /** Heading, learner and the parts of the study view; `changes` counts the due cards again. */
 export function StudyHead({ site, current, changes = 0 }) {
   const [due, setDue] = useState(0);
-  useEffect(() => {
-    rest.dueCards(1).then((found) => setDue(found.due), () => {});
-  }, [changes]);
+  useFetched(() => rest.dueCards(1), (found) => setDue(found.due), [changes]);
   const { learner: owner } = site.session;
   const learner = owner || (rest.reader.learner === DEFAULT_LEARNER ? "" : rest.reader.learner);
   const rename = (event) => {
