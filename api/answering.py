@@ -17,11 +17,12 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from api.errors import RateLimited, describe
+from api.errors import NotReady, RateLimited, describe
 from api.metrics import Metrics
 from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
 from indexes.errors import Busy, Cancelled, InvalidInput, NotFound
+from rag.errors import ArmUnavailable
 from rag.types import (
     TUNED_ARMS,
     Answer,
@@ -305,11 +306,19 @@ class Answering:
         engine: gives the engine; raises NotReady until it can answer.
         settings: answers at once, answers waiting, questions per minute.
         metrics: counts answers and failures.
+        to_come: what to say of an arm that cannot run yet, while a language model is being loaded.
     """
 
-    def __init__(self, engine: Callable[[], AnswerEngine], settings: CoalesceSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], AnswerEngine],
+        settings: CoalesceSettings,
+        metrics: Metrics,
+        to_come: Callable[[], NotReady | None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._metrics = metrics
+        self._to_come = to_come
         self._rate = RateLimit(settings.rate_limit_per_minute)
         self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
@@ -345,7 +354,8 @@ class Answering:
             NotReady, RateLimited, Busy, ArmUnavailable: before anything begins.
         """
         with self._using() as engine:
-            questions = engine.comparison(question, arms, variants)
+            with self._or_not_ready():
+                questions = engine.comparison(question, arms, variants)
             self._rate.take(client)
             with self.limit.slot():
                 for one in questions:
@@ -441,6 +451,15 @@ class Answering:
             picks.append(Pick(arm, max(range(len(scores)), key=scores.__getitem__), scores))
         return tuple(picks)
 
+    def stop(self, answer_id: str, owner: str | None) -> bool:
+        """Stops an answer that is being written, which is not kept; False where none is."""
+        with suppress(NotFound):
+            run = self.find(answer_id, owner)
+            if not run.ended:
+                run.stop()
+                return True
+        return False
+
     def unfinished(self, conversation_id: str) -> AnswerRun | None:
         """The newest run of a conversation, unless it ended with an answer, which the conversation keeps."""
         run = next(iter(reversed(self._of(conversation_id))), None)
@@ -512,12 +531,23 @@ class Answering:
             self._runs.popitem(last=False)
         return run
 
+    @contextmanager
+    def _or_not_ready(self) -> Iterator[None]:
+        """Raises NotReady in place of ArmUnavailable where the arm runs as soon as the language model is loaded."""
+        try:
+            yield
+        except ArmUnavailable as error:
+            if (waiting := self._to_come()) is not None:
+                raise waiting from error
+            raise
+
     def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
         try:
-            for event in events:
-                if isinstance(event, AnswerDone):
-                    self._metrics.count_answer(event.answer)
-                yield event
+            with self._or_not_ready():
+                for event in events:
+                    if isinstance(event, AnswerDone):
+                        self._metrics.count_answer(event.answer)
+                    yield event
         except Exception as error:
             self._metrics.count_failure(describe(error).type)
             raise

@@ -19,6 +19,7 @@ from evals.questions import BankQuestion
 from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
+from rag.generators.protocol import quantization_of
 from rag.models import home
 from rag.models.fetching import KNOWN_MODELS
 from rag.models.folder import check_folder, local_folder
@@ -106,13 +107,12 @@ class GeneratorSwitch:
     def now(self) -> Answers:
         """What answers now; raises NotReady."""
         generator, running = self._engine().generator, self.running
-        loaded = getattr(generator, "loaded", None)
         return Answers(
             generator=generator.name,
             model=generator.model_name,
             base_url=shown_address(running.base_url or "") if generator.name == "remote" else None,
             adapter=next(iter(generator.adapters), None),
-            quantization=loaded.quantization if loaded is not None else None,
+            quantization=quantization_of(generator),
             chosen=self.choice is not None,
             problem=self.problem,
         )

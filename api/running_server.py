@@ -37,7 +37,7 @@ def withdraw(home: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A ready server of the same home."""
+    """A server of the same home that answers."""
 
     address: str
     key: str | None
@@ -83,7 +83,10 @@ class RunningServer:
 
 
 def find_server(settings: CoalesceSettings) -> RunningServer | None:
-    """The server that runs over the home of the settings, if it is ready and lets this command in."""
+    """The server that runs over the home of the settings, if it answers and lets this command in.
+
+    While it loads a language model it answers in the books' own sentences: loading another one here would take longer.
+    """
     try:
         found = _read(settings.home)
         os.kill(int(found["pid"]), 0)
@@ -96,9 +99,10 @@ def find_server(settings: CoalesceSettings) -> RunningServer | None:
     server = RunningServer(address, key)
     try:
         with _client(PROBE_TIMEOUT_S) as client:
-            ready = client.get(f"{address}/readyz").status_code == 200
-            return server if ready and client.get(f"{address}/v1/jobs", headers=server._headers).is_success else None
-    except httpx.HTTPError:
+            reply = client.get(f"{address}/readyz")
+            answers = reply.status_code == 200 or reply.json().get("answering", False)
+            return server if answers and client.get(f"{address}/v1/jobs", headers=server._headers).is_success else None
+    except (httpx.HTTPError, ValueError, AttributeError):
         return None
 
 

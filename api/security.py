@@ -2,7 +2,7 @@
 
 * A bind that other machines reach needs an API key, or `--insecure`.
 * With keys, every call needs `Authorization: Bearer KEY`, or the cookie that the login page sets (a digest of the
-  key). `/healthz`, `/readyz` and the login page are open.
+  key). `/healthz`, `/readyz`, the login page and the page's own files are open.
 * A learner's key sees and changes that learner's exams, cards, progress, conversations and feedback only. It reads
   the library, the question bank and the reports, and does not change them. Any other key, and the user of this
   machine where no key is set, may do everything for any learner.
@@ -29,6 +29,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ForeignOrigin, NoKey, NotAllowed, UnsafeBind, describe, reply_for
+from api.page_files import is_page
 from api.settings import CoalesceSettings
 from evals.learners import DEFAULT_LEARNER
 from indexes.errors import CoalesceError
@@ -139,6 +140,7 @@ POLICY = (
     "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
 )
 """Makes the browser keep every request on this server. NiceGUI's own scripts are inline and compile templates."""
+SESSION_PATH = "/v1/session"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -186,7 +188,7 @@ class Guard:
             self._check_origin(headers, host)
         if self._keys.empty:
             put_caller(scope, Caller())
-        elif scope["path"] not in OPEN_PATHS:
+        elif not (scope["path"] in OPEN_PATHS or is_page(scope["path"]) or _opens_session(scope)):
             put_caller(scope, self._caller(headers))
 
     def _check_host(self, host: str) -> None:
@@ -255,12 +257,16 @@ class SafeHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = POLICY
+                headers.setdefault("Content-Security-Policy", POLICY)
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+def _opens_session(scope: Scope) -> bool:
+    return scope["path"] == SESSION_PATH and scope["method"] in ("POST", "DELETE")
 
 
 def _host_name(netloc: str) -> str:

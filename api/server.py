@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
+from api.page_files import router as page_router
 from api.pages.mount import LazyPages
 from api.routes import ask, books, conversations, evaluation, openai, service, study
 from api.running_server import announce, withdraw
@@ -171,6 +172,7 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, dependencies=[Security(BEARER)])
     app.include_router(service.router)
+    app.include_router(page_router)
     if lazy_pages is not None:
         # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
         app.router.default = _pages_or_not_found(lazy_pages, app.router.default)

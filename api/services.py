@@ -154,7 +154,7 @@ class Services:
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
         self.jobs = JobQueue(settings.home, settings.reading_processes)
-        self.answering = Answering(lambda: self.engine, settings, self.metrics)
+        self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(settings.home, lambda: self.library, self.jobs, self.questions.made.forget)
         self.generators = GeneratorSwitch(
@@ -341,6 +341,10 @@ class Services:
                 logger.exception("what is not kept any longer could not be removed")
             if self._closing.wait(DAY_S):
                 return
+
+    def _model_to_come(self) -> NotReady | None:
+        """What to say of an arm that runs once the language model is loaded; None where none is being loaded."""
+        return self._not_ready() if self.generators.loading else None
 
     def _prepare(self) -> None:
         started = time.perf_counter()

@@ -150,7 +150,7 @@ class CoalesceSettings(BaseSettings):
     passage_budget_tokens: int = Field(
         2000,
         ge=64,
-        description="The most tokens of passages in one prompt: by a local model's tokenizer, else estimated.",
+        description="The most tokens of passages in one prompt, as the model counts them, else estimated.",
     )
     reranker: str | None = Field(
         None, description="A cross-encoder that reorders what was found, by folder or hub name."
@@ -171,8 +171,9 @@ class CoalesceSettings(BaseSettings):
     )
     quantization: Literal["auto", QuantizationName] = Field(
         "auto",
-        description="The format of a local model's weights: 16 bits, 8 bits or 4 bits; `auto` is 4 bits, and `none` "
-        "below half a billion weights.",
+        description="The format of a local model's weights: whole, 8 bits or 4 bits. `auto` is a GGUF file's own where "
+        "OpenVINO runs it, else on a processor whole as long as they fit, on a GPU 4 bits and `none` below half a "
+        "billion weights.",
     )
     answers: Literal["free", "quotes"] = Field(
         "free",
@@ -218,9 +219,6 @@ class CoalesceSettings(BaseSettings):
     )
     prefix_cache: bool = Field(
         True, description="Whether a local model keeps the KV cache of prompt prefixes for reuse."
-    )
-    prompt_lookup_tokens: int = Field(
-        8, ge=0, description="Draft tokens, taken from the prompt, that a local model verifies in one step; 0 is off."
     )
     max_queue: int | None = Field(
         None, ge=0, description="Questions that may wait for a local model; by default as many as come."

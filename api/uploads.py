@@ -29,7 +29,7 @@ from api.errors import describe, reply_for
 from api.fetch import fetch, fetch_pages, listed_pages
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
-from indexes.errors import InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.errors import Conflict, InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.readers import TEXT_FORMATS, content_digest, document_id_of
 from indexes.sample import SAMPLE_PATH
 from indexes.types import AddProgress, Document
@@ -104,6 +104,8 @@ LEFT_S = 24 * 3600.0
 """How long a half upload may lie: another server of the home may be at it."""
 FETCHING = "fetching"
 """What a job says while it fetches the pages of a site."""
+STOP_S, STOP_STEP_S = 10.0, 0.05
+"""How long removing a book waits for the job that adds it to stop; reading stops within a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,13 +422,35 @@ class Books:
             self._jobs.submit("renew", lambda handle: self._renew(handle, outdated))
 
     def remove(self, document_id: str) -> None:
-        """Removes a book, and its file if it was uploaded; raises NotFound."""
+        """Removes a book, and its file if it was uploaded; one that is being added is not added.
+
+        Raises:
+            NotFound: the library has no such book.
+            Conflict: the job that adds it does not stop in time.
+        """
         library = self._library()
+        waiting = self._jobs.unfinished("add", document_id)
+        if waiting is not None:
+            self._stop(waiting)
+            if not self._has(document_id):
+                return
         with self._lock:  # an upload of the same content must not lose its file
             document = library.document(document_id)
             library.remove(document_id)
             self._forget_files(document.sha256)
             self._forget(document_id)
+
+    def _stop(self, job: Job) -> None:
+        """Cancels a job and waits for its end, so that nothing of it comes afterwards."""
+        with suppress(Conflict):  # it has ended meanwhile
+            self._jobs.cancel(job.id)
+        deadline = time.monotonic() + STOP_S
+        while not self._jobs.get(job.id).final:
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    f"book {job.document_id!r} is still being added", hint="Remove it again in a few seconds."
+                )
+            time.sleep(STOP_STEP_S)
 
     def _add(self, handle: JobHandle, path: Path, document_id: str | None = None, *, title: str | None = None) -> str:
         def tell(progress: AddProgress) -> None:

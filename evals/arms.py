@@ -40,12 +40,19 @@ class ArmSpec:
         engine_arm: the arm that the engine runs.
         evidence: where passages come from: `none`, `retrieved`, `gold` or `random`.
         adapter: the name after the @; None for the arm's usual adapters.
+        quotes: answers in the books' own sentences, without the language model; it chooses no options.
     """
 
     name: str
     engine_arm: Arm
     evidence: str
     adapter: str | None = None
+    quotes: bool = False
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How it is asked: `choice`, `open`."""
+        return ("open",) if self.quotes else ("choice", "open")
 
     @property
     def tuned(self) -> bool:
@@ -55,6 +62,7 @@ class ArmSpec:
 
 EVALUATED_ARMS: Mapping[str, ArmSpec] = {
     **{arm: ArmSpec(arm, arm, "retrieved" if arm in RETRIEVING_ARMS else "none") for arm in ARMS},
+    "quotes": ArmSpec("quotes", "rag", "retrieved", quotes=True),
     "oracle": ArmSpec("oracle", "rag", "gold"),
     "random": ArmSpec("random", "rag", "random"),
     "oracle+tuned": ArmSpec("oracle+tuned", "rag+tuned", "gold"),

@@ -46,9 +46,11 @@ DECLARED_PAIRS = (
     ("tuned", "rag"),
     ("rag", "rag+tuned"),
     ("tuned", "rag+tuned"),
+    ("quotes", "rag"),
+    ("quotes", "rag+tuned"),
     *_CONTROLS,
 )
-DECLARED_METRICS = ("accuracy", "key_facts_first_two", "key_fact_recall")
+DECLARED_METRICS = ("accuracy", "key_facts_first_two", "key_fact_recall", "reader_score")
 ANSWER_METRICS = (
     "key_facts_first_two",
     "key_fact_recall",

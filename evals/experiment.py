@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,29 +25,37 @@ from evals.arms import (
 from evals.comparison import compare, compare_runs
 from evals.encoder_tuning import EncoderTuning
 from evals.export import export_run
-from evals.judge import LABEL_SHEET, read_labels, run_judge, write_label_sheet
+from evals.judge import LABEL_SHEET, agreement, read_labels, reader_scores, run_judge, write_label_sheet
 from evals.made_store import is_for_tuning
 from evals.question_checks import LeakageReport, check_leakage, shortcut_floors
 from evals.questions import SPLITS, BankQuestion, load_bank, load_judged, load_question_set
 from evals.records import RECORDS, Record, RecordFile, read_records
 from evals.report import RunFacts, against_data, file_hash, power_note, question_hash, report_data, write_report
-from evals.run import ASKED_TOGETHER, Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
+from evals.run import ASKED_TOGETHER, Runner, RunSpec, plan_jobs, seconds_left, unread_passages
 from evals.scoring import score_records
 from indexes.errors import IndexMissing, InvalidInput
 from indexes.library import Library, open_library
 from indexes.sample import SAMPLE_PATH, add_sample
 from indexes.settings import IndexSettings
-from rag.assemble import build_engine, resolve_kind
+from rag.assemble import build_engine, resolve_kind, switch_generator
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
 from rag.generators.encoder import KEPT_FOLDER
-from rag.generators.protocol import GenerationRequest
+from rag.generators.protocol import GenerationRequest, quantization_of
+from rag.models.adapters import read_adapter
 from rag.settings import LANGUAGE_MODELS, GeneratorSettings, RagSettings
+from rag.types import ARMS
 
 CACHE_FOLDER = "cache"
 JUDGED = "judged"
 QUICK_QUESTIONS = 48
 QUICK_STEPS = 12
+OPEN_QUESTIONS = 100
+"""Answerable questions that a language model answers in writing, of those asked: most of the time goes into them."""
+TOLD_TIMES = 50
+"""How often the time left is told anew."""
+MODEL_ARMS = (*ARMS, "quotes")
+"""What is compared of a language model where no arms are named."""
 Progress = Callable[[str, int, int], None]
 """Called with a step's name, the units done and the units in all (0, 0 where they are not counted)."""
 
@@ -57,12 +65,14 @@ class _Setup:
     """What a run needs, loaded.
 
     Attributes:
+        quoting: answers in the books' own sentences, for the arm `quotes`.
         costs: seconds of one-time work.
         documents: id of the book that each question set is about.
     """
 
     spec: RunSpec
     engine: AnswerEngine
+    quoting: AnswerEngine
     library: Library
     adapters: ArmAdapters
     tune: Sequence[BankQuestion]
@@ -143,6 +153,7 @@ def plan_run(
     arms: Sequence[str] | None = None,
     texts: Path | None = None,
     limit: int | None = None,
+    opened: int | None = None,
     types: Sequence[str] = (),
     of_book: Callable[[str], Sequence[BankQuestion]] = lambda _: (),
     **fields: Any,
@@ -154,7 +165,9 @@ def plan_run(
 
     Args:
         source, limit, types, of_book: as in `choose_questions`.
-        arms: names of arms; `DEFAULT_ARMS` where none are named.
+        arms: names of arms; `DEFAULT_ARMS` where none are named, `MODEL_ARMS` with a language model.
+        opened: at most this many answerable questions are answered in writing, spread over books and chapters; None for
+            `OPEN_QUESTIONS` with a language model, and all without.
         texts: folder of the texts of question sets.
         fields: the other fields of the `RunSpec`.
 
@@ -171,7 +184,7 @@ def plan_run(
         raise InvalidInput(f"{source} is about the bundled book", hint="Leave --texts out.")
     kind = resolve_kind(generator)
     with_model = kind in LANGUAGE_MODELS
-    chosen = parse_arms(DEFAULT_ARMS if arms is None else arms)
+    chosen = parse_arms((MODEL_ARMS if with_model else DEFAULT_ARMS) if arms is None else arms)
     questions = choose_questions(
         source,
         limit,
@@ -183,16 +196,25 @@ def plan_run(
     )
     if arms is None and not with_model and not any(question.choices for question in questions):
         chosen = parse_arms(["rag"])
+    if opened is None and with_model:
+        opened = OPEN_QUESTIONS
     return RunSpec(
         questions=questions,
         arms=chosen,
+        opened=None if opened is None else _opened(questions, opened, fields.get("seed", 0)),
         own_library=not source.startswith("bank:") and texts is None,
         texts={} if texts is None else find_texts(questions, texts),
         with_model=with_model,
-        remote=with_model and kind != "local",
         together=ASKED_TOGETHER if kind == "local" and generator.answers == "free" else 1,
         **fields,
     )
+
+
+def _opened(questions: Sequence[BankQuestion], limit: int, seed: int) -> frozenset[str]:
+    """Ids of `limit` answerable questions that are no choice ones, and of all that the books do not answer."""
+    answerable = [each for each in questions if each.type != "choice" and each.answerable]
+    picked = answerable if limit >= len(answerable) else _spread(answerable, limit, seed)
+    return frozenset(each.id for each in (*picked, *(each for each in questions if not each.answerable)))
 
 
 def find_texts(questions: Sequence[BankQuestion], folder: Path) -> dict[str, Path]:
@@ -230,8 +252,8 @@ def run_experiment(
         adapters = configured_adapters(rag.generator, spec.arms)
     else:
         check_encoder_arms(spec.arms, index)
-    if spec.judge is not None and spec.judge.labels is not None:
-        read_labels(spec.judge.labels)
+    for sheet in spec.labels:
+        read_labels(sheet)
     if spec.against is not None:
         read_records(spec.against)
     tune = load_bank(split="tune")
@@ -243,13 +265,27 @@ def run_experiment(
             folder = index.home / KEPT_FOLDER
             trained = trained_encoder_adapters(spec.arms, rag.generator, tune, tunings, folder, progress)
             rag, adapters = replace(rag, generator=trained.generator), trained.by_arm
-            costs["tuning_s"] = trained.seconds
+            costs["tuning"] = trained.seconds
         rag = replace(rag, generator=replace(rag.generator, answer_cache=0))  # every answer is measured
+        if spec.with_model:
+            costs |= tuning_costs(rag.generator, adapters)
         with closing(build_engine(rag, library)) as engine:
-            setup = _Setup(spec, engine, library, adapters, tune, costs, {})
+            quoting = switch_generator(engine, replace(rag, generator=GeneratorSettings("extractive")), library)
+            setup = _Setup(spec, engine, quoting, library, adapters, tune, costs, {})
             _check_open_arms(setup)
             setup = replace(setup, documents=_load(setup, progress))
             return _compare(setup, out, progress)
+
+
+def tuning_costs(generator: GeneratorSettings, adapters: ArmAdapters) -> dict[str, float]:
+    """Seconds that each adapter of a language model took to train, by its own record."""
+    found = {}
+    for name in dict.fromkeys(name for names in adapters.values() for name in names):
+        folder = Path(generator.adapters[name])
+        record = read_adapter(folder).record if folder.is_dir() else None  # a remote engine's is a name
+        if record is not None and "seconds" in record.metrics:
+            found[f"tuning {name}"] = float(record.metrics["seconds"])
+    return found
 
 
 def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
@@ -294,7 +330,7 @@ def _load(setup: _Setup, progress: Progress) -> dict[str, str]:
         if (texts or document.sample) and document.document_id not in asked_about:
             library.remove(document.document_id)
     if any(result.status != "unchanged" for result in added):
-        setup.costs["index_s"] = time.perf_counter() - started
+        setup.costs["index"] = time.perf_counter() - started
     return {name: result.document.document_id for name, result in zip(texts, added, strict=False)}
 
 
@@ -328,19 +364,27 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
     records = _ask(setup, facts, out, progress)
     questions = {question.id: question for question in spec.questions}
     write_label_sheet(out / LABEL_SHEET, records, questions, spec.seed)
+    readers = [read_labels(sheet) for sheet in spec.labels]
     grades, judge = None, None
     if spec.judge is not None:
+        labels = readers[0] if readers else {}
         grades, judge = run_judge(
-            spec.judge, records, questions, out, lambda done, total: progress("judging", done, total)
+            spec.judge, records, questions, out, labels, lambda done, total: progress("judging", done, total)
         )
     progress("scoring", 0, 0)
-    rows = score_records(records, questions, grades)
+    rows = score_records(records, questions, grades, reader_scores(readers, records, questions))
     if unread := unread_passages(records):
         progress(unread, 0, 0)
-    if lettered := without_likelihoods(records):
-        progress(lettered, 0, 0)
-        facts = replace(facts, not_run={**facts.not_run, "choice by likelihood": lettered})
-    data = report_data(spec, facts, compare(rows, seed=spec.seed), rows, leakage, judge)
+    facts = replace(facts, picked_by=dict(Counter(record.picked_by for record in records if record.picked_by)))
+    data = report_data(
+        spec,
+        facts,
+        compare(rows, seed=spec.seed),
+        rows,
+        leakage,
+        judge,
+        agreement(*readers[:2]) if len(readers) > 1 else None,
+    )
     if spec.against is not None:
         earlier = score_records(read_records(spec.against), questions)
         data |= against_data(spec.against, compare_runs(earlier, rows, seed=spec.seed))
@@ -364,6 +408,7 @@ def _facts(setup: _Setup) -> RunFacts:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         generator=generator.name,
         model=generator.model_name,
+        quantization=quantization_of(generator),
         embedder=encoder.fingerprint,
         seeds=max([1, *map(len, setup.adapters.values())]),
         hashes={
@@ -390,7 +435,7 @@ def _book_hash(setup: _Setup) -> str:
 
 
 def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Sequence[Record]:
-    """The records of the run, old and new. Raises Conflict where `out` holds records of another run."""
+    """The records of the run, old and new, arm by arm. Raises Conflict where `out` holds records of another run."""
     spec, library = setup.spec, setup.library
     records = RecordFile(
         out / RECORDS,
@@ -409,8 +454,17 @@ def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Seque
     )
     nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
     gold = GoldPassages(library, nodes, setup.engine.budget, setup.documents)
-    runner = Runner(setup.engine, gold, spec, setup.adapters, setup.documents)
+    runner = Runner(setup.engine, gold, spec, setup.adapters, setup.documents, setup.quoting)
     jobs = plan_jobs(spec, setup.adapters, setup.open_arms)
+    step, told = "asking, the time it takes is known after the first answers", 0
     for done in runner.run(jobs, records):
-        progress("asking", done, len(jobs))
-    return records.records
+        if (not told or done - told >= len(jobs) / TOLD_TIMES) and (left := seconds_left(spec, jobs, records)):
+            step, told = f"asking, about {_in_words(left)} left", done
+        progress(step, done, len(jobs))
+    order = [arm.name for arm in spec.arms]
+    return sorted(records.records, key=lambda each: order.index(each.arm) if each.arm in order else len(order))
+
+
+def _in_words(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return "a minute" if minutes < 2 else f"{minutes} minutes" if minutes < 100 else f"{seconds / 3600:.1f} hours"

@@ -1,8 +1,8 @@
-"""An optional judge: another language model grades open answers against the reference answer. Off by default.
+"""Grades of open answers against the reference answer: by people who do not know the arm, or by a language model.
 
-A judge makes errors of its own, so its grades never make a verdict, and reports print them beside the judge's agreement
-with hand labels. Every run writes a sheet of answers for a person to label. Grades are kept in `judgements.jsonl`: a
-stopped run continues, and scoring again costs nothing.
+Every run writes a sheet of its answers for a person to label; two filled ones give each arm's score with an interval,
+and how far the readers agree. A model's grades are off by default, never make a verdict, and stand beside its agreement
+with the first reader. They are kept in `judgements.jsonl`: a stopped run continues, and scoring again costs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from rag.settings import GeneratorSettings
 
 JUDGEMENTS_FILE = "judgements.jsonl"
 LABEL_SHEET = "to_label.jsonl"
-SHEET_ANSWERS = 50
 _GRADE_TOKENS = 400
 _ANSWER_CHARACTERS = 4000
 _GRADE_LINE = re.compile(r"^\W*grade\W+(\w+)\W*$", re.IGNORECASE)
@@ -42,10 +41,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """The model that grades (`local` or `remote`), and a filled label sheet to measure its agreement with a person."""
+    """The model that grades (`local` or `remote`)."""
 
     generator: GeneratorSettings
-    labels: Path | None = None
 
 
 def run_judge(
@@ -53,18 +51,20 @@ def run_judge(
     records: Sequence[Record],
     questions: Mapping[str, BankQuestion],
     folder: Path,
+    labels: Mapping[str, str],
     progress: Progress = lambda _done, _total: None,
 ) -> tuple[dict[AnswerKey, str | None], dict[str, Any]]:
     """Grades open answers; gives the grades, and `{model, graded, unscored, error, agreement}` for the report.
+
+    Args:
+        labels: a person's, by `answer_id`.
 
     A judge that goes away leaves the rest unscored and its error in the report; the same command continues there.
 
     Raises:
         InvalidInput, ArmUnavailable: the judge is not configured.
-        MalformedQuestions: the labels cannot be read.
         StorageFull: the grades cannot be kept.
     """
-    labels = read_labels(settings.labels) if settings.labels else {}
     generator = build_language_model(settings.generator)
     try:
         judge = Judge(generator, folder / JUDGEMENTS_FILE)
@@ -76,7 +76,9 @@ def run_judge(
         "graded": sum(grade is not None for grade in grades.values()),
         "unscored": sum(grade is None for grade in grades.values()),
         "error": error,
-        "agreement": agreement(grades, labels),
+        "agreement": agreement(
+            {answer_id(record): grades[record.answer_key] for record in records if record.answer_key in grades}, labels
+        ),
     }
 
 
@@ -185,53 +187,60 @@ def is_graded(record: Record, questions: Mapping[str, BankQuestion]) -> bool:
 def write_label_sheet(
     path: Path, records: Iterable[Record], questions: Mapping[str, BankQuestion], seed: int = 0
 ) -> int:
-    """Writes answers for a person to label, equally many of each arm, drawn and mixed by `seed`; gives their number.
+    """Writes the open answers for a person to label, without the arms' names; gives their number.
 
-    The judge's grades are left out and the arm comes last, so that neither influences the label. An existing sheet is
-    never overwritten: somebody may be filling it in.
+    The questions are mixed, and so are the answers to one; the same answer of several arms stands there once. Who
+    labels the first lines only has labelled a fair draw of questions, each in all arms. A sheet that holds a label is
+    never overwritten.
     """
-    if path.exists():
+    if path.exists() and read_labels(path):
         return 0
-    by_arm: dict[str, list[Record]] = defaultdict(list)
+    by_question: dict[str, dict[str, str]] = defaultdict(dict)
     for record in records:
         if is_graded(record, questions) and record.repetition == 0:
-            by_arm[record.arm].append(record)
-    if not by_arm:
-        return 0
-    rng = random.Random(seed)
-    each = max(1, SHEET_ANSWERS // len(by_arm))
-    picked = [record for listed in by_arm.values() for record in rng.sample(listed, min(each, len(listed)))]
-    rng.shuffle(picked)
+            by_question[record.question_id][answer_id(record)] = record.answer
     rows = [
         {
+            "id": key,
             "label": "",
-            "question": questions[record.question_id].question,
-            "reference_answer": questions[record.question_id].answer,
-            "answer": record.answer,
-            "question_id": record.question_id,
-            "repetition": record.repetition,
-            "arm": record.arm,
+            "question": question.question,
+            "reference_answer": question.answer,
+            "key_facts": list(question.key_facts),
+            "answer": answers[key],
         }
-        for record in picked
+        for question, answers in ((questions[name], by_question[name]) for name in _mixed(by_question, seed))
+        for key in _mixed(answers, seed)
     ]
-    path.write_text(to_jsonl(rows), encoding="utf-8")
+    if rows:
+        path.write_text(to_jsonl(rows), encoding="utf-8")
     return len(rows)
 
 
-def read_labels(path: Path) -> dict[AnswerKey, str]:
-    """Hand labels of a filled sheet; lines with an empty label are left out.
+def _mixed(names: Iterable[str], seed: int) -> list[str]:
+    """The same order for the same names, whatever order they come in."""
+    listed = sorted(names)
+    random.Random(seed).shuffle(listed)
+    return listed
+
+
+def answer_id(record: Record) -> str:
+    """Names an answer on a sheet; says nothing of its arm."""
+    return hashlib.sha256(f"{record.question_id}\n{record.answer}".encode()).hexdigest()[:16]
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Labels of a filled sheet, by `answer_id`; lines with an empty label are left out.
 
     Raises:
         MalformedQuestions: the file is missing, or a line is not a label; the message names file and line.
     """
-    labels: dict[AnswerKey, str] = {}
+    labels: dict[str, str] = {}
     for where, row in read_jsonl(path, MalformedQuestions):
         try:
-            label = str(row["label"]).strip().lower()
-            key = (str(row["question_id"]), str(row["arm"]), int(row.get("repetition", 0)))
-        except (ValueError, KeyError, TypeError) as error:
+            label, key = str(row["label"]).strip().lower(), str(row["id"])
+        except KeyError as error:
             raise MalformedQuestions(
-                f"{where}: not a label (bad or missing {error})", hint=f"keep the fields of {LABEL_SHEET} as written"
+                f"{where}: not a label (missing {error})", hint=f"keep the fields of {LABEL_SHEET} as written"
             ) from None
         if label and label not in GRADES:
             raise MalformedQuestions(f"{where}: label {label!r} is not a grade", hint=f"use {', '.join(GRADES)}")
@@ -240,8 +249,31 @@ def read_labels(path: Path) -> dict[AnswerKey, str]:
     return labels
 
 
-def agreement(grades: Mapping[AnswerKey, str | None], labels: Mapping[AnswerKey, str]) -> dict[str, Any]:
-    """How often a judge's grades equal hand labels of the same answers.
+def reader_scores(
+    readers: Sequence[Mapping[str, str]], records: Iterable[Record], questions: Mapping[str, BankQuestion]
+) -> dict[AnswerKey, float]:
+    """The mean of the readers' grades of each answer that one of them labelled.
+
+    To refuse an answerable question is wrong; it counts where an answer of another arm to that question was labelled.
+    """
+    listed = list(records)
+    found: dict[AnswerKey, float] = {}
+    for record in listed:
+        if is_graded(record, questions):
+            labels = [reader[answer_id(record)] for reader in readers if answer_id(record) in reader]
+            if labels:
+                found[record.answer_key] = sum(GRADES[label] for label in labels) / len(labels)
+    read = {question_id for question_id, _, _ in found}
+    refused = (record for record in listed if record.mode == "open" and record.refused and not record.error)
+    return found | {
+        record.answer_key: 0.0
+        for record in refused
+        if record.question_id in read and questions[record.question_id].answerable
+    }
+
+
+def agreement(grades: Mapping[str, str | None], labels: Mapping[str, str]) -> dict[str, Any]:
+    """How often a judge's grades, or another reader's, equal a reader's labels of the same answers.
 
     Returns:
         `n`, answers with both; `unscored`, labelled answers without a grade; `agreed`, the share of equal grades with

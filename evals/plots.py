@@ -16,6 +16,12 @@ _LINE = 14
 SHARES = {share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)}
 """The marks of an axis of shares."""
 
+_STYLE = (
+    "<style>text{font:13px system-ui,sans-serif;fill:#57606a}.label{text-anchor:end}.tick{text-anchor:middle}"
+    ".head{font-weight:600;fill:#24292f}.grid{stroke:#8884}.whisker{stroke:#2563eb;stroke-width:2}.dot{fill:#2563eb}"
+    "@media(prefers-color-scheme:dark){text{fill:#9aa4af}.head{fill:#e6edf3}}</style>"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
@@ -98,6 +104,27 @@ def points_plot(
         taken.append(_free_place(x(dot.x) + 9, y(dot.value), taken, longest))
         parts.append(_text(*taken[-1], dot.label, "note"))
     return _svg(width, height, about, parts)
+
+
+def arms_plot(panels: Mapping[str, Sequence[Dot]]) -> str:
+    """Shares with whiskers under the head of each panel, a row each: a picture that stands without a page."""
+    rows = sum(1 + len(dots) for dots in panels.values())
+    height, y = _ROW * rows + 52, 8 - _ROW / 2
+
+    def x(share: float) -> float:
+        return _LEFT + share * (_RIGHT - _LEFT)
+
+    parts = [_STYLE]
+    for share, name in SHARES.items():
+        parts += [_line(x(share), 8, x(share), height - 36, "grid"), _text(x(share), height - 18, name, "tick")]
+    for head, dots in panels.items():
+        y += _ROW
+        parts.append(_text(_LEFT, y + 5, head, "head"))
+        for dot in dots:
+            y += _ROW
+            parts += [_text(_LEFT - 12, y + 5, dot.label, "label"), _text(_RIGHT + 12, y + 5, dot.note, "note")]
+            parts += _dot(x(dot.value), y, (x(dot.low), y, x(dot.high), y))
+    return _svg(_WIDTH, height, "Arms with 95 % intervals", parts)
 
 
 def _dot(x: float, y: float, whisker: tuple[float, float, float, float]) -> list[str]:

@@ -5,7 +5,7 @@ Metrics read records, never models, so scoring again costs nothing. A stopped ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,8 +36,8 @@ class Record:
     Attributes:
         repetition: number of the tuning seed, from 0; arms without tuning have 0 only.
         mode: `choice` (options scored) or `open`.
-        scores: one number per option, higher is better; extra: other scorings by name.
-        picked: the option chosen.
+        scores: one number per option, higher is better, averaged over orders; extra: other scorings by name.
+        picked: the option chosen; picked_by: `letter`, `likelihood` or `similarity` (of the encoder).
         passages: those that were read; passages_left_out: found, but too long for the model's context.
         evidence, note: as in `rag.types.Answer`.
         evidence_score: what `evidence` was judged by, 0 to 1; None where nothing was searched.
@@ -51,6 +51,7 @@ class Record:
     answer: str = ""
     refused: bool = False
     picked: int | None = None
+    picked_by: str = ""
     scores: tuple[float, ...] = ()
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
     passages: tuple[PassageRecord, ...] = ()
@@ -82,23 +83,26 @@ class Record:
 
 
 class RecordFile:
-    """Appends the records of one run to a file. The first line names the run that they belong to."""
+    """Appends the records of one run to a file. The first line names the run that they belong to.
+
+    Arms may be added to it later: then another such line stands where they begin.
+    """
 
     def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
         """Opens the file of a run, or starts it.
 
         Raises:
-            Conflict: the file belongs to a run with other questions, arms or settings, or a line is not a record.
+            Conflict: the file belongs to a run with other questions, adapters or settings, or a line is not a record.
         """
         self._log = JsonlLog(path)
-        self.records: list[Record] = []
         lines = list(self._log.read())
-        if not lines:
-            self._log.append({"run": run})
-        else:
-            _check_same_run(path, lines[0][1].get("run", {}), run)
-            self.records = [_record(row, where) for where, row in lines[1:]]
+        known = [row["run"] for _, row in lines if "run" in row] or [{}] * bool(lines)
+        if known:
+            _check_same_run(path, known, run)
+        self.records = [_record(row, where) for where, row in lines if "run" not in row]
         self._known = {record.key for record in self.records}
+        if run not in known:
+            self._log.append({"run": run})
 
     def __contains__(self, key: tuple[str, str, int, str]) -> bool:
         return key in self._known
@@ -115,7 +119,7 @@ class RecordFile:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """The records of a run that has ended.
+    """The records of a run.
 
     Raises:
         NotFound: the folder holds none.
@@ -124,13 +128,18 @@ def read_records(folder: Path) -> list[Record]:
     path = folder / RECORDS
     if not path.is_file():
         raise NotFound(f"{folder} holds no {RECORDS}", hint="name the folder of an earlier run, as given to --out")
-    return [_record(row, where) for where, row in list(read_jsonl(path, Conflict))[1:]]
+    return [_record(row, where) for where, row in read_jsonl(path, Conflict) if "run" not in row]
 
 
-def _check_same_run(path: Path, known: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    different = sorted(key for key in known.keys() | run.keys() if known.get(key) != run.get(key))
+def _check_same_run(path: Path, known: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> None:
+    """Arms may differ, and an arm's adapters where it is new."""
+    first, added = known[0], ("arms", "adapters")
+    different = {key for key in first.keys() | run.keys() if key not in added and first.get(key) != run.get(key)}
+    used = {arm: names for each in known for arm, names in each.get("adapters", {}).items()}
+    if any(used.get(arm, names) != names for arm, names in run.get("adapters", {}).items()):
+        different.add("adapters")
     if different:
-        raise Conflict(f"{path.parent} holds another run (different: {', '.join(different)})", hint=_HINT)
+        raise Conflict(f"{path.parent} holds another run (different: {', '.join(sorted(different))})", hint=_HINT)
 
 
 def _record(row: Mapping[str, Any], where: str) -> Record:

@@ -25,7 +25,7 @@ from evals.comparison import (
     in_brackets,
     verdict_sentence,
 )
-from evals.plots import SHARES, Dot, points_plot, rows_plot
+from evals.plots import SHARES, Dot, arms_plot, points_plot, rows_plot
 from evals.question_checks import LeakageReport
 from evals.questions import BankQuestion
 from evals.run import RunSpec
@@ -34,18 +34,36 @@ from evals.statistics import smallest_detectable
 from indexes.errors import NotFound
 
 TEMPLATES = Path(__file__).parent / "templates"
+PICTURE = "arms.svg"
 FLIP_EXAMPLES = 12
+MODES = ("choice", "open")
 ARM_NOTES = {
     "base": "the model alone, without the book",
     "tuned": "the model after LoRA tuning on questions about the book, without the book",
     "rag": "the model with the passages that retrieval finds",
     "rag+tuned": "the tuned model with those passages",
+    "quotes": "the books' own sentences, without the language model",
     "oracle": "the model with the passages that hold the answer: the most that retrieval could gain",
     "random": "the model with passages drawn at random: the gain from any text at all",
     "oracle+tuned": "the tuned model with the passages that hold the answer",
 }
-WITHOUT_MEANING = {"extractive": ("prompt_tokens", "tokens_per_s")}
-"""Metrics left out for a generator: one that quotes whole sentences reads no prompt and writes no tokens."""
+WITHOUT_MEANING = ("prompt_tokens", "tokens_per_s", "citation_recall", "citation_precision", "unsupported_terms")
+"""Metrics left out of answers that quote: they read no prompt and write no tokens, and hold a passage's own sentences
+with its number, so that their citations are right by construction."""
+GUESSES = "No language model: an embedding model, which holds no facts and guesses without passages, chose the options."
+"""Stands before the verdict of the quick comparison."""
+SUMMARY = (
+    "accuracy", "accuracy_by_likelihood", "accuracy_by_letter", "key_facts_first_two", "key_fact_recall",
+    "reader_score", "abstention_recall", "false_refusals", "ttft_s", "tokens_per_s", "peak_memory_bytes",
+)  # fmt: skip
+"""What the first table tells of each arm."""
+PLOTTED = ("accuracy", "key_fact_recall", "reader_score", "abstention_recall")
+"""What the picture of the arms shows of it."""
+CHOSEN_BY = {
+    "letter": "Options were chosen by the probability of their letter, averaged over the orders of the options.",
+    "likelihood": "Options were chosen by the likelihood of their text per byte: the model is too small for letters.",
+    "similarity": "Options were chosen by similarity, to the question and to sentences of the passages.",
+}
 _SCALES = {"share": 100, "seconds": 1000, "bytes": 2**-20, "number": 1}
 """What a value is printed times, by its metric's unit: percent, ms, MiB, as it is."""
 
@@ -81,10 +99,12 @@ class RunFacts:
 
     Attributes:
         seeds: tuning runs compared, 1 without tuned arms.
-        costs: seconds of one-time work: `index_s`, `tuning_s` over all seeds.
+        costs: seconds of one-time work: `index`, `tuning` over all seeds, `tuning NAME` by an adapter's own record.
         not_run: arms or modes that could not run, with the reason.
         floors: share of choice questions that each shortcut gets right.
         thresholds: least evidence score of an answer, and of strong evidence.
+        picked_by: choice questions by what chose their option, as in `Record`.
+        quantization: what a model in this process was held in.
     """
 
     created_at: str
@@ -97,6 +117,8 @@ class RunFacts:
     not_run: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    picked_by: Mapping[str, int] = field(default_factory=dict)
+    quantization: str | None = None
 
 
 def report_data(
@@ -106,22 +128,28 @@ def report_data(
     rows: Sequence[Row],
     leakage: LeakageReport | None,
     judge: Mapping[str, Any] | None = None,
+    readers: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All numbers of a run, as `report.json` holds them.
 
     Args:
         leakage: None when the check has not run; `verdict` is None unless the check is clean.
         judge: what `evals.judge.run_judge` gives for the report; None without a judge.
+        readers: how far two readers agree, as `evals.judge.agreement` gives it; None without two.
     """
     trusted = leakage is not None and leakage.clean
-    left_out = WITHOUT_MEANING.get(facts.generator, ())
+
+    def left_out(arm: str) -> Sequence[str]:
+        if arm == "quotes":
+            return (*WITHOUT_MEANING, "peak_memory_bytes")  # a language model's, which waits meanwhile
+        return WITHOUT_MEANING if facts.generator == "extractive" else ()
 
     def arm_data(arms: Mapping[str, ArmScores]) -> dict[str, Any]:
         return {
             arm: {
                 "n": scores.n,
                 "unscored": scores.unscored,
-                "metrics": {name: one for name, one in scores.metrics.items() if name not in left_out},
+                "metrics": {name: one for name, one in scores.metrics.items() if name not in left_out(arm)},
             }
             for arm, scores in arms.items()
         }
@@ -132,8 +160,9 @@ def report_data(
         "comparisons": result.comparisons,
         "interaction": result.interaction,
         "leakage": leakage.to_json() if leakage is not None else {"checked": False, "clean": False},
-        "verdict": verdict_sentence(result) if trusted else None,
+        "verdict": _headline(result, facts) if trusted else None,
         "verdict_withheld": None if trusted else _why_withheld(leakage),
+        "asked": _asked(rows),
         "power": power_note(list({row.question.id: row.question for row in rows}.values())),
         "slices": result.slices,
         "groups": {
@@ -146,12 +175,69 @@ def report_data(
         },
         "flips": [table for pair in STEPS if (table := _flips(rows, *pair))],
         "judge": judge,
+        "readers": readers,
         "smallest_effect": SMALLEST_EFFECT,
         "seeds": result.seeds,
         "run": {"command": spec.command, "seed": spec.seed, "top_k": spec.top_k, **asdict(facts)},
         "machine": machine(),
     }
     return dict(_plain(data))
+
+
+def _headline(result: Result, facts: RunFacts) -> str:
+    """The verdict, behind what would mislead who reads nothing else."""
+    if "similarity" in facts.picked_by and any(each.metric == "accuracy" for each in result.comparisons):
+        return f"{GUESSES} {verdict_sentence(result)}"
+    return verdict_sentence(result)
+
+
+def limits(data: Mapping[str, Any]) -> list[str]:
+    """What a run cannot show, in sentences."""
+    run, arms, smallest = data["run"], data["arms"], data["power"]["smallest_detectable"]
+    scored = {name for arm in arms.values() for name in arm["metrics"]}
+    said = []
+    if "similarity" in run.get("picked_by", {}):
+        said.append(GUESSES)
+    elif run["generator"] != "extractive":
+        said.append(f"It is one model, {run['model']}: a larger one knows more without the book, and reads better.")
+    if _questions_of(run["command"]).startswith("bank:"):
+        said.append("The questions were written beside the book that comes with Coalesce: strangers ask otherwise.")
+    if smallest:
+        said.append(f"A difference below {100 * smallest:.1f} points would probably be missed.")
+    if any("tun" in arm for arm in arms):
+        said.append("An adapter stands for its training rows and settings, not for tuning as such.")
+    if "key_fact_recall" in scored and "reader_score" not in scored:
+        said.append(
+            "Key facts are found as words: a right answer may miss them, a wrong one hold them; nobody read it."
+        )
+    if "ttft_s" in scored:
+        said.append("Times are those of this machine, with whatever else ran on it.")
+    return said
+
+
+def _summary(data: Mapping[str, Any]) -> list[list[str]]:
+    """The first table: a row for each arm with what was scored, under its heads."""
+    arms = data["arms"]
+    shown = [name for name in SUMMARY if any(name in arm["metrics"] for arm in arms.values())]
+    rows = [["arm", *(metric_notes()[name].label for name in shown)]]
+    for arm, scores in arms.items():
+        cells = []
+        for name in shown:
+            found = scores["metrics"].get(name)
+            counted = f", n {found['n']}" if found and metric_notes()[name].unit == "share" else ""
+            cells.append(cell(metric_notes()[name].unit, found) + counted)
+        rows.append([arm, *cells])
+    return rows
+
+
+def _asked(rows: Sequence[Row]) -> dict[str, int]:
+    """How many questions, and how many of them in which way: every `n` of a table is one of these or less."""
+    by_mode = {mode: {row.question.id: row.question for row in rows if row.record.mode == mode} for mode in MODES}
+    return {
+        "questions": len(by_mode["choice"] | by_mode["open"]),
+        **{mode: len(asked) for mode, asked in by_mode.items()},
+        "unanswerable": sum(not question.answerable for question in by_mode["open"].values()),
+    }
 
 
 def against_data(folder: Path, differences: Sequence[RunDifference]) -> dict[str, Any]:
@@ -243,8 +329,9 @@ def _plain(value: Any) -> Any:
 
 
 def write_report(folder: Path, data: Mapping[str, Any]) -> None:
-    """Writes the three forms of a report into `folder`."""
+    """Writes the three forms of a report into `folder`, and a picture of its arms."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / PICTURE).write_text(_arms_plot(data["arms"]) + "\n", encoding="utf-8")
     (folder / "report.md").write_text(render(data, "report.md.j2"), encoding="utf-8")
     (folder / "report.html").write_text(render(data, "report.html.j2"), encoding="utf-8")
     # The JSON comes last: a folder that has it is complete.
@@ -258,7 +345,6 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             run = data["run"]
-            asked = re.search(r"--questions[ =](\S+)", run["command"])
             found.append(
                 {
                     "id": path.parent.name,
@@ -268,7 +354,7 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
                     "model": run["model"],
                     "arms": list(data["arms"]),
                     "choice_questions": data["power"]["n"],
-                    "questions": asked[1] if asked else "bank:test",
+                    "questions": _questions_of(run["command"]),
                     "comparisons": [
                         {name: c[name] for name in ("control", "treatment", "difference", "low", "high", "verdict")}
                         for c in data["comparisons"]
@@ -279,6 +365,11 @@ def list_reports(folder: Path) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             continue  # another program's file
     return sorted(found, key=lambda report: report["created_at"], reverse=True)
+
+
+def _questions_of(command: str) -> str:
+    asked = re.search(r"--questions[ =](\S+)", command)
+    return asked[1] if asked else "bank:test"
 
 
 def read_report(folder: Path, report_id: str) -> dict[str, Any]:
@@ -317,13 +408,17 @@ def render(data: Mapping[str, Any], template: str) -> str:
     )
     arms = list(data["arms"])
     text = environment.get_template(template).render(
-        **{"judge": None, "groups": {}, "calibration": None, "against": None, **data},
+        **{"judge": None, "readers": None, "asked": None, "groups": {}, "calibration": None, "against": None, **data},
         forest=_forest(data),
         scatter=_speed_plot(data["arms"]),
         calibration_plots=_calibration_plots(data.get("calibration")),
         flows=FACT_FLOWS,
         again=_to_repeat(data),
         metric_groups=_groups(data["arms"]),
+        summary=_summary(data),
+        limits=limits(data),
+        costs=_costs(data["run"]["costs"]),
+        chosen_by=[CHOSEN_BY[name] for name in data["run"].get("picked_by", {})],
         answer_notes=[metric_notes()[name] for name in ANSWER_METRICS],
         notes=metric_notes(),
         difference_cell=_difference_cell,
@@ -369,6 +464,16 @@ def _forest(data: Mapping[str, Any]) -> str:
     return rows_plot(dots, ticks, about, axis="difference in points", band=100 * data["smallest_effect"])
 
 
+def _arms_plot(arms: Mapping[str, Any]) -> str:
+    panels: dict[str, list[Dot]] = {}
+    for note in (metric_notes()[name] for name in PLOTTED):
+        for arm, scores in arms.items():
+            found = scores["metrics"].get(note.name)
+            if found is not None and found["value"] is not None:
+                panels.setdefault(note.label, []).append(_dot(arm, found, note=cell(note.unit, found)))
+    return arms_plot(panels)
+
+
 def _speed_plot(arms: Mapping[str, Any]) -> str:
     """Accuracy over questions per second, on a logarithmic axis."""
     dots = []
@@ -410,9 +515,14 @@ def _to_repeat(data: Mapping[str, Any]) -> dict[str, str]:
         "seed, seeds": f"{run['seed']}, {run['seeds']}",
         "embedder": run["embedder"],
         **{f"{name} sha256": value for name, value in run["hashes"].items()},
-        **{name: f"{value:.1f} s" for name, value in run["costs"].items()},
+        **_costs(run["costs"]),
         **{name: str(value) for name, value in data["machine"].items()},
     }
+
+
+def _costs(costs: Mapping[str, float]) -> dict[str, str]:
+    """One-time work, from two minutes on in minutes."""
+    return {name: f"{value / 60:.0f} minutes" if value >= 120 else f"{value:.1f} s" for name, value in costs.items()}
 
 
 def points(share: float | None) -> str:

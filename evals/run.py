@@ -6,11 +6,14 @@ with its error: unscored, never wrong.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 
@@ -23,10 +26,12 @@ from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Question
 
-LETTER_SHIFTS = 4
-"""Cyclic orders of the options that an engine is asked in, which may score letters only."""
+ORDERS = 4
+"""Cyclic orders of the options in which a language model is asked for a letter; the scores are averaged."""
 ASKED_TOGETHER = 8
-"""Questions asked at a time of a local model, which decodes their answers together: half the time per question."""
+"""Choice questions asked at a time of a local model. Open ones come alone: their speed is measured."""
+RECENT = 16
+"""Answers of a kind that tell how long the next one takes."""
 # Failures of one question; anything else (a full disk, an engine out of reach, Ctrl-C) stops the run.
 _OF_ONE_QUESTION = (PromptTooLong, DoesNotFitInMemory, GenerationFailed)
 
@@ -40,15 +45,16 @@ class RunSpec:
         own_library: search the user's library; else the bundled book alone, or `texts`.
         texts: folder of the text that each question set is about, by the set's name; they make one library, and each
             question is asked of its own book.
+        opened: ids of the questions to be answered in writing too; None for all that can be.
         with_model: a language model answers; else the embedded encoder, which is tuned on the spot.
-        remote: it runs in an engine, which may score nothing but letters.
-        together: questions asked at a time; more than one where the model decodes answers together.
+        together: choice questions asked at a time; more than one where the model reads several together.
         seed: of tuning, bootstrap and random passages.
         seeds: tuning runs of the encoder, with `seed`, `seed` + 1, and so on.
         quick: train the encoder for a few steps only.
         against: folder of an earlier run, to compare this one with.
         language: `en` or `zh`, the wording that is asked.
         judge: a language model that grades open answers; None for no grades.
+        labels: sheets that people filled in, one each.
         export: folder for the run in other tools' formats; None for no export.
         command: the command line, for the report.
     """
@@ -57,8 +63,8 @@ class RunSpec:
     arms: tuple[ArmSpec, ...]
     own_library: bool = False
     texts: Mapping[str, Path] = field(default_factory=dict)
+    opened: frozenset[str] | None = None
     with_model: bool = False
-    remote: bool = False
     together: int = 1
     seed: int = 0
     seeds: int = 1
@@ -66,6 +72,7 @@ class RunSpec:
     language: str = "en"
     top_k: int = 5
     judge: JudgeSettings | None = None
+    labels: tuple[Path, ...] = ()
     export: Path | None = None
     against: Path | None = None
     command: str = "coalesce eval"
@@ -74,11 +81,6 @@ class RunSpec:
     def tuned(self) -> bool:
         """Whether an arm uses an adapter."""
         return any(arm.tuned for arm in self.arms)
-
-    @property
-    def shifts(self) -> int:
-        """Cyclic orders of the options to score and average; the likelihood of an option does not see the order."""
-        return LETTER_SHIFTS if self.remote else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +101,41 @@ class Job:
 def plan_jobs(spec: RunSpec, adapters: ArmAdapters, open_arms: frozenset[str]) -> list[Job]:
     """Every job of a run, question by question, so that a stopped run has asked all arms the same questions.
 
+    The first question to be answered in writing comes first, so that what is left can soon be told; then the choice
+    questions; then the other open ones.
+
     Args:
         open_arms: engine arms that the generator can answer openly in.
     """
-    return [
+    jobs = [
         Job(question, arm, repetition, mode)
         for question in spec.questions
-        for arm in spec.arms
-        if question.gold or arm.evidence not in ("gold", "random")
-        for repetition in range(max(1, len(adapters.get(arm.name, ()))))
         for mode, asked in (
-            ("choice", question.choices),
-            ("open", question.type != "choice" and arm.engine_arm in open_arms),
+            ("choice", bool(question.choices)),
+            ("open", question.type != "choice" and (spec.opened is None or question.id in spec.opened)),
         )
         if asked
+        for arm in spec.arms
+        if question.gold or arm.evidence not in ("gold", "random")
+        if mode in arm.modes and (mode == "choice" or arm.engine_arm in open_arms)
+        for repetition in range(max(1, len(adapters.get(arm.name, ()))))
     ]
+    first = next((job.question for job in jobs if job.mode == "open"), None)
+    return sorted(jobs, key=lambda job: (job.question is not first, job.mode == "open"))
+
+
+def seconds_left(spec: RunSpec, jobs: Sequence[Job], records: RecordFile) -> float | None:
+    """How long the jobs without a record will take, each as long as the last ones of its arm and mode; None before any.
+
+    The last ones, since what else the machine does changes over hours.
+    """
+    took: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for record in records.records:
+        took[record.arm, record.mode].append(record.total_s / (spec.together if record.mode == "choice" else 1))
+    left = Counter((job.arm.name, job.mode) for job in jobs if job.key not in records)
+    if not took.keys() >= left.keys():
+        return None
+    return sum(count * mean(took[kind][-RECENT:]) for kind, count in left.items())
 
 
 class Runner:
@@ -121,6 +143,7 @@ class Runner:
 
     Args:
         documents: id of the book that each question set is about; questions of other sets are asked of the library.
+        quoting: answers in the books' own sentences, for the arm `quotes`; `engine` where there is none.
     """
 
     def __init__(
@@ -130,8 +153,10 @@ class Runner:
         spec: RunSpec,
         adapters: ArmAdapters,
         documents: Mapping[str, str] | None = None,
+        quoting: AnswerEngine | None = None,
     ) -> None:
         self._engine = engine
+        self._quoting = quoting or engine
         self._gold = gold
         self._spec = spec
         self._adapters = adapters
@@ -144,13 +169,15 @@ class Runner:
         before = len(jobs) - len(left)
         if before:
             yield before
-        pool = ThreadPoolExecutor(self._spec.together, "asking")
-        try:
-            for done, record in enumerate(pool.map(self._ask, left), start=before + 1):
-                records.append(record)
-                yield done
-        finally:
-            pool.shutdown(cancel_futures=True)
+        done = itertools.count(before + 1)
+        for mode, listed in itertools.groupby(left, lambda job: job.mode):
+            pool = ThreadPoolExecutor(self._spec.together if mode == "choice" else 1, "asking")
+            try:
+                for record in pool.map(self._ask, listed):
+                    records.append(record)
+                    yield next(done)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _ask(self, job: Job) -> Record:
         text = self._worded(job.question.question, job.question.question_zh)
@@ -185,35 +212,41 @@ class Runner:
     def _choose(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
         started = time.perf_counter()
         choices = job.question.choices
-        totals = np.zeros(len(choices))
-        extra: dict[str, np.ndarray] = {}
-        prompt_tokens = 0
-        read = len(passages or ())
-        for shift in range(self._spec.shifts):
+        count, totals, scored = 0, np.zeros(len(choices)), []
+        for shift in range(0, len(choices), max(1, len(choices) // ORDERS)):
             order = [(index + shift) % len(choices) for index in range(len(choices))]
-            scored = self._engine.choose(
-                text,
-                [choices[index] for index in order],
-                job.arm.engine_arm,
-                adapter=self._adapter(job),
-                top_k=self._spec.top_k,
-                passages=passages,
+            scored.append(
+                self._engine.choose(
+                    text,
+                    [choices[index] for index in order],
+                    job.arm.engine_arm,
+                    adapter=self._adapter(job),
+                    top_k=self._spec.top_k,
+                    passages=passages,
+                )
             )
-            prompt_tokens += scored.usage.prompt_tokens
-            read = read if scored.passages_used is None else min(read, scored.passages_used)
-            totals[order] += scored.scores
-            for name, values in scored.extra.items():
-                extra.setdefault(name, np.zeros(len(choices)))[order] += values
+            totals[order] += scored[-1].scores
+            count += 1
+            if scored[-1].by_likelihood or not self._spec.with_model:
+                break  # neither the likelihood of an option nor its similarity sees the order
+        first = scored[0]
+        scores, extra = tuple(map(float, totals / count)), dict(first.extra)
+        picked_by = "letter" if self._spec.with_model else "similarity"
+        if first.by_likelihood:
+            scores, extra, picked_by = extra["likelihood"], extra | {"letters": scores}, "likelihood"
+        found = len(passages or ())
+        read = min(found if each.passages_used is None else each.passages_used for each in scored)
         return Record(
             *job.key,
-            picked=int(totals.argmax()),
-            scores=tuple(map(float, totals / self._spec.shifts)),
-            extra={name: tuple(map(float, values / self._spec.shifts)) for name, values in extra.items()},
+            picked=int(np.argmax(scores)),
+            picked_by=picked_by,
+            scores=scores,
+            extra=extra,
             passages=_kept((passages or ())[:read]),
-            passages_left_out=len(passages or ()) - read,
+            passages_left_out=found - read,
             retrieve_s=retrieve_s,
             total_s=retrieve_s + time.perf_counter() - started,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=sum(each.usage.prompt_tokens for each in scored),
         )
 
     def _answer(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
@@ -227,7 +260,7 @@ class Runner:
         )
         if job.question.after:
             question = replace(question, turns=self._earlier(question, job.question.after))
-        found, answer = self._ask_engine(question, passages)
+        found, answer = self._ask_engine(self._quoting if job.arm.quotes else self._engine, question, passages)
         return Record(
             *job.key,
             answer=answer.answer,
@@ -255,7 +288,9 @@ class Runner:
         answer = self._engine.ask(replace(question, text=asked), keep=False)
         return () if answer.refused else ((asked, answer.answer),)
 
-    def _ask_engine(self, question: Question, passages: tuple[Passage, ...] | None) -> tuple[PassagesFound, Answer]:
+    def _ask_engine(
+        self, engine: AnswerEngine, question: Question, passages: tuple[Passage, ...] | None
+    ) -> tuple[PassagesFound, Answer]:
         """What was found, and the answer, which holds the passages that fitted the context."""
         found = PassagesFound(())
 
@@ -264,22 +299,12 @@ class Runner:
             if isinstance(event, PassagesFound):
                 found = event
 
-        answer = self._engine.ask(question, passages=passages, keep=False, listen=listen)
+        answer = engine.ask(question, passages=passages, keep=False, listen=listen)
         return found, answer
 
     def _adapter(self, job: Job) -> str | None:
         adapters = self._adapters.get(job.arm.name)
         return adapters[job.repetition] if adapters else None
-
-
-def without_likelihoods(records: Sequence[Record]) -> str:
-    """Why options were chosen by letter; empty where the likelihood of their text was known, or none were chosen."""
-    chosen = [record for record in records if record.mode == "choice" and not record.error]
-    if not any({"letters", "written"} & record.extra.keys() for record in chosen):
-        return ""  # the bundled encoder, or nothing chosen
-    if any("sum_logprob" in record.extra for record in chosen):
-        return ""
-    return "the engine gives no likelihoods of options, so letters chose; a small model's letters say little"
 
 
 def unread_passages(records: Sequence[Record]) -> str:

@@ -58,8 +58,7 @@ GRADES: Mapping[str, float] = {"correct": 1.0, "partial": 0.5, "wrong": 0.0}
 FACT_FLOWS = ("used", "reader lost it", "self-knowledge", "missed")
 _OTHER_SCORINGS = {
     "letters": "accuracy_by_letter",
-    "sum_logprob": "accuracy_sum_logprob",
-    "pmi": "accuracy_pmi",
+    "likelihood": "accuracy_by_likelihood",
 }
 """Metrics of a generator's other scorings of the options, by the name the generator gives them."""
 _LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\)")
@@ -79,22 +78,32 @@ def score_records(
     records: Sequence[Record],
     questions: Mapping[str, BankQuestion],
     grades: Mapping[AnswerKey, str | None] | None = None,
+    readers: Mapping[AnswerKey, float] | None = None,
 ) -> list[Row]:
-    """Scores every record of a known question; `grades` are a judge's, where one was asked."""
+    """Scores every record of a known question.
+
+    Args:
+        grades: a judge's, where one was asked.
+        readers: people's, as `evals.judge.reader_scores` gives them.
+    """
     rows = []
     for record in records:
         if (question := questions.get(record.question_id)) is not None:
-            rows.append(Row(record, question, _metrics(record, question) | _judge_score(record, question, grades)))
+            metrics = _metrics(record, question) | _judge_score(record, question, grades)
+            if readers and record.mode == "open" and question.answerable:
+                metrics["reader_score"] = readers.get(record.answer_key)
+            rows.append(Row(record, question, metrics))
     return rows
 
 
 def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
     if record.error or record.mode not in ("choice", "open"):  # an earlier version's run had a third
         return {}
+    asked_together = record.mode == "choice" and record.picked_by in ("letter", "likelihood")
     metrics: dict[str, float | None] = {
-        "retrieve_s": record.retrieve_s if record.passages else None,
-        "total_s": record.total_s,
-        "prompt_tokens": float(record.prompt_tokens) if record.prompt_tokens else None,
+        "retrieve_s": record.retrieve_s if record.passages and not asked_together else None,
+        "total_s": None if asked_together else record.total_s,
+        "prompt_tokens": float(record.prompt_tokens) if record.prompt_tokens and record.mode == "open" else None,
         "peak_memory_bytes": float(record.peak_memory_bytes) if record.peak_memory_bytes else None,
     }
     if record.passages or record.passages_left_out:
@@ -104,7 +113,7 @@ def _metrics(record: Record, question: BankQuestion) -> dict[str, float | None]:
         return metrics | _open_metrics(record, question)
     metrics["accuracy"] = float(record.picked == question.answer_index)
     for name, metric in _OTHER_SCORINGS.items():
-        if scores := record.extra.get(name):
+        if (scores := record.extra.get(name)) and scores != record.scores:
             metrics[metric] = float(scores.index(max(scores)) == question.answer_index)
     return metrics
 

@@ -355,15 +355,20 @@ class Study:
 
     def count_due(self, learner: str = DEFAULT_LEARNER) -> int:
         """How many cards are due now."""
-        learner, hidden, now = self._up_to_date(learner), self.asked_now().ids, self._clock()
-        return sum(due <= now and key not in hidden for key, due in self._store.due_times(learner))
+        now = self._clock()
+        return sum(due <= now for due in self.due_times(learner))
+
+    def due_times(self, learner: str = DEFAULT_LEARNER) -> tuple[datetime, ...]:
+        """When each card that comes due does, without reading the cards."""
+        learner, hidden = self._up_to_date(learner), self.asked_now().ids
+        return tuple(due for key, due in self._store.due_times(learner) if key not in hidden)
 
     def cards(self, learner: str = DEFAULT_LEARNER) -> tuple[StoredCard, ...]:
         """All cards of a learner."""
         learner, hidden = self._up_to_date(learner), self.asked_now()
         return tuple(card for card in self._store.cards(learner) if card.question not in hidden)
 
-    def _card(self, card_id: str, learner: str | None) -> StoredCard:
+    def card(self, card_id: str, learner: str | None = None) -> StoredCard:
         """A card of a learner, or of any when None is named. Raises NotFound, and Conflict while an exam asks it."""
         card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
         if card.question in self.asked_now():
@@ -382,7 +387,7 @@ class Study:
         Raises:
             NotFound, InvalidInput, Conflict: as `evals.schedule.review`; also InvalidInput for a time ahead of now.
         """
-        card = self._card(card_id, learner)
+        card = self.card(card_id, learner)
         now = self._clock()
         try:
             at = at.astimezone(UTC) if at is not None else None
@@ -396,7 +401,7 @@ class Study:
 
     def undo_review(self, card_id: str, learner: str | None = None) -> StoredCard:
         """The card as it was before its newest review. Raises NotFound, and Conflict where there is none."""
-        return self._store.undo_review(self._card(card_id, learner))
+        return self._store.undo_review(self.card(card_id, learner))
 
     def change_card(
         self,
@@ -408,7 +413,7 @@ class Study:
         suspended: bool | None = None,
     ) -> StoredCard:
         """Rewords a card, or keeps it from coming due; None leaves a part as it is. Raises NotFound, InvalidInput."""
-        card = self._card(card_id, learner)
+        card = self.card(card_id, learner)
         changed = card.question
         if question is not None:
             changed = replace(changed, question=_card_text(question, "question"), question_zh="")
@@ -420,7 +425,7 @@ class Study:
 
     def delete_card(self, card_id: str, learner: str | None = None) -> None:
         """Removes a card. Raises NotFound."""
-        self._store.delete_card(self._card(card_id, learner))
+        self._store.delete_card(self.card(card_id, learner))
 
     def save_card(self, question: BankQuestion, learner: str = DEFAULT_LEARNER) -> StoredCard:
         """A card for a question of the learner's own, due now; the same question again makes no second card."""

@@ -1,11 +1,14 @@
 """Questions as training rows: closed book, or to be answered from passages as serving shows them.
 
+A choice question is asked with its options, in random order, and answered with a letter, as it is when it is scored;
+its other wordings are asked openly.
+
 A row with passages shows what the engine finds for the question, in random order, so that the place of the right
 passage is no hint. If the right passage was not found, it takes the place of the last one. Every sentence of the
 answer cites the passage that supports it. Some questions are shown a second time, without the right passage and with a
 refusal as the answer, as in RAFT (Zhang et al. 2024); what the books do not answer is refused too. Refusals are a
-twentieth of the rows: one is worded like the next, so a small model that sees more of them refuses whatever it is
-unsure of, and the search has already refused what the books do not hold.
+tenth of the rows: one is worded like the next, so a model that sees more of them refuses whatever it is unsure of, and
+the search has already refused what the books do not hold.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ from indexes.settings import IndexSettings
 from indexes.types import StoredNode
 from rag.assemble import build_engine
 from rag.citations import support_of
-from rag.generators.prompts import REFUSAL
+from rag.generators.prompts import CHOICE_LETTERS, REFUSAL
 from rag.retrieval import PassageBudget
 from rag.settings import GeneratorSettings, RagSettings
 from rag.tuning.data import INFO_FILE, Format, RowPassage, TrainingRow, write_dataset
 from rag.types import Passage, SearchableLibrary
 
-REFUSALS = 0.05
+REFUSALS = 0.1
 """Share of the rows with passages whose answer is a refusal."""
 _WITHOUT_GOLD = 0.2
 """Share of the answerable questions that are also shown without the right passage, before refusals are drawn from."""
@@ -109,23 +112,31 @@ def some_of(source: Source, limit: int | None, seed: int) -> Source:
     return replace(source, questions=tuple(source.questions[place] for place in drawn))
 
 
-def closed_book_rows(questions: Iterable[BankQuestion]) -> list[TrainingRow]:
-    """A row for every wording of every answerable question; its section keeps wordings in one split."""
+def closed_book_rows(
+    questions: Iterable[BankQuestion], *, wordings: int | None = None, seed: int = 0
+) -> list[TrainingRow]:
+    """A row for every wording of every answerable question; its section keeps wordings in one split.
+
+    Args:
+        wordings: of a question, at most; None takes all.
+    """
     return [
-        TrainingRow(wording, question.answer, section=_section(question))
+        _asked(question, wording, TrainingRow(wording, question.answer, section=_section(question)), seed)
         for question in questions
         if question.answerable
-        for wording in _wordings(question)
+        for wording in _wordings(question)[:wordings]
     ]
 
 
-def write_closed_book(source: Source, folder: Path, *, file_format: Format = "messages") -> RowsReport:
+def write_closed_book(
+    source: Source, folder: Path, *, wordings: int | None = None, file_format: Format = "messages", seed: int = 0
+) -> RowsReport:
     """Writes a source's closed-book rows as `NAME` into `folder`.
 
     Raises:
         MalformedTrainingData: no question is answerable, or the folder's `dataset_info.json` cannot be read.
     """
-    rows = closed_book_rows(source.questions)
+    rows = closed_book_rows(source.questions, wordings=wordings, seed=seed)
     return _write(source.name, rows, folder, file_format, sum(question.answerable for question in source.questions), 0)
 
 
@@ -136,6 +147,7 @@ def write_with_passages(
     rag: RagSettings,
     *,
     shown: int,
+    wordings: int | None = None,
     file_format: Format = "messages",
     seed: int = 0,
     progress: Callable[[str, int, int], None] = lambda *_: None,
@@ -144,6 +156,7 @@ def write_with_passages(
 
     Args:
         shown: passages in a row.
+        wordings: of a question, at most; None takes all.
         progress: called with the name of a step, and how much of it is done of how much.
 
     Raises:
@@ -160,7 +173,7 @@ def write_with_passages(
         with closing(build_engine(searching, library)) as engine:
             budget = PassageBudget.of_tokens(rag.retrieval.passage_budget_tokens)
             nodes = [node for document in library.documents() for node in library.nodes_of(document.document_id)]
-            maker = ReadingRows(engine.search, library, nodes, shown=shown, budget=budget, seed=seed)
+            maker = ReadingRows(engine.search, library, nodes, shown=shown, budget=budget, wordings=wordings, seed=seed)
             rows: list[TrainingRow] = []
             used = 0
             for number, question in enumerate(source.questions, 1):
@@ -179,6 +192,7 @@ class ReadingRows:
         search: (query, how many) to the passages that serving would show.
         library, nodes: the books that the questions are about.
         shown: passages in a row; budget: of them together.
+        wordings: of a question, at most; None takes all.
     """
 
     def __init__(
@@ -189,17 +203,19 @@ class ReadingRows:
         *,
         shown: int,
         budget: PassageBudget,
+        wordings: int | None = None,
         seed: int = 0,
     ) -> None:
         self._search = search
         self._gold = GoldPassages(library, nodes, replace(budget, most_each=max(budget.most // shown, 1)))
         self._shown = shown
         self._budget = budget
+        self._wordings = wordings
         self._seed = seed
 
     def of(self, question: BankQuestion) -> Iterator[TrainingRow]:
         """The rows of a question; none if its passages do not fit or cannot be found."""
-        for wording in _wordings(question):
+        for wording in _wordings(question)[: self._wordings]:
             found = self._search(wording, self._shown)
             if not question.answerable:
                 yield self._row(question, wording, REFUSAL, self._within_budget((), found))
@@ -210,8 +226,10 @@ class ReadingRows:
             others = [passage for passage in found if passage not in gold and not _tells(passage, question)]
             shown = self._within_budget(gold, others)
             self._rng(wording).shuffle(shown)
-            yield self._row(question, wording, cited(question.answer, shown, gold), shown)
-            if others and self._rng(f"refuse:{wording}").random() < _WITHOUT_GOLD:
+            row = self._row(question, wording, cited(question.answer, shown, gold), shown)
+            asked = _asked(question, wording, row, self._seed)
+            yield asked
+            if others and not asked.choices and self._rng(f"refuse:{wording}").random() < _WITHOUT_GOLD:
                 yield self._row(question, wording, REFUSAL, self._within_budget((), others))
 
     def _right_passages(self, question: BankQuestion, found: Sequence[Passage]) -> list[Passage]:
@@ -244,6 +262,15 @@ class ReadingRows:
     def _row(self, question: BankQuestion, wording: str, answer: str, passages: Sequence[Passage]) -> TrainingRow:
         shown = tuple(RowPassage(passage.title, passage.section, passage.text) for passage in passages)
         return TrainingRow(wording, answer, passages=shown, section=_section(question))
+
+
+def _asked(question: BankQuestion, wording: str, row: TrainingRow, seed: int) -> TrainingRow:
+    """The row as it is, or with options in random order where the question is a choice in its own words."""
+    if question.type != "choice" or wording != question.question or question.answer_index is None:
+        return row
+    order = random.Random(f"{seed}:options:{question.id}").sample(range(len(question.choices)), len(question.choices))
+    choices = tuple(question.choices[place] for place in order)
+    return replace(row, choices=choices, answer=CHOICE_LETTERS[order.index(question.answer_index)])
 
 
 def few_refusals(rows: Sequence[TrainingRow], seed: int = 0) -> list[TrainingRow]:

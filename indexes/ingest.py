@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from indexes.llama_index import BookNode
 
-CHUNKER_VERSION = 6
+CHUNKER_VERSION = 7
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 9
+READER_VERSION = 10
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""
@@ -239,10 +239,10 @@ class Ingest:
 
     @contextmanager
     def _book_lock(self, document_id: str) -> Iterator[None]:
-        folder = self._settings.home / "locks"
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{document_id}.lock")
+        path = _lock_path(self._settings.home, document_id)
+        with disk_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
         while True:
             try:
                 lock.acquire(timeout=0.2)
@@ -269,6 +269,21 @@ class Ingest:
     def _cut(self, book: Book) -> list[Chunk]:
         overlap = self._settings.chunk_overlap_tokens
         return list(chunk_book(book, self._encoder.token_starts, self._limit_tokens, overlap))
+
+
+def remove_lock(home: Path, document_id: str) -> None:
+    """Remove the lock file of a book that was removed, unless somebody adds it again right now.
+
+    It is removed while it is held: whoever opened it meanwhile finds that it guards nothing and opens a new one.
+    """
+    path = _lock_path(home, document_id)
+    if path.exists():
+        with suppress(Timeout, OSError), FileLock(path, timeout=0):
+            path.unlink()
+
+
+def _lock_path(home: Path, document_id: str) -> Path:
+    return home / "locks" / f"{document_id}.lock"
 
 
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:

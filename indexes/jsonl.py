@@ -31,10 +31,23 @@ def read_jsonl(path: Path, failure: type[CoalesceError]) -> Iterator[tuple[str, 
 
 def parse_jsonl(text: str, name: str, failure: type[CoalesceError]) -> Iterator[tuple[str, dict[str, Any]]]:
     """As `read_jsonl`, for text that came from a file called `name`."""
+    for where, value in parse_lines(text, name, failure):
+        if isinstance(value, CoalesceError):
+            raise value
+        yield where, value
+
+
+def parse_lines(
+    text: str, name: str, failure: type[CoalesceError]
+) -> Iterator[tuple[str, dict[str, Any] | CoalesceError]]:
+    """As `parse_jsonl`, with its error in place of each line that is not a JSON object."""
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may hold U+2028
         if line.strip():
             where = f"{name}:{number}"
-            yield where, _parse_object(line, where, failure)
+            try:
+                yield where, _parse_object(line, where, failure)
+            except CoalesceError as error:
+                yield where, error
 
 
 def read_text(path: Path, failure: type[CoalesceError]) -> str:

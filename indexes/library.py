@@ -11,7 +11,7 @@ import numpy as np
 from indexes.catalog import Catalog, open_catalog
 from indexes.embedder import Matrix, TextEncoder, load_embedder
 from indexes.errors import Busy, EmbedderMismatch
-from indexes.ingest import Ingest
+from indexes.ingest import Ingest, remove_lock
 from indexes.readers import find_books, readable_endings
 from indexes.reading_process import ReadingProcesses
 from indexes.settings import LLAMA_INDEX, IndexSettings
@@ -181,6 +181,7 @@ class Library:
         """Remove a book; nothing of it is found afterwards. Raises NotFound."""
         self._catalog.remove(document_id)
         self._sync()
+        remove_lock(self._settings.home, document_id)
 
     def removed(self) -> frozenset[str]:
         """Digests of uploaded contents whose books were removed; files of theirs are left over."""

@@ -48,13 +48,16 @@ def draw_page(path: Path, page: int, quote: str = "") -> bytes:
 
 
 def _quote_boxes(sheet: Any, quote: str) -> list[tuple[float, float, float, float]]:
-    """Boxes (left, bottom, right, top) in points around the quote, compared without spaces and hyphens."""
+    """Boxes (left, bottom, right, top) in points around the quote, compared by letters and digits.
+
+    A reader joins lines, and marks exponents, indexes and cells of tables.
+    """
     wanted = _bare(quote)
     if not wanted:
         return []
     text_page = sheet.get_textpage()
     text = text_page.get_text_range()
-    places = [index for index, character in enumerate(text) if not _skipped(character)]
+    places = [index for index, character in enumerate(text) if character.isalnum()]
     start = _bare(text).find(wanted)
     if start < 0:
         return []
@@ -63,11 +66,7 @@ def _quote_boxes(sheet: Any, quote: str) -> list[tuple[float, float, float, floa
 
 
 def _bare(text: str) -> str:
-    return "".join(character for character in text if not _skipped(character))
-
-
-def _skipped(character: str) -> bool:
-    return character.isspace() or character in "-\u00ad\u2010\x02\ufffe"
+    return "".join(filter(str.isalnum, text))
 
 
 def _mark(image: PageImage, box: tuple[float, float, float, float], height: float, scale: float) -> None:

@@ -27,6 +27,7 @@ _TOKEN = re.compile(
     rf"|(?P<other>(?:(?![{CJK}A-Za-z])[^\W\d_])+)"
 )
 _SIGNED = re.compile(r"\w+(?:[-.:]\w+)*")
+_INDEX_MARK = re.compile(r"(?<=[A-Za-z0-9])_(?=\d)")
 _CAMEL = re.compile(r"[a-z0-9][A-Z]")
 _DESIGNATION = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])\w{3,}$")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -68,7 +69,8 @@ class Terms:
 
     Attributes:
         stems: content words and parts of identifiers, stemmed, lower case; Chinese words.
-        identifiers: names as written (`cudaMemcpyAsync`, `blockIdx.x`, `gfx90a`), lower case, without `()`.
+        identifiers: names as written (`cudaMemcpyAsync`, `blockIdx.x`, `gfx90a`), lower case, without `()` and without
+            underscores before digits.
         numbers: as text, thousands separators removed.
     """
 
@@ -92,7 +94,7 @@ def terms_of(text: str) -> Terms:
         if kind == "number":
             numbers.add(token)
         elif kind == "identifier":
-            identifiers.add(token.lower())
+            identifiers.add(without_index_marks(token.lower()))
             stems.update(identifier_parts(token))
         else:
             stems.update(_word_terms(kind, token))
@@ -107,10 +109,16 @@ def index_terms(text: str) -> list[str]:
             found.append(token)
             found.extend(token.split("x")[1:] if "x" in token[2:] else ())
         elif kind == "identifier":
-            found.extend(dict.fromkeys((re.sub(r"::|->|\.", "_", token.lower()), *identifier_parts(token))))
+            whole = without_index_marks(re.sub(r"::|->|\.", "_", token.lower()))
+            found.extend(dict.fromkeys((whole, *identifier_parts(token))))
         else:
             found.extend(_word_terms(kind, token))
     return found
+
+
+def without_index_marks(text: str) -> str:
+    """A text without underscores before digits: who asks for CO2 means what readers write as `CO_2`."""
+    return _INDEX_MARK.sub("", text)
 
 
 def query_terms(text: str) -> list[str]:

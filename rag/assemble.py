@@ -138,7 +138,7 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
     """The generator that `settings.kind` names, where only a language model will do.
 
     Args:
-        reader: chooses the sentences that a small model is shown.
+        reader: chooses the sentences that a model is shown where it does not read whole passages.
 
     Raises:
         ArmUnavailable: the kind has no language model.
@@ -152,7 +152,8 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
         from rag.generators.openvino import load_openvino_generator, runs_here
         from rag.generators.quotes import QuotingGenerator
 
-        model = load_openvino_generator(settings) if runs_here(settings) else load_local_generator(settings, reader)
+        load = load_openvino_generator if runs_here(settings) else load_local_generator
+        model = load(settings, reader)
         return QuotingGenerator(model, reader) if reader and settings.answers == "quotes" else model
     if kind == "remote":
         if not settings.base_url or not settings.model:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 Rating: TypeAlias = Literal["up", "down"]
 Place: TypeAlias = Literal["page", "call"]
 """Where a conversation began: on the page, or by a call or a command."""
+_DOUBTS = {"supported": "", "partial": " (partly supported)", "unsupported": " (not supported)"}
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
 
@@ -432,7 +433,7 @@ def _of_answers(*columns: ColumnElement[Any]) -> Select[Any]:
 
 
 def conversation_markdown(title: str, answers: Sequence[Answer]) -> str:
-    """A conversation as Markdown: questions as headings, sources as footnotes."""
+    """A conversation as Markdown: questions as headings, sources as footnotes; what is doubtful says so."""
     blocks = [f"# {title}"] if title else []
     for number, answer in enumerate(answers, 1):
         cited = {citation.marker: citation for citation in reversed(answer.citations)}
@@ -441,8 +442,10 @@ def conversation_markdown(title: str, answers: Sequence[Answer]) -> str:
         for marker, citation in sorted(cited.items()):
             text = re.sub(rf"\[{marker}\](?!\()", f"[^{number}-{marker}]", text)
             place = place_of(citation.title, citation.section, citation.page_label or citation.page_start)
-            notes.append(f"[^{number}-{marker}]: {place}: “{' '.join(citation.quote.split())}”")
-        blocks += [f"## {' '.join(answer.question.split())}", text, *notes]
+            quote = f"“{' '.join(citation.quote.split())}”{_DOUBTS[citation.verdict]}"
+            notes.append(f"[^{number}-{marker}]: {place}: {quote}")
+        doubt = [f"> {answer.note}"] if answer.note else []
+        blocks += [f"## {' '.join(answer.question.split())}", *doubt, text, *notes]
     return "\n\n".join(blocks) + "\n"
 
 

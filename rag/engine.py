@@ -431,7 +431,6 @@ class AnswerEngine:
             retrieval,
             found if same else self._judged_passages(retrieval),
             self.library,
-            writes=self._writes,
             answer_anyway=question.answer_anyway,
         )
         request = replace(request, passages=found)

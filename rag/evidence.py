@@ -1,7 +1,7 @@
 """How sure the search is that the library answers a question, and what to say if it is not.
 
 Evidence is a score from 0 to 1, a logistic function of a few signals; two thresholds separate `strong`, `weak` and
-`none`. A language model can say itself that the passages do not answer, so little is kept from it. Weights and
+`none`, whatever writes the answer: small language models invent where the passages do not answer. Weights and
 thresholds are in `evidence_calibration.json`; no signal depends on the embedder. The number and length of the passages
 judged are fixed (`JUDGED_PASSAGES`), whatever a generator can read.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-from indexes.words import STOP_WORDS, is_chinese, terms_of
+from indexes.words import STOP_WORDS, is_chinese, terms_of, without_index_marks
 from rag.query import Query, english_query
 from rag.retrieval import PassageBudget, Retrieval
 from rag.sentence_reader import SentenceReader
@@ -29,8 +29,6 @@ NAMED_SECTIONS = 3
 """Sections that a refusal names."""
 BEARING_SHARE = 0.3
 """A sentence that scores under this share of the best one is beside the question."""
-WITHOUT_NAMES = {"unnamed": 0.0}
-"""A language model sees for itself whether the passages hold the names in a question."""
 CLEARLY_BEST = 0.01
 """Distance of the two best readings from which an option is named: 56 % of the bank's 322 choice questions for testing
 are that clear, and of those 80 % are named rightly; with strong evidence, which is asked for too, 82.5 % of 120."""
@@ -68,14 +66,12 @@ class Calibration:
 
     Attributes:
         threshold: least score that is answered; strong: least score of strong evidence.
-        asked: least score, `WITHOUT_NAMES`, that a language model is asked about.
     """
 
     weights: dict[str, float]
     intercept: float
     threshold: float
     strong: float
-    asked: float
 
     def score(self, signals: dict[str, float]) -> float:
         """Evidence from 0 to 1."""
@@ -111,7 +107,7 @@ class EvidenceJudge:
 
     Args:
         reader: reads the passages; the score of the sentence that answers best is the strongest signal.
-        threshold: the least score that is answered, instead of the calibrated ones; 0 answers everything, more than 1
+        threshold: the least score that is answered, instead of the calibrated one; 0 answers everything, more than 1
             nothing.
     """
 
@@ -119,7 +115,6 @@ class EvidenceJudge:
         self._calibration = load_calibration()
         self._reader = reader
         self.threshold = self._calibration.threshold if threshold is None else threshold
-        self._asked = self._calibration.asked if threshold is None else math.inf
         self.strong = self._calibration.strong
 
     @property
@@ -133,24 +128,19 @@ class EvidenceJudge:
         passages: Sequence[Passage],
         library: SearchableLibrary,
         *,
-        writes: bool = False,
         answer_anyway: bool = False,
     ) -> Judgement:
         """How sure the search is, and what to say about it in the question's language.
 
         Args:
             passages: `JUDGED_PASSAGES` of `JUDGED_BUDGET`.
-            writes: whether a language model writes the answer.
             answer_anyway: refuse only where nothing at all was found.
         """
         chinese = retrieval.query.chinese
         if not passages:
             return Judgement("none", (_NOTHING_THERE if library.documents() else _EMPTY)[chinese])
-        signals = self.signals(retrieval, passages)
-        score = self._score(signals, retrieval, passages)
+        score = self.score(retrieval, passages)
         evidence = self.evidence(score)
-        if writes and evidence == "none" and self._calibration.score(signals | WITHOUT_NAMES) >= self._asked:
-            evidence = "weak"
         if evidence == "strong":
             return Judgement(evidence, score=score)
         if evidence == "weak":
@@ -161,18 +151,19 @@ class EvidenceJudge:
 
     def score(self, retrieval: Retrieval, passages: Sequence[Passage]) -> float:
         """Evidence from 0 to 1; less than strong where no good sentence is about the name that is to be defined."""
-        return self._score(self.signals(retrieval, passages), retrieval, passages)
-
-    def _score(self, signals: dict[str, float], retrieval: Retrieval, passages: Sequence[Passage]) -> float:
-        score = self._calibration.score(signals)
+        score = self._calibration.score(self.signals(retrieval, passages))
         about = self._is_about(retrieval.query, passages)
         return score if about else min(score, math.nextafter(self.strong, 0.0))
 
     def signals(self, retrieval: Retrieval, passages: Sequence[Passage]) -> dict[str, float]:
-        """All signals by name; `read` is the score of the sentence or listing that answers best."""
+        """All signals by name; `read` is the score of the sentence or listing that answers best.
+
+        The reader learned from English: of another language it counts for as much of the question as was found.
+        """
         read = self._reader.read(retrieval.query, passages)
         best = max((item.score for item in read), default=0.0)
-        return evidence_signals(retrieval, passages) | {"read": best}
+        signals = evidence_signals(retrieval, passages)
+        return signals | {"read": best * signals["coverage_all"] if is_chinese(retrieval.query.english) else best}
 
     def _is_about(self, query: Query, passages: Sequence[Passage]) -> bool:
         """Whether one of the best sentences, with its headings, holds all words of the name to define, if any."""
@@ -234,7 +225,8 @@ def clear_option(query: Query, passages: Sequence[Passage], reader: SentenceRead
     """
     if len(query.options) < 2 or _ASKS_WHAT_IS_WRONG.search(query.standalone):
         return None
-    english = [translate_terms(option) or option for option in query.options]
+    own = is_chinese(query.english)
+    english = [option if own else translate_terms(option) or option for option in query.options]
     asked = [english_query(f"{query.english.rstrip('?.: ')}? {option}") for option in english]
     fits = [max((item.score for item in reader.read(each, passages)), default=0.0) for each in asked]
     best, second = sorted(range(len(fits)), key=lambda number: -fits[number])[:2]
@@ -256,7 +248,7 @@ def evidence_signals(retrieval: Retrieval, passages: Sequence[Passage]) -> dict[
     return {
         "coverage_all": _share(terms_of(question).pieces, terms_of(shown).pieces),
         "unknown": _unknown(retrieval.query.standalone, question, shown),
-        "unnamed": float(_unnamed(question, retrieval.query.standalone, shown.lower())),
+        "unnamed": float(_unnamed(question, retrieval.query.standalone, without_index_marks(shown.lower()))),
     }
 
 
@@ -268,7 +260,7 @@ def _unknown(asked: str, english: str, shown: str) -> float:
 def _unnamed(english: str, asked: str, shown: str) -> bool:
     if any(name not in shown for name in terms_of(english).identifiers):
         return True
-    names = (name.removesuffix("s") for name in proper_names(asked))
+    names = (without_index_marks(name).removesuffix("s") for name in proper_names(asked))
     return any(not re.search(rf"(?<![a-z0-9]){re.escape(name)}", shown) for name in names)
 
 

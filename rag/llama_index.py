@@ -20,7 +20,7 @@ from indexes.types import Filters
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.generators.prompts import render_messages, says_unknown
 from rag.generators.protocol import GenerationDone, GenerationRequest, Item, TextPiece, only_thought
-from rag.generators.stream_text import AnswerText
+from rag.generators.stream_text import AnswerText, RepetitionGuard
 from rag.models.devices import peak_memory_bytes
 from rag.query import understand
 from rag.retrieval import HybridRetriever
@@ -84,7 +84,7 @@ class LlamaIndexGenerator:
         """
         self.check(request)
         messages = [ChatMessage(role=one["role"], content=one["content"]) for one in render_messages(request)]
-        answer, usage, thinking = AnswerText(request.stop), Usage(), False
+        answer, guard, usage, thinking = AnswerText(request.stop), RepetitionGuard(), Usage(), False
         started = time.perf_counter()
         for response in self._responses(messages):
             if request.cancelled():
@@ -99,11 +99,13 @@ class LlamaIndexGenerator:
             if answer.thinking is not None and not thinking:
                 thinking = True
                 yield Thinking()
-            if text:
+            if text := guard.push(response.delta or "", text):
                 yield TextPiece(text)
-            if answer.stopped:
+            if answer.stopped or guard.circling:
                 break
-        if text := answer.finish():
+        if guard.circling:
+            usage = replace(usage, finish="length")
+        elif text := guard.finish() + answer.finish():
             yield TextPiece(text)
         if answer.thought and not answer.shown.strip():
             raise only_thought(self.model_name, replace(usage, reasoning_tokens=usage.completion_tokens))

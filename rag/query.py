@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from indexes.types import Filters
-from indexes.words import is_chinese
+from indexes.words import is_chinese, terms_of
 from rag.question import (
     MOST_SEARCHED_CHARACTERS,
     QuestionKind,
@@ -28,6 +28,8 @@ from rag.question import (
 from rag.types import SearchableLibrary, Turn
 from rag.wording import correct, find_other_words, put_into_books_words, translate_terms
 
+_LOOKED_AT = 5
+"""Nodes by which the language to search in is chosen: as many as an answer is made of by default."""
 _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)\b\s*")
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
 _QUESTION_MARKS = re.compile("[?？]+")
@@ -55,7 +57,8 @@ class Query:
         standalone: the question after the earlier one where it refers to that, in the books' spelling.
         dense: text for the embedder.
         lexical: text for the lexical index.
-        english: the question in English words, for comparing with English sentences; else `standalone`.
+        english: the question in English words, for comparing with English sentences; `standalone` where it is compared
+            with sentences of its own language.
         subject: the name that is to be defined, "" for other questions.
         notes: what a reader should know about how the question was understood; they go into `Answer.note`.
         undone: what only a language model could do beside, one sentence each.
@@ -113,8 +116,11 @@ def understand(
     spelled = correct(standalone, library)
     if spelled.corrections:
         notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))
+    query = _in_english(spelled.text)
+    if is_chinese(spelled.text):
+        query = _in_the_books_language(query, library, filters)
     query = replace(
-        _in_english(spelled.text),
+        query,
         text=question,
         kind=question_kind(asked),
         chinese=chinese,
@@ -124,7 +130,8 @@ def understand(
         undone=tuple(undone),
         asks_for_more=bool(standing) and not own_terms(asked),
     )
-    query = _in_the_books_words(query, library)
+    if not is_chinese(query.english):
+        query = _in_the_books_words(query, library)
     return replace(query, subject=subject_of(query.english))
 
 
@@ -143,6 +150,25 @@ def _in_english(standalone: str) -> Query:
         lexical=f"{standalone} {translate_terms(standalone, synonyms=True)}",
         english=english or standalone,
     )
+
+
+def _in_the_books_language(english: Query, library: SearchableLibrary, filters: Filters | None) -> Query:
+    """A Chinese question in its own words, where Chinese texts hold at least as much of it as others of its English."""
+    asked = english.standalone
+    own = _share_found(asked, [text for text in _found(asked, library, filters) if is_chinese(text)])
+    if not own or own < _share_found(english.english, _found(english.english, library, filters)):
+        return english
+    return Query(asked, standalone=asked, dense=asked, lexical=asked, english=asked)
+
+
+def _found(words: str, library: SearchableLibrary, filters: Filters | None) -> list[str]:
+    hits = library.lexical(words, _LOOKED_AT, filters)
+    return [" ".join((*hit.node.heading_path, hit.node.text)) for hit in hits]
+
+
+def _share_found(asked: str, texts: Sequence[str]) -> float:
+    pieces = terms_of(asked).pieces
+    return len(pieces & terms_of("\n".join(texts)).pieces) / len(pieces) if pieces else 0.0
 
 
 def _in_the_books_words(query: Query, library: SearchableLibrary) -> Query:

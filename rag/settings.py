@@ -28,7 +28,8 @@ class RetrievalSettings:
 
     Attributes:
         candidates: nodes taken from each retriever before fusion.
-        passage_budget_tokens: most tokens of passages in one prompt, by the local model's tokenizer, else estimated.
+        passage_budget_tokens: most tokens of passages in one prompt, by the model's tokenizer where it counts, else
+            estimated.
         reranker: path or hub name of a cross-encoder; None reranks nothing.
         refusal_threshold: least evidence score to answer at all; None takes the calibrated one.
     """
@@ -78,7 +79,6 @@ class GeneratorSettings:
     kv_budget_bytes: int | None = None
     answer_cache: int = 0
     prefix_cache: bool = True
-    prompt_lookup_tokens: int = 8
     max_queue: int | None = None
     queue_timeout_s: float = 600.0
     request_timeout_s: float = 120.0

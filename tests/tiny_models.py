@@ -7,10 +7,9 @@ import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag.generators.local.decode import Decoding
     from rag.generators.local.recorder import Recorder
 
 DEVICE = os.environ.get("TEST_DEVICE", "cpu")
@@ -100,57 +99,47 @@ def prompt_of(length: int) -> list[int]:
     return [3 + (7 * length + 13 * place * place) % 590 for place in range(length)]
 
 
+def write_alone(model: Any, prompt: Sequence[int], cache: Any, count: int) -> list[int]:
+    """So many greedy tokens of one answer, the library's own way to take steps."""
+    from rag.generators.local.decode import prefill, step
+
+    logits, written = prefill(model, prompt, cache), list[int]()
+    while True:
+        written.append(int(logits[-1].argmax()))
+        if len(written) == count:
+            return written
+        logits = step(model, written[-1:], cache)
+
+
 def decode_together(
     model: Any, rows: Sequence[tuple[int, int, int]], recorder: Recorder | None = None
 ) -> list[list[int]]:
-    """The tokens of rows that share steps; each: its prompt length, first turn, tokens to write."""
-    from rag.generators.local.batch import Batch
+    """The greedy tokens of rows that share steps; each: its prompt length, first turn, tokens to write."""
+    from rag.generators.local.batch import Batch, Row
     from rag.generators.local.cache import SlabCache
-    from rag.generators.local.decode import Decoding, Sampler, prefill
+    from rag.generators.local.decode import prefill
 
-    batch = Batch(model, recorder=recorder)
-    going: dict[int, Decoding] = {}
+    batch = Batch(model, recorder)
+    going: dict[int, Any] = {}
     written: list[list[int]] = [[] for _ in rows]
 
     def take(number: int, logits: Any) -> None:
-        row = going[number]
-        row.wrote(tokens := row.take(logits))
-        written[number] += tokens
+        written[number].append(int(logits[-1].argmax()))
         if len(written[number]) >= rows[number][2]:
-            batch.remove(going.pop(number).cache)
+            batch.remove(going.pop(number))
 
     for turn in count():
         for number, (length, begins, _) in enumerate(rows):
             if begins == turn:
-                cache = SlabCache(3, length + 100)
-                logits = prefill(model, prompt_of(length), cache)
-                going[number] = Decoding(prompt_of(length), cache, Sampler())
-                take(number, logits)
+                going[number] = SlabCache(3, length + 100)
+                take(number, prefill(model, prompt_of(length), going[number]))
         if not going and all(written):
             assert not len(batch)
             return written
-        for number, logits in zip(list(going), batch.step(list(going.values())) if going else [], strict=True):
+        asked = [Row(cache, written[number][-1]) for number, cache in going.items()]
+        for number, logits in zip(list(going), batch.step(asked) if asked else [], strict=True):
             take(number, logits)
     raise AssertionError("no end")
-
-
-class Misleading:
-    """Guesses that are right for a few tokens, sometimes none, and then wrong."""
-
-    truth: ClassVar[list[int]] = []
-
-    def __init__(self, prompt: list[int], most_tokens: int) -> None:
-        self.written = 0
-
-    def extend(self, tokens: list[int]) -> None:
-        self.written += len(tokens)
-
-    def accepted(self, accepted_tokens: int, guessed_tokens: int) -> None:
-        """Learns nothing."""
-
-    def guess(self, room_tokens: int) -> list[int]:
-        coming = self.truth[self.written : self.written + self.written % 3]
-        return [*coming, 5, 6, 7][:room_tokens]
 
 
 def edit_json(file: Path, **changes: Any) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from api.settings import load_settings
 from evals.bench.clients import engine_of
-from evals.bench.local_model import use_attention
+from evals.bench.local_model import use_way
 from evals.bench.timing import paired_ratio, rounds_of
 from evals.questions import load_bank
 from rag.generators.local.generator import LocalGenerator
@@ -33,7 +33,7 @@ from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.models.home import find_model
 
 DECODED_TOKENS = 64
-"""Tokens of the answers that are compared with `generate`; long enough for guesses to be found, where there are any."""
+"""Tokens of the answers that are compared with `generate`."""
 
 
 def bench_beside_generate(path: str, quantization: str, rounds: int, dtype: str) -> dict[str, Any]:
@@ -122,20 +122,16 @@ def _generate(
     loaded = generator.loaded
     ids = torch.tensor([generator.prompt_of(request)], device=loaded.model.device)
     noted = _Clock(clock)
-    use_attention(loaded, "stock")
     started = clock()
-    try:
-        with torch.inference_mode():
-            loaded.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=request.max_tokens,
-                do_sample=False,
-                streamer=noted,
-                pad_token_id=0,
-            )
-    finally:
-        use_attention(loaded, "grouped")
+    with torch.inference_mode(), use_way(loaded, "library"):
+        loaded.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=request.max_tokens,
+            do_sample=False,
+            streamer=noted,
+            pad_token_id=0,
+        )
     tokens = noted.at[1:]
     speed = (len(tokens) - 1) / (tokens[-1] - tokens[0]) if len(tokens) > 1 else 1e-9
     return tokens[0] - started, speed

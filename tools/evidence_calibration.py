@@ -8,9 +8,9 @@ own in the work folder, and the signals of each question are kept there, so that
 
 The weights, but for those in `GIVEN`, are a logistic regression of 'answerable' on the signals; answerable and
 unanswerable questions weigh the same in total. With several books, each is scored with weights fitted on the others;
-a single book is scored with its own, so its table is optimistic. Three thresholds are read off these scores:
+a single book is scored with its own, so its table is optimistic. Two thresholds are read off these scores:
 `threshold` refuses `FALSE_REFUSALS` of the answerable questions, `strong` leaves `UNANSWERABLE_MARKED` of the
-unanswerable ones below it, and `asked` keeps `NEVER_ASKED` of the answerable ones from a language model.
+unanswerable ones below it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from indexes.library import open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
 from rag.assemble import build_engine
-from rag.evidence import WITHOUT_NAMES
 from rag.settings import GeneratorSettings, RagSettings
 from rag.types import Turn
 from tools.reader_training import DEVELOPMENT, QUESTION_SETS, SAMPLE_SET
@@ -40,8 +39,6 @@ from tools.reader_training import DEVELOPMENT, QUESTION_SETS, SAMPLE_SET
 SETS = QUESTION_SETS / "fit"
 FALSE_REFUSALS = 0.04
 """Share of answerable questions refused; the target on books that took no part is 0.05."""
-NEVER_ASKED = 0.004
-"""Share of answerable questions that a language model is not asked; the target on books that took no part is 0.01."""
 UNANSWERABLE_MARKED = 0.9
 """Share of unanswerable questions refused or marked weak; the target on books that took no part is 0.75.
 
@@ -99,16 +96,13 @@ def fit(cases: Sequence[Case], names: Sequence[str]) -> Fit:
     return Fit(dict(zip(names, map(float, found[:-1]), strict=True)) | given, float(found[-1]))
 
 
-def scores_of_unseen_books(
-    cases: Sequence[Case], names: Sequence[str], without: Mapping[str, float] | None = None
-) -> NDArray[np.float64]:
-    """Each case's evidence by weights fitted on the other books, `(len(cases),)`; `without` replaces its signals."""
+def scores_of_unseen_books(cases: Sequence[Case], names: Sequence[str]) -> NDArray[np.float64]:
+    """Each case's evidence by weights fitted on the other books, `(len(cases),)`."""
     scores = np.zeros(len(cases))
     for book in {case.book for case in cases}:
         held = [i for i, case in enumerate(cases) if case.book == book]
         others = [case for case in cases if case.book != book]
-        own = [replace(cases[i], signals=cases[i].signals | dict(without or {})) for i in held]
-        scores[held] = fit(others or cases, names).scores(own)
+        scores[held] = fit(others or cases, names).scores([cases[i] for i in held])
     return scores
 
 
@@ -120,21 +114,10 @@ def thresholds(cases: Sequence[Case], scores: NDArray[np.float64]) -> tuple[floa
     return least, max(float(np.quantile(scores[near], UNANSWERABLE_MARKED)), least)
 
 
-def asked_threshold(cases: Sequence[Case], scores: NDArray[np.float64]) -> float:
-    """The least score `WITHOUT_NAMES` that a language model is asked about."""
-    return float(np.quantile(scores[np.array([case.answerable for case in cases])], NEVER_ASKED))
-
-
-def table_lines(
-    cases: Sequence[Case], scores: NDArray[np.float64], least: float, strong: float, unasked: NDArray[np.bool_]
-) -> Iterator[str]:
-    """How the questions of each group fall into the three steps, with Wilson intervals of what is refused.
-
-    Args:
-        unasked: the questions that a language model is not asked.
-    """
-    steps = "".join(f"{name:>8}" for name in ("strong", "weak", "none", "unasked"))
-    yield f"{'questions':34}{'n':>6}{steps}   none [95 %]     weak or none [95 %]     unasked [95 %]"
+def table_lines(cases: Sequence[Case], scores: NDArray[np.float64], least: float, strong: float) -> Iterator[str]:
+    """How the questions of each group fall into the three steps, with Wilson intervals of what is refused."""
+    steps = "".join(f"{name:>8}" for name in ("strong", "weak", "none"))
+    yield f"{'questions':34}{'n':>6}{steps}   none [95 %]     weak or none [95 %]"
     groups: list[tuple[str, list[int]]] = [
         ("answerable", [i for i, case in enumerate(cases) if case.answerable]),
         ("unanswerable", [i for i, c in enumerate(cases) if not c.answerable and c.kind != "off_topic"]),
@@ -148,10 +131,10 @@ def table_lines(
         if not held:
             continue
         own = scores[held]
-        none, marked, kept = int((own < least).sum()), int((own < strong).sum()), int(unasked[held].sum())
-        steps_held = len(own) - marked, marked - none, none, kept
+        none, marked = int((own < least).sum()), int((own < strong).sum())
+        steps_held = len(own) - marked, marked - none, none
         shares = "".join(f"{count / len(own):8.3f}" for count in steps_held)
-        intervals = [wilson_interval(count, len(own)) for count in (none, marked, kept)]
+        intervals = [wilson_interval(count, len(own)) for count in (none, marked)]
         yield f"{name:34}{len(own):6}{shares}   " + "   ".join(
             f"[{interval.low:.3f}, {interval.high:.3f}]" for interval in intervals
         )
@@ -228,16 +211,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = given.signals.split(",") if given.signals else sorted(cases[0].signals)
     scores = scores_of_unseen_books(cases, names)
     least, strong = thresholds(cases, scores)
-    nameless = scores_of_unseen_books(cases, names, WITHOUT_NAMES)
-    asked = asked_threshold(cases, nameless)
     answerable = np.array([case.answerable for case in cases])
     found = fit(cases, names)
     seen = "books not fitted on" if len({case.book for case in cases}) > 1 else "the book fitted on"
     lines = [f"area under the curve {area_under_curve(scores, answerable):.3f}, {seen}"]
-    lines += table_lines(cases, scores, least, strong, (scores < least) & (nameless < asked))
+    lines += table_lines(cases, scores, least, strong)
     weights = {name: round(weight, 2) for name, weight in found.weights.items()}
     entry = {"weights": weights, "intercept": round(found.intercept, 2), "threshold": round(least, 3)}
-    lines.append(json.dumps(entry | {"strong": round(strong, 3), "asked": round(asked, 3)}))
+    lines.append(json.dumps(entry | {"strong": round(strong, 3)}))
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -10,7 +10,8 @@ text between the tags of a web page, an EPUB's spine or a document's parts, the 
 is. Words are runs of letters and digits without case, each as often as it occurs; a CJK letter is a word. Running heads
 and page numbers are left out: lines in the outer eighth of a page's height, digits aside, that the same edge of two
 other pages has too; so are words that PDFium takes for broken at a line's end. A word that was cut in another place
-counts as kept where the letters of the whole book, spaces aside, have it.
+counts as kept where the letters of the whole book, spaces aside, have it, and so does one with an exponent or index,
+which a plain extraction runs into it.
 """
 
 # ruff: noqa: T201
@@ -60,6 +61,7 @@ FORMATS = {ending: form.name for ending, form in {**TEXT_FORMATS, **WHOLE_BOOKS}
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 _BROKEN = re.compile("\\S*(?:[\x02\xad\ufffe]|-(?=\r?\n))\\s*\\S*")
 _UNSEEN = re.compile("[\xad\u200b]")
+_MARK = re.compile(r"(?<=\S)[\^_]\(?(?=\S)")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -207,8 +209,9 @@ def _counted(book: Book, path: Path, form: str) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  the plain extraction is not the product
         return {**found, "plain": f"{type(error).__name__}: {error}"[:200]}
     of_book = words_of(text)
-    letters = "".join(of_book)
     left, there = Counter(of_book), set(of_book)
+    left += Counter(words_of(_MARK.sub("", text))) - left
+    letters = "".join((*of_book, *words_of(_MARK.sub("", text))))
     kept, lost_pages = 0, []
     for number, page in enumerate(pages, 1):
         whole = cut = present = 0

@@ -30,7 +30,9 @@ EXAMPLES = """Example: coalesce eval --quick
 
 On other books: coalesce eval --questions judged --texts FOLDER
 
-With a language model: coalesce eval --generator local --model Qwen/Qwen3-4B-Instruct-2507 --adapter qa=adapters/qa"""
+With a language model: coalesce eval --model qwen2.5-coder-1.5b --adapter qa=adapters/qa --out run
+
+An interrupted run goes on with the same command, and arms can be added to it: its answers are kept."""
 
 
 def _questions_on(settings: CoalesceSettings, document_id: str) -> Sequence[BankQuestion]:
@@ -47,7 +49,7 @@ def evaluate(
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Arms by commas: base,tuned,rag,rag+tuned,oracle,random,oracle+tuned; ARM@ADAPTER for one adapter."
+            help="Arms by commas: base,tuned,rag,rag+tuned,quotes,oracle,random,oracle+tuned; ARM@NAME for one adapter."
         ),
     ] = None,
     questions: Annotated[
@@ -63,11 +65,21 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many questions, spread over chapters.")] = None,
+    opened: Annotated[
+        int | None,
+        typer.Option(
+            "--open",
+            min=0,
+            help="Answerable questions to answer in writing, spread: 100 with a language model, else all.",
+        ),
+    ] = None,
     types: Annotated[
         str | None,
         typer.Option(help="Only these types, by commas: choice,short,why,code; without choice, open answers alone."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few questions, short tuning: about a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few questions, short tuning: minutes, told as it runs.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with its own seed.")] = 1,
     language: Annotated[str, typer.Option(help="Language of the questions: en or zh.")] = "en",
@@ -87,8 +99,9 @@ def evaluate(
         str | None, typer.Option(help="/v1 address of a model that grades open answers (needs --judge-model).")
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="Name of the model that grades; off by default.")] = None,
-    judge_labels: Annotated[
-        Path | None, typer.Option(help="A filled to_label.jsonl, to measure how often the judge agrees with a person.")
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(help="A to_label.jsonl that a person filled in; twice for two readers, who are compared."),
     ] = None,
     json_output: Json = False,
 ) -> None:
@@ -106,10 +119,6 @@ def evaluate(
     from evals.judge import JudgeSettings
     from indexes.errors import InvalidInput
 
-    if judge_labels is not None and settings.judge is None:
-        raise InvalidInput(
-            "--judge-labels measures a judge, but no judge is named", hint="Add --judge-url URL --judge-model NAME."
-        )
     if language not in ("en", "zh"):
         raise InvalidInput(f"language {language!r} is not known", hint="Use en or zh.")
     spec = plan_run(
@@ -118,6 +127,7 @@ def evaluate(
         arms=None if arms is None else [name.strip() for name in arms.split(",") if name.strip()],
         texts=texts,
         limit=limit,
+        opened=opened,
         types=types.split(",") if types else (),
         of_book=partial(_questions_on, settings),
         seed=seed,
@@ -125,7 +135,8 @@ def evaluate(
         quick=quick,
         language=language,
         top_k=top_k,
-        judge=None if settings.judge is None else JudgeSettings(settings.judge, judge_labels),
+        judge=None if settings.judge is None else JudgeSettings(settings.judge),
+        labels=tuple(labels or ()),
         export=export,
         against=against,
         command=shlex.join(["coalesce", *sys.argv[1:]]),

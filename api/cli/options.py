@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quantization = Annotated[
     QuantizationName | None,
     typer.Option(
-        "--quantization", help="Format of a local model's weights; by default nf4, and none below 500M weights."
+        "--quantization", help="Format of a local model's weights; by default what was measured best for the machine."
     ),
 ]
 

@@ -387,12 +387,13 @@ def _write_questions(
             settings.index,
             settings.rag,
             shown=wanted.shown_passages,
+            wordings=wanted.wordings,
             file_format=file_format,
             seed=wanted.seed,
             progress=console.step,
         )
     else:
-        report = write_closed_book(source, out, file_format=file_format)
+        report = write_closed_book(source, out, wordings=wanted.wordings, file_format=file_format, seed=wanted.seed)
     document = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(report).items()}
     left_out = (
         f"; left out, as their passages were not found: {counted(report.left_out, 'question')}"

@@ -28,7 +28,7 @@ from api.schemas.answers import (
     filters_of,
     wire_event,
 )
-from api.schemas.base import MAX_ID_CHARS, error_responses
+from api.schemas.base import MAX_ID_CHARS, Id, error_responses
 from api.schemas.books import SuggestionsOut
 from api.security import client_of
 from api.streaming import event_stream, sse, unless_gone
@@ -58,7 +58,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
         answer_anyway=body.answer_anyway,
         replaces=body.replaces,
     )
-    run = services.answering.start(question, client_of(request))
+    run = services.answering.start(question, client_of(request), grace_s=body.grace_s)
     if body.stream:
         return await _streamed(run.events(), run.id)
     answer = await unless_gone(request, run.answer())
@@ -137,12 +137,14 @@ def suggest_questions(
     services: ServicesDep,
     caller: CallerDep,
     answer_id: Annotated[str | None, Query(max_length=MAX_ID_CHARS, description="questions after this answer")] = None,
+    document_id: Annotated[list[Id] | None, Query(description="questions on these books; by default on all")] = None,
 ) -> SuggestionsOut:
     """Questions that the books' sections answer: to begin with, or after an answer from the sections around it."""
     if answer_id is not None:
         found = services.reading.suggest_next(services.answering.answer(answer_id, caller.learner))
     else:
-        found = services.reading.suggest([document.document_id for document in services.library.documents()])
+        every = [document.document_id for document in services.library.documents()]
+        found = services.reading.suggest(document_id or every)
     return SuggestionsOut.model_validate({"suggestions": found})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
@@ -17,17 +19,23 @@ from api.schemas.books import (
     ContentsOut,
     DocumentOut,
     DocumentsOut,
+    FormatsOut,
     PartOut,
     UploadOut,
     UrlIn,
 )
+from api.services import Services
 from api.uploads import page_source
 from indexes.errors import NotFound
+from indexes.types import Document
 from rag.reading import Place, find_part
 
 router = APIRouter(prefix="/v1", tags=["books"])
 page_router = APIRouter(tags=["books"])
 MAX_QUOTE_CHARS = 1000
+_OFFICE = "pip install 'coalesce-rag[office]'"
+EXTRAS = {".docx": ("docx", _OFFICE), ".pptx": ("pptx", _OFFICE)}
+"""Endings that need a package of an extra: the package, and the command that installs it."""
 HAD_ALREADY: dict[int | str, dict[str, Any]] = {
     200: {"model": UploadOut, "description": "The library has this content already, or a job is adding it"}
 }
@@ -46,7 +54,26 @@ async def _url_of(request: Request) -> UrlIn | None:
 @router.get("/documents", responses=error_responses(503))
 def list_documents(services: ServicesDep) -> DocumentsOut:
     """Every book in the library."""
-    return DocumentsOut.model_validate({"documents": services.library.documents()})
+    return DocumentsOut(documents=_shown(services, services.library.documents()))
+
+
+def _shown(services: Services, documents: Sequence[Document]) -> list[DocumentOut]:
+    made = services.questions.made.counts()
+    return [
+        DocumentOut.model_validate(asdict(one) | {"questions": made.get((one.document_id, one.sha256), 0)})
+        for one in documents
+    ]
+
+
+@router.get("/formats", responses=error_responses(503))
+def list_formats(services: ServicesDep) -> FormatsOut:
+    """The files that can be added."""
+    from indexes.readers import TEXT_FORMATS
+
+    missing = {ending: command for ending, (package, command) in EXTRAS.items() if find_spec(package) is None}
+    readable = [ending for ending in services.library.readable_endings().split() if ending not in missing]
+    chapters = sorted(TEXT_FORMATS)
+    return FormatsOut(chapters=chapters, books=[one for one in readable if one not in TEXT_FORMATS], missing=missing)
 
 
 @router.post(
@@ -86,7 +113,7 @@ def upload_document(
 @router.get("/documents/{document_id}", responses=error_responses(404, 503))
 def get_document(document_id: str, services: ServicesDep) -> DocumentOut:
     """One book."""
-    return DocumentOut.model_validate(services.library.document(document_id))
+    return _shown(services, [services.library.document(document_id)])[0]
 
 
 @router.get("/documents/{document_id}/chapters", responses=error_responses(404, 503))
@@ -120,9 +147,9 @@ def find_place(
     return services.reading.place(document_id, node_id, quote)
 
 
-@router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 503))
+@router.delete("/documents/{document_id}", status_code=204, responses=error_responses(403, 404, 409, 503))
 def remove_document(document_id: str, services: ServicesDep, caller: CallerDep) -> None:
-    """Removes a book; nothing of it is found afterwards."""
+    """Removes a book; nothing of it is found afterwards. The job that adds it, if it is not done, is cancelled."""
     caller.need_open_key("remove books")
     services.books.remove(document_id)
 

@@ -15,44 +15,54 @@ from api.schemas.answers import (
     ConversationsOut,
     FeedbackIn,
     RenameIn,
+    Unfinished,
 )
 from api.schemas.base import attached, error_responses
 from evals.export import feedback_cases
 from indexes.jsonl import to_jsonl
-from rag.conversations import Conversation, Feedback, conversation_markdown
+from rag.conversations import Conversation, Feedback, Place, conversation_markdown
 from rag.question import reject_control_characters
 
 router = APIRouter(prefix="/v1", tags=["conversations"])
+BegunIn = Annotated[Place | None, Query(description="`page`: without those begun by programs and commands")]
 
 
 @router.get("/conversations", responses=error_responses(503))
 def list_conversations(
     store: ConversationsDep,
     search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
+    begun_in: BegunIn = None,
 ) -> ConversationsOut:
     """The conversations that the key may see, the one used last first."""
-    return ConversationsOut.model_validate({"conversations": store.list(search)})
+    return ConversationsOut.model_validate({"conversations": store.list(search, of_the_page=begun_in == "page")})
 
 
 @router.delete("/conversations", status_code=204, responses=error_responses(503))
-def delete_conversations(services: ServicesDep, caller: CallerDep) -> None:
+def delete_conversations(services: ServicesDep, caller: CallerDep, begun_in: BegunIn = None) -> None:
     """Removes every conversation that the key may see, with their answers."""
-    services.delete_conversations(caller.learner)
+    services.delete_conversations(caller.learner, of_the_page=begun_in == "page")
 
 
 @router.post("/conversations", status_code=201, responses=error_responses(400, 422, 503))
 def start_conversation(store: ConversationsDep, body: ConversationIn | None = None) -> Conversation:
     """Starts an empty conversation; without a title it takes the first question's words."""
-    title = reject_control_characters(body.title, "title") if body is not None else ""
-    return store.create(title)
+    wanted = body or ConversationIn()
+    return store.create(reject_control_characters(wanted.title, "title"), wanted.begun_in)
 
 
 @router.get("/conversations/{conversation_id}", responses=error_responses(404, 503))
-def get_conversation(conversation_id: str, store: ConversationsDep) -> ConversationDetail:
+def get_conversation(conversation_id: str, store: ConversationsDep, services: ServicesDep) -> ConversationDetail:
     """A conversation with its answers as they were given."""
+    run = services.answering.unfinished(conversation_id)  # before its answers: one that ends now is among them
     conversation = asdict(store.get(conversation_id))
     answers = [AnswerOut.model_validate(answer) for answer in store.answers(conversation_id)]
-    return ConversationDetail(**conversation, answers=answers)
+    written = run is None or run.ended or any(answer.id == run.id for answer in answers)
+    return ConversationDetail(
+        **conversation,
+        answers=answers,
+        ratings=store.ratings(conversation_id),
+        unfinished=None if run is None or written else Unfinished(run.id, run.question.text, run.question.replaces),
+    )
 
 
 @router.patch("/conversations/{conversation_id}", responses=error_responses(400, 404, 422, 503))
@@ -75,9 +85,10 @@ def export_conversation(conversation_id: str, store: ConversationsDep) -> Respon
 
 
 @router.delete("/answers/{answer_id}", status_code=204, responses=error_responses(404, 503))
-def remove_answer(answer_id: str, store: ConversationsDep) -> None:
-    """Removes an answer from its conversation, to ask again or otherwise."""
-    store.remove_answer(answer_id)
+def remove_answer(answer_id: str, store: ConversationsDep, services: ServicesDep, caller: CallerDep) -> None:
+    """Removes an answer from its conversation, to ask again or otherwise; stops one that is being written."""
+    if not services.answering.stop(answer_id, caller.learner):
+        store.remove_answer(answer_id)
 
 
 @router.post("/feedback", status_code=201, responses=error_responses(400, 404, 422, 503))

@@ -162,6 +162,7 @@ def _model(services: Services, arm: str) -> ModelOut:
         available=arm in generator.arms,
         generator=generator.name,
         base_model=generator.model_name,
+        quantization=services.generators.now().quantization,
         adapters=list(generator.adapters) if arm in TUNED_ARMS else [],
     )
 

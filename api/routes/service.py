@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from typing import Annotated
 
@@ -16,15 +16,16 @@ from sse_starlette import ServerSentEvent
 
 from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ServicesDep
-from api.errors import NotReady, describe
+from api.errors import LANGUAGE_HEADER, NoKey, NotReady, describe
 from api.generator import Generators
 from api.jobs import Job, JobQueue
 from api.pages.texts import HTML_LANGUAGES, Texts, language_of, texts_of
 from api.schemas.answers import GeneratorIn
-from api.schemas.base import JobStartedOut, error_responses
+from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
 from api.schemas.books import JobsOut
 from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, KeyRing, cookie_value
 from api.streaming import event_stream, sse
+from api.translation import TRANSLATED, translate
 
 router = APIRouter(tags=["service"])
 """Open to all, as far as `api.security` leaves them so."""
@@ -49,6 +50,7 @@ def readyz(services: ServicesDep) -> Response:
         preparation = services.preparation
         waiting = {
             "status": "failed" if preparation.error else "starting",
+            "answering": preparation.answering,
             "waiting_for": preparation.step,
             "done": preparation.done,
             "total": preparation.total,
@@ -62,16 +64,50 @@ def read_metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
+@api_router.get("/session", responses=error_responses(401))
+def get_session(services: ServicesDep, caller: CallerDep) -> SessionOut:
+    """Who the caller is."""
+    return SessionOut(learner=caller.learner, asks_for_keys=services.settings.asks_for_keys)
+
+
+@api_router.post("/session", responses=error_responses(401, 422))
+def sign_in(body: SignInIn, request: Request, response: Response, services: ServicesDep) -> SessionOut:
+    """Lets a browser in: sets a cookie for a known key."""
+    key = body.key.strip()
+    caller = KeyRing(services.settings).by_key(key.encode())
+    if caller is None:
+        raise NoKey("this key is not known", hint="Ask the person who runs this server for yours.")
+    _set_cookie(response, key, request)
+    return SessionOut(learner=caller.learner, asks_for_keys=True)
+
+
+@api_router.delete("/session", status_code=204)
+def sign_out(response: Response) -> None:
+    """Forgets the key in this browser."""
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+
 @api_router.get("/jobs")
-def list_jobs(services: ServicesDep) -> JobsOut:
+def list_jobs(services: ServicesDep, request: Request) -> JobsOut:
     """The jobs that are kept, the newest first."""
-    return JobsOut.model_validate({"jobs": services.jobs.list()})
+    return JobsOut.model_validate({"jobs": [_in_words(job, request) for job in services.jobs.list()]})
 
 
 @api_router.get("/jobs/{job_id}", responses=error_responses(404))
-def get_job(job_id: str, services: ServicesDep) -> Job:
+def get_job(job_id: str, services: ServicesDep, request: Request) -> Job:
     """One job as it is now."""
-    return services.jobs.get(job_id)
+    return _in_words(services.jobs.get(job_id), request)
+
+
+def _in_words(job: Job, request: Request) -> Job:
+    """The job in the language that the page names, as errors of its calls are."""
+    language = request.headers.get(LANGUAGE_HEADER, "")
+    if language not in TRANSLATED:
+        return job
+    error = job.error and {
+        name: said if name == "type" else translate(said, language) for name, said in job.error.items()
+    }
+    return replace(job, message=translate(job.message, language), error=error)
 
 
 @api_router.delete("/jobs/{job_id}", responses=error_responses(403, 404, 409))
@@ -148,8 +184,7 @@ async def log_in(key: Annotated[str, Form(max_length=1000)], request: Request, s
     wanted = request.query_params.get("next", "/")
     safe = re.fullmatch(r"/(?:[\w\-][^\\\s]*)?", wanted, re.ASCII) is not None  # never another server's
     reply = RedirectResponse(wanted if safe else "/", status_code=303)
-    secure = request.url.scheme == "https"
-    reply.set_cookie(COOKIE, cookie_value(key), httponly=True, samesite="strict", secure=secure)
+    _set_cookie(reply, key, request)
     return reply
 
 
@@ -159,6 +194,11 @@ async def log_out() -> Response:
     reply = RedirectResponse(LOGIN_PATH, status_code=303)
     reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return reply
+
+
+def _set_cookie(reply: Response, key: str, request: Request) -> None:
+    secure = request.url.scheme == "https"
+    reply.set_cookie(COOKIE, cookie_value(key), httponly=True, samesite="strict", secure=secure)
 
 
 def _page(request: Request, problem: str = "") -> str:

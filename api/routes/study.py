@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote as url_quote
 
@@ -15,7 +16,9 @@ from api.pages.texts import language_of, texts_of
 from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
+    BookPlaceOut,
     CardChangeIn,
+    CardDetailOut,
     CardOut,
     CardsOut,
     ClassExamIn,
@@ -30,6 +33,8 @@ from api.schemas.study import (
     MarkOut,
     NewCardIn,
     ProgressOut,
+    QuestionChapterOut,
+    QuestionChaptersOut,
     QuestionFileOut,
     QuestionFilesOut,
     QuestionOut,
@@ -41,12 +46,14 @@ from api.schemas.study import (
 )
 from api.services import Services
 from api.uploads import file_name
-from evals.anki import anki_deck, cards_csv
+from evals.anki import anki_deck, book_of, cards_csv
 from evals.exam import ExamPlan
-from evals.questions import BankQuestion, QuestionType, questions_file
-from evals.study import Asked, class_marks_csv
+from evals.questions import TYPES, BankQuestion, QuestionType, chapter_titles, questions_file
+from evals.schedule import RATINGS, review
+from evals.study import Asked, class_marks_csv, justify
 from evals.study_guide import guide_markdown
 from indexes.errors import InvalidInput
+from indexes.types import Document
 from rag.question import whole_number
 
 router = APIRouter(prefix="/v1", tags=["study"])
@@ -69,10 +76,7 @@ def list_questions(
     A learner's key gets no answer to a question of an exam that is not handed in yet.
     """
     document = services.library.document(document_id) if document_id is not None else None
-    if document is None or document.sample or question_file is not None:
-        questions = services.questions.files.load(question_file)
-    else:
-        questions = services.questions.made.of(document)
+    questions = _questions(services, document, question_file)
     chosen = [
         question
         for question in questions
@@ -83,6 +87,36 @@ def list_questions(
         QuestionOut.of(question, with_answer=with_answers and question not in asked) for question in chosen[:limit]
     ]
     return listed(QuestionsOut(questions=found))
+
+
+@router.get("/questions/chapters", responses=error_responses(400, 404, 422, 503))
+def list_question_chapters(
+    services: ServicesDep,
+    document_id: Annotated[Id | None, Query()] = None,
+    question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
+) -> QuestionChaptersOut:
+    """The chapters that an exam can ask about: of the bank, of a question file, or of a book."""
+    document = services.library.document(document_id) if document_id is not None else None
+    questions = _questions(services, document, question_file)
+    of_bank = question_file is None and (document is None or document.sample)
+    titles = chapter_titles() if of_bank else {}
+    if document is not None and not of_bank:
+        titles = {chapter.ordinal: chapter.title for chapter in services.library.chapters(document.document_id)}
+    counted = Counter(question.chapter for question in questions if question.answerable)
+    held = {question.type for question in questions}
+    return QuestionChaptersOut(
+        chapters=[
+            QuestionChapterOut(chapter=chapter, title=titles.get(chapter, ""), questions=number)
+            for chapter, number in sorted(counted.items())
+        ],
+        types=[kind for kind in TYPES if kind in held],
+    )
+
+
+def _questions(services: Services, document: Document | None, question_file: str | None) -> tuple[BankQuestion, ...]:
+    if document is None or document.sample or question_file is not None:
+        return services.questions.files.load(question_file)
+    return services.questions.made.of(document)
 
 
 @router.get("/questions/files", responses=error_responses(503))
@@ -155,7 +189,7 @@ def start_exam(body: ExamIn, services: ServicesDep, study: StudyDep, caller: Cal
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
     plan, questions = _drawn_from(body, services)
     learner = caller.learner_for(body.learner)
-    return ExamOut.model_validate(study.start_exam(plan, learner, questions))
+    return ExamOut.of(study.start_exam(plan, learner, questions))
 
 
 def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
@@ -175,7 +209,7 @@ def list_exams(study: StudyDep, caller: CallerDep, learner: LearnerDep, limit: L
         replace(exam, questions=()) if exam.waits and caller.learner else exam  # its time runs once it is opened
         for exam in study.exams(learner, limit)
     ]
-    return ExamsOut(exams=[ExamOut.model_validate(exam) for exam in shown])
+    return ExamsOut(exams=[ExamOut.of(exam) for exam in shown])
 
 
 @router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
@@ -183,7 +217,7 @@ def get_exam(exam_id: str, study: StudyDep, caller: CallerDep, owner: OwnerDep) 
     """An exam as it was set, with its marks once it was handed in. A class's exam begins when its learner's key opens
     it."""
     open_it = study.open_exam if caller.learner else study.exam
-    return ExamOut.model_validate(open_it(exam_id, owner))
+    return ExamOut.of(open_it(exam_id, owner))
 
 
 @router.post("/class-exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -229,10 +263,22 @@ def keep_draft(exam_id: str, body: AnswersIn, services: ServicesDep, caller: Cal
     services.study.keep_draft(exam_id, body.answers, caller.owner_for(body.learner))
 
 
+@router.patch("/exams/{exam_id}/draft", responses=error_responses(400, 403, 404, 409, 422, 503))
+def keep_answers(exam_id: str, body: AnswersIn, study: StudyDep, caller: CallerDep) -> DraftOut:
+    """Keeps some answers beside those kept before, null takes one back; gives all."""
+    exam = study.exam(exam_id, caller.owner_for(body.learner))
+    kept = study.draft(exam.id)
+    for question_id, answer in body.answers.items():
+        kept = study.keep_answer(exam, question_id, answer)
+    return DraftOut(answers=kept)
+
+
 @router.post("/exams/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))
 def hand_in(exam_id: str, body: AnswersIn, study: StudyDep, caller: CallerDep) -> ResultOut:
     """Marks the answers; what was missed becomes cards that are due at once. A second time, or late, is a 409."""
-    return ResultOut.model_validate(study.hand_in(exam_id, body.answers, caller.owner_for(body.learner)))
+    owner = caller.owner_for(body.learner)
+    questions = study.exam(exam_id, owner).questions
+    return ResultOut.of(study.hand_in(exam_id, body.answers, owner), questions)
 
 
 @router.post("/exams/{exam_id}/marks", responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -240,13 +286,23 @@ def decide(exam_id: str, body: VerdictIn, study: StudyDep, caller: CallerDep) ->
     """Keeps the learner's own verdict in place of a mark; the cards are then as if the exam had marked it so. The marks
     of a class's exam stand: 409."""
     owner = caller.owner_for(body.learner)
-    return MarkOut.model_validate(study.decide(exam_id, body.question_id, body.share, owner))
+    mark = study.decide(exam_id, body.question_id, body.share, owner)
+    asked = next(one for one in study.exam(exam_id, owner).questions if one.id == mark.question_id)
+    return MarkOut.of(mark, asked)
 
 
 @router.get("/cards/due", response_model=CardsOut, responses=error_responses(400, 403, 422, 503))
 def due_cards(study: StudyDep, learner: LearnerDep, limit: Limit = 100) -> Response:
     """Cards that are due, the longest overdue first; a learner's key does not see those of an open exam."""
-    return listed(CardsOut(cards=[card_out(card) for card in study.due_cards(learner, limit)]))
+    times, now = study.due_times(learner), datetime.now(UTC)
+    return listed(
+        CardsOut(
+            cards=[card_out(card) for card in study.due_cards(learner, limit)],
+            due=sum(due <= now for due in times),
+            kept=len(times),
+            next_due=min(times, default=None),
+        )
+    )
 
 
 @router.post("/cards/{card_id}/review", responses=error_responses(400, 403, 404, 409, 422, 503))
@@ -310,3 +366,22 @@ def export_csv(study: StudyDep, learner: LearnerDep) -> Response:
     """The learner's cards as CSV."""
     questions = [card.question for card in study.cards(learner)]
     return attached(cards_csv(questions).encode(), "text/csv; charset=utf-8", "coalesce-cards.csv")
+
+
+@router.get("/cards/{card_id}", responses=error_responses(400, 403, 404, 409, 422, 503))
+def get_card(card_id: str, services: ServicesDep, study: StudyDep, owner: OwnerDep) -> CardDetailOut:
+    """One card: when each rating would make it due, and where its book says so."""
+    card = study.card(card_id, owner)
+    now = datetime.now(UTC)
+    passage = justify(card.question, services.library) if card.question.gold else None
+    place = None
+    if passage is not None and passage.document_id:
+        place = BookPlaceOut(
+            document_id=passage.document_id, node_id=passage.node_id, quote=card.question.gold[0].evidence
+        )
+    return CardDetailOut(
+        card=card_out(card),
+        title=book_of(card.question),
+        next_due={str(rating): review(card.fsrs_json, rating, now).due for rating in RATINGS},
+        place=place,
+    )

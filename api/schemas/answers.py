@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from api.schemas.base import Id, Seed, WireIn, WireOut
 from indexes.types import Filters
-from rag.conversations import Conversation, Rating
+from rag.conversations import Conversation, Place, Rating
 from rag.explanation import NodeRanks
 from rag.settings import QuantizationName
 from rag.types import (
@@ -146,6 +146,9 @@ class AskIn(WireIn):
     seed: Seed | None = None
     stream: bool = False
     answer_anyway: bool = Field(default=False, description="answer from the nearest passages where nothing fits")
+    grace_s: float = Field(
+        default=0.0, ge=0, le=60, description="how long the answer is written on after its last reader has left"
+    )
     replaces: Id | None = Field(
         default=None, description="an answer of the conversation that goes when this one is finished"
     )
@@ -163,6 +166,7 @@ class PassageOut(WireOut):
     page_end: int | None
     text: str
     score: float
+    format: str
 
 
 class PassagesOut(WireOut):
@@ -215,6 +219,7 @@ class ConversationIn(WireIn):
     """Body of `POST /v1/conversations`."""
 
     title: Annotated[str, Field(max_length=MAX_TITLE_CHARS)] = ""
+    begun_in: Place = Field(default="call", description="`page` for those that a page lists, apart from programs' own")
 
 
 class RenameIn(WireIn):
@@ -230,10 +235,21 @@ class ConversationsOut(WireOut):
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An answer that is being written: `GET /v1/answers/{id}/events` follows it."""
+
+    id: str
+    question: str
+    replaces: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationDetail(Conversation):
-    """A conversation with its answers."""
+    """A conversation with its answers, the thumbs given to them by their ids, and the answer that is being written."""
 
     answers: list[AnswerOut]
+    ratings: dict[str, Rating]
+    unfinished: Unfinished | None
 
 
 class FeedbackIn(WireIn):

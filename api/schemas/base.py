@@ -40,6 +40,19 @@ class ErrorOut(WireOut):
     error: ErrorDetail
 
 
+class SignInIn(WireIn):
+    """Body of `POST /v1/session`."""
+
+    key: Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class SessionOut(WireOut):
+    """Who the caller is: `learner` is null for an open key, and where none is asked for."""
+
+    learner: str | None
+    asks_for_keys: bool
+
+
 class JobStartedOut(WireOut):
     """The job that does what was asked: GET /v1/jobs/{job_id}."""
 

@@ -25,12 +25,25 @@ class DocumentOut(WireOut):
     sha256: str
     added_at: str
     health: BookHealth
+    questions: Annotated[int, Field(description="made from it")]
 
 
 class DocumentsOut(WireOut):
     """Every book."""
 
     documents: list[DocumentOut]
+
+
+class FormatsOut(WireOut):
+    """What can be added, by the endings of its files.
+
+    `chapters` are the files that a folder is read from as one book; `missing` are endings whose package is not
+    installed, with the command that installs it.
+    """
+
+    chapters: list[str]
+    books: list[str]
+    missing: dict[str, str]
 
 
 class UrlIn(WireIn):

@@ -71,7 +71,10 @@ class ChatIn(OpenAIIn):
 
 
 class ModelOut(WireOut):
-    """An arm as a model; `available` says whether it can run with what is configured."""
+    """An arm as a model; `available` says whether it can run with what is configured.
+
+    `quantization` is what a model in this process is held in: `none`, `int8`, `nf4`, or a GGUF file's own (`q4_k`).
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -80,6 +83,7 @@ class ModelOut(WireOut):
     available: bool
     generator: str
     base_model: str
+    quantization: str | None = None
     adapters: list[str]
 
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from api.schemas.answers import PassageOut
 from api.schemas.base import Id, Seed, WireIn, WireOut
-from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan
+from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan, Mark, Result
 from evals.learners import MAX_LEARNER_CHARACTERS
 from evals.marking import By
 from evals.questions import MOST_BY_DEFAULT, BankQuestion, Gold, QuestionType, own_question
@@ -60,6 +60,21 @@ class QuestionsOut(WireOut):
     """Questions of the bank."""
 
     questions: list[QuestionOut]
+
+
+class QuestionChapterOut(WireOut):
+    """A chapter and how many of its questions an exam can ask."""
+
+    chapter: int
+    title: str
+    questions: int
+
+
+class QuestionChaptersOut(WireOut):
+    """What an exam can be drawn from: the chapters, and the kinds of questions that there are."""
+
+    chapters: list[QuestionChapterOut]
+    types: list[QuestionType]
 
 
 class QuestionFileOut(WireOut):
@@ -199,6 +214,7 @@ class MarkOut(WireOut):
     question_id: str
     score: float
     max_score: float
+    passed: bool
     answer: int | str | None
     answer_index: int | None = None
     reference_answer: str
@@ -207,6 +223,26 @@ class MarkOut(WireOut):
     facts_met: list[str] = Field(default_factory=list)
     facts_missed: list[str] = Field(default_factory=list)
     passage: PassageOut | None
+    evidence: list[int] | None = Field(None, description="where in the passage's text the proof stands, [start, end]")
+
+    @classmethod
+    def of(cls, mark: Mark, question: BankQuestion) -> Self:
+        """From a mark, with the place of the proof."""
+        shown = cls.model_validate(mark)
+        shown.evidence = _evidence(shown.passage.text, question) if shown.passage is not None else None
+        return shown
+
+
+def _evidence(text: str, question: BankQuestion) -> list[int] | None:
+    """Where the gold evidence is in the passage, white space aside; None when it is not there."""
+    places = [index for index, character in enumerate(text) if not character.isspace()]
+    bare = "".join(text[index] for index in places)
+    for gold in question.gold:
+        wanted = "".join(gold.evidence.split())
+        found = bare.find(wanted) if wanted else -1
+        if found >= 0:
+            return [places[found], places[found + len(wanted) - 1] + 1]
+    return None
 
 
 class ResultOut(WireOut):
@@ -215,6 +251,13 @@ class ResultOut(WireOut):
     score: float
     max_score: float
     marks: list[MarkOut]
+
+    @classmethod
+    def of(cls, result: Result, questions: Sequence[BankQuestion]) -> Self:
+        """From a result, with the places of the proofs."""
+        by_id = {question.id: question for question in questions}
+        marks = [MarkOut.of(mark, by_id[mark.question_id]) for mark in result.marks]
+        return cls(score=result.score, max_score=result.max_score, marks=marks)
 
 
 class ExamOut(WireOut):
@@ -226,7 +269,16 @@ class ExamOut(WireOut):
     deadline: datetime | None
     questions: list[ExamQuestionOut]
     handed_in_at: datetime | None
+    class_id: str | None = Field(description="what the exams of a class have in common")
+    closed_by_deadline: bool
     result: ResultOut | None
+
+    @classmethod
+    def of(cls, exam: StoredExam) -> Self:
+        """From the exam as it is kept."""
+        shown = cls.model_validate(exam)
+        shown.result = ResultOut.of(exam.result, exam.questions) if exam.result is not None else None
+        return shown
 
 
 class ExamsOut(WireOut):
@@ -296,10 +348,30 @@ def card_out(card: StoredCard) -> CardOut:
     )
 
 
+class BookPlaceOut(WireOut):
+    """A place to read on: `GET /v1/documents/{document_id}/place`."""
+
+    document_id: str
+    node_id: str
+    quote: str
+
+
+class CardDetailOut(WireOut):
+    """A card, when each rating (1 again, 2 hard, 3 good, 4 easy) would make it due, and its place in the book."""
+
+    card: CardOut
+    title: str = Field(description="of the book")
+    next_due: dict[str, datetime]
+    place: BookPlaceOut | None
+
+
 class CardsOut(WireOut):
-    """Cards that are due."""
+    """Cards that are due; `due` counts all of them, `kept` all that may come due, `next_due` is when the next will."""
 
     cards: list[CardOut]
+    due: int
+    kept: int
+    next_due: datetime | None
 
 
 class NewCardIn(WireIn):

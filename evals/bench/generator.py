@@ -1,4 +1,4 @@
-"""Benchmarks of the local generator: precision, cache, attention and kept prefixes, side by side in one run.
+"""Benchmarks of the local generator: precision, cache and kept prefixes, side by side in one run.
 
 All precisions are in memory together. A model of random weights computes as long as a real one, whatever it writes.
 """
@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 from evals.bench.local_model import (
-    Attention,
-    CacheKind,
     PeakMemory,
+    Way,
     cache_bytes,
     make_cache,
+    random_held,
     random_model,
     random_prompt,
-    random_segment,
     times_of,
-    use_attention,
+    use_way,
+    write,
 )
 from evals.bench.timing import paired_ratio, rounds_of
-from evals.statistics import Interval
-from rag.generators.local.batch import MOST_ROWS, Batch, decode
-from rag.generators.local.cache import Segment, SlabCache
-from rag.generators.local.decode import Decoding, Sampler, prefill
+from rag.generators.local.batch import MOST_ROWS, Batch, Row
+from rag.generators.local.decode import prefill, step
 from rag.generators.local.recorder import GraphMemory, Recorder
 from rag.models.devices import choose_device, peak_memory_bytes
 from rag.models.loading import LoadedModel, load_model
@@ -37,7 +36,6 @@ from rag.models.memory import linear_layers
 QUESTION_TOKENS = 30
 SHORT_CONTEXT_TOKENS = 256
 _WARMUP = 2
-_UNCACHED_TOKENS = 3  # each reads the whole prompt again
 
 
 def bench_generator(
@@ -49,7 +47,7 @@ def bench_generator(
     answer_tokens: int = 17,
     precisions: tuple[str, ...] = ("none", "int8", "nf4"),
 ) -> dict[str, Any]:
-    """Bytes, milliseconds per token and to the first token, and the ratios that the project promises.
+    """Bytes, milliseconds per token and to the first token, and their ratios.
 
     Args:
         rounds: of every comparison; whole answers and first tokens take a third as many.
@@ -60,18 +58,17 @@ def bench_generator(
         path = str(random_model(Path(folder), shape, choose_device("auto")))
         models = {name: load_model(path, quantization=name, dtype="bfloat16") for name in precisions}
     compared = {name: models[name] for name in ("none", "nf4")}
-    answers = answer_rows(
-        models, {name: weight_sizes(each)["all"] for name, each in models.items()}, few, prompt_tokens, answer_tokens
-    )
-    sizes = {
-        name: weight_sizes(each) for name, each in models.items()
-    }  # some processors repack weights at the first pass
+    before = {name: weight_sizes(each)["all"] for name, each in models.items()}
+    answers = answer_rows(models, before, few, prompt_tokens, answer_tokens)
+    # some processors repack weights at the first pass
+    sizes = {name: weight_sizes(each) for name, each in models.items()}
     del models
-    short = measure_steps(compared, SHORT_CONTEXT_TOKENS, 3 * rounds)
-    long = measure_steps(compared, context_tokens, rounds)
-    nf4 = compared["nf4"]
-    first = _first_token(nf4, prefix_tokens, few)
-    ratios = _ratios(short, long) | {
+    short = step_seconds(compared, SHORT_CONTEXT_TOKENS, 3 * rounds)
+    long = step_seconds(compared, context_tokens, rounds)
+    first = _first_token(compared["nf4"], prefix_tokens, few)
+    intervals = {
+        "nf4_over_bf16_decode": paired_ratio(short["none", "ours"], short["nf4", "ours"]),
+        "long_decode_speedup": paired_ratio(long["nf4", "library"], long["nf4", "ours"]),
         "prefix_first_token_speedup": paired_ratio(first["full"], first["kept"]),
     }
     return {
@@ -80,29 +77,19 @@ def bench_generator(
         "context_tokens": context_tokens,
         "weights_bytes": {name: size["all"] for name, size in sizes.items()},
         "answers": answers,
-        "steps": [*step_rows(short, SHORT_CONTEXT_TOKENS), *step_rows(long, context_tokens)],
-        "together": together_rows(compared, context_tokens, rounds) if nf4.device == "cuda" else [],
+        "steps": [
+            {"precision": precision, "way": way, "context_tokens": held, **_speed(values)}
+            for held, found in ((SHORT_CONTEXT_TOKENS, short), (context_tokens, long))
+            for (precision, way), values in found.items()
+        ],
+        "together": together_rows(compared, context_tokens, rounds),
         "first_token_s": {name: [round(value, 3) for value in values] for name, values in first.items()},
         "ratios": {
             "nf4_linear_share_of_bf16": round(sizes["nf4"]["linear"] / sizes["none"]["linear"], 4),
             "nf4_model_share_of_bf16": round(sizes["nf4"]["all"] / sizes["none"]["all"], 4),
-            **{name: round(ratio.value, 3) for name, ratio in ratios.items()},
         },
-        "intervals": {name: asdict(ratio) for name, ratio in ratios.items()},
-        "peak_memory_bytes": peak_memory_bytes(nf4.device),
-    }
-
-
-def _ratios(short: Mapping[StepKey, list[float]], long: Mapping[StepKey, list[float]]) -> dict[str, Interval]:
-    """Decoding ratios: precisions as served; cache and attention together and each alone, in NF4."""
-    stock = long[StepKey("nf4", "dynamic", "stock")]
-    return {
-        "nf4_over_bf16_decode": paired_ratio(
-            short[StepKey("none", "slab", "grouped")], short[StepKey("nf4", "slab", "grouped")]
-        ),
-        "long_decode_speedup": paired_ratio(stock, long[StepKey("nf4", "slab", "grouped")]),
-        "long_decode_speedup_cache_alone": paired_ratio(stock, long[StepKey("nf4", "slab", "stock")]),
-        "long_decode_speedup_attention_alone": paired_ratio(stock, long[StepKey("nf4", "dynamic", "grouped")]),
+        "intervals": {name: asdict(ratio) for name, ratio in intervals.items()},
+        "peak_memory_bytes": peak_memory_bytes(compared["nf4"].device),
     }
 
 
@@ -120,132 +107,71 @@ def weight_sizes(loaded: LoadedModel) -> dict[str, int]:
     return {"linear": linear, "all": everything}
 
 
+def _speed(seconds: list[float], tokens: int = 1) -> dict[str, float]:
+    taken = statistics.median(seconds)
+    return {"ms": round(1000 * taken, 2), "tokens_per_s": round(tokens / taken, 1)}
+
+
 def _first_token(loaded: LoadedModel, prefix_tokens: int, rounds: int) -> dict[str, list[float]]:
     """Seconds to the first token of a prompt, read whole and after a kept prefix."""
-    layers = loaded.capabilities.num_layers
     prompt = random_prompt(loaded, prefix_tokens + QUESTION_TOKENS)
-    capacity = len(prompt) + 4
-    prefix_cache = SlabCache(layers, capacity)
-    prefill(loaded.model, prompt[:prefix_tokens], prefix_cache)
-    kept = prefix_cache.copy_out(0, prefix_tokens)
+    kept = random_held(loaded, prefix_tokens)
 
-    def first(cache: SlabCache) -> None:
-        next(decode(loaded.model, prompt, cache, max_new_tokens=1))
+    def first(*, reuse: bool) -> None:
+        cache = make_cache(loaded, "ours", len(prompt) + 4, kept if reuse else None)
+        int(prefill(loaded.model, prompt, cache)[-1].argmax())
 
-    def from_prefix() -> None:
-        cache = SlabCache(layers, capacity)
-        cache.append(kept, prefix_tokens)
-        first(cache)
-
-    return rounds_of({"full": lambda: first(SlabCache(layers, capacity)), "kept": from_prefix}, rounds)
+    return rounds_of({"full": partial(first, reuse=False), "kept": partial(first, reuse=True)}, rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class StepKey:
-    """The configuration of one decoding step."""
-
-    precision: str
-    cache: CacheKind
-    attention: Attention
-
-
-def measure_steps(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> dict[StepKey, list[float]]:
-    """Seconds of one decoding step in each round; caches are kept between rounds, as in a long answer."""
-    steps: dict[StepKey, Callable[[], None]] = {}
+def step_seconds(
+    models: Mapping[str, LoadedModel], context_tokens: int, rounds: int
+) -> dict[tuple[str, Way], list[float]]:
+    """Seconds of one decoding step in each round, by precision and cache, which is kept between rounds."""
+    steps: dict[str, Callable[[], None]] = {}
+    keys: list[tuple[str, Way]] = []
     for precision, loaded in models.items():
-        held = random_segment(loaded, context_tokens)
-        for cache in get_args(CacheKind):
-            for attention in get_args(Attention):
-                step = _step(loaded, cache, attention, held, context_tokens + rounds + _WARMUP)
-                steps[StepKey(precision, cache, attention)] = step
-    by_name = {str(number): step for number, step in enumerate(steps.values())}
-    seconds = rounds_of(by_name, rounds, _WARMUP)
-    for loaded in models.values():
-        use_attention(loaded, "grouped")
-    return dict(zip(steps, seconds.values(), strict=True))
+        held = random_held(loaded, context_tokens)
+        for way in ("library", "ours"):
+            cache = make_cache(loaded, way, context_tokens + rounds + _WARMUP, held)
+            keys.append((precision, way))
+            steps[f"{precision} {way}"] = partial(_one_step, loaded, way, cache)
+    return dict(zip(keys, rounds_of(steps, rounds, _WARMUP).values(), strict=True))
 
 
-def step_rows(seconds: Mapping[StepKey, list[float]], context_tokens: int) -> list[dict[str, Any]]:
-    """Rows of the table of steps."""
-    return [
-        {
-            "precision": key.precision,
-            "cache": key.cache,
-            "attention": key.attention,
-            "context_tokens": context_tokens,
-            "ms_per_token": round(1000 * statistics.median(values), 2),
-            "tokens_per_s": round(1 / statistics.median(values), 1),
-        }
-        for key, values in seconds.items()
-    ]
-
-
-def _step(
-    loaded: LoadedModel, kind: CacheKind, attention: Attention, held: Segment, capacity_tokens: int
-) -> Callable[[], None]:
-    import torch
-
-    cache = make_cache(loaded, kind, capacity_tokens, held)
-    token = torch.tensor([[7]], device=loaded.model.device)
-
-    def step() -> None:
-        use_attention(loaded, attention)
-        with torch.inference_mode():
-            output = loaded.model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            int(output.logits[0, -1].argmax())  # waits for the device
-
-    return step
+def _one_step(loaded: LoadedModel, way: Way, cache: Any) -> None:
+    with use_way(loaded, way):
+        int(step(loaded.model, [7], cache)[-1].argmax())  # waits for the device
 
 
 def together_rows(models: Mapping[str, LoadedModel], context_tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Rows of the table of steps as they are served: of one answer and of many, with CUDA-graph capture and without."""
+    """Rows of the table of steps as they are served: of one answer and of many; on a GPU captured and not."""
     rows: list[dict[str, Any]] = []
     for precision, loaded in models.items():
+        ways: dict[str, Recorder | None] = {"eager": None}
+        if loaded.device.startswith("cuda"):
+            ways["captured"] = Recorder(loaded.model, GraphMemory())
         for count in (1, MOST_ROWS):
-            steps = {
-                name: _step_of(loaded, count, context_tokens, recorder)
-                for name, recorder in (("eager", None), ("captured", Recorder(loaded.model, GraphMemory())))
-            }
+            steps = {name: _shared_step(loaded, count, context_tokens, recorder) for name, recorder in ways.items()}
             for name, values in rounds_of(steps, rounds, _WARMUP).items():
-                seconds = statistics.median(values)
-                rows.append(
-                    {
-                        "precision": precision,
-                        "answers": count,
-                        "step": name,
-                        "context_tokens": context_tokens,
-                        "ms": round(1000 * seconds, 2),
-                        "tokens_per_s": round(count / seconds, 1),
-                    }
-                )
+                row = {"precision": precision, "answers": count, "step": name, "context_tokens": context_tokens}
+                rows.append(row | _speed(values, count))
     return rows
 
 
-def _step_of(loaded: LoadedModel, count: int, context_tokens: int, recorder: Recorder | None) -> Callable[[], None]:
+def _shared_step(loaded: LoadedModel, count: int, context_tokens: int, recorder: Recorder | None) -> Callable[[], None]:
     """One step of `count` answers, each behind `context_tokens` tokens; the same ones every time."""
-    batch = Batch(loaded.model, recorder=recorder)
-    answers = []
-    for _ in range(count):
-        cache = make_cache(loaded, "slab", context_tokens + 2, random_segment(loaded, context_tokens))
-        answers.append(Decoding([7] * (context_tokens + 1), cache, Sampler()))
+    if recorder is not None:
+        recorder.clear()
+    batch, held = Batch(loaded.model, recorder), random_held(loaded, context_tokens)
+    rows = [Row(make_cache(loaded, "ours", context_tokens + 1, held), 7) for _ in range(count)]
 
-    def step() -> None:
-        for answer, logits in zip(answers, batch.step(answers), strict=True):
-            answer.take(logits)  # waits for the device; nothing is written, so the next step is the same
+    def once() -> None:
+        for row, logits in zip(rows, batch.step(rows), strict=True):
+            int(logits[-1].argmax())  # waits for the device
+            row.cache.cut(context_tokens)
 
-    return step
-
-
-WAYS: tuple[tuple[CacheKind | None, Attention], ...] = (
-    (None, "grouped"),
-    ("dynamic", "stock"),
-    ("dynamic", "grouped"),
-    ("slab", "stock"),
-    ("slab", "grouped"),
-)
-"""How an answer is written: with which cache and attention. Without a cache all is read again for every token."""
-_Row: TypeAlias = tuple[str, CacheKind | None, Attention]
-"""Precision, cache and attention."""
+    return once
 
 
 def answer_rows(
@@ -257,60 +183,41 @@ def answer_rows(
 ) -> list[dict[str, Any]]:
     """Rows of the table of answers; each round writes every row's answer once, in turn."""
     prompts = {precision: random_prompt(loaded, prompt_tokens) for precision, loaded in models.items()}
-    times: dict[_Row, list[tuple[float, float, float]]] = {(name, *way): [] for name in models for way in WAYS}
-    kv_bytes: dict[_Row, int] = {}
-    working: dict[_Row, int | None] = {}
+    taken: dict[tuple[str, Way], list[tuple[float, float, float]]] = {
+        (name, way): [] for name in models for way in get_args(Way)
+    }
+    kv_bytes: dict[tuple[str, Way], int] = {}
+    working: dict[tuple[str, Way], int | None] = {}
 
-    def answer(row: _Row) -> None:
-        precision, kind, attention = row
+    def answer(precision: str, way: Way) -> tuple[float, float, float]:
         loaded, prompt = models[precision], prompts[precision]
-        use_attention(loaded, attention)
         peak = PeakMemory(loaded.device)
-        cache = make_cache(loaded, kind, prompt_tokens + answer_tokens) if kind else None
-        tokens = _read_again(loaded, prompt)
-        if cache is not None:
-            tokens = decode(loaded.model, prompt, cache, max_new_tokens=answer_tokens)
-        times[row].append(times_of(tokens))
-        kv_bytes[row] = cache_bytes(cache) if cache is not None else 0
-        extra = peak.extra_bytes()
-        working[row] = extra if working.get(row) is None else max(working[row] or 0, extra or 0)
+        cache = make_cache(loaded, way, prompt_tokens + answer_tokens)
+        with use_way(loaded, way):
+            times = times_of(write(loaded, prompt, cache, answer_tokens if cache is not None else 3))
+        kv_bytes[precision, way] = cache_bytes(cache)
+        working[precision, way] = max(working.get((precision, way)) or 0, peak.extra_bytes() or 0) or None
+        return times
 
     for precision in models:  # reads the weights from disk; some processors repack them at the first pass
-        answer((precision, *WAYS[-1]))
-        times[precision, *WAYS[-1]].clear()
+        answer(precision, "ours")
     for _ in range(rounds):
-        for row in times:
-            answer(row)
-    for loaded in models.values():
-        use_attention(loaded, "grouped")
+        for row, times in taken.items():
+            times.append(answer(*row))
     rows = []
-    for row, taken in times.items():
-        first_s, second_s, tokens_per_s = (statistics.median(values) for values in zip(*taken, strict=True))
+    for (precision, way), times in taken.items():
+        first_s, second_s, tokens_per_s = (statistics.median(values) for values in zip(*times, strict=True))
         rows.append(
             {
-                "precision": row[0],
-                "kv_cache": row[1] or "off",
-                "attention": row[2],
+                "precision": precision,
+                "kv_cache": way,
                 "prompt_tokens": prompt_tokens,
-                "weights_bytes": weights_bytes[row[0]],
-                "kv_bytes": kv_bytes[row],
-                "working_bytes": working[row],
+                "weights_bytes": weights_bytes[precision],
+                "kv_bytes": kv_bytes[precision, way],
+                "working_bytes": working[precision, way],
                 "ttft_s": round(first_s, 4),
                 "second_token_ms": round(1000 * second_s, 2),
                 "tokens_per_s": round(tokens_per_s, 2),
             }
         )
     return rows
-
-
-def _read_again(loaded: LoadedModel, prompt: list[int]) -> Iterator[int]:
-    """Decodes a few tokens without any cache."""
-    import torch
-
-    held = list(prompt)
-    for _ in range(_UNCACHED_TOKENS):
-        ids = torch.tensor([held], device=loaded.model.device)
-        with torch.inference_mode():
-            logits = loaded.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0]
-        held.append(int(logits.argmax()))
-        yield held[-1]

@@ -1,4 +1,4 @@
-"""What the generator's benchmarks run on: random models, caches and attentions to compare, and a peak-memory meter.
+"""What the generator's benchmarks run on: random models, caches to compare, answers, and a peak-memory meter.
 
 Random weights run as fast as real ones and need no download; a step's time does not depend on what its cache holds.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rag.generators.local.cache import Segment, SlabCache, segment_of
-from rag.models.fast_paths import register_attention
+from rag.generators.local.batch import Batch, Row, can_share_steps
+from rag.generators.local.cache import Kept, SlabCache
+from rag.generators.local.decode import new_cache, prefill, step
 from rag.models.loading import LoadedModel
 
-CacheKind = Literal["dynamic", "slab"]
-Attention = Literal["stock", "grouped"]
+Way = Literal["off", "library", "ours"]
+"""How an answer is written: without a KV cache, with transformers' own and its attention, or as it is served."""
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -59,8 +61,8 @@ def random_model(folder: Path, shape: str, device: str = "cpu") -> Path:
     return folder
 
 
-def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
-    """A random KV cache of `tokens` tokens, in the model\'s shape."""
+def random_held(loaded: LoadedModel, tokens: int) -> Kept:
+    """A random KV cache of `tokens` tokens, in the model's shape."""
     import torch
 
     shape = loaded.capabilities
@@ -70,8 +72,7 @@ def random_segment(loaded: LoadedModel, tokens: int) -> Segment:
         return torch.randn(1, shape.kv_heads, tokens, width, dtype=dtype, device=loaded.model.device)
 
     keys = tuple(draw(shape.key_dim) for _ in range(shape.num_layers))
-    values = tuple(draw(shape.value_dim) for _ in range(shape.num_layers))
-    return segment_of(keys, values)
+    return Kept(None, (7,) * tokens, keys, tuple(draw(shape.value_dim) for _ in range(shape.num_layers)))
 
 
 def random_prompt(loaded: LoadedModel, tokens: int) -> list[int]:
@@ -80,33 +81,56 @@ def random_prompt(loaded: LoadedModel, tokens: int) -> list[int]:
     return [rng.randrange(1, loaded.capabilities.vocab_size) for _ in range(tokens)]
 
 
-def make_cache(loaded: LoadedModel, kind: CacheKind, capacity_tokens: int, held: Segment | None = None) -> Any:
-    """A cache that starts with `held`; `dynamic` is transformers' own, which grows by copying."""
-    if kind == "slab":
-        slab = SlabCache(loaded.capabilities.num_layers, capacity_tokens)
-        if held is not None:
-            slab.append(held, held.tokens)
-        return slab
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=loaded.model.config)
-    if held is not None:
-        for layer, (key, value) in enumerate(zip(held.keys, held.values, strict=True)):
-            cache.update(key, value, layer)
+def make_cache(loaded: LoadedModel, way: Way, capacity_tokens: int, held: Kept | None = None) -> Any:
+    """A cache that starts with `held`; None where none is used."""
+    if way == "off":
+        return None
+    ours = way == "ours" and loaded.capabilities.keeps_every_token
+    cache = new_cache(loaded.model, capacity_tokens, cuttable=ours)
+    for layer, (key, value) in enumerate(zip(held.keys, held.values, strict=True) if held is not None else ()):
+        cache.update(key, value, layer)
     return cache
 
 
 def cache_bytes(cache: Any) -> int:
     """Bytes of a KV cache, allocated room included."""
-    if isinstance(cache, SlabCache):
-        return cache.nbytes
-    tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+    if cache is None:
+        return 0
+    layers = zip(cache.keys, cache.values, strict=True) if isinstance(cache, SlabCache) else None
+    pairs = layers or [(layer.keys, layer.values) for layer in cache.layers]
+    return sum(tensor.untyped_storage().nbytes() for pair in pairs for tensor in pair)
 
 
-def use_attention(loaded: LoadedModel, attention: Attention) -> None:
-    """Switches between torch's attention and ours; cheap enough for every step."""
-    loaded.model.config._attn_implementation = register_attention() if attention == "grouped" else "sdpa"
+@contextmanager
+def use_way(loaded: LoadedModel, way: Way) -> Iterator[None]:
+    """Computes with the attention that belongs to a way; cheap enough for every step."""
+    config = loaded.model.config
+    served = config._attn_implementation
+    config._attn_implementation = "sdpa" if way == "library" else served
+    yield
+    config._attn_implementation = served
+
+
+def write(loaded: LoadedModel, prompt: Sequence[int], cache: Any, count: int) -> Iterator[int]:
+    """So many greedy tokens behind a prompt, with our cache as a processor serves; without one all is read again."""
+    import torch
+
+    model, written = loaded.model, list[int]()
+    logits = prefill(model, prompt, cache) if cache is not None else None
+    batch = Batch(model) if isinstance(cache, SlabCache) and can_share_steps(model) else None
+    while True:
+        if logits is None:
+            with torch.inference_mode():
+                ids = torch.tensor([[*prompt, *written]], device=model.device)
+                logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0]
+        written.append(int(logits[-1].argmax()))
+        yield written[-1]
+        if len(written) == count:
+            return
+        if cache is not None:
+            logits = batch.step([Row(cache, written[-1])])[0] if batch else step(model, written[-1:], cache)
+        else:
+            logits = None
 
 
 def times_of(tokens: Iterator[int]) -> tuple[float, float, float]:

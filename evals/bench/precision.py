@@ -14,11 +14,9 @@ from functools import partial
 from typing import Any
 
 from evals.bench.generator import weight_sizes
-from evals.bench.local_model import PeakMemory, times_of
+from evals.bench.local_model import PeakMemory, make_cache, times_of, write
 from evals.bench.timing import rounds_of
 from indexes.sample import SAMPLE_PATH
-from rag.generators.local.batch import decode
-from rag.generators.local.decode import new_cache
 from rag.models.devices import choose_device
 from rag.models.loading import LoadedModel, load_model
 
@@ -108,8 +106,8 @@ def _timings(models: dict[str, LoadedModel], rounds: int) -> dict[str, dict[str,
     def answer(precision: str) -> None:
         loaded = models[precision]
         prompt = loaded.tokenizer.encode(text, add_special_tokens=False)[:WINDOW_TOKENS]
-        cache = new_cache(loaded.model, len(prompt) + _ANSWER_TOKENS, cuttable=loaded.capabilities.keeps_every_token)
-        measured[precision].append(times_of(decode(loaded.model, prompt, cache, max_new_tokens=_ANSWER_TOKENS)))
+        cache = make_cache(loaded, "ours", len(prompt) + _ANSWER_TOKENS)
+        measured[precision].append(times_of(write(loaded, prompt, cache, _ANSWER_TOKENS)))
 
     rounds_of({precision: partial(answer, precision) for precision in models}, rounds)
     return {

@@ -178,7 +178,7 @@ def read_book(
         title, elements = title_of(parsed)
         title = title or name_as_title(Path(name).stem)
         sections = chapters_in_file(elements, title)
-    _require_text(sections, name)
+    _require_text(sections, name, can_be_scanned=form.name == "pdf")
     return Book(title, form.name, sections, parsed.pages, parsed.page_labels, parsed.health)
 
 
@@ -285,9 +285,10 @@ def _check_content(path: Path, name: str, form: _Format) -> None:
         )
 
 
-def _require_text(sections: Sequence[Section], name: str) -> None:
+def _require_text(sections: Sequence[Section], name: str, *, can_be_scanned: bool = False) -> None:
     if not any(character.isalnum() for section in sections for character in section.text):
-        raise UnreadableBook(f"'{name}' holds no text.", hint="a scanned book needs OCR before it can be added")
+        scanned, wordless = "a scanned book needs OCR before it can be added", "pictures, markup and signs are not read"
+        raise UnreadableBook(f"'{name}' holds no text.", hint=scanned if can_be_scanned else wordless)
     characters = sum(len(section.text) for section in sections)
     if characters > MAX_TEXT_BYTES:  # a page of a few bytes may show the same text a million times
         raise TooLarge(f"'{name}' holds {characters:,} characters of text; books are read up to {MAX_TEXT_BYTES:,}.")

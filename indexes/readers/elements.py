@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -157,9 +158,10 @@ def stands_alone(text: str) -> bool:
 
 
 def caption_of(alt: str) -> str:
-    """Return an image's alternative text if it reads as a caption (two words or more), else ''."""
+    """Return an image's alternative text if it reads as a caption (two words or more) or a formula, else ''."""
     words = one_line(alt)
-    return words if " " in words else ""
+    formula = any(map(str.isalnum, words)) and any(unicodedata.category(letter) == "Sm" for letter in words)
+    return words if formula or " " in words else ""
 
 
 def words_of_role(name: str, content: str) -> tuple[str, bool]:

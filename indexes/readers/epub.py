@@ -17,7 +17,7 @@ from bs4.element import Tag
 
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers.elements import Block, Element, Heading, Parsed, one_line, same_title
-from indexes.readers.html import elements_of, heading_text, make_soup
+from indexes.readers.html import elements_of, heading_text, make_soup, without_words
 from indexes.readers.source import check_archive, clean_text, decode
 from indexes.types import BookHealth
 
@@ -129,7 +129,9 @@ def _read(
             skipped.append(member)
             continue
         notes.extend(source.notes)
-        elements.extend(_chapters(source.text, entries.get(member, []), css))
+        soup = make_soup(source.text)
+        notes.extend(f"{member}: {note}" for note in without_words(soup))
+        elements.extend(_chapters(soup, entries.get(member, []), css))
         if progress is not None:
             progress(number, len(spine))
     title = package.find("title")
@@ -138,12 +140,11 @@ def _read(
     return Parsed(tuple(elements), named or None, health=health)
 
 
-def _chapters(text: str, entries: list[_Entry], css: str) -> list[Element]:
+def _chapters(soup: BeautifulSoup, entries: list[_Entry], css: str) -> list[Element]:
     """Read one spine document: entries of the table of contents that lead into it open chapters and sections there.
 
     Those as high as the first are chapters; deeper ones are sections, unless a heading of the document stands there.
     """
-    soup = make_soup(text)
     for label in soup.select("[epub\\:type~=pagebreak], [role=doc-pagebreak]"):
         label.decompose()
     _mark(soup, entries)

@@ -42,6 +42,7 @@ _BLOCK_TAGS = _CONTAINERS | frozenset(
     {"p", "pre", "ul", "ol", "table", "h1", "h2", "h3", "h4", "h5", "h6", "dt", "figcaption", "summary", "hr"}
 )
 _LISTS = frozenset({"ul", "ol"})
+_PARAGRAPHS = ("p", "li", "dt", "dd", "td", "th")
 _CODE = frozenset({"code", "kbd", "tt", "samp"})
 _LINES = frozenset({"div", "p", "li", "tr"})
 """Tags that set a line of their own inside a listing."""
@@ -472,6 +473,22 @@ def _whole(tag: Tag) -> str | None:
         tex = one_line(_tex(tag.get_text()))
         return f"${tex}$" if name == "span" else f"$${tex}$$"
     return None
+
+
+def without_words(part: Tag) -> list[str]:
+    """A note about images that stand inside a sentence and say nothing, as pictures of formulas do; empty if none."""
+    count, spoken = 0, False
+    paragraph: Tag | None = None
+    for node in part.descendants:
+        if isinstance(node, Tag) and node.name in _PARAGRAPHS:
+            paragraph, spoken = node, False
+        elif isinstance(node, Tag) and node.name == "img" and spoken and not str(node.get("alt") or "").strip():
+            count += node.find_parent(_PARAGRAPHS) is paragraph
+        elif isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
+            spoken = spoken or any(map(str.isalnum, node))
+    if not count:
+        return []
+    return [f"{count} images inside sentences have no words for them: formulas among them are lost"]
 
 
 def _code_span(code: str) -> str:

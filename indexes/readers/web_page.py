@@ -11,7 +11,7 @@ from bs4 import BeautifulSoup
 from bs4.element import Tag
 
 from indexes.readers.elements import Element, Parsed, one_line
-from indexes.readers.html import elements_of, make_soup
+from indexes.readers.html import elements_of, make_soup, without_words
 from indexes.readers.markdown import markdown_to_html
 from indexes.readers.source import clean_text, read_text
 from indexes.types import BookHealth
@@ -33,12 +33,14 @@ def read_html(path: Path) -> Parsed:
     css = "".join(style.get_text() for style in soup.find_all("style"))
     title = soup.find("title")
     elements: list[Element] = []
+    notes = list(source.notes)
     for part in _main_parts(soup):
         for tag in part.find_all(_is_aside):
             tag.decompose()
         elements.extend(elements_of(part, css))
+        notes.extend(without_words(part))
     named = one_line(clean_text(title.get_text())) if isinstance(title, Tag) else ""
-    return Parsed(tuple(elements), named or None, health=BookHealth(notes=source.notes))
+    return Parsed(tuple(elements), named or None, health=BookHealth(notes=tuple(notes)))
 
 
 def _with_markdown(page: str) -> str:

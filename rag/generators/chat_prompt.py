@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +15,13 @@ from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.generators.stream_text import REASONING_BLOCKS, REASONING_MARKS, ReasoningBlock
 from rag.models.memory import estimate_memory
 from rag.query import english_query
-from rag.sentence_reader import SentenceReader, Unit
+from rag.sentence_reader import SentenceReader, Unit, units_of
+from rag.types import Passage
 
 SMALL_PARAMETERS = 1e9
-"""Models below this are prompted in short sentences, and shown excerpts."""
-EXCERPT_TOKENS = 160
-"""Most tokens of all excerpts together; the best sentence is shown whatever its length."""
+"""Models below this are prompted in short sentences."""
+EXCERPT_PARAMETERS = 4e9
+"""Models below this are shown excerpts, larger ones whole passages."""
 
 _COUNTED = 4096
 """Texts whose tokens are remembered: counting those of five passages took 8 ms, a fifth of a decoding step."""
@@ -44,7 +46,7 @@ class ChatPrompt:
     def __init__(self, tokenizer: Any, model_name: str, *, brief: bool = False) -> None:
         self._tokenizer = tokenizer
         self._model_name = model_name
-        self._brief = brief
+        self.brief = brief
         self._lock = threading.Lock()
 
     def tokens(self, request: GenerationRequest) -> list[int]:
@@ -53,7 +55,7 @@ class ChatPrompt:
         Raises:
             ModelCannotLoad: the chat template does not accept the messages.
         """
-        return self.message_tokens(render_messages(request, brief=self._brief))
+        return self.message_tokens(render_messages(request, brief=self.brief))
 
     def message_tokens(self, messages: list[Message], *, answer_follows: bool = True) -> list[int]:
         """As `tokens`, for any messages; with `answer_follows=False` the last one is the answer (for training)."""
@@ -78,9 +80,18 @@ class ChatPrompt:
 
     def open_block(self, prompt: list[int]) -> ReasoningBlock | None:
         """The block of reasoning that the template opened at the prompt's end."""
+        tail = self._tail(prompt)
+        return next((block for block in REASONING_BLOCKS if tail.endswith(block.opening)), None)
+
+    def may_think(self, prompt: list[int]) -> bool:
+        """Whether reasoning may follow: the model has marks for it, and the template has not closed it already."""
+        known = str(self._tokenizer.chat_template), self._tokenizer.get_added_vocab()
+        marked = any(block.opening in each for block in REASONING_BLOCKS for each in known)
+        return marked and not self._tail(prompt).endswith(tuple(block.closing for block in REASONING_BLOCKS))
+
+    def _tail(self, prompt: list[int]) -> str:
         with self._lock:
-            tail: str = self._tokenizer.decode(prompt[-8:])
-        return next((block for block in REASONING_BLOCKS if tail.rstrip().endswith(block.opening)), None)
+            return str(self._tokenizer.decode(prompt[-8:])).rstrip()
 
     def close_tokens(self, block: ReasoningBlock) -> list[int]:
         """Tokens that end a block of reasoning."""
@@ -113,44 +124,85 @@ def _without_system(messages: list[Message]) -> list[Message]:
     return [first, *messages[2:]]
 
 
-def is_small(config: Any) -> bool:
-    """Whether a model, by its transformers config, is prompted as a small one."""
-    return estimate_memory(config, context_tokens=1).num_parameters < SMALL_PARAMETERS
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """How a model is prompted.
+
+    Attributes:
+        brief: in short sentences.
+        excerpt_tokens: most tokens of all excerpts together; the best sentence is shown whatever its length. None shows
+            whole passages.
+        neighbours: excerpts take in what stands before and after each sentence.
+    """
+
+    brief: bool = False
+    excerpt_tokens: int | None = None
+    neighbours: bool = False
+
+
+def prompt_form(num_parameters: float) -> PromptForm:
+    """The form for a model of this size (docs/decisions.md has what it was measured with)."""
+    if num_parameters < SMALL_PARAMETERS:
+        return PromptForm(brief=True, excerpt_tokens=160)
+    if num_parameters < EXCERPT_PARAMETERS:
+        return PromptForm(excerpt_tokens=500, neighbours=True)
+    return PromptForm()
+
+
+def form_of(config: Any) -> PromptForm:
+    """The form for a model, by its transformers config."""
+    return prompt_form(estimate_memory(config, context_tokens=1).num_parameters)
 
 
 class Excerpts:
-    """Chooses what a small model is shown of the passages: their best sentences, the best passage first.
+    """Chooses what a model is shown of the passages: their best sentences, the best passage first.
 
-    A small model makes little use of a long prompt, and a CPU takes many seconds to read one. So it is given what the
-    sentence reader would quote, with the passages' own numbers. Longer prompts scored no better (docs/decisions.md).
-    Threads may share it.
+    A model of few billion weights makes little use of a long prompt, and a CPU takes many seconds to read one. So it is
+    given what the sentence reader would quote, with the passages' own numbers. Threads may share it.
 
     Args:
+        reader: chooses the sentences; without one, passages are shown whole.
         count_tokens: of a text, by the model's tokenizer.
     """
 
-    def __init__(
-        self, reader: SentenceReader, count_tokens: Callable[[str], int], most_tokens: int = EXCERPT_TOKENS
-    ) -> None:
+    def __init__(self, reader: SentenceReader | None, count_tokens: Callable[[str], int], form: PromptForm) -> None:
         self._reader = reader
         self._count_tokens = lru_cache(_COUNTED)(count_tokens)  # the same passages are found again and again
-        self._most_tokens = most_tokens
+        self.form = form
 
     def of(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with its excerpts; as it is where the passages are short anyway."""
-        if sum(self._count_tokens(passage.text) for passage in request.passages) <= self._most_tokens:
+        """The request with its excerpts; as it is where passages are shown whole, or are short anyway."""
+        left = self.form.excerpt_tokens
+        if self._reader is None or left is None:
             return request
-        left = self._most_tokens
+        if sum(self._count_tokens(passage.text) for passage in request.passages) <= left:
+            return request
+        query = request.query or english_query(request.question)
+        units = [item.unit for item in self._reader.read(query, request.passages)]
+        if self.form.neighbours:
+            units = _with_neighbours(units, request.passages)
         chosen: dict[int, list[Unit]] = {}  # by passage, the one with the best sentence first
-        for item in self._reader.read(request.query or english_query(request.question), request.passages):
-            size = self._count_tokens(item.unit.text)
+        for unit in units:
+            size = self._count_tokens(unit.text)
             if chosen and size > left:
                 continue
             left -= size
-            chosen.setdefault(item.unit.passage, []).append(item.unit)
-        return replace(request, excerpts=tuple(_excerpt(passage, units) for passage, units in chosen.items()))
+            chosen.setdefault(unit.passage, []).append(unit)
+        return replace(request, excerpts=tuple(_excerpt(request.passages[n], chosen[n]) for n in chosen))
 
 
-def _excerpt(passage: int, units: list[Unit]) -> Excerpt:
+def _with_neighbours(units: Sequence[Unit], passages: Sequence[Passage]) -> list[Unit]:
+    """Each unit, then what stands before and after it, up to a heading; each once."""
+    at = {(unit.passage, unit.place): unit for unit in units_of(passages) if unit.kind != "heading"}
+    near = (at.get((unit.passage, unit.place + step)) for unit in units for step in (0, -1, 1))
+    return list(dict.fromkeys(unit for unit in near if unit is not None))
+
+
+def _excerpt(passage: Passage, units: Sequence[Unit]) -> Excerpt:
+    """Units of one passage in reading order; what is between two that adjoin is as in the passage."""
     ordered = sorted(units, key=lambda unit: unit.place)
-    return Excerpt(passage + 1, units[0].section, " ".join(unit.text for unit in ordered))
+    text = ordered[0].text
+    for before, unit in itertools.pairwise(ordered):
+        text += passage.text[before.end : unit.start] if unit.place == before.place + 1 else " "
+        text += unit.text
+    return Excerpt(units[0].passage + 1, units[0].section, text)

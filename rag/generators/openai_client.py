@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator
@@ -82,12 +83,13 @@ class OpenAIClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
-    def get(self, path: str, body: Json | None = None) -> Any:
+    def get(self, path: str, body: Json | None = None, within_s: float = math.inf) -> Any:
         """The JSON at `path`, or at an absolute path of the engine (`/…`); asked once, with POST where there is a body.
 
-        Raises: as `ask`.
+        Raises: as `ask`; Cancelled after `within_s`.
         """
-        return next(self._run(self._items(path, body, retries=0), lambda: False))
+        deadline = time.monotonic() + within_s
+        return next(self._run(self._items(path, body, retries=0), lambda: time.monotonic() > deadline))
 
     def ask(self, path: str, body: Json, cancelled: Callable[[], bool]) -> Generator[Any, None, None]:
         """The events of a streamed answer, until `[DONE]` or the engine closes; without `stream`, the one answer.
@@ -155,15 +157,17 @@ class OpenAIClient:
                 )
 
         async def run() -> None:
+            begun = False
             try:
                 async for item in items:
+                    begun = True
                     leave_line()
                     relay.put(item)
             except asyncio.CancelledError:
                 relay.end(GenerationFailed("The generator was closed."))
                 raise
             except Exception as error:  # noqa: BLE001 - the consumer raises it
-                relay.end(error if isinstance(error, CoalesceError) else self._broken(error))
+                relay.end(error if isinstance(error, CoalesceError) else self._broken(error, begun=begun))
             else:
                 relay.end()
 
@@ -258,7 +262,12 @@ class OpenAIClient:
         kind = EngineUnreachable if status >= 500 or status in (401, 403, 404) else EngineRefuses
         return kind(f"The engine at {self.address} {does}: {message}", hint=hint)
 
-    def _broken(self, error: BaseException) -> EngineUnreachable:
+    def _broken(self, error: BaseException, *, begun: bool = False) -> CoalesceError:
+        if begun and isinstance(error, httpx.HTTPError):
+            return GenerationFailed(
+                f"The engine at {self.address} went away in the middle of the answer.",
+                hint="See that it runs, and ask again. Its log says more.",
+            )
         what = "does not answer in the OpenAI format" if isinstance(error, ValueError) else "does not answer"
         return EngineUnreachable(
             f"The engine at {self.address} {what}: {str(error)[:300] or type(error).__name__}",

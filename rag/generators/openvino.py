@@ -8,23 +8,25 @@ folder's tokenizer, so a prompt is what the transformers path reads.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import queue
 import re
+import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from indexes.disk import new_folder
-from indexes.errors import Busy, Cancelled, first_line
+from indexes.disk import file_sha256, new_folder
+from indexes.errors import Busy, Cancelled
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
-from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt
-from rag.generators.local.admission import Admission
+from rag.generators.admission import Admission
+from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,
@@ -38,21 +40,32 @@ from rag.generators.protocol import (
 )
 from rag.generators.stream_text import TextStream
 from rag.generators.writing import Writing
-from rag.models.adapters import WEIGHTS_FILE, AdapterFolder, changes_anything, folder_fingerprint, read_adapter
+from rag.models.adapters import (
+    WEIGHTS_FILE,
+    AdapterFolder,
+    changes_anything,
+    check_layers,
+    empty_model,
+    folder_fingerprint,
+    read_adapter,
+)
 from rag.models.capabilities import read_capabilities
-from rag.models.devices import choose_device, default_kv_budget_bytes, peak_memory_bytes
+from rag.models.devices import choose_device, default_kv_budget_bytes, free_memory_bytes, peak_memory_bytes
 from rag.models.folder import ORIGIN_FILE, load_config, shown_name
-from rag.models.gguf import read_header
+from rag.models.gguf import check_room, read_header
 from rag.models.home import find_model, gguf_of
 from rag.models.loading import load_tokenizer
+from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
-from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage
+from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
 MOST_ROWS = 16
 """Answers that a pipeline writes at once."""
 _KV_DTYPE_BYTES = 2
 _POLL_S = 0.05
 _BEAMS = 20
+_MOST_KNOWN = 400
+"""Options whose likelihood is remembered: the same ones come again in another order, when the prefix cache hides it."""
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _TYPES = frozenset({"F16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})
 """What OpenVINO GenAI 2026.4 reads."""
@@ -71,17 +84,19 @@ def build_ir(gguf: Path, folder: Path) -> None:
 
     Raises:
         ModelCannotLoad: GenAI cannot read the file, or its layers are not those that are known.
+        StorageFull, DoesNotFitInMemory: disk or memory have no room for it. Nothing was written.
     """
     import openvino_genai
 
     with new_folder(folder) as part:
+        check_room(gguf, part, _loaded_bytes(gguf))
         link = part / gguf.name
         link.symlink_to(gguf)
         try:
             openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
         except (RuntimeError, IndexError) as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot read {gguf.name}: {first_line(error)}",
+                f"OpenVINO GenAI cannot read {gguf.name}: {_reason(error)}",
                 hint="Take the model with --quantization none, int8 or nf4.",
             ) from error
         link.unlink()
@@ -109,17 +124,28 @@ def _name_layers(file: Path) -> None:
     file.write_text(text, "utf-8")
 
 
-def _layers_of(folder: Path) -> set[str]:
-    """The layers that an adapter can change, by transformers' names."""
-    return set(re.findall(rf'name="{re.escape(_PREFIX)}([^"/]+)/MatMul"', (folder / _MODEL_FILE).read_text("utf-8")))
+def _loaded_bytes(gguf: Path) -> int:
+    """Bytes of OpenVINO's form, on disk and in memory: for Qwen2.5-Coder-1.5B in Q4_K_M 1.15 times the file's."""
+    return gguf.stat().st_size * 5 // 4
+
+
+def _reason(error: Exception) -> str:
+    """What GenAI says; before it stand the places in its source."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[:300]
 
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """One answer in work; `outputs` ends with None, or with an error."""
+    """One answer in work; `outputs` ends with None, or with an error.
+
+    Attributes:
+        queues: it waits while as many as are written at once are in work; `place` is what it was told last.
+    """
 
     tokens: list[int]
     config: Any
+    queues: bool = False
+    place: int = -1
     outputs: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     given_up: bool = False
 
@@ -142,8 +168,8 @@ class _Pipeline:
             self._pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", options)
         except RuntimeError as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot load {folder.name}: {first_line(error)}",
-                hint="Remove the folder, it is made again; or take --quantization none.",
+                f"OpenVINO GenAI cannot load {folder}: {_reason(error)}",
+                hint="Remove that folder: the next start makes it again.",
             ) from error
         self._numbers = itertools.count()
         self._new: list[_Request] = []
@@ -158,18 +184,26 @@ class _Pipeline:
         """Answers in work."""
         return len(self._new) + len(self._running)
 
-    def write(self, tokens: list[int], config: Any, cancelled: Callable[[], bool]) -> Iterator[Any]:
-        """Outputs of one request as they come.
+    def write(
+        self, tokens: list[int], config: Any, cancelled: Callable[[], bool], *, queues: bool = True
+    ) -> Iterator[Any]:
+        """Outputs of one request as they come; before them `Waiting` for one that queues.
 
         Raises:
             Cancelled, GenerationFailed, DoesNotFitInMemory.
         """
-        request = _Request(tokens, config)
+        request = _Request(tokens, config, queues)
+        self._add([request])
+        yield from self._outputs(request, cancelled)
+
+    def _add(self, requests: list[_Request]) -> None:
         with self._changed:
             if self._closed:
                 raise _closed()
-            self._new.append(request)
+            self._new += requests
             self._changed.notify()
+
+    def _outputs(self, request: _Request, cancelled: Callable[[], bool]) -> Iterator[Any]:
         try:
             while True:
                 if cancelled():
@@ -188,7 +222,23 @@ class _Pipeline:
         """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
         config = _config(1, frozenset())
         config.num_beams = config.num_return_sequences = _BEAMS
-        return {output.generated_ids[0]: output.score for output in self.write(tokens, config, cancelled)}
+        outputs = self.write(tokens, config, cancelled, queues=False)
+        return {output.generated_ids[0]: output.score for output in outputs}
+
+    def ends(self, prompts: Sequence[list[int]], cancelled: Callable[[], bool]) -> list[list[float]]:
+        """Log-probabilities of the last tokens of each prompt, from where it differs from what was read before.
+
+        GenAI gives none for what its prefix cache holds. The prompts begin together, so that none hides another's.
+        """
+        config = _config(1, frozenset())
+        config.echo, config.logprobs = True, 1
+        requests = [_Request(tokens, config) for tokens in prompts]
+        self._add(requests)
+        found = []
+        for request in requests:
+            outputs = self._outputs(request, cancelled)
+            found.append([value for output in outputs for value in output.generated_log_probs][:-1])
+        return found
 
     def close(self) -> None:
         """Stops answers in work, ends the thread and frees the model."""
@@ -204,18 +254,33 @@ class _Pipeline:
             with self._changed:
                 while not (self._new or self._running or self._closed):
                     self._changed.wait()
-                new, self._new = self._new, []
+                new = self._next()
             try:
+                if self._closed:
+                    self._running |= dict.fromkeys(new)
+                    self._end_all(_closed())
+                    self._pipeline.step()  # lets go of what was cancelled
+                    return
                 for request in new:
                     self._running[request] = self._begin(request)
-                if self._closed:
-                    self._end_all(_closed())
-                    return
                 self._step()
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
                 for request in new:
                     self._running.setdefault(request, None)
-                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {first_line(error)}", hint="Ask again."))
+                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {_reason(error)}", hint="Ask again."))
+
+    def _next(self) -> list[_Request]:
+        """Takes those from the line that can begin, all where it is closed; the others are told their places."""
+        room = MOST_ROWS - sum(request.queues for request in self._running)
+        line = [request for request in self._new if request.queues and not request.given_up]
+        begin = line if self._closed else line[: max(room, 0)]
+        new = [request for request in self._new if not request.queues] + begin
+        self._new = line[len(begin) :]
+        for place, request in enumerate(self._new):
+            if request.place != place:
+                request.place = place
+                request.outputs.put(Waiting(place))
+        return new
 
     def _begin(self, request: _Request) -> Any:
         import numpy as np
@@ -277,15 +342,18 @@ class OpenVINOGenerator:
         tokenizer: Any,
         stop_tokens: frozenset[int],
         max_queue: int | None,
+        excerpts: Excerpts,
     ) -> None:
         self.loaded = loaded
         self._chat = chat
+        self._excerpts = excerpts
         self._admission = admission
         self._pipelines = pipelines
         self._tokenizer = tokenizer
         self._stop_tokens = stop_tokens
         self._most_open = None if max_queue is None else MOST_ROWS + max_queue
         self._marks = chat.reasoning_marks()
+        self._known: dict[tuple[str | int | None, ...], float] = {}
 
     @property
     def name(self) -> str:
@@ -327,12 +395,15 @@ class OpenVINOGenerator:
             ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Cancelled, GenerationFailed.
         """
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        admitted = self._admission.admit(request)
+        admitted = self._admission.admit(self._excerpts.of(request))
         request, prompt = admitted.request, admitted.prompt
         writing = Writing(TextStream(self._tokenizer, self._marks), request, self._chat.open_block(prompt))
         most = admitted.max_new_tokens + admitted.reasoning_tokens
         config = _config(most, self._stop_tokens, request)
         for output in pipeline.write(prompt, config, request.cancelled):
+            if isinstance(output, Waiting):
+                yield output
+                continue
             for token in output.generated_ids:
                 thought = writing.answer.thinking
                 if piece := writing.add(token, ends=token in self._stop_tokens):
@@ -358,12 +429,14 @@ class OpenVINOGenerator:
         )
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by the log-probability of their letter, behind a prompt that lists them.
+        """As `ChoiceScores` says.
 
         One beam search of a single token gives the likeliest tokens; a letter that is not among them gets the least.
         """
-        pipeline = self._pipelines[adapter_of(request, self.adapters)]
-        listed = replace(request, question=render_choices(request.question, choices), max_tokens=1)
+        adapter = adapter_of(request, self.adapters)
+        pipeline = self._pipelines[adapter]
+        shown = self._excerpts.of(request)
+        listed = replace(shown, question=render_choices(request.question, choices), max_tokens=1)
         admitted = self._admission.admit(listed)
         found = pipeline.next_tokens(admitted.prompt, request.cancelled)
         least = min(found.values())
@@ -371,8 +444,32 @@ class OpenVINOGenerator:
             max(found.get(self._chat.text_tokens(text)[-1], least) for text in (letter, f" {letter}"))
             for letter in CHOICE_LETTERS[: len(choices)]
         )
+        options = [self._chat.text_tokens(choice) for choice in choices]
+        alone = self._admission.admit(replace(shown, max_tokens=max(map(len, options))))
+        likelihoods = self._likelihoods(adapter, alone.prompt, options, request.cancelled)
+        extra = {}
+        if likelihoods is not None:
+            each = zip(likelihoods, choices, strict=True)
+            extra["likelihood"] = tuple(value / len(choice.encode()) for value, choice in each)
+        read = min(len(admitted.request.passages), len(alone.request.passages))
         usage = Usage(len(admitted.prompt), 0, 0)
-        return ChoiceScores(letters, usage, {"letters": letters}, passages_used=len(admitted.request.passages))
+        return ChoiceScores(letters, usage, extra, small=self._chat.brief, passages_used=read)
+
+    def _likelihoods(
+        self, adapter: str | None, prompt: list[int], options: list[list[int]], cancelled: Callable[[], bool]
+    ) -> list[float] | None:
+        """log P of each option behind the prompt; None where the prefix cache hides one."""
+        keys = [(adapter, *prompt, *option) for option in options]
+        values = [value for key in keys if (value := self._known.get(key)) is not None]
+        if len(values) < len(keys):
+            ends = self._pipelines[adapter].ends([prompt + option for option in options], cancelled)
+            if any(len(end) < len(option) for end, option in zip(ends, options, strict=True)):
+                return None
+            values = [sum(end[-len(option) :]) for end, option in zip(ends, options, strict=True)]
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            self._known |= zip(keys, values, strict=True)
+        return values
 
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text, by the model's own tokenizer."""
@@ -399,8 +496,7 @@ def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationReq
         config.do_sample = True
         config.temperature = request.temperature
         config.top_p = request.sampling_top_p
-        if request.seed is not None:
-            config.rng_seed = request.seed
+        config.rng_seed = (secrets.randbits(32) if request.seed is None else request.seed) & 0xFFFF_FFFF
     return config
 
 
@@ -414,7 +510,7 @@ def runs_here(settings: GeneratorSettings) -> bool:
     if not all(_is_plain(read_adapter(Path(path))) for path in settings.adapters.values()):
         return False
     header = read_header(gguf)
-    # a small model is shown excerpts, and its options are scored by likelihood
+    # the options of a small model are scored by likelihood
     large = header.num_parameters >= SMALL_PARAMETERS
     return large and header.architecture in _ARCHITECTURES and _TYPES.issuperset(header.matrix_types)
 
@@ -424,27 +520,37 @@ def _is_plain(adapter: AdapterFolder) -> bool:
     return not any(adapter.config.get(name) for name in ("use_dora", "rank_pattern", "alpha_pattern"))
 
 
-def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
+def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader | None = None) -> OpenVINOGenerator:
     """Loads the model, and a pipeline more for each adapter (some ten seconds each).
 
+    Args:
+        reader: chooses the sentences that the model is shown; without one it reads whole passages.
+
     Raises:
-        NotFound, ModelCannotLoad: see `find_model` and `build_ir`.
+        NotFound, ModelCannotLoad, StorageFull: see `find_model` and `build_ir`.
+        DoesNotFitInMemory: before anything is loaded.
         AdapterMismatch: an adapter of another base, or one that would change nothing.
     """
     folder = find_model(settings.model or "", settings.home)
     gguf = gguf_of(settings.model or "", settings.home)
     if gguf is None:
         raise ModelCannotLoad(f"{settings.model} has no .gguf file.", hint="Take it with --quantization none.")
+    budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
+    budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
+    _check_memory(settings, _loaded_bytes(gguf) + budget)
     ir = Path(folder).with_name(f".{Path(folder).name}.openvino")
     made_from = (Path(folder) / ORIGIN_FILE).read_bytes()
     if not (ir / ORIGIN_FILE).is_file() or (ir / ORIGIN_FILE).read_bytes() != made_from:
         shutil.rmtree(ir, ignore_errors=True)
+        if json.loads(made_from).get("sha256", (found := file_sha256(gguf))) != found:
+            raise ModelCannotLoad(
+                f"{gguf} is another file than the one that was fetched: its digest is {found[:12]}.",
+                hint=f"Fetch it again: coalesce models get {settings.model}",
+            )
         build_ir(gguf, ir)
         (ir / ORIGIN_FILE).write_bytes(made_from)
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
-    budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
-    budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
     pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
     try:
         for name, path in settings.adapters.items():
@@ -454,7 +560,9 @@ def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
             pipeline.close()
         raise
     name = shown_name(folder)
-    chat = ChatPrompt(tokenizer, name)
+    form = form_of(config)
+    chat = ChatPrompt(tokenizer, name, brief=form.brief)
+    excerpts = Excerpts(reader, lambda text: len(chat.text_tokens(text)), form)
     admission = Admission(
         capabilities, chat.tokens, name, budget, _KV_DTYPE_BYTES, settings.max_tokens, settings.reasoning_tokens
     )
@@ -463,7 +571,19 @@ def load_openvino_generator(settings: GeneratorSettings) -> OpenVINOGenerator:
     stop = GenerationConfig.from_pretrained(folder).eos_token_id
     stops = frozenset([*(stop if isinstance(stop, list) else [stop]), tokenizer.eos_token_id])
     loaded = LoadedIR(name, read_header(gguf).commonest_type.lower())
-    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue)
+    return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue, excerpts)
+
+
+def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
+    """Raises DoesNotFitInMemory where so many bytes for the model, and for each adapter, are not free."""
+    free, adapters = free_memory_bytes("cpu"), len(settings.adapters)
+    if each_bytes * (1 + adapters) > free:
+        raise DoesNotFitInMemory(
+            f"{settings.model} needs {each_bytes / 2**30:.1f} GiB with its KV cache, and as much for each adapter "
+            f"({adapters}); {free / 2**30:.1f} GiB are free.",
+            hint="Start it with fewer adapters, or ask an engine elsewhere: "
+            "--generator remote --base-url URL --model NAME",
+        )
 
 
 def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int, bare: _Pipeline) -> _Pipeline:
@@ -479,9 +599,7 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
             f"this model is {found}.",
             hint=retrain,
         )
-    missing = {layer.module for layer in adapter.layers} - _layers_of(ir)
-    if missing:
-        raise AdapterMismatch(f"The adapter {name} adapts {min(missing)}, which the model does not have.", hint=retrain)
+    check_layers(adapter, empty_model(base), shown_name(str(base)))
     rank, alpha = int(adapter.config["r"]), float(adapter.config["lora_alpha"])
     weight = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
     pipeline = _Pipeline(ir, adapter.path / WEIGHTS_FILE, weight, kv_budget_bytes)

@@ -1,7 +1,8 @@
-"""Prompts of language models: system text, passages, conversation and question, in this order; and a model's refusal.
+"""Prompts of language models: system text, conversation, passages and question, in this order; and a model's refusal.
 
 What repeats comes first, so that the KV cache of a prefix can be reused: the system text is the same for every
-question, the passages for every turn that finds the same ones, the conversation grows at its end, the question is last.
+question, the conversation grows at its end, passages and question are last. Passages are data, not rules, so they stand
+in the user's turn; only the brief prompt has them behind its rules.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+from indexes.sentences import split_spans
 from rag.citations import MARKER
 from rag.generators.protocol import Excerpt, GenerationRequest
 from rag.question import asks_in_chinese
@@ -75,8 +77,12 @@ def render_choices(question: str, choices: Sequence[str]) -> str:
 
 
 def says_unknown(answer: str) -> bool:
-    """Whether an answer begins with the sentence that a model is told to refuse with; case and punctuation are free."""
-    return _letters(MARKER.sub("", answer)).startswith(_REFUSALS)
+    """Whether an answer's first sentence is the one that a model is told to refuse with, and says no more than that.
+
+    Case and punctuation are free. A refusal in a model's own words is an answer: no list of wordings was measured.
+    """
+    said = MARKER.sub("", answer)
+    return any(_letters(said[first.start : first.end]) in _REFUSALS for first in split_spans(said)[:1])
 
 
 def _letters(text: str) -> str:
@@ -92,11 +98,14 @@ def render_excerpts(excerpts: Sequence[Excerpt]) -> str:
 
 
 def _system(request: GenerationRequest, brief: bool) -> str:
-    if not request.passages:
-        return BRIEF_WITHOUT_PASSAGES if brief else SYSTEM_WITHOUT_PASSAGES
+    if not brief:
+        return SYSTEM_WITH_PASSAGES if request.passages else SYSTEM_WITHOUT_PASSAGES
+    return f"{BRIEF_WITH_PASSAGES}\n\n{_shown(request)}" if request.passages else BRIEF_WITHOUT_PASSAGES
+
+
+def _shown(request: GenerationRequest) -> str:
     excerpts = [each for each in request.excerpts if each.number <= len(request.passages)]
-    shown = render_excerpts(excerpts) if excerpts else render_passages(request.passages)
-    return f"{BRIEF_WITH_PASSAGES if brief else SYSTEM_WITH_PASSAGES}\n\nPassages:\n\n{shown}"
+    return f"Passages:\n\n{render_excerpts(excerpts) if excerpts else render_passages(request.passages)}"
 
 
 def _source(passage: Passage) -> str:
@@ -105,7 +114,10 @@ def _source(passage: Passage) -> str:
 
 
 def _question(request: GenerationRequest, brief: bool) -> str:
+    if brief:
+        return f"{request.question}\n\n{ANSWER_IN_CHINESE}" if request.chinese else request.question
+    rules = ANSWER_IN_ENGLISH
     if request.chinese:
-        rules = f"{ANSWER_IN_CHINESE} {REFUSE_IN_CHINESE}" if request.passages and not brief else ANSWER_IN_CHINESE
-        return f"{request.question}\n\n{rules}"
-    return request.question if brief else f"{request.question}\n\n{ANSWER_IN_ENGLISH}"
+        rules = f"{ANSWER_IN_CHINESE} {REFUSE_IN_CHINESE}" if request.passages else ANSWER_IN_CHINESE
+    asked = f"{request.question}\n\n{rules}"
+    return f"{_shown(request)}\n\nQuestion: {asked}" if request.passages else asked

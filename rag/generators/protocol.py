@@ -36,7 +36,7 @@ class GenerationRequest:
         passages: numbered evidence, best first; empty for arms without retrieval.
         turns: earlier exchanges, oldest first.
         said: what a generator of sentences should not say again, since it was not enough ('why?').
-        excerpts: what of the passages a small model is shown, best first; empty where it reads them whole.
+        excerpts: what the model is shown of the passages, best first; empty where it reads them whole.
         adapter: name of the LoRA adapter, None for the bare base model.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.
@@ -103,15 +103,28 @@ Item: TypeAlias = TextPiece | Waiting | Thinking | GenerationDone
 class ChoiceScores:
     """How a generator scores the options of a choice question: higher is better, one number per option.
 
+    A model that follows instructions says most by a letter: one of 1.5 billion weights is right for 17 of 43 questions
+    by letters and 12 by likelihood, with passages for 24 and 20 of 28. A small one does not know its letters.
+
     Attributes:
-        extra: other scorings by name.
+        scores: the log-probability of each option's letter, behind a prompt that lists the options; 1 and 0 where an
+            engine says only which letter it writes; of an encoder, similarities.
+        extra: other scorings by name. `likelihood`, where the engine gives it, is the log-probability of an option's
+            own text per byte, behind a prompt without the options.
+        small: the model is too small for letters, so `likelihood` decides.
         passages_used: as in `GenerationDone`.
     """
 
     scores: tuple[float, ...]
     usage: Usage = field(default_factory=Usage)
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    small: bool = False
     passages_used: int | None = None
+
+    @property
+    def by_likelihood(self) -> bool:
+        """Whether the likelihood decides, not `scores`."""
+        return self.small and "likelihood" in self.extra
 
 
 class RunsArms(Protocol):
@@ -183,6 +196,11 @@ class TokenCounter(Protocol):
     def count_tokens(self, text: str) -> int:
         """Tokens of plain text."""
         ...
+
+
+def quantization_of(generator: object) -> str | None:
+    """What a model in this process is held in: `none`, `int8`, `nf4` or a GGUF file's own such as `q4_k`; else None."""
+    return getattr(getattr(generator, "loaded", None), "quantization", None)
 
 
 def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from indexes.errors import Cancelled
 
@@ -228,35 +231,49 @@ class ReasoningFilter:
         return text.lstrip() if self.block else text
 
 
-_LONGEST_PERIOD = 128
 _LEAST_REPEATED = 200
-_LEAST_ROUNDS = 3
 
 
 class RepetitionGuard:
-    """Notices text that goes in circles: the same run of up to 128 tokens again and again, without a difference.
+    """Ends text that goes in circles, and holds back what may be one until it differs.
 
-    It does so after three rounds, and at least 200 tokens, more than the alike lines of a listing or a table.
-    Nothing else about an answer changes: a penalty on repeated tokens would change quotes and identifiers.
+    It does so once at least 200 tokens, and a whole round of whatever length, repeat what stands just before them:
+    more than the alike lines of a listing or a table. What is shown ends before the repetition. Nothing else about an
+    answer changes: a penalty on repeated tokens would change quotes and identifiers.
+
+    Attributes:
+        circling: the text goes in circles; no more of it is shown.
     """
 
     def __init__(self) -> None:
-        self._tokens: list[Hashable] = []
-        self._alike = [0] * (_LONGEST_PERIOD + 1)
+        self.circling = False
+        self._numbers: dict[Hashable, int] = {}
+        self._tokens = np.zeros(0, np.int32)
+        self._alike = np.zeros(0, np.int32)  # for each distance, from 1: tokens at the end that equal those so far back
+        self._count = 0
+        self._held: deque[str] = deque()
 
-    def push(self, token: Hashable) -> bool:
-        """Whether the text, with `token` at its end, goes in circles."""
-        tokens, alike = self._tokens, self._alike
-        tokens.append(token)
-        end = len(tokens) - 1
-        for period in range(1, min(_LONGEST_PERIOD, end) + 1):
-            if tokens[end - period] != token:
-                alike[period] = 0
-                continue
-            alike[period] += 1
-            if alike[period] + period >= max(_LEAST_ROUNDS * period, _LEAST_REPEATED):
-                return True
-        return False
+    def push(self, token: Hashable, text: str = "") -> str:
+        """The text that can be shown once `token` is written, which completes `text`."""
+        count, self._count = self._count, self._count + 1
+        if count == len(self._tokens):
+            room = np.zeros(count + 256, np.int32)
+            self._tokens, self._alike = np.append(self._tokens, room), np.append(self._alike, room)
+        self._tokens[count] = number = self._numbers.setdefault(token, len(self._numbers))
+        alike = self._alike[:count]
+        alike += 1
+        alike *= self._tokens[:count][::-1] == number
+        repeated = int(alike.max(initial=0))
+        if repeated >= _LEAST_REPEATED:
+            self.circling |= bool((alike >= np.maximum(np.arange(1, count + 1), _LEAST_REPEATED)).any())
+        self._held.append(text)
+        return "".join(self._held.popleft() for _ in range(len(self._held) - repeated))
+
+    def finish(self) -> str:
+        """The text held back, unless it goes in circles."""
+        held = "" if self.circling else "".join(self._held)
+        self._held.clear()
+        return held
 
 
 class StopStrings:

@@ -24,7 +24,7 @@ import httpx
 from indexes.errors import CoalesceError
 from rag.errors import ModelCannotLoad
 from rag.generators import watchdog
-from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, form_of
 from rag.generators.remote import RemoteGenerator
 from rag.models.adapters import read_adapter, vllm_rank
 from rag.models.folder import load_config
@@ -43,7 +43,7 @@ def start_vllm(settings: GeneratorSettings, reader: SentenceReader | None = None
     """Starts vLLM and waits until it answers (seconds to minutes).
 
     Args:
-        reader: chooses the sentences that a small model is shown.
+        reader: chooses the sentences that a model is shown where it does not read whole passages.
 
     Raises:
         ModelCannotLoad: the command, the model or an adapter is missing, or vLLM ended; with the end of its log.
@@ -57,14 +57,12 @@ def start_vllm(settings: GeneratorSettings, reader: SentenceReader | None = None
 
 
 def _excerpts(model: str, reader: SentenceReader | None) -> Excerpts | None:
-    """What `model` is shown of the passages, as the local generator would show it; None where it reads them whole."""
+    """What `model` is shown of the passages, as the local generator would show it; None where its size is unknown."""
     try:
-        if reader is None or not is_small(load_config(model)):
-            return None
-        chat = ChatPrompt(load_tokenizer(model), model)
+        form, chat = form_of(load_config(model)), ChatPrompt(load_tokenizer(model), model)
     except CoalesceError:  # vLLM may know models that transformers does not know here
         return None
-    return Excerpts(reader, lambda text: len(chat.text_tokens(text)))
+    return Excerpts(reader, lambda text: len(chat.text_tokens(text)), form)
 
 
 class VllmServer:

@@ -45,9 +45,12 @@ class Writing:
         self.reasoning_tokens = len(self.tokens) if thinks else self.reasoning_tokens + thought
         if ends or self.answer.stopped:
             self.finish, self.ended = "stop", True
-        elif thought != thinks:
-            self._guard = RepetitionGuard()
-        elif self._guard.push(token):
+            return self._guard.finish() + piece
+        if thought != thinks:
+            held, self._guard = self._guard.finish(), RepetitionGuard()
+            return held + piece
+        piece = self._guard.push(token, piece)
+        if self._guard.circling:
             self.circling, self.ended = thinks, not thinks
         return piece
 
@@ -60,5 +63,7 @@ class Writing:
         self.answer.push(block.close)
 
     def rest(self) -> str:
-        """The text held back at the end."""
-        return self.answer.push(self._text.finish()) + self.answer.finish()
+        """The text held back at the end; none of what goes in circles."""
+        if self._guard.circling:
+            return ""
+        return self._guard.finish() + self.answer.push(self._text.finish()) + self.answer.finish()

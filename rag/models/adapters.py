@@ -138,7 +138,6 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
         AdapterMismatch: its record names another base, a layer is missing or has another width, or an adapter without
             a record adapts only some of the base's layers that it should.
     """
-    retrain = "Serve it on the base it was trained on, or train one for this base with `coalesce tune`."
     name, record = adapter.path.name, adapter.record
     if record is not None and record.base_fingerprint != (fingerprint := base_fingerprint(model)):
         raise AdapterMismatch(
@@ -146,6 +145,13 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
             f"{base_model} is {fingerprint}.",
             hint=f"Serve it with --model {record.base_model}, or train one for this base with `coalesce tune`.",
         )
+    check_layers(adapter, model, base_model)
+
+
+def check_layers(adapter: AdapterFolder, model: Any, base_model: str) -> None:
+    """As `check_adapter`, without the record's word on the base: `model` may be an `empty_model`."""
+    retrain = "Serve it on the base it was trained on, or train one for this base with `coalesce tune`."
+    name, record = adapter.path.name, adapter.record
     shapes = {layer: (module.in_features, module.out_features) for layer, module in linear_layers(model)}
     for layer in adapter.layers:
         shape = shapes.get(layer.module)
@@ -206,12 +212,9 @@ def base_fingerprint(model: Any) -> str:
 
 def folder_fingerprint(folder: Path) -> str:
     """The same for a model's folder, of which only the norms and some rows of the embedding are read."""
-    import torch
     from safetensors import safe_open
-    from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(load_config(str(folder)))
+    model = empty_model(folder)
     embedding = model.get_input_embeddings().weight
     wanted = [name for name, parameter in model.named_parameters() if parameter is embedding]
     wanted += [name for name, _ in _norms(model)]
@@ -223,6 +226,15 @@ def folder_fingerprint(folder: Path) -> str:
                 found[name] = whole[:_EMBEDDING_ROWS] if name == wanted[0] else whole[:]
     rows, *norms = (found[name] for name in wanted)
     return _fingerprint(model.config, rows, norms)
+
+
+def empty_model(folder: Path) -> Any:
+    """A folder's model without its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(load_config(str(folder)))
 
 
 def _norms(model: Any) -> list[tuple[str, Any]]:

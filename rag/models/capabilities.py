@@ -1,8 +1,8 @@
 """What a model's architecture allows, read from its config before any weights.
 
-Full attention caches a key and a value for every token and layer, so its KV cache can be cut, shared and looked up.
+Full attention caches a key and a value for every token and layer, so its KV cache can be cut and shared.
 Sliding-window and recurrent (hybrid) layers discard state as they go: for those the generator keeps the library's own
-cache for one answer, without prefix reuse and prompt lookup.
+cache for one answer, without prefix reuse.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Capabilities:
 
     @property
     def keeps_every_token(self) -> bool:
-        """The cache can be cut back and shared: prefix reuse and prompt lookup work."""
+        """The cache can be cut back and shared: prefixes are reused."""
         return self.attention == "full"
 
     def kv_bytes(self, tokens: int, dtype_bytes: int = 2) -> int:

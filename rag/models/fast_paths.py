@@ -9,10 +9,6 @@ Output embedding: the last token's hidden state is a slice that keeps the stride
 bfloat16 torch 2.13 copies the whole vocabulary matrix: 1,886 ms instead of 54 ms for 151,936 words of 1,024 numbers.
 Copying the row first avoids that.
 
-Linear layers in bfloat16 on a CPU that does not compute in it: 16 rows by 576 x 576 take 1.1 ms, and 0.25 ms when they
-are put into float32 first; four rows 0.28 and 0.17, 230 rows 15.9 and 1.9. One row is quicker as it is (0.07 and 0.09),
-and so is the large output embedding.
-
 On a GPU a step is many small kernels. With torch's own RMSNorm and attention in two products a step of a model of
 four billion weights, captured as a CUDA graph, took 6.2 ms instead of 8.1 with 1,000 tokens held, and 6.2 instead of
 10.1 with 4,000 (H100).
@@ -20,12 +16,10 @@ four billion weights, captured as a CUDA graph, took 6.2 ms instead of 8.1 with 
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
 ATTENTION_NAME = "coalesce_gqa"
-_PACKED_ROWS = 16  # above this many new tokens torch's way is faster: the mask is copied for each group
 
 
 def register_attention() -> str:
@@ -62,25 +56,21 @@ def grouped_attention(
 
     batch, query_heads, new, _ = query.shape
     key_heads, width = key.shape[1], value.shape[-1]
-    groups = query_heads // key_heads
-    unmasked_prompt = attention_mask is None and new > 1
-    if groups == 1 or new > _PACKED_ROWS or unmasked_prompt:
+    if query_heads == key_heads or new > 1:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         attended, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
         )
         return attended, None
-    packed = query.reshape(batch, key_heads, groups * new, query.shape[-1])
-    if attention_mask is not None and new > 1:
-        attention_mask = attention_mask.expand(-1, -1, new, -1).repeat(1, 1, groups, 1)
+    packed = query.reshape(batch, key_heads, query_heads // key_heads, query.shape[-1])
     if query.is_cuda:
         attended = attention_in_products(packed, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
-    else:
+    else:  # there products are prepared anew for every length
         attended = torch.nn.functional.scaled_dot_product_attention(
             packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
         )
-    return attended.reshape(batch, query_heads, new, width).transpose(1, 2).contiguous(), None
+    return attended.reshape(batch, 1, query_heads, width), None
 
 
 def attention_in_products(query: Any, key: Any, value: Any, mask: Any, scale: float) -> Any:
@@ -91,29 +81,6 @@ def attention_in_products(query: Any, key: Any, value: Any, mask: Any, scale: fl
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
-
-
-def speed_up_bfloat16(model: Any) -> None:
-    """Lets linear layers multiply several rows of bfloat16 in float32."""
-    import torch
-
-    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if rows.numel() < 4 * rows.size(-1):
-            return torch.nn.functional.linear(rows, weight, bias)
-        wide = None if bias is None else bias.float()
-        return torch.nn.functional.linear(rows.float(), weight.float(), wide).to(rows.dtype)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # like tracing, whose steps then choose by their own rows
-        chosen = torch.jit.script(linear)
-
-    def forward(layer: Any, rows: Any) -> Any:
-        return chosen(rows, layer.weight, layer.bias)
-
-    output = model.get_output_embeddings()
-    layers: list[Any] = [each for each in model.modules() if type(each) is torch.nn.Linear and each is not output]
-    for layer in layers:
-        layer.forward = partial(forward, layer)
 
 
 def speed_up_norms(model: Any) -> None:

@@ -39,7 +39,8 @@ class KnownModel:
         about: what it is good for, as measured; writes_answers: False where it is for tests and for trials of tuning.
         hub: repository and file on the model hub; empty where the pinned file is not there.
         packages, members: requirements of the package index, and in each the file that holds the next part.
-        sha256, file_bytes: of the whole file; download_bytes: of the packages; model_bytes: of the converted model.
+        sha256, file_bytes: of the whole file; download_bytes: of the packages.
+        model_bytes: of what the file is converted into.
         memory_bytes: the most that loading it and answering took.
         adapter: the adapter that Coalesce carries for it, in the folder `adapter_folder` of `rag`; empty for none.
     """
@@ -77,7 +78,7 @@ KNOWN_MODELS = {
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             file_bytes=1_117_320_768,
             download_bytes=1_092_900_000,
-            model_bytes=3_100_000_000,
+            model_bytes=4_850_000_000,
             memory_bytes=4_300_000_000,
         ),
         KnownModel(

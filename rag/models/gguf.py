@@ -45,7 +45,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
         StorageFull, DoesNotFitInMemory: too little room for the converted weights.
     """
     reader = open_gguf(file)
-    _check_room(file, folder, 2 * sum(int(tensor.n_elements) for tensor in reader.tensors))
+    check_room(file, folder, 2 * sum(int(tensor.n_elements) for tensor in reader.tensors))
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
@@ -74,7 +74,8 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
         ) from error
 
 
-def _check_room(file: Path, folder: Path, needed_bytes: int) -> None:
+def check_room(file: Path, folder: Path, needed_bytes: int) -> None:
+    """Raises StorageFull or DoesNotFitInMemory where a converted file finds no room in `folder`, or in memory."""
     needed = f"{needed_bytes / 1e6:,.0f} MB"
     if (free := shutil.disk_usage(folder).free) < needed_bytes:
         raise StorageFull(

@@ -130,10 +130,10 @@ def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
         )
     folder = home / FOLDER / name
     with _locked(home, name):
-        if folder.is_dir() and not _damage(folder):
-            return folder
         file = home / FOLDER / f"{name}.gguf"
         whole = file.is_file() and file.stat().st_size == known.file_bytes and file_sha256(file) == known.sha256
+        if whole and folder.is_dir() and not _damage(folder):
+            return folder
         _check_memory(known)
         _check_space(home, known.model_bytes + (0 if whole else known.download_bytes + known.file_bytes), name)
         source = "a file that was there" if whole else fetch(known, file, progress)

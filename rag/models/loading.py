@@ -10,12 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from indexes.embedder import cpu_computes_bfloat16
 from indexes.errors import first_line
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
-from rag.models.fast_paths import register_attention, speed_up_bfloat16, speed_up_norms, speed_up_output
+from rag.models.fast_paths import register_attention, speed_up_norms, speed_up_output
 from rag.models.folder import (
     check_folder,
     load_config,
@@ -27,6 +26,8 @@ from rag.models.folder import (
 )
 from rag.models.memory import estimate_memory, usual_quantization
 from rag.settings import QUANTIZATIONS
+
+_log = logging.getLogger("coalesce.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,15 @@ def load_model(
     if (folder := local_folder(name)) is not None:
         check_folder(folder)
     config = load_config(name)
-    quantization = usual_quantization(config) if quantization == "auto" else quantization
-    quantization = _agreed_quantization(name, config, quantization)
     device = choose_device(device)
+    if quantization == "auto":
+        quantization = usual_quantization(config, device)
+        if device == "cpu" and quantization not in ("none", quantization_of(config.to_dict())):
+            _log.warning(
+                "%s is held in %s, which costs quality: whole weights do not fit the %.1f GiB that are free.",
+                shown_name(name), quantization, free_memory_bytes(device) / 2**30,
+            )  # fmt: skip
+    quantization = _agreed_quantization(name, config, quantization)
     torch_dtype = choose_dtype(dtype, device, quantization)
     _check_room(name, config, quantization, device, torch_dtype.itemsize)
     tokenizer = load_tokenizer(name)
@@ -97,8 +104,6 @@ def load_model(
         speed_up_output(model)
         if device.startswith("cuda"):
             speed_up_norms(model)
-        if device == "cpu" and str(torch_dtype) == "torch.bfloat16" and not cpu_computes_bfloat16():
-            speed_up_bfloat16(model)
         _leave_narrow_layers_unpacked(model)
     return LoadedModel(
         name=shown_name(name),

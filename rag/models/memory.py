@@ -15,6 +15,7 @@ from typing import Any
 from indexes.errors import first_line
 from rag.errors import ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
+from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
 from rag.models.folder import quantization_of
 from rag.settings import QUANTIZATIONS
 
@@ -124,15 +125,25 @@ def prefill_chunk_tokens(kind: str) -> int:
     return _PREFILL_CHUNK_TOKENS_ON_A_GPU if kind == "cuda" else _PREFILL_CHUNK_TOKENS
 
 
-def usual_quantization(config: Any) -> str:
-    """The quantization where none is asked for: that of the weights on disk, else `none` for small models and `nf4`.
+def usual_quantization(config: Any, device: str = "auto") -> str:
+    """The quantization where none is asked for, which is that of the weights on disk where they have one.
 
-    Below half a billion weights 4 bits cost much quality and save little memory (docs/benchmarks.md).
+    On a GPU it is `nf4`, and `none` below half a billion weights, where 4 bits cost much quality and save little
+    memory. A processor reads prompts more slowly with quantized weights, and they cost quality: there it
+    is the first of `none`, `int8` and `nf4` that fits the free memory with an answer (docs/benchmarks.md).
     """
     if (found := quantization_of(config.to_dict())) is not None:
         return found
-    shapes = _read_shapes(config)
-    return "none" if shapes.linear_parameters + shapes.other_parameters < _FEWEST_QUANTIZED else "nf4"
+    device = choose_device(device)
+    if device.startswith("cuda"):
+        shapes = _read_shapes(config)
+        return "none" if shapes.linear_parameters + shapes.other_parameters < _FEWEST_QUANTIZED else "nf4"
+    free = free_memory_bytes(device)
+    for quantization in ("none", "int8"):
+        dtype_bytes = choose_dtype("auto", device, quantization).itemsize
+        if estimate_memory(config, quantization=quantization, dtype_bytes=dtype_bytes).total_bytes <= free:
+            return quantization
+    return "nf4"
 
 
 def _linear_bytes(parameters: int, outputs: int, quantization: str, dtype_bytes: int) -> int:

@@ -1,7 +1,7 @@
 """Training data: rows, the three file formats that the ecosystem reads, files and folders, the validation split.
 
-`columns` and `tags` have the meaning and defaults of LLaMA-Factory's `dataset_info.json`. Two columns are ours and are
-ignored elsewhere: `section` (for the split) and `passages` (objects with title, section, text).
+`columns` and `tags` have the meaning and defaults of LLaMA-Factory's `dataset_info.json`. Three columns are ours and
+are ignored elsewhere: `section` (for the split), `passages` (objects with title, section, text) and `choices`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from indexes.disk import disk_errors, make_folder
-from indexes.jsonl import parse_jsonl, read_text, to_jsonl
+from indexes.jsonl import parse_lines, read_text, to_jsonl
 from rag.errors import MalformedTrainingData
-from rag.generators.prompts import Message, render_messages
+from rag.generators.prompts import Message, render_choices, render_messages
 from rag.generators.protocol import GenerationRequest
+from rag.query import english_query
+from rag.question import asks_in_chinese
 from rag.types import Arm, Passage, Turn
 
 INFO_FILE = "dataset_info.json"
@@ -48,6 +50,7 @@ class TrainingRow:
         system: replaces the system text that serving uses; None keeps that.
         passages: shown in the prompt (an adapter for the `rag+tuned` arm); empty trains closed book.
         section: the topic; rows of one section stay on one side of the validation split.
+        choices: options of a choice question, whose answer is the letter of the right one.
     """
 
     question: str
@@ -56,13 +59,18 @@ class TrainingRow:
     system: str | None = None
     passages: tuple[RowPassage, ...] = ()
     section: str | None = None
+    choices: tuple[str, ...] = ()
 
     def request(self) -> GenerationRequest:
         """The request that serving would answer with this row's answer."""
         arm: Arm = "rag" if self.passages else "base"
         passages = tuple(passage.as_passage() for passage in self.passages)
         turns = tuple(Turn(question, answer) for question, answer in self.history)
-        return GenerationRequest(self.question, arm, passages, turns)
+        if not self.choices:
+            return GenerationRequest(self.question, arm, passages, turns)
+        asked = render_choices(self.question, self.choices)
+        query = replace(english_query(self.question), chinese=asks_in_chinese(self.question))
+        return GenerationRequest(asked, arm, passages, turns, query=query)
 
     def messages(self, request: GenerationRequest | None = None, *, brief: bool = False) -> list[Message]:
         """The chat to train on, ending with the answer; its prompt is the one that serving renders.
@@ -74,15 +82,16 @@ class TrainingRow:
         messages = render_messages(request or self.request(), brief=brief)
         if self.system is not None:
             messages[0] = {"role": "system", "content": self.system}
-            messages[-1] = {"role": "user", "content": self.question}
+            messages[-1] = {"role": "user", "content": self.request().question}
         return [*messages, {"role": "assistant", "content": self.answer}]
 
     def exchanges(self) -> list[TrainingRow]:
         """One row per answer in the conversation, so that each is trained with the prompt it would be served with."""
-        exchanges = (*self.history, (self.question, self.answer))
-        return [
-            replace(self, question=q, answer=a, history=exchanges[:place]) for place, (q, a) in enumerate(exchanges)
+        earlier = [
+            replace(self, question=question, answer=answer, history=self.history[:place], choices=())
+            for place, (question, answer) in enumerate(self.history)
         ]
+        return [*earlier, self]
 
 
 def rows_sha256(rows: Iterable[TrainingRow]) -> str:
@@ -122,7 +131,7 @@ class RowFormat:
         *history, (question, answer) = exchanges
         system = said or _text(record, self.columns.get("system", "system"), needed=False) or None
         section = _text(record, "section", needed=False) or None
-        return TrainingRow(question, answer, tuple(history), system, _passages(record), section)
+        return TrainingRow(question, answer, tuple(history), system, _passages(record), section, _choices(record))
 
     def write(self, row: TrainingRow) -> dict[str, Any]:
         """One row as a record of this layout."""
@@ -139,6 +148,8 @@ class RowFormat:
             record["passages"] = [{"title": p.title, "section": list(p.section), "text": p.text} for p in row.passages]
         if row.section is not None:
             record["section"] = row.section
+        if row.choices:
+            record["choices"] = list(row.choices)
         return record
 
     def describe(self, file_name: str) -> dict[str, Any]:
@@ -250,6 +261,13 @@ def _passages(record: Mapping[str, Any]) -> tuple[RowPassage, ...]:
     if not isinstance(found, list):
         raise BadRow("`passages` is not a list")
     return tuple(_passage(passage) for passage in found)
+
+
+def _choices(record: Mapping[str, Any]) -> tuple[str, ...]:
+    found = record.get("choices") or []
+    if not isinstance(found, list) or not all(isinstance(choice, str) and choice.strip() for choice in found):
+        raise BadRow("`choices` is not a list of texts")
+    return tuple(found)
 
 
 def _passage(value: object) -> RowPassage:
@@ -407,6 +425,9 @@ def _read_info(file: Path) -> dict[str, Any]:
 def _read_file(file: Path, layout: RowFormat | None) -> Iterator[TrainingRow | MalformedTrainingData]:
     """The rows of a file; in place of one that cannot be used, its error."""
     for where, record in _records(file):
+        if isinstance(record, MalformedTrainingData):
+            yield record
+            continue
         try:
             layout = layout or _format_of_record(record)
             yield layout.read(record)
@@ -415,10 +436,10 @@ def _read_file(file: Path, layout: RowFormat | None) -> Iterator[TrainingRow | M
 
 
 def _records(file: Path) -> Iterator[tuple[str, Any]]:
-    """(where, record) of every record: a JSON array, or one object per line."""
+    """(where, record) of every record: a JSON array, or one object per line, or the error of a line."""
     text = read_text(file, MalformedTrainingData)
     if not text.lstrip().startswith("["):
-        yield from parse_jsonl(text, file.name, MalformedTrainingData)
+        yield from parse_lines(text, file.name, MalformedTrainingData)
         return
     try:
         records = json.loads(text)

@@ -10,7 +10,7 @@ from typing import Any
 from indexes.errors import Cancelled
 from rag.citations import MARKER
 from rag.errors import MalformedTrainingData
-from rag.generators.chat_prompt import ChatPrompt, Excerpts, ever_smaller, is_small
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, ever_smaller, form_of
 from rag.generators.prompts import Message
 from rag.generators.protocol import GenerationRequest
 from rag.models.capabilities import read_capabilities
@@ -46,11 +46,10 @@ def row_encoder(
     """`encode_rows` for a base model, by its transformers config: with the words and excerpts of its serving."""
     longest = min(settings.max_tokens, read_capabilities(config).context_tokens)
     encode = partial(encode_rows, tokenizer, max_tokens=longest, cancelled=cancelled)
-    if not is_small(config):
-        return encode
-    chat = ChatPrompt(tokenizer, "the model")
+    form, chat = form_of(config), ChatPrompt(tokenizer, "the model")
     reader = LearnedReader(CrossEncoder(device=settings.device).score)
-    return partial(encode, brief=True, shortened=Excerpts(reader, lambda text: len(chat.text_tokens(text))).of)
+    excerpts = Excerpts(reader, lambda text: len(chat.text_tokens(text)), form)
+    return partial(encode, brief=form.brief, shortened=excerpts.of)
 
 
 def encode_rows(
@@ -70,7 +69,7 @@ def encode_rows(
         max_tokens: longest row; longer ones lose their last passages, then their oldest turns, and are left out where
             that is not enough or would take a passage that the answer cites.
         train_on_prompt: learn the prompt's tokens too.
-        brief, shortened: the words for small models, and what chooses their excerpts.
+        brief, shortened: the words for small models, and what chooses the excerpts that a model is shown.
         cancelled: polled before every row, since choosing excerpts takes time.
 
     Raises:

@@ -25,7 +25,7 @@ from rag.models.adapters import WEIGHTS_FILE
 
 _COMPLETE = "complete"
 _RUN_FILE = "run.json"
-_MAY_CHANGE = ("epochs", "max_steps")  # a run may be made longer
+_MAY_CHANGE = ("epochs", "max_steps", "patience")  # a run may be made longer
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 50
 _SERIES = (("loss", "training", "#2563eb"), ("eval_loss", "validation", "#d97706"))

@@ -40,6 +40,11 @@ class TuneSettings:
         "Layers to adapt: names with commas (q_proj,v_proj) or a regular expression over whole names. If not given, "
         "all linear ones but the output embedding and a mixture's experts.",
     )
+    top_layers: int | None = option(
+        None,
+        "Adapt only this many of the last layers: the others then need no backward pass. All if not given.",
+        least=1,
+    )
     rslora: bool = option(False, "Scale by alpha / √rank: steadier at high ranks (Kalajdzievski 2023).")
     dora: bool = option(False, "Learn the weights' magnitudes too: slower, often better (Liu et al. 2024).")
     neftune: float = option(
@@ -126,12 +131,14 @@ class TuneSettings:
 
 @dataclass(frozen=True, slots=True)
 class SynthesisSettings:
-    """Settings of training data; all but `shown_passages`, `limit` and `seed` are for questions that a model writes."""
+    """Settings of training data; all but `shown_passages`, `wordings`, `limit` and
+    `seed` are for questions that a model writes."""
 
     pairs: int = option(3, "Questions to ask for each passage.", least=1, most=10)
     shown_passages: int = option(
         0, "Passages shown in each row's prompt; 0 trains closed book.", least=0, most=10, name="--passages"
     )
+    wordings: int | None = option(None, "Wordings of each question of the bank or a file; all if not given.", least=1)
     verify: bool = option(True, "Have the model answer each question from its passage.")
     limit: int | None = option(
         None, "At most this many questions; where a model writes them, this many passages of all books.", least=1
@@ -242,6 +249,7 @@ def training_arguments(
     *,
     validates: bool,
     constant_rate: bool,
+    resumed: bool = False,
 ) -> Any:
     """The `transformers.TrainingArguments` of a run.
 
@@ -250,6 +258,7 @@ def training_arguments(
         config: the base model's.
         num_rows: encoded training rows; validates: there are validation rows.
         constant_rate: one learning rate throughout.
+        resumed: the base was validated when the run began.
     """
     from transformers import TrainingArguments
 
@@ -274,6 +283,7 @@ def training_arguments(
         save_total_limit=2,
         eval_strategy="steps" if validates else "no",
         eval_steps=every,
+        eval_on_start=validates and not resumed,  # what the base reaches without the adapter
         load_best_model_at_end=validates,
         metric_for_best_model="eval_loss" if validates else None,
         greater_is_better=False if validates else None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,6 +142,7 @@ def train_adapter(
         len(training_set.train),
         validates=bool(training_set.validation),
         constant_rate=training_set.constant_rate,
+        resumed=checkpoint is not None,
     )
     reset_peak_memory(place.device)
     loaded = load_for_training(model, settings, place)
@@ -191,19 +193,38 @@ def train_adapter(
 _MEASURED = ("steps", "best_step", "train_loss", "eval_loss", "tokens_per_s", "peak_memory_bytes", "seconds")
 
 
+_LEAST_FALL = 0.01
+"""Share of the loss that a run takes off at least if it has learnt anything."""
+
+
 def _loss_warning(history: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
-    """What is wrong with a run whose loss ended above where it began; "" where it fell.
+    """What is wrong with a run whose loss did not fall; "" where it fell.
+
+    The validation loss counts, from the base's to the lowest; without one the training loss, from the run's first half
+    to its second.
 
     Raises:
         InvalidInput: a loss is infinite or no number.
     """
-    losses = [float(entry["loss"]) for entry in history if "loss" in entry]
-    hint = f"Lower --learning-rate, which was {learning_rate:g}."
-    if not all(map(math.isfinite, losses)):
-        raise InvalidInput("The training loss is no longer a finite number, so nothing was learnt.", hint=hint)
-    if losses and losses[-1] > losses[0]:
-        return f"The training loss rose from {losses[0]:.3f} to {losses[-1]:.3f}: training diverged. {hint}"
-    return ""
+    training, validation = (
+        [float(entry[name]) for entry in history if name in entry] for name in ("loss", "eval_loss")
+    )
+    if not all(map(math.isfinite, training + validation)):
+        raise InvalidInput(
+            "The loss is no longer a finite number, so nothing was learnt.",
+            hint=f"Lower --learning-rate, which was {learning_rate:g}.",
+        )
+    if len(validation) > 1:
+        which, losses = "validation", [validation[0], min(validation[1:])]
+    else:  # batches are of rows of like length, so one says little
+        middle = len(training) // 2
+        which, losses = "training", [statistics.mean(half) for half in (training[:middle], training[middle:]) if half]
+    if len(losses) < 2 or losses[-1] <= losses[0] * (1 - _LEAST_FALL):
+        return ""
+    went = f"The {which} loss went from {losses[0]:.3f} to {losses[-1]:.3f}"
+    if losses[-1] > losses[0]:
+        return f"{went}: training diverged. Lower --learning-rate, which was {learning_rate:g}."
+    return f"{went}: nothing was learnt. Try another --learning-rate; it was {learning_rate:g}."
 
 
 @contextmanager
@@ -279,6 +300,7 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=settings.lora_targets() or kinds,
+        layers_to_transform=_top_layers(loaded, settings.top_layers),
         use_rslora=settings.rslora,
         use_dora=settings.dora,
         task_type="CAUSAL_LM",
@@ -295,6 +317,12 @@ def add_lora(loaded: LoadedModel, settings: TuneSettings) -> Any:
             f"{loaded.name} cannot be tuned at {settings.target_modules!r}: {first_line(error)}",
             hint=f"It has the layers {', '.join(kinds)}.",
         ) from error
+
+
+def _top_layers(loaded: LoadedModel, count: int | None) -> list[int] | None:
+    """Numbers of the last `count` layers; None for all."""
+    layers = int(loaded.model.config.get_text_config().num_hidden_layers)
+    return None if count is None else list(range(max(layers - count, 0), layers))
 
 
 _OF_EXPERTS = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})

@@ -23,7 +23,7 @@ ANSWER_FIELDS = set(
     "usage tokens_per_s peak_memory_bytes filters".split()
 )
 PARTS = {
-    "passages": f"{PLACE} text score",
+    "passages": f"{PLACE} text score format",
     "citations": f"{PLACE} marker quote char_start char_end verdict",
     "timings": "retrieve_s ttft_s total_s",
     "usage": "prompt_tokens cached_prompt_tokens completion_tokens reasoning_tokens finish",
@@ -219,6 +219,24 @@ def test_an_answer_in_work_is_followed_from_its_start_and_goes_on_for_the_second
         lines = second.read().decode().splitlines()
     names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
     assert names == ["passages", "delta", "delta", "done"]
+
+
+def test_an_answer_that_may_go_on_is_found_by_its_conversation_and_stopped(live: Live):
+    live.generator.before_piece = lambda index: index and threading.Event().wait(0.05) and None
+    live.generator.pieces = ["word "] * 5000
+    path = f"/v1/conversations/{live.post('/v1/conversations')['id']}"
+    asked = STREAM | {"conversation_id": path.rpartition("/")[2], "grace_s": 30}
+    with live.client.stream("POST", "/v1/ask", json=asked) as reply:
+        next(reply.iter_raw())
+    found = live.get(path)["unfinished"]
+    assert found == {"id": reply.headers["x-answer-id"], "question": QUESTION, "replaces": None}
+    with live.client.stream("GET", f"/v1/answers/{found['id']}/events") as again:
+        assert live.status("DELETE", f"/v1/answers/{found['id']}") == 204
+        names = [line for line in again.read().decode().splitlines() if line.startswith("event: ")]
+    assert names[0] == "event: passages" and "event: done" not in names
+    assert (live.get(path)["unfinished"], live.get(path)["answers"]) == (None, [])
+    assert live.status("DELETE", f"/v1/answers/{found['id']}") == 404
+    assert live.status("POST", "/v1/ask", ASKED | {"grace_s": 61}) == 422
 
 
 def test_an_answer_stops_when_its_conversation_is_deleted(settings):

@@ -52,6 +52,8 @@ def test_feedback_is_kept_with_its_answer_and_the_last_one_counts(live: Live):
         assert live.post("/v1/feedback", **body) | {"created_at": ""} == body | {"created_at": ""}
     kept = live.services.engine.conversations.feedback()
     assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer_id)]
+    (conversation,) = live.get("/v1/conversations")["conversations"]
+    assert live.get(f"/v1/conversations/{conversation['id']}")["ratings"] == {answer_id: "down"}
 
 
 def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None:
@@ -60,13 +62,15 @@ def test_conversations_are_searched_exported_and_all_deleted(live: Live) -> None
     path = f"/v1/conversations/{answer['conversation_id']}"
     for search, found in (("THREADS", [answer["conversation_id"]]), ("100% tiles_", [])):
         assert [one["id"] for one in live.get("/v1/conversations", search=search)["conversations"]] == found
-    store = live.services.engine.conversations
-    begun = store.create("on the page", "page")
-    assert [one.id for one in store.list(of_the_page=True)] == [begun.id]
+    begun = live.post("/v1/conversations", title="on the page", begun_in="page")
+    assert live.get("/v1/conversations", begun_in="page")["conversations"] == [begun]
+    assert live.status("POST", "/v1/conversations", {"begun_in": "elsewhere"}) == 422
     text = live.client.get(f"{path}/export.md").text
     assert "## How many threads are in a warp?" in text and "[^1-1]: Sample › Chapter" in text
     assert [live.status("DELETE", f"/v1/answers/{answer['id']}") for _ in range(2)] == [204, 404]
     assert live.get(path)["answers"] == []
+    assert live.status("DELETE", "/v1/conversations", begun_in="page") == 204
+    assert [one["title"] for one in live.get("/v1/conversations")["conversations"]] == ["Tiles", QUESTION["question"]]
     assert live.status("DELETE", "/v1/conversations") == 204
     assert live.get("/v1/conversations")["conversations"] == []
 

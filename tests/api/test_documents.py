@@ -15,9 +15,11 @@ import pytest
 import strangers
 from api_fakes import PATIENCE_S, SAMPLE_ID, FakeBuilder, Live, running, wait_until
 
+from api import uploads
+from api.routes import books
 from indexes.types import BookHealth
 
-DOCUMENT_FIELDS = set("id title source sample format pages sections nodes sha256 added_at health".split())
+DOCUMENT_FIELDS = set("id title source sample format pages sections nodes sha256 added_at health questions".split())
 BOOK = b"Occupancy is the share of resident warps."
 
 
@@ -65,6 +67,16 @@ def test_documents_have_exactly_the_contracts_fields(shared: Live):
     assert (set(document), document["sample"]) == (DOCUMENT_FIELDS, True)
     assert shared.get(f"/v1/documents/{SAMPLE_ID}") == document
     assert set(document["health"]) == set(BookHealth.__dataclass_fields__)
+
+
+def test_formats_are_offered_only_where_their_package_is_installed(shared: Live, monkeypatch: pytest.MonkeyPatch):
+    offered = shared.get("/v1/formats")
+    assert ".md" in offered["chapters"] and {".pdf", ".docx"} <= set(offered["books"])
+    assert offered["missing"] == {}
+    monkeypatch.setattr(books, "find_spec", lambda name: None)
+    without = shared.get("/v1/formats")
+    assert set(offered["books"]) - set(without["books"]) == set(without["missing"]) == {".docx", ".pptx"}
+    assert "office" in without["missing"][".docx"]
 
 
 def test_an_upload_is_a_job_that_adds_a_book_once_until_it_is_removed(live: Live):
@@ -117,6 +129,9 @@ def test_a_file_that_lies_is_a_failed_job_that_says_why_and_can_be_sent_again(sh
         taken = shared.upload(data, name)
         job = shared.ended(taken.json()["job_id"])
         assert (taken.status_code, job["state"], set(job["error"])) == (202, "failed", {"type", "message", "hint"})
+        path, chinese = f"/v1/jobs/{job['id']}", {"X-Coalesce-Language": "zh"}
+        said = shared.client.get(path, headers=chinese).json()["error"]
+        assert said["type"] == job["error"]["type"] and said["message"] != job["error"]["message"]
         assert job["error"]["type"] == "unreadable_book" and name in job["message"]
         wait_until(lambda: kept_files(shared) == [], "nothing is kept")
 
@@ -183,6 +198,21 @@ def test_a_job_is_cancelled_while_it_waits_and_while_it_runs_and_nothing_is_kept
     assert live.client.delete(f"/v1/jobs/{taken['job_id']}").json()["state"] == "cancelled"
     wait_until(lambda: len(live.shelf.documents()) == 2, "the other is added")
     wait_until(lambda: kept_files(live) == ["beside.txt"], "nothing else is kept")
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["that stops in time", "that does not"])
+def test_a_book_removed_while_it_is_added_is_not_added(stops: bool, held, monkeypatch):
+    live, builder = held
+    monkeypatch.setattr(uploads, "STOP_S", PATIENCE_S if stops else 0.1)
+    taken = live.upload(BOOK, "a.txt").json()
+    builder.begun.wait(PATIENCE_S)
+    if stops:
+        threading.Timer(0.1, builder.go_on.set).start()
+    assert live.status("DELETE", f"/v1/documents/{taken['document_id']}") == (204 if stops else 409)
+    builder.go_on.set()
+    assert live.ended(taken["job_id"])["state"] == "cancelled"
+    assert live.status("GET", f"/v1/documents/{taken['document_id']}") == 404
+    assert kept_files(live) == []
 
 
 @pytest.mark.integration

@@ -34,13 +34,12 @@ def test_a_comparison_is_one_json_document_a_report_folder_and_an_export(tmp_pat
         (["--generator", "local", "--arms", "rag"], "--model"),
         (["--generator", "remote", "--model", "m", "--arms", "rag"], "--base-url"),
         ([*REMOTE, "--arms", "rag+tuned@raft", "--adapter", "qa=qa"], "'raft'"),
-        (["--judge-url", "http://127.0.0.1:9/v1", "--judge-model", "m", "--judge-labels", "gone.jsonl"], "gone.jsonl"),
+        (["--labels", "gone.jsonl"], "gone.jsonl"),
         (["--arms", "tuned@raft"], "'raft'"),
         (["--arms", "nonsense"], "'nonsense'"),
         (["--questions", "bank:train"], "'train'"),
         (["--questions", "gone.jsonl"], "gone.jsonl"),
         (["--language", "fr"], "'fr'"),
-        (["--judge-labels", "labels.jsonl"], "--judge-url"),
     ],
 )
 def test_what_cannot_run_is_reported_before_a_model_loads(monkeypatch, coalesce, arguments, said):

@@ -15,6 +15,7 @@ from waiting import PATIENCE_S, wait_until
 
 from api.chosen_generator import GeneratorChoice, keep_choice
 from api.generator import GeneratorSwitch
+from api.running_server import announce, find_server
 from api.settings import CoalesceSettings, load_settings
 from rag.engine import AnswerEngine
 
@@ -153,7 +154,8 @@ def test_questions_are_answered_while_the_model_is_loaded(
     settings.home.mkdir()
     file = settings.home / "m.gguf"
     file.touch()
-    builder, loaded = FakeBuilder(), threading.Event()
+    quoting = ScriptedGenerator(["A warp has 32 threads [1]."], arms=("rag",))
+    builder, loaded = FakeBuilder(quoting), threading.Event()
 
     def load(_self: GeneratorSwitch, _tell: Callable[[str, int, int], None]) -> AnswerEngine:
         assert loaded.wait(PATIENCE_S)
@@ -167,6 +169,16 @@ def test_questions_are_answered_while_the_model_is_loaded(
         waiting = live.client.get("/readyz")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, "loading the language model")
         assert live.status("PUT", "/v1/generator", {"generator": "extractive"}) == 409
+        announce(settings.home, live.address)
+        assert find_server(settings) is not None, "commands do not load a model of their own"
+        for path, body in (
+            ("/v1/ask", {"question": "What is a warp?", "arm": "base"}),
+            ("/v1/compare", {"question": "What is a warp?", "arms": ["base"]}),
+            ("/v1/chat/completions", {"model": "coalesce-base", "messages": [{"role": "user", "content": "Why?"}]}),
+        ):
+            early = live.client.post(path, json=body)
+            assert (early.status_code, early.json()["error"]["type"]) == (503, "not_ready")
+            assert "loading" in early.json()["error"]["message"] and early.headers["Retry-After"]
         loaded.set()
         wait_until(lambda: live.services.preparation.ready, "the model is loaded")
         assert ask(live)["answer"] == "A warp is written [1]."

@@ -109,7 +109,8 @@ def test_a_text_too_long_to_translate_stays_as_it_is_and_so_does_every_character
 HEARD_ON_THE_PAGE = (
     "api/fetch.py", "api/generator.py", "api/uploads.py", "indexes/readers",
     "rag/models/adapters.py", "rag/models/folder.py", "rag/models/gguf.py", "rag/models/home.py",
-    "rag/models/loading.py", "rag/generators/local", "rag/generators/quotes.py", "rag/generators/vllm.py",
+    "rag/models/loading.py", "rag/generators/local", "rag/generators/openvino.py", "rag/generators/quotes.py",
+    "rag/generators/vllm.py",
 )  # fmt: skip
 """Where the errors arise that a reader meets when a book is added or a model is chosen."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from api_fakes import Live, running
 
@@ -18,7 +21,7 @@ REBOUND = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "local
 LOOPBACK = ("127.0.0.1", "127.8.9.1", "localhost", "::1")
 OWN = ["localhost", "localhost:9", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5:8000"]
 CLOSED = ("/v1/documents", "/v1/models", "/metrics", "/docs", "/openapi.json", "/v1/conversations", "/v1/nothing")
-OPEN = ("/healthz", "/readyz", "/login")
+OPEN = ("/healthz", "/readyz", "/login", "/next", "/next/c/1")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,23 @@ def test_a_browser_logs_in_and_its_cookie_does_not_hold_the_key(locked: Live):
     locked.client.cookies.set(COOKIE, "0" * 64)
     locked.client.cookies.delete(COOKIE, domain="127.0.0.1")
     assert locked.client.get("/docs").status_code == 401
+
+
+def test_a_page_signs_in_and_out_by_calls(locked: Live):
+    with httpx.Client(base_url=locked.address) as client:
+
+        def session(method: str, body: Any = None, **headers: str) -> int:
+            content = None if body is None else json.dumps(body)
+            headers["content-type"] = "application/json"
+            return client.request(method, "/v1/session", content=content, headers=headers).status_code
+
+        assert session("GET") == 401
+        assert [session("POST", {"key": key}) for key in ("wrong", "", "\ud800", "x" * 1001)] == [401, 422, 422, 422]
+        assert session("POST", {"key": "right-key"}, origin="http://evil.example") == 403
+        assert session("POST", {"key": " right-key "}) == 200
+        assert client.get("/v1/session").json() == {"learner": None, "asks_for_keys": True}
+        assert session("DELETE") == 204
+        assert session("GET") == 401
 
 
 @pytest.mark.parametrize("key", ["", "Bearer right-key"])

@@ -286,3 +286,46 @@ def test_a_card_is_saved_reworded_undone_suspended_and_deleted(live: Live) -> No
     assert live.client.patch(path, json={"suspended": True}).json()["state"] == "suspended"
     assert [live.status("DELETE", path) for _ in range(2)] == [204, 404]
     assert live.status("POST", "/v1/cards", {"question": " ", "answer": "x"}) == 400
+
+
+def test_what_an_exam_can_ask_is_counted_by_chapter(live: Live) -> None:
+    found = live.get("/v1/questions/chapters")
+    every = [question for question in bank_of(live).values() if question["answerable"]]
+    assert sum(chapter["questions"] for chapter in found["chapters"]) == len(every)
+    assert found["chapters"][0]["title"] and "choice" in found["types"]
+    assert live.get("/v1/questions/chapters", document_id=SAMPLE_ID) == found
+    live.client.post(FILES, files={"file": ("mine.csv", GIVEN.encode())})
+    mine = live.get("/v1/questions/chapters", question_file="mine.csv")
+    assert mine == {"chapters": [{"chapter": 0, "title": "", "questions": 1}], "types": ["choice"]}
+    for params, status in (({"document_id": "none"}, 404), ({"question_file": "none.csv"}, 404)):
+        assert live.status("GET", "/v1/questions/chapters", **params) == status
+
+
+def test_one_answer_is_kept_beside_the_others_and_proof_has_its_place(live: Live) -> None:
+    exam = start(live, types=["choice"], count=2)
+    path, (first, second) = f"/v1/exams/{exam['id']}/draft", (question["id"] for question in exam["questions"])
+    for given in ({first: 1}, {second: 2}, {first: None}, {first: 0}):
+        kept = live.client.patch(path, json={"answers": given}).json()["answers"]
+    assert kept == live.get(path)["answers"] == {first: 0, second: 2}
+    assert live.status("PATCH", path, {"answers": {"99-999": 1}}) == 400
+    hand_in(live, exam, kept)
+    assert live.status("PATCH", path, {"answers": {first: 1}}) == 409
+    bank = bank_of(live)
+    for mark in live.get(f"/v1/exams/{exam['id']}")["result"]["marks"]:
+        if mark["evidence"] is not None:
+            start_at, end = mark["evidence"]
+            quote = "".join(mark["passage"]["text"][start_at:end].split())
+            assert quote in {"".join(gold["evidence"].split()) for gold in bank[mark["question_id"]]["gold"]}
+    assert any(mark["evidence"] for mark in live.get(f"/v1/exams/{exam['id']}")["result"]["marks"])
+
+
+def test_a_card_says_when_each_rating_would_make_it_due_and_the_list_counts_all(live: Live) -> None:
+    assert live.get("/v1/cards/due") == {"cards": [], "due": 0, "kept": 0, "next_due": None}
+    hand_in(live, start(live, types=["choice"], count=3))
+    listed = live.get("/v1/cards/due", limit=1)
+    assert (len(listed["cards"]), listed["due"], listed["kept"]) == (1, 3, 3)
+    detail = live.get(f"/v1/cards/{listed['cards'][0]['id']}")
+    assert detail["card"] == listed["cards"][0] and detail["title"]
+    times = [datetime.fromisoformat(detail["next_due"][str(rating)]) for rating in (1, 2, 3, 4)]
+    assert times == sorted(times) and times[0] > datetime.now(UTC)
+    assert live.status("GET", "/v1/cards/none") == 404

@@ -72,13 +72,13 @@ def test_memory_prints_the_contracts_fields(model: str, coalesce) -> None:
 
 def test_what_cannot_be_read_or_made_is_named(tmp_path, model, tiny_adapter, data, coalesce):
     broken, config = tmp_path / "broken.jsonl", tmp_path / "config.json"
-    broken.write_text('{"instruction": "a", "output": "b"}\n{oops\n', "utf-8")
+    broken.write_text('{"instruction": "a"}\n{oops\n', "utf-8")
     config.write_bytes((Path(model) / "config.json").read_bytes())
     edit_json(config, hidden_size="many")
     out, in_the_way = str(tmp_path / "out"), str(broken / "out")
     tune, to_nowhere = ["tune", "--data", str(data), *QUICK], ["--model", model, "--out", in_the_way]
     for arguments, named in (
-        (["tune", "--model", model, "--data", str(broken), "--out", out], ["broken.jsonl:2"]),
+        (["tune", "--model", model, "--data", str(broken), "--out", out], ["broken.jsonl:1"]),
         ([*tune, "--model", "./nowhere", "--out", out], ["nowhere"]),
         (["memory", "--model", "./nowhere"], ["nowhere"]),
         (["memory", "--model", str(config)], ["hidden_size", "many"]),

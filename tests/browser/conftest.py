@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running
 from browser_help import NOTICES, Open, drawn
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
+from api.page_files import PAGE
 from api.settings import load_settings
 
 CHROMIUM_ARGUMENTS = [
@@ -33,6 +35,8 @@ CHROMIUM_ARGUMENTS = [
 ]
 PIECES = ("A warp has ", "32 threads [1].")
 ARMS = ("base", "rag")
+CALLED = (PAGE, "/v1/", "/page-image/", "/readyz")
+"""What the page over REST may ask a server for."""
 TIMEOUT_MS = PATIENCE_S * 1000
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -61,6 +65,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 @pytest.fixture
 def site(server: Live) -> Iterator[Live]:
     """The server as it was at the beginning: the sample book alone, no conversation, the usual answer."""
+    _reset(server)
+    faults = _Faults()
+    logging.getLogger("nicegui").addHandler(faults)
+    yield server
+    logging.getLogger("nicegui").removeHandler(faults)
+    server.generator.before_piece = lambda index: None
+    assert faults.said == [], "a view failed on the server"
+
+
+def _reset(server: Live) -> None:
+    """The sample book alone, no conversation, the usual answer."""
     generator, shelf = server.generator, server.shelf
     generator.pieces, generator.arms, generator.refused, generator.finish = PIECES, ARMS, False, "stop"
     generator.before_piece = lambda index: None
@@ -71,12 +86,45 @@ def site(server: Live) -> Iterator[Live]:
     store = server.services.engine.conversations
     for conversation in store.list():
         store.delete(conversation.id)
-    faults = _Faults()
-    logging.getLogger("nicegui").addHandler(faults)
-    yield server
-    logging.getLogger("nicegui").removeHandler(faults)
-    generator.before_piece = lambda index: None
-    assert faults.said == [], "a view failed on the server"
+
+
+@pytest.fixture(scope="session")
+def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with REST and the files of the page, without NiceGUI."""
+    with running(load_settings({"home": tmp_path_factory.mktemp("home")})) as live:
+        yield live
+
+
+@pytest.fixture
+def rest_site(rest_server: Live) -> Iterator[Live]:
+    """The server as it was at the beginning."""
+    _reset(rest_server)
+    yield rest_server
+    rest_server.generator.before_piece = lambda index: None
+
+
+@pytest.fixture
+def open_next(profiles: Profiles, rest_site: Live) -> Iterator[Open]:
+    """Opens a path of the page over REST; at the end no script failed, no policy was broken, nothing but REST was
+    called."""
+    watch = Watch(rest_site.address)
+    with ExitStack() as stack:
+
+        def opened(path: str = "", *, context: BrowserContext | None = None, **options: Any) -> Page:
+            if context is None:
+                options = {"locale": "en-US", "reduced_motion": "reduce", **options}
+                context = stack.enter_context(profiles.one(options))
+            page = context.new_page()
+            page.set_default_timeout(TIMEOUT_MS)
+            watch.follow(page)
+            page.goto(f"{rest_site.address}{PAGE}{path}")
+            page.locator("main > *").first.wait_for()
+            return page
+
+        yield opened
+    assert watch.errors == []
+    assert watch.strangers == [], "a request left this machine"
+    assert [path for path in watch.paths if not path.startswith(CALLED)] == [], "not a call of REST"
 
 
 class _Faults(logging.Handler):
@@ -97,12 +145,19 @@ class Watch:
         self._address = address
         self.errors: list[str] = []
         self.strangers: list[str] = []
+        self.paths: set[str] = set()
 
     def follow(self, page: Page) -> None:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._hear)
         page.on("request", lambda request: self._check(request.url))
 
+    def _hear(self, message: ConsoleMessage) -> None:
+        if "Content Security Policy" in message.text or "TrustedHTML" in message.text:
+            self.errors.append(message.text)
+
     def _check(self, url: str) -> None:
+        self.paths.add(urlsplit(url).path)
         if not url.startswith((self._address, self._address.replace("http", "ws"), "data:", "blob:")):
             self.strangers.append(url)
 

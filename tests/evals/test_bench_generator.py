@@ -19,14 +19,15 @@ def test_a_ratio_is_the_median_of_rounds_with_a_sign_tests_interval() -> None:
 @pytest.mark.integration
 @pytest.mark.usefixtures("one_thread")
 def test_memory_before_and_after_quantization_and_caching_is_as_the_shape_says() -> None:
-    from evals.bench.generator import WAYS, bench_generator
+    from evals.bench.generator import bench_generator
     from evals.bench.local_model import SHAPES
 
     found = bench_generator(
         "tiny", 2, 64, prefix_tokens=96, prompt_tokens=64, answer_tokens=9, precisions=("none", "nf4")
     )
     rows = found["answers"]
-    assert len({(row["precision"], row["kv_cache"], row["attention"]) for row in rows}) == len(rows) == 2 * len(WAYS)
+    ways = {(row["precision"], row["kv_cache"]) for row in rows}
+    assert ways == {(precision, way) for precision in ("none", "nf4") for way in ("off", "library", "ours")}
     shape = SHAPES["tiny"]
     per_token = 2 * 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]  # bytes
     held = 64 + 9

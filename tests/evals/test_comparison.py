@@ -15,8 +15,8 @@ from evals.arms import GoldPassages, parse_arms
 from evals.comparison import compare, compare_runs, verdict_sentence
 from evals.question_checks import check_leakage
 from evals.questions import BankQuestion, parse_question
-from evals.records import PassageRecord, Record, RecordFile
-from evals.run import Runner, RunSpec, plan_jobs, unread_passages, without_likelihoods
+from evals.records import PassageRecord, Record, RecordFile, read_records
+from evals.run import RECENT, Runner, RunSpec, plan_jobs, seconds_left, unread_passages
 from evals.scoring import Row, fact_flow, score_records
 from indexes.errors import Conflict
 from indexes.library import Library
@@ -152,12 +152,10 @@ def test_two_runs_are_compared_question_by_question() -> None:
 
 
 def test_another_scoring_of_the_options_is_a_metric_of_its_own() -> None:
-    extra = {"letters": (0.0, 1.0, 0.0, 0.0), "sum_logprob": (2.0, 1.0, 0.0, 0.0)}
+    extra = {"letters": FIRST.scores, "likelihood": (0.0, 1.0, 0.0, 0.0)}
     (row,) = scored([replace(FIRST, extra=extra)])
-    names = ("accuracy", "accuracy_by_letter", "accuracy_sum_logprob")
-    assert [row.metrics[name] for name in names] == [1.0, 0.0, 1.0]
-    assert without_likelihoods([replace(FIRST, extra={"letters": extra["letters"]})])
-    assert without_likelihoods([replace(FIRST, extra=extra)]) == without_likelihoods([FIRST]) == ""
+    names = ("accuracy", "accuracy_by_letter", "accuracy_by_likelihood")
+    assert [row.metrics.get(name) for name in names] == [1.0, None, 0.0], "what decides is not told twice"
 
 
 def test_fact_flow_by_hand_and_evidence_that_was_not_read_is_missed() -> None:
@@ -192,6 +190,21 @@ def test_a_killed_run_goes_on_where_it_stopped_and_another_run_is_refused_by_wha
     assert RecordFile(path, {"seed": 1, "arms": ["rag"]}).records == records
     with pytest.raises(Conflict, match="different: seed"):
         RecordFile(path, {"seed": 2, "arms": ["rag"]})
+
+
+def test_arms_are_added_to_a_run_that_has_ended_but_no_other_adapter_under_their_name(tmp_path: Path) -> None:
+    path, record = tmp_path / "records.jsonl", records_of("rag", pattern(0.5))[0]
+    RecordFile(path, {"seed": 1, "arms": ["rag"], "adapters": {}}).append(record)
+    more = {"seed": 1, "arms": ["rag", "tuned"], "adapters": {"tuned": ["a"]}}
+    added = RecordFile(path, more)
+    assert added.records == [record]
+    added.append(replace(record, arm="tuned"))
+    whole = path.read_bytes()
+    assert len(RecordFile(path, more).records) == len(RecordFile(path, more | {"arms": ["tuned"]}).records) == 2
+    assert len(read_records(tmp_path)) == 2
+    with pytest.raises(Conflict, match="different: adapters"):
+        RecordFile(path, more | {"adapters": {"tuned": ["b"]}})
+    assert path.read_bytes().startswith(whole)
 
 
 # --- running
@@ -283,18 +296,46 @@ def test_passages_that_were_not_read_are_counted_and_reported(library: Library, 
     assert unread_passages([replace(record, passages_left_out=0) for record in records]) == ""
 
 
-def test_four_cyclic_shifts_are_averaged_back_into_place(library: Library, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [False, True])
+def test_letters_are_asked_for_in_every_order_and_decide_unless_the_model_is_small(
+    library: Library, tmp_path: Path, small: bool
+) -> None:
     class Letters(Engine):
-        """Cannot name an option in words."""
+        """Likes the first letter, and the right option a little."""
 
-        def ask(self, *_: Any, **__: Any) -> None:
-            raise GenerationFailed("nothing")
+        def choose(self, text: str, choices: Sequence[str], *args: Any, **more: Any) -> ChoiceScores:
+            near = super().choose(text, choices, *args, **more).scores
+            letters = tuple(value + 2.0 * (place == 0) for place, value in enumerate(near))
+            return ChoiceScores(letters, extra={"likelihood": tuple(float(-n) for n in range(4))}, small=small)
 
     engine = Letters()
-    spec = RunSpec(tuple(QUESTIONS[7:8]), parse_arms(["oracle"]), with_model=True, remote=True)
-    records = ran(engine, spec, library, tmp_path)
-    assert len({options[0] for options in engine.asked}) == 4
-    assert records[0].scores == (1.0, 0.0, 0.0, 0.0)
+    spec = RunSpec((replace(QUESTIONS[7], choices=("a", "b", "item7", "c")),), parse_arms(["oracle"]), with_model=True)
+    (record,) = ran(engine, spec, library, tmp_path)
+    if small:
+        assert (record.picked, record.picked_by, len(engine.asked)) == (0, "likelihood", 1)
+        assert record.extra["letters"] == (2.0, 0.0, 1.0, 0.0)
+    else:
+        assert (record.picked, record.picked_by) == (2, "letter")
+        assert record.scores == (0.5, 0.5, 1.5, 0.5)
+        assert {options[0] for options in engine.asked} == {"a", "b", "item7", "c"}
+
+
+def test_what_is_left_is_told_once_every_arm_was_asked_in_every_way(library: Library, tmp_path: Path) -> None:
+    questions = (*QUESTIONS[:2], make_question(2, "short"), make_question(3, "short"))
+    spec = RunSpec(questions, parse_arms(["base", "rag"]), together=2, opened=frozenset({"q003"}))
+    jobs, records = plan_jobs(spec, {}, frozenset({"base", "rag"})), RecordFile(tmp_path / "r.jsonl", {})
+    assert [(job.question.id, job.mode) for job in jobs[::2]] == [
+        ("q003", "open"),
+        ("q000", "choice"),
+        ("q001", "choice"),
+    ]
+    for job, total_s in zip(jobs[:4], (2.0, 4.0, 3.0, 8.0), strict=True):
+        assert seconds_left(spec, jobs, records) is None
+        records.append(Record(*job.key, total_s=total_s))
+    assert seconds_left(spec, jobs, records) == (3.0 + 8.0) / 2, "two at a time"
+    for number in range(RECENT):
+        records.append(Record(f"x{number}", "base", 0, "choice", total_s=1.0))
+    assert seconds_left(spec, jobs, records) == (1.0 + 8.0) / 2, "as long as the last ones"
 
 
 # --- leakage

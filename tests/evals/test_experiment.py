@@ -13,7 +13,7 @@ from fakes import HashEncoder
 
 from api.settings import load_settings
 from evals.arms import parse_arms
-from evals.experiment import choose_questions, find_texts, plan_run, run_experiment
+from evals.experiment import choose_questions, find_texts, plan_run, run_experiment, tuning_costs
 from evals.questions import BankQuestion
 from evals.records import read_records
 from evals.run import RunSpec
@@ -24,6 +24,7 @@ from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
 from rag.errors import ArmUnavailable
 from rag.generators.openai_client import OpenAIClient
+from rag.models.home import shipped_adapters
 from rag.settings import GeneratorSettings, RagSettings
 
 REMOTE = GeneratorSettings(kind="remote", base_url="http://127.0.0.1:9/v1", model="m")
@@ -78,6 +79,13 @@ def test_a_run_writes_its_report_and_its_export_and_continues_for_nothing(
     again = run(spec, home, out)
     assert (out / "records.jsonl").read_bytes() == before
     assert again["arms"] == json.loads(json.dumps(data["arms"]))
+    more = run(spec_of("base", "quotes", "rag", "oracle"), home, out)
+    assert (out / "records.jsonl").read_bytes().startswith(before)
+    assert list(more["arms"]) == ["base", "quotes", "rag", "oracle"]
+    said = {(record.arm, record.question_id): record.answer for record in read_records(out) if record.mode == "open"}
+    asked = [question for arm, question in said if arm == "quotes"]
+    assert asked and all(said["quotes", each] == said["rag", each] for each in asked), "no model is there to write"
+    assert "accuracy" not in more["arms"]["quotes"]["metrics"]
     with pytest.raises(Conflict, match="seed"):
         run(spec_of("base", "rag", "oracle", seed=1), home, out)
 
@@ -197,11 +205,23 @@ def test_what_is_compared_depends_on_what_can_answer() -> None:
     assert [arm.name for arm in planned(plain).arms] == ["base", "tuned", "rag", "rag+tuned", "oracle", "random"]
     assert [arm.name for arm in planned(plain, **open_ones).arms] == ["rag"]
     assert [arm.name for arm in planned(plain, arms=["base"], **open_ones).arms] == ["base"]
-    assert len(planned(model, **open_ones).arms) == 6
-    found = [(spec.with_model, spec.remote, spec.together > 1) for spec in map(planned, (plain, model, REMOTE))]
-    assert found == [(False, False, False), (True, False, True), (True, True, False)]
+    assert [arm.name for arm in planned(model, **open_ones).arms] == ["base", "tuned", "rag", "rag+tuned", "quotes"]
+    found = [(spec.with_model, spec.together > 1) for spec in map(planned, (plain, model, REMOTE))]
+    assert found == [(False, False), (True, True), (True, False)]
+    whole = plan_run("bank:test", model)
+    written = [question for question in whole.questions if question.id in (whole.opened or ())]
+    assert sum(question.answerable for question in written) == 100
+    assert {each.id for each in whole.questions if not each.answerable} <= {each.id for each in written}
     with pytest.raises(InvalidInput, match="bundled book"):
         planned(plain, texts=Path("texts"))
+
+
+def test_an_adapter_says_itself_how_long_its_training_took() -> None:
+    ((_, folder),) = shipped_adapters("smollm2-135m").items()
+    kept = json.loads((Path(folder) / "coalesce_adapter.json").read_text("utf-8"))["metrics"]["seconds"]
+    adapters = {"qa": folder, "elsewhere": "a-name-of-the-engine"}
+    costs = tuning_costs(GeneratorSettings(adapters=adapters), {"tuned": ("qa",), "rag+tuned": ("qa", "elsewhere")})
+    assert costs == {"tuning qa": kept} and kept > 0
 
 
 LOGGED_GAIN = 0.343

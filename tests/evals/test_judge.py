@@ -11,9 +11,9 @@ import pytest
 from fakes import ScriptedGenerator
 
 from evals.errors import MalformedQuestions
-from evals.judge import Judge, agreement, parse_grade, read_labels, write_label_sheet
+from evals.judge import Judge, agreement, answer_id, parse_grade, read_labels, reader_scores, write_label_sheet
 from evals.questions import parse_question
-from evals.records import AnswerKey, Record
+from evals.records import Record
 from evals.scoring import score_records
 from rag.errors import EngineUnreachable
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -104,11 +104,9 @@ def test_a_judge_that_goes_away_loses_nothing_and_is_asked_no_answer_twice(tmp_p
 
 
 def test_agreement_by_hand() -> None:
-    labels: dict[AnswerKey, str] = {
-        (f"q{n}", "rag", 0): label for n, label in enumerate(["correct"] * 5 + ["wrong"] * 4 + ["partial"])
-    }
-    grades: dict[AnswerKey, str | None] = dict.fromkeys(labels, "correct")
-    grades |= {(f"q{n}", "rag", 0): "wrong" for n in (5, 6, 7)} | {("q9", "rag", 0): None}
+    labels = {f"q{n}": label for n, label in enumerate(["correct"] * 5 + ["wrong"] * 4 + ["partial"])}
+    grades: dict[str, str | None] = dict.fromkeys(labels, "correct")
+    grades |= {f"q{n}": "wrong" for n in (5, 6, 7)} | {"q9": None}
     found = agreement(grades, labels)
     assert (found["n"], found["unscored"]) == (9, 1)
     assert found["agreed"] == pytest.approx(8 / 9, abs=1e-4)
@@ -118,21 +116,44 @@ def test_agreement_by_hand() -> None:
     assert agreement(grades, {})["agreed"] is None, "no labels are no agreement"
 
 
-def test_a_sheet_is_written_filled_and_read(tmp_path: Path) -> None:
+def test_a_sheet_names_no_arm_and_the_same_answer_once(tmp_path: Path) -> None:
     sheet = tmp_path / "to_label.jsonl"
-    records = [open_record(number, arm=arm) for number in range(4) for arm in ("rag", "tuned")]
-    assert write_label_sheet(sheet, records, QUESTIONS) == 8
-    assert read_labels(sheet) == {}
-    lines = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
+    records = [
+        open_record(n, f"{n if arm == 'base' else 32} lanes", arm) for arm in ("base", "rag", "tuned") for n in range(4)
+    ]
+    assert write_label_sheet(sheet, [*records, open_record(0, refused=True, arm="quotes")], QUESTIONS) == 8
+    text = sheet.read_text(encoding="utf-8")
+    assert not any(arm in text for arm in ("base", "rag", "tuned"))
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["question"] for line in lines[::2]] == [line["question"] for line in lines[1::2]], (
+        "question by question"
+    )
+    assert write_label_sheet(sheet, records[:8], QUESTIONS) == 8, "nobody has labelled one yet"
     lines[0]["label"] = " Correct "
     sheet.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    assert write_label_sheet(sheet, records, QUESTIONS) == 0  # what a person filled is never overwritten
-    assert read_labels(sheet) == {(lines[0]["question_id"], lines[0]["arm"], 0): "correct"}
+    assert write_label_sheet(sheet, records, QUESTIONS) == 0
+    assert read_labels(sheet) == {lines[0]["id"]: "correct"}
 
 
-@pytest.mark.parametrize(
-    "line", ['{"label": "good", "question_id": "q1", "arm": "rag"}', '{"label": "wrong"}', "[]", "x"]
-)
+def test_readers_grades_are_averaged_and_a_refusal_of_what_they_read_is_wrong() -> None:
+    records = [
+        open_record(0), open_record(0, arm="tuned"), open_record(0, "no", "base"), open_record(1), open_record(9),
+        open_record(0, arm="quotes", refused=True), open_record(1, arm="quotes", refused=True),
+    ]  # fmt: skip
+    same, other = answer_id(records[0]), answer_id(records[2])
+    scores = reader_scores([{same: "correct", other: "wrong"}, {same: "partial"}], records, QUESTIONS)
+    assert {arm: score for (_, arm, _), score in scores.items()} == {
+        "rag": 0.75,
+        "tuned": 0.75,
+        "base": 0.0,
+        "quotes": 0.0,
+    }
+    assert {question for question, _, _ in scores} == {"q0"}
+    found = [row.metrics.get("reader_score") for row in score_records(records, QUESTIONS, readers=scores)]
+    assert found == [0.75, 0.75, 0.0, None, None, 0.0, None]
+
+
+@pytest.mark.parametrize("line", ['{"label": "good", "id": "a"}', '{"label": "wrong"}', "[]", "x"])
 def test_a_broken_label_is_named_by_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "labels.jsonl"
     path.write_text(line + "\n")

@@ -15,9 +15,12 @@ from evals.arms import parse_arms
 from evals.comparison import compare
 from evals.question_checks import Leak, LeakageReport
 from evals.questions import parse_question
-from evals.records import Record
+from evals.records import PassageRecord, Record
 from evals.report import (
+    CHOSEN_BY,
+    GUESSES,
     RunFacts,
+    limits,
     list_reports,
     metric_notes,
     read_report,
@@ -50,13 +53,15 @@ def data_of(*records: Record, leakage: LeakageReport | None = CLEAN, **facts: An
 
 
 def test_the_report_has_its_three_forms_and_shows_text_as_text(tmp_path: Path) -> None:
-    data = data_of(WRONG, RECORD)
+    data = data_of(WRONG, RECORD, quantization="q4_k")
     write_report(tmp_path / "one", data)
     page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
     assert "a <warp>" not in page and "a &lt;warp&gt;" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert data["verdict"] in page.replace("&#43;", "+")
+    assert data["asked"] == {"questions": 1, "choice": 1, "open": 0, "unanswerable": 0}
     assert data["verdict"] in (tmp_path / "one" / "report.md").read_text(encoding="utf-8")
+    assert all("q4_k" in (tmp_path / "one" / f"report.{form}").read_text(encoding="utf-8") for form in ("html", "md"))
     assert json.loads((tmp_path / "one" / "report.json").read_text(encoding="utf-8")) == data
     (report,) = list_reports(tmp_path)
     assert (report["id"], report["choice_questions"], report["questions"]) == ("one", 1, "bank:test")
@@ -81,11 +86,31 @@ def test_where_there_is_no_interval_the_report_shows_none() -> None:
         assert not re.search(r"nan|None|\[–", render(data, template))
 
 
-def test_what_says_nothing_of_a_generator_is_left_out() -> None:
-    record = replace(RECORD, mode="open", answer="32", tokens_per_s=70_000.0)
-    quoted, written = (data_of(record, generator=kind)["arms"]["rag"]["metrics"] for kind in ("extractive", "local"))
-    assert "tokens_per_s" in written
-    assert not {"tokens_per_s", "prompt_tokens"} & set(quoted)
+def test_what_is_true_of_quotes_by_construction_is_left_out() -> None:
+    passage = PassageRecord("d", ("Warps",), 1, "A warp has 32 threads.")
+    record = replace(RECORD, mode="open", answer="A warp has 32 threads. [1]", passages=(passage,), tokens_per_s=7.0)
+    written = data_of(record, generator="local")["arms"]["rag"]["metrics"]
+    for quoted in (
+        data_of(record, generator="extractive")["arms"]["rag"]["metrics"],
+        data_of(replace(record, arm="quotes"), generator="local")["arms"]["quotes"]["metrics"],
+    ):
+        assert written.keys() - quoted.keys() == {
+            "citation_recall",
+            "citation_precision",
+            "unsupported_terms",
+            "tokens_per_s",
+        }
+
+
+def test_who_reads_the_headline_alone_learns_that_an_encoder_holds_no_facts(tmp_path: Path) -> None:
+    near, letter = (data_of(WRONG, RECORD, picked_by={by: 2}) for by in ("similarity", "letter"))
+    assert near["verdict"] == f"{GUESSES} {letter['verdict']}"
+    for data in (near, letter):
+        write_report(tmp_path, data)
+        page = (tmp_path / "report.md").read_text(encoding="utf-8")
+        assert all(f"- {limit}" in page for limit in limits(data))
+        assert "| base | 0.0 %, n 1 |" in page and "base</text>" in (tmp_path / "arms.svg").read_text(encoding="utf-8")
+    assert set(limits(near)) - set(limits(letter)) == {GUESSES}
 
 
 def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_too(tmp_path: Path) -> None:
@@ -101,7 +126,8 @@ def test_a_report_is_shown_as_it_was_written_and_an_older_one_without_its_page_t
 
 def test_a_report_in_chinese_leaves_no_english_but_the_runs_own_words() -> None:
     refused = replace(RECORD, mode="open", answer="32", refused=True)
-    data = data_of(WRONG, RECORD, refused, not_run={"open questions, arm tuned": "why"})
+    kinds = dict.fromkeys(CHOSEN_BY, 1)
+    data = data_of(WRONG, RECORD, refused, not_run={"open questions, arm tuned": "why"}, picked_by=kinds)
     verdict = (
         "In accuracy, tuning over the bare model: +1.0 points [0.0, 2.0], better; retrieving over the bare model: "
         "+1.0 points, cannot tell. One tuning seed: another tuning run may differ."

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import answer_of
-from tiny_models import build_adapter, build_model, decode_together, prompt_of
+from tiny_models import build_adapter, build_model, decode_together, prompt_of, write_alone
 
 from indexes.embedder import MiniLM, bundled_model_folder
 from indexes.vectors import VectorIndex
 from rag.errors import GenerationFailed
-from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.local.recorder import GraphMemory, Recorder
@@ -73,7 +72,7 @@ def text_of(generator: LocalGenerator, number: int, max_tokens: int) -> str:
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 @pytest.mark.parametrize("name", [None, "qa"])
 def test_recorded_steps_write_the_same(model: Path, adapter: Path, quantization: str, name: str | None) -> None:
-    """Across the edge of a bucket, one row and four, with and without an adapter."""
+    """One row and four, with and without an adapter."""
     loaded = load_model(str(model), quantization=quantization, dtype="float32", device="cuda")
     load_adapters(loaded, {"qa": str(adapter)}).activate(name)
     alone = [write(loaded, [length], record=False)[0] for length in (200, 30, 240, 120)]
@@ -83,12 +82,12 @@ def test_recorded_steps_write_the_same(model: Path, adapter: Path, quantization:
 
 def test_a_four_bit_folder_made_on_the_processor_answers_on_the_gpu(model: Path, tmp_path: Path) -> None:
     made = load_model(str(model), quantization="nf4", dtype="float32", device="cpu")
-    expected = list(decode(made.model, prompt_of(60), SlabCache(3, 100), max_new_tokens=24))
+    expected = write_alone(made.model, prompt_of(60), SlabCache(3, 100), 24)
     made.model.save_pretrained(tmp_path)
     made.tokenizer.save_pretrained(tmp_path)
     loaded = load_model(str(tmp_path), dtype="float32", device="cuda")
     assert loaded.quantization == "nf4"
-    assert list(decode(loaded.model, prompt_of(60), SlabCache(3, 100), max_new_tokens=24)) == expected
+    assert write_alone(loaded.model, prompt_of(60), SlabCache(3, 100), 24) == expected
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "nf4"])

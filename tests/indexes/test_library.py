@@ -137,6 +137,7 @@ def test_a_removed_book_is_never_found_and_text_that_another_shares_stays(home: 
     assert library.documents() == (other.document,)
     found = [*library.dense("warp", 50), *library.lexical("warp memory cudaMemcpyAsync", 50)]
     assert {hit.node.document_id for hit in found} == {other.document.document_id}
+    assert [path.stem for path in (home / "locks").iterdir()] == [other.document.document_id]
     for act in (library.remove, library.nodes_of):
         with pytest.raises(NotFound):
             act(gone.document_id)

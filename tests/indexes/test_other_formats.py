@@ -66,6 +66,8 @@ HTML = [
      "<pre class='language-cuda'><code><div>one();</div><div>  two();</div></code></pre><pre><ol><li>a<li>b</ol></pre>"
      "<pre><div>a</div>\n<div>b</div></pre>",
      ["```cuda\none();\n  two();\n```", "```\na\nb\n```", "```\na\nb\n```"]),
+    ("formulas that are pictures are read from their words",
+     "<p>So <img alt='$a=b^2$'> and <img alt='icon'>.</p>", ["So $a=b^2$ and ."]),
     ("what is hidden is not said twice", "<p>A <span>b</span><span aria-hidden='true'>b</span>.</p>", ["A b."]),
     ("numbers of headings stand apart", "<h2><a><span>3.2</span><span>Occupancy</span></a></h2><h2><b>C</b>UDA 3</h2>",
      [Heading(2, "3.2 Occupancy"), Heading(2, "CUDA 3")]),
@@ -108,6 +110,21 @@ def test_html_of_several_articles_or_in_a_form_is_read_whole(tmp_path: Path) -> 
     assert [(s.heading_path[-1], s.text) for s in sections] == [("A", "x\n\ninner"), ("B", "y")]
     form = "<body><form><input name=a value=b><p>Text.</p><button>Go</button></form>"
     assert read_book(write(tmp_path / "b.html", form)).sections[0].text == "Text."
+
+
+def test_pictures_in_sentences_that_say_nothing_are_named(tmp_path: Path) -> None:
+    page = "<body><p>Let <img src=a.png> be <b>less <img src=b.png></b>.</p><p><img src=photo.png></p></body>"
+    (tmp_path / "a.html").write_text(page)
+    epub(tmp_path / "a.epub", {"OEBPS/c1.xhtml": page}, spine=("c1",))
+    for name in ("a.html", "a.epub"):
+        assert [note.split(": ")[-2][:8] for note in read_book(tmp_path / name).health.notes] == ["2 images"]
+
+
+def test_only_what_can_be_scanned_is_told_to_be_recognised(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("![](a.png)")
+    with pytest.raises(UnreadableBook) as caught:
+        read_book(tmp_path / "a.md")
+    assert "OCR" not in caught.value.hint
 
 
 @pytest.mark.parametrize("opening", ["<title>T</title>", "<html><head><title>T</title>"])

@@ -363,15 +363,27 @@ def test_letters_larger_than_any_sheet_are_left_out(tmp_path: Path) -> None:
         ("twice.^1_ Then", "twice.^1 Then"),
         ("the L^A_TEX logo", "the LATEX logo"),
         ("the 2^nd_ warp", "the 2nd warp"),
+        ("in O(n^k_) steps", "in O(n^k) steps"),
+        ("see Smith^a,b_ there", "see Smith^a,b there"),
+        ("of CO~2_ and a~i+1_, too", "of CO_2 and a_(i+1), too"),
+        ("a~i_b then", "a_i b then"),
+        ("x~i^2_ then", "x_i^2 then"),
+        ("the |NICE_ words", "the NICE words"),
     ],
 )
-def test_numbers_printed_raised_are_exponents_and_other_letters_are_not(
+def test_what_is_printed_raised_or_lowered_is_marked_and_parts_of_words_are_not(
     printed: str, read: str, tmp_path: Path
 ) -> None:
-    moves = {"^": ") Tj /F1 7 Tf 4 Ts (", "_": ") Tj /F1 10 Tf 0 Ts (", "(": r"\(", ")": r"\)"}
+    raised, lowered, back, small = (f") Tj /F1 {move} Ts (" for move in ("7 Tf 4", "7 Tf -2", "10 Tf 0", "7 Tf 0"))
+    moves = {"^": raised, "~": lowered, "_": back, "|": small, "(": r"\(", ")": r"\)"}
     shown = "".join(moves.get(letter, letter) for letter in printed)
     write_raw_pdf(tmp_path / "a.pdf", f"BT /F1 10 Tf 40 560 Td ({shown}) Tj ET".encode())
     assert read_book(tmp_path / "a.pdf").sections[0].text == read
+
+
+def test_text_beside_a_drop_capital_is_no_exponent(tmp_path: Path) -> None:
+    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 30 Tf 40 560 Td (G) Tj /F1 10 Tf 9 Ts (PU threads run) Tj ET")
+    assert "^" not in read_book(tmp_path / "a.pdf").sections[0].text
 
 
 @pytest.mark.parametrize("step", ["read_page", "paragraphs_of"])

@@ -17,9 +17,11 @@ from indexes.words import index_terms, query_terms, stem
         ("std::vector", {"std_vector", "vector"}),
         ("__shfl_down_sync", {"__shfl_down_sync", "shfl", "sync"}),
         ("atomicAdd", {"atomicadd", "atomic", "add"}),
-        ("sm_80", {"sm_80", "sm"}),
+        ("sm_80", {"sm80", "sm"}),
+        ("CO_2", {"co2", "co"}),
+        ("CO2", {"co2", "co"}),
         ("@cuda.jit", {"..cuda.jit", "cuda_jit", "jit"}),
-        ("--gpu-architecture=sm_80", {"._gpu_architecture", "gpu", "sm_80"}),
+        ("--gpu-architecture=sm_80", {"._gpu_architecture", "gpu", "sm80"}),
     ],
 )
 def test_identifiers_are_kept_whole_and_by_part(identifier: str, parts: set[str]) -> None:

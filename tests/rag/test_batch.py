@@ -1,4 +1,4 @@
-"""Rows decoded together write what each writes alone, in one step that can be traced and recorded."""
+"""Rows decoded together write what each writes alone, in one step that can be recorded."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import DEVICE, build_model, decode_together, prompt_of
+from tiny_models import DEVICE, decode_together, prompt_of, write_alone
 
-from rag.generators.local.batch import decode
 from rag.generators.local.cache import SlabCache
-from rag.generators.local.decode import static_step, traced_step
+from rag.generators.local.decode import static_step
 from rag.generators.local.recorder import GraphMemory, Recorder, Replay
 from rag.models.adapters import load_adapters
 from rag.models.devices import RANDOM_NUMBERS
@@ -27,28 +26,26 @@ def loaded(tiny_model: Path) -> LoadedModel:
 
 
 def decode_alone(model: Any, rows: list[tuple[int, int, int]]) -> list[list[int]]:
-    return [
-        list(decode(model, prompt_of(length), SlabCache(3, length + most), max_new_tokens=most))
-        for length, _, most in rows
-    ]
+    return [write_alone(model, prompt_of(length), SlabCache(3, length + most), most) for length, _, most in rows]
 
 
 class Recorded(Recorder):
     """Computes in place of a GPU; notes the shapes that it is to record, and fails as told.
 
     Args:
-        errors: raised by the first recordings.
+        errors: raised by the first recordings; step: what is recorded.
     """
 
-    def __init__(self, model: Any, *errors: str) -> None:
+    def __init__(self, model: Any, *errors: str, step: Any = static_step) -> None:
         super().__init__(model, GraphMemory())
         self.errors = list(errors)
+        self.step_of = step
         self.asked: list[tuple[int, ...]] = []
 
     def _record(self, ids: Any, lengths: Any, keys: Any, values: Any) -> Replay:
         import torch
 
-        self.asked.append((*ids.shape, keys[0].shape[2]))
+        self.asked.append((len(ids), keys[0].shape[2]))
         if self.errors:
             raise RuntimeError(self.errors.pop(0))
 
@@ -56,7 +53,7 @@ class Recorded(Recorder):
             ids.copy_(new_ids)
             lengths.copy_(new_lengths)
             with torch.inference_mode():
-                return static_step(self._model, ids, lengths, keys, values)
+                return self.step_of(self._model, ids, lengths, keys, values)
 
         return replay
 
@@ -66,17 +63,17 @@ class Recorded(Recorder):
     [
         pytest.param(
             [(30, 0, 24), (250, 3, 20), (5, 6, 16), (380, 9, 12), (120, 12, 8)],
-            [(1, 1, 130), (2, 1, 350), (3, 1, 350), (4, 1, 480), (5, 1, 480)],
-            id="all come and go in their own time, across the edges of buckets",
+            [(1, 130), (2, 350), (3, 350), (4, 480), (5, 480)],
+            id="all come and go in their own time, with room made for them",
         ),
         pytest.param(
             [(30, 0, 9), (20, 0, 2), (5, 0, 2), (380, 2, 7)],
-            [(2, 1, 480)],
+            [(2, 480)],
             id="a longer one joins after others left: there is memory for more rows, but not for longer ones",
         ),
         pytest.param(
             [(30, 0, 21), (250, 0, 31), (120, 0, 31)],
-            [(3, 1, 350), (2, 1, 350)],
+            [(3, 350), (2, 350)],
             id="one leaves, and the last takes its place",
         ),
     ],
@@ -114,10 +111,8 @@ def test_nothing_is_recorded_while_training_draws_random_numbers(loaded: LoadedM
     assert recorder.asked == []
 
 
-def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
-    tiny_model: Path, tiny_adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of static shape, which can be captured; what it writes are the tokens of an untraced step."""
+def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(tiny_model: Path, tiny_adapter: Path) -> None:
+    """One of static shape, which can be captured; what it writes are the tokens of a step as it is."""
     import torch
 
     loaded = load_model(str(tiny_model), quantization="nf4", dtype="float32", device=DEVICE)
@@ -131,46 +126,6 @@ def test_a_step_is_one_graph_with_quantized_weights_and_an_adapter(
     expected = decode_together(loaded.model, TWO)
     torch.compiler.reset()
     traced = torch.compile(static_step, fullgraph=True, backend=counted)
-    monkeypatch.setattr("rag.generators.local.batch.static_step", traced)
-    assert decode_together(loaded.model, TWO) == expected
+    recorder = Recorded(loaded.model, step=traced)
+    assert decode_together(loaded.model, TWO, recorder) == expected
     assert len(graphs) == 1
-
-
-@pytest.mark.parametrize(
-    ("family", "shape"), [("mixtral", {"num_local_experts": 8}), ("qwen3_moe", {"num_experts": 8}), ("gemma", {})]
-)
-def test_a_trace_holds_for_other_rows_and_lengths(tmp_path: Path, family: str, shape: dict[str, Any]) -> None:
-    """Of mixtures too, whose tokens take different ways."""
-    import torch
-
-    loaded = load_model(str(build_model(tmp_path / family, family=family, **shape)), dtype="float32", device="cpu")
-    heads, width = loaded.capabilities.kv_heads, loaded.capabilities.key_dim
-    draw = torch.Generator().manual_seed(1)
-    for rows, new, bucket in ((1, 1, 384), (5, 1, 256), (2, 3, 1024)):
-        keys, values = ([torch.zeros(rows, heads, bucket, width) for _ in range(3)] for _ in "kv")
-        traced = traced_step(loaded.model, keys, values)
-        assert traced is not None
-        for _ in range(4):
-            ids = torch.randint(600, (rows, new), generator=draw)
-            lengths = torch.randint(bucket - new, (rows,), generator=draw)
-            with torch.inference_mode():
-                torch.testing.assert_close(
-                    traced(ids, lengths, keys, values), static_step(loaded.model, ids, lengths, keys, values)
-                )
-
-
-def test_a_model_that_goes_its_way_by_the_data_is_not_traced(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    loaded = load_model(str(tiny_model), dtype="float32", device="cpu")
-    forward = loaded.model.forward
-
-    def odd(input_ids: Any, **others: Any) -> Any:
-        output = forward(input_ids=input_ids, **others)
-        if int(input_ids.sum()) % 2:
-            output.logits += 1
-        return output
-
-    monkeypatch.setattr(loaded.model, "forward", odd)
-    keys, values = ([torch.zeros(1, 2, 256, 16) for _ in range(3)] for _ in "kv")
-    assert traced_step(loaded.model, keys, values) is None

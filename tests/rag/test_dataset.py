@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag.errors import MalformedTrainingData
+from rag.generators.prompts import render_choices
 from rag.tuning.data import (
     FORMATS,
     Format,
@@ -107,10 +109,10 @@ def test_a_bad_row_is_left_out_and_told_of_where_others_are_good(tmp_path: Path)
     file = tmp_path / "data.jsonl"
     chat = {"conversations": [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "That."}]}
     ends_early = {"conversations": chat["conversations"][:1]}
-    file.write_text(lines(chat, ends_early, chat), "utf-8")
+    file.write_text(lines(chat, ends_early) + "\n{broken\n" + lines(chat), "utf-8")
     bad: list[MalformedTrainingData] = []
     assert read_dataset(file, bad.append) == [TrainingRow("What?", "That.")] * 2
-    assert [error.message for error in bad] == ["data.jsonl:2: `conversations` does not end with an answer."]
+    assert [error.message.partition(": ")[0] for error in bad] == ["data.jsonl:2", "data.jsonl:3"]
     file.write_text(lines(ends_early), "utf-8")
     with pytest.raises(MalformedTrainingData, match=r"data\.jsonl:1"):
         read_dataset(file, bad.append)
@@ -159,14 +161,26 @@ def test_every_answer_of_a_conversation_becomes_a_row() -> None:
     assert [(r.question, r.answer, len(r.history)) for r in row.exchanges()] == [
         ("a?", "A", 0), ("b?", "B", 1), ("c?", "C", 2),
     ]  # fmt: skip
+    assert [r.choices for r in replace(row, choices=("C", "D")).exchanges()] == [(), (), ("C", "D")]
 
 
 def test_the_training_prompt_is_the_serving_prompt() -> None:
     messages = ROWS[2].messages()
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
-    assert "[1] A Book > One > Two\nA warp is…" in messages[0]["content"]
+    assert "[1] A Book > One > Two\nA warp is…" in messages[1]["content"]
     assert messages[-1]["content"] == "三十二个线程。"
     assert ROWS[1].messages()[0]["content"] == "Be brief."
+
+
+def test_a_choice_is_asked_as_it_is_scored_and_its_row_survives_the_file(tmp_path: Path) -> None:
+    row = TrainingRow("How wide is a warp?", "B", choices=("16", "32"))
+    write_dataset([row], tmp_path)
+    assert read_dataset(tmp_path) == [row]
+    asked = row.messages()[-2]["content"]
+    assert asked.startswith(render_choices(row.question, row.choices))
+    assert replace(row, system="Be brief.").messages()[-2]["content"] == render_choices(row.question, row.choices)
+    query = row.request().query
+    assert query is not None and query.english == row.question, "options choose no passages"
 
 
 def test_a_loss_curve_draws_what_is_a_number() -> None:

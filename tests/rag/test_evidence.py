@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from fakes import ScriptedReader, make_passage, section
@@ -19,7 +20,7 @@ from rag.evidence import (
     proper_names,
     without_nearest,
 )
-from rag.query import Query, understand
+from rag.query import Query, english_query, understand
 from rag.retrieval import Retrieval
 from rag.sentence_reader import ScoredUnit, units_of
 from rag.types import Passage
@@ -39,7 +40,18 @@ def test_the_calibration_names_signals_that_exist_and_its_steps_are_in_order(fou
     calibration = load_calibration()
     signals = EvidenceJudge(ScriptedReader({})).signals(found("What is a warp?"), [WARP])
     assert set(calibration.weights) <= set(signals)
-    assert 0.0 < calibration.asked <= calibration.threshold < calibration.strong < 1.0
+    assert 0.0 < calibration.threshold < calibration.strong < 1.0
+
+
+def test_the_reader_counts_for_as_much_of_a_chinese_question_as_was_found() -> None:
+    passage = make_passage("父网格在所有子网格完成之后才被视为完成。")
+    judge = EvidenceJudge(ScriptedReader({passage.text: 0.9}))
+
+    def read(question: str) -> float:
+        query = replace(english_query(question), chinese=True)
+        return judge.signals(Retrieval(query, (), (), ()), [passage])["read"]
+
+    assert read("父网格什么时候完成？") > read("父线程和母线程是什么？")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +64,10 @@ def test_the_calibration_names_signals_that_exist_and_its_steps_are_in_order(fou
                 ("What does `hipMallocPitch()` return for a warp?", 1.0),
                 ("How many threads does a warp hold?", 0.0),
                 ("How large is `__shared__` memory on MI250X?", 0.0),
+                ("What does HCO3 hold?", 1.0),
             )
         ),
+        ("The bath holds HCO_3.", "What holds HCO3?", 0.0),
         *(
             ("In Numba and ROCm a warp holds 32 threads.", question, unnamed)
             for question, unnamed in (

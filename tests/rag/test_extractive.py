@@ -223,9 +223,9 @@ def test_plain_text_reads_the_same_through_a_markdown_client(book_format: str) -
 
 @pytest.mark.parametrize("book_format", ["html", "rst", "epub", "docx"])
 def test_names_keep_their_underscores_where_a_reader_wrote_the_markup(book_format: str) -> None:
-    answer, citation = ask_of(book_format, "A __shared__ array holds **many** values of `__half`.")
-    assert answer == "A `__shared__` array holds **many** values of `__half`. [1]"
-    assert citation.quote == "A __shared__ array holds **many** values of `__half`."
+    answer, citation = ask_of(book_format, "A __shared__ array holds **many** values b_(n+1) of `__half`.")
+    assert answer == "A `__shared__` array holds **many** values b_(n+1) of `__half`. [1]"
+    assert citation.quote == "A __shared__ array holds **many** values b_(n+1) of `__half`."
 
 
 def test_a_markdown_book_keeps_its_markup() -> None:

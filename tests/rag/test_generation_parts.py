@@ -1,4 +1,4 @@
-"""The parts of generation that need no model: prefix tree, lookup, admission, the line for the model, text pieces."""
+"""The parts of generation that need no model: kept prefixes, admission, the line for the model, text pieces."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.generators.local.admission import Admission
-from rag.generators.local.cache import CacheKey, PrefixCache, Segment
-from rag.generators.local.decode import PromptLookup
-from rag.generators.local.thread import ModelThread, Requeue
+from rag.generators.admission import Admission
+from rag.generators.local.cache import PrefixCache, SlabCache
+from rag.generators.local.thread import ModelThread
 from rag.generators.prompts import REFUSAL, REFUSAL_IN_CHINESE, says_unknown
 from rag.generators.protocol import GenerationRequest
 from rag.generators.stream_text import (
@@ -35,69 +34,80 @@ from rag.generators.stream_text import (
 from rag.models.capabilities import Capabilities
 from rag.types import Turn
 
-KEY = CacheKey("base", None, "nf4", "bfloat16")
+
+class Spelling:
+    """A tensor whose numbers are the tokens themselves: what was found can be spelt out. A token takes ten bytes."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.nbytes = 10 * len(tokens)
+
+    def __getitem__(self, places: tuple[slice, ...]) -> Spelling:
+        return Spelling(self.tokens[places[2]])
+
+    def clone(self) -> Spelling:
+        return Spelling(list(self.tokens))
 
 
-class Spelling(Segment):
-    """A segment whose content is the tokens themselves: what was found can be spelt out."""
-
-    @staticmethod
-    def of(tokens: list[int]) -> Spelling:
-        return Spelling((tuple(tokens),), (), len(tokens), 10 * len(tokens))
-
-    def part(self, start: int, stop: int) -> Spelling:
-        return Spelling.of(list(self.keys[0][start:stop]))
+def keep(cache: PrefixCache, tokens: list[int], adapter: str | None = None) -> None:
+    held = SlabCache(1, len(tokens))
+    held.keys = [Spelling(tokens)]
+    held.values = [Spelling([])]
+    cache.keep(adapter, tokens, held)
 
 
-def keep(cache: PrefixCache, tokens: list[int], key: CacheKey = KEY) -> None:
-    cache.keep(key, tokens, lambda start, stop: Spelling.of(tokens[start:stop]))
-
-
-def spelt(cache: PrefixCache, tokens: list[int], key: CacheKey = KEY) -> list[int]:
-    return [token for segment, count in cache.find(key, tokens) for token in segment.keys[0][:count]]
+def spelt(cache: PrefixCache, tokens: list[int], adapter: str | None = None) -> list[int]:
+    entry, count = cache.find(adapter, tokens)
+    return entry.keys[0].tokens[:count] if entry is not None else []
 
 
 token_lists = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
 
-@given(st.lists(token_lists, min_size=1, max_size=12), token_lists)
-def test_the_prefix_tree_finds_the_longest_beginning_ever_kept(kept: list[list[int]], wanted: list[int]) -> None:
+@given(st.lists(st.tuples(token_lists, st.sampled_from([None, "qa"])), min_size=1, max_size=12), token_lists)
+def test_the_longest_beginning_that_was_kept_with_the_adapter_is_found(
+    kept: list[tuple[list[int], str | None]], wanted: list[int]
+) -> None:
     cache = PrefixCache(1 << 30)
-    for tokens in kept:
-        keep(cache, tokens)
-    longest = max(
-        next((i for i, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b), min(len(tokens), len(wanted)))
-        for tokens in kept
-    )
-    assert spelt(cache, wanted) == wanted[:longest]
+    for tokens, adapter in kept:
+        keep(cache, tokens, adapter)
+    for adapter in (None, "qa"):
+        longest = max(
+            (
+                next((i for i, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b), len(wanted))
+                if tokens[: len(wanted)] != wanted[: len(tokens)]
+                else min(len(tokens), len(wanted))
+                for tokens, of in kept
+                if of == adapter
+            ),
+            default=0,
+        )
+        assert spelt(cache, wanted, adapter) == wanted[:longest]
 
 
-@given(st.lists(token_lists, min_size=1, max_size=20), st.integers(0, 300))
-def test_the_prefix_tree_stays_within_its_bytes_and_spells_true(kept: list[list[int]], capacity: int) -> None:
-    cache = PrefixCache(capacity)
+@given(st.lists(token_lists, min_size=1, max_size=20), st.integers(0, 300), st.integers(1, 4))
+def test_kept_prefixes_stay_within_their_bytes_and_number(kept: list[list[int]], capacity: int, most: int) -> None:
+    cache = PrefixCache(capacity, most)
     for tokens in kept:
         keep(cache, tokens)
         assert cache.held_bytes <= capacity
+        assert len(cache._entries) <= most
         found = spelt(cache, tokens)
         assert found == tokens[: len(found)]
 
 
-def test_what_was_used_longest_ago_is_dropped_first() -> None:
+def test_what_was_used_longest_ago_is_dropped_first_and_what_goes_on_takes_the_place_of_its_beginning() -> None:
     cache = PrefixCache(60)
     keep(cache, [1, 1, 1])
     keep(cache, [2, 2, 2])
-    cache.find(KEY, [1, 1, 1])
+    cache.find(None, [1, 1, 1])
     keep(cache, [3, 3, 3])
     assert spelt(cache, [2, 2, 2]) == []
-    assert spelt(cache, [1, 1, 1]) == [1, 1, 1]
-
-
-def test_lookup_guesses_what_followed_the_same_tokens_before() -> None:
-    lookup = PromptLookup([5, 6, 7, 8, 9, 1, 2, 5, 6], 3)
-    assert lookup.guess(10) == [7, 8, 9]
-    assert lookup.guess(2) == [7, 8]
-    lookup.extend([0])
-    assert lookup.guess(10) == []
+    keep(cache, [3, 3])
+    keep(cache, [1, 1, 1])
+    assert cache.held_bytes == 60
+    keep(cache, [3, 3, 3, 4])
+    assert (cache.held_bytes, spelt(cache, [3, 3, 3, 4])) == (40, [3, 3, 3, 4])
 
 
 def capabilities(context_tokens: int) -> Capabilities:
@@ -228,28 +238,6 @@ def test_only_a_wait_beyond_the_setting_is_refused_with_the_time_until_it_is_not
         gone.set()
 
 
-def test_work_that_needs_more_room_waits_for_it_before_all_others() -> None:
-    order: list[str] = []
-    leave = threading.Event()
-
-    def grows(_: Callable[[], bool]) -> Iterator[Any]:
-        order.append("begun")
-        yield Requeue(leave.is_set)
-        order.append("grown")
-
-    def late(_: Callable[[], bool]) -> Iterator[Any]:
-        order.append("late")
-        yield "late"
-
-    with closing(ModelThread(None, PATIENCE_S)) as owner, ThreadPoolExecutor(2) as pool:
-        pool.submit(lambda: list(owner.iterate(grows)))
-        wait_until(lambda: order == ["begun"] and len(owner._waiting) == 1, "it waits for room")
-        pool.submit(lambda: list(owner.iterate(late)))
-        wait_for(owner, 2)
-        leave.set()
-    assert order == ["begun", "grown", "late"]
-
-
 class ByteTokenizer:
     """One token per UTF-8 byte: characters of several bytes need several tokens."""
 
@@ -298,15 +286,28 @@ def test_marks_that_are_special_tokens_are_text() -> None:
     assert "".join(pieces) + stream.finish() == "a[THINK]é"
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=128), st.lists(st.integers(0, 3), max_size=20))
-def test_text_in_circles_is_noticed_after_three_rounds_and_no_sooner(run: list[int], before: list[int]) -> None:
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=400), st.lists(st.integers(0, 3), max_size=20))
+def test_text_in_circles_ends_before_it_repeats_however_long_the_round(run: list[int], before: list[int]) -> None:
     guard = RepetitionGuard()
-    tokens = [*before, 9, *run * 200]
-    noticed = next(place for place, token in enumerate(tokens) if guard.push(token)) + 1
+    tokens = [*before, 9, *run * 300]
+    shown, noticed = "", 0
+    while not guard.circling:
+        shown += guard.push(tokens[noticed], f"{tokens[noticed]}")
+        noticed += 1
+    repeated = {period: max(period, 200) for period in range(1, noticed)}
     tail = tokens[:noticed]
-    lengths = {period: max(3 * period, 200) for period in range(1, 129)}
-    assert any(tail[-length + p :] == tail[-length:-p] for p, length in lengths.items() if length <= noticed)
-    assert noticed <= len(before) + 1 + lengths[len(run)]
+    assert any(tail[-length:] == tail[-length - p : -p] for p, length in repeated.items() if length + p <= noticed)
+    assert noticed <= len(before) + 1 + len(run) + repeated[len(run)]
+    assert guard.finish() == ""
+    assert "".join(map(str, tokens)).startswith(shown) and len(shown) <= len(before) + 1 + len(run)
+
+
+@given(st.lists(st.integers(0, 1), max_size=150))
+def test_text_that_does_not_go_in_circles_is_shown_whole(tokens: list[int]) -> None:
+    guard = RepetitionGuard()
+    assert "".join(guard.push(token, f"{token} ") for token in tokens) + guard.finish() == "".join(
+        f"{token} " for token in tokens
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,9 @@ def test_text_in_circles_is_noticed_after_three_rounds_and_no_sooner(run: list[i
 )
 def test_alike_lines_of_listings_and_tables_are_not_circles(text: str) -> None:
     guard = RepetitionGuard()
-    assert not any(guard.push(token) for token in re.findall(r"\w+|\W", text))
+    for token in re.findall(r"\w+|\W", text):
+        guard.push(token)
+    assert not guard.circling
 
 
 def cut_at_the_first_complete(text: str, strings: list[str]) -> str:
@@ -351,12 +354,14 @@ def test_an_answer_ends_at_the_first_complete_stop_string_however_it_is_cut(
         ("the passages do not answer this question [1][2]", True),
         (f"{REFUSAL} [1]\n\nThey are about warps.", True),
         (f"“{REFUSAL_IN_CHINESE}”", True),
-        ("The passages do not mention it, but [2] says 32.", False),
+        ("The passages do not answer this question directly, but [2] says 32.", False),
+        ("It is not given in the passages but the value is 48 KB.", False),
+        ("The passages do not contain it.", False),
         ("A warp is 32 threads [1]. " + REFUSAL, False),
         ("A kernel cannot find a symbol that was not compiled for its architecture.", False),
         ("[1]", False),
         ("", False),
     ],
 )
-def test_a_refusal_begins_with_the_sentence_that_the_model_was_told_to_write(answer: str, unknown: bool) -> None:
+def test_a_refusal_is_the_sentence_that_the_model_was_told_to_write_and_no_more(answer: str, unknown: bool) -> None:
     assert says_unknown(answer) is unknown

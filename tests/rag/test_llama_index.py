@@ -62,7 +62,7 @@ class SlowLLM(CustomLLM):
     def stream_chat(self, messages: Sequence[ChatMessage], **_: Any) -> Iterator[ChatResponse]:
         if self.fails:
             raise ConnectionError("no route to the engine")
-        assert "A warp has 32 threads." in str(messages[0].content)
+        assert "A warp has 32 threads." in str(messages[-1].content)
         text = ""
         for piece in (f"{self.opening}hm</think>", "It has 32 ", "threads. [1]"):
             text += piece

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 from fakes import answer_of, make_passage
-from tiny_models import DEVICE, SENTENCES, Misleading, build_adapter, build_model
+from tiny_models import DEVICE, SENTENCES, build_adapter, build_model
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import AdapterMismatch, ArmUnavailable, DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.generators.local.batch import Batch, Batches
+from rag.generators.local.batch import Batch, Batches, Row
 from rag.generators.local.cache import PrefixCache, SlabCache
-from rag.generators.local.decode import Decoding, prefill
+from rag.generators.local.decode import prefill
 from rag.generators.local.generator import LocalGenerator, load_local_generator
 from rag.generators.local.thread import SWITCH_INTERVAL_S
+from rag.generators.prompts import render_choices
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator, TextPiece
 from rag.models import devices
 from rag.settings import GeneratorSettings
@@ -55,12 +56,11 @@ def generator(tiny_model: Path, adapters: dict[str, str]) -> Iterator[LocalGener
 
 @pytest.fixture
 def make(tiny_model: Path) -> Iterator[Make]:
-    """Makes generators with other settings, and closes them; steps are not traced."""
+    """Makes generators with other settings, and closes them."""
     made: list[LocalGenerator] = []
 
     def loads(model: Path = tiny_model, **changes: Any) -> LocalGenerator:
         made.append(load(model, **changes))
-        made[-1]._batches.traces = False
         return made[-1]
 
     yield loads
@@ -80,32 +80,28 @@ def cached(generator: LocalGenerator, request: GenerationRequest) -> int:
     return answer_of(generator, request)[1].usage.cached_prompt_tokens
 
 
-def test_texts_are_the_same_alone_and_together_traced_or_not_whatever_else_is_loaded(
-    generator: LocalGenerator, make: Make, adapters: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_texts_are_the_same_alone_and_together_whatever_else_is_loaded(
+    generator: LocalGenerator, make: Make, adapters: dict[str, str]
 ) -> None:
     sampled = [ask(QUESTIONS[0], temperature=0.9, sampling_top_p=0.95, seed=seed) for seed in (1, 2)]
     requests = {None: [*(ask(question) for question in QUESTIONS[:3]), *sampled]}
     requests |= {name: [ask(question, arm="tuned", adapter=name) for question in QUESTIONS[:3]] for name in adapters}
     expected: list[str] = []
     for name, asked in requests.items():
-        single = make(adapters={name: adapters[name]} if name else {}, prefix_cache=False, prompt_lookup_tokens=0)
+        single = make(adapters={name: adapters[name]} if name else {}, prefix_cache=False)
         expected += [text_of(single, request) for request in asked]
     assert len(set(expected)) > 8  # of 11; two may end at once
     mixed = [request for asked in requests.values() for request in asked]
     assert [text_of(generator, request) for request in mixed] == expected
-    for traces in (False, True) if DEVICE == "cpu" else (False,):
-        generator._prefixes.clear()
-        monkeypatch.setattr(generator._batches, "traces", traces)
-        if traces:  # by now; Python is left out of the steps
-            monkeypatch.setattr("rag.generators.local.batch.static_step", None)
-        with ThreadPoolExecutor(len(mixed)) as pool:
-            assert list(pool.map(lambda request: text_of(generator, request), mixed)) == expected
-        assert generator._batches.held_bytes == 0
+    generator._prefixes.clear()
+    with ThreadPoolExecutor(len(mixed)) as pool:
+        assert list(pool.map(lambda request: text_of(generator, request), mixed)) == expected
+    assert generator._batches.held_bytes == 0
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
 
 
 def test_what_was_read_before_is_not_read_again_and_changes_no_answer(generator: LocalGenerator, make: Make) -> None:
-    fresh = make(prefix_cache=False, prompt_lookup_tokens=0)
+    fresh = make(prefix_cache=False)
     first = ask(arm="rag", passages=PASSAGES)
     generator._prefixes.clear()
     text, done = answer_of(generator, first)
@@ -121,20 +117,19 @@ def test_what_was_read_before_is_not_read_again_and_changes_no_answer(generator:
 
 
 def test_kept_keys_are_those_of_a_fresh_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after guesses, stop tokens, splits of the tree and a cancelled answer."""
+    """Also after stop tokens and a cancelled answer."""
     import torch
 
     kept: list[tuple[Any, list[int]]] = []
     keep = PrefixCache.keep
 
-    def noted(cache: PrefixCache, key: Any, tokens: list[int], copy: Any) -> None:
-        kept.append((key, tokens))
-        keep(cache, key, tokens, copy)
+    def noted(cache: PrefixCache, adapter: str | None, tokens: list[int], held: Any) -> None:
+        kept.append((adapter, tokens))
+        keep(cache, adapter, tokens, held)
 
     monkeypatch.setattr(PrefixCache, "keep", noted)
-    monkeypatch.setattr("rag.generators.local.decode.PromptLookup", Misleading)
     plain = make()
-    plain._stop_tokens = frozenset(range(3, 640, 2))  # answers end while a guess is out
+    plain._stop_tokens = frozenset(range(3, 640, 9))
     request = ask(arm="rag", passages=PASSAGES, max_tokens=9)
     for question in QUESTIONS[:3]:
         for seed in range(3):
@@ -142,13 +137,13 @@ def test_kept_keys_are_those_of_a_fresh_read(make: Make, monkeypatch: pytest.Mon
     with closing(plain.stream(replace(request, question="Stopped?"))) as stopped:
         next(stopped)
     wait_until(lambda: plain._batches.held_bytes == 0 and len(kept) == 10, "the stopped answer has ended")
-    for key, tokens in kept:
+    for adapter, tokens in kept:
         fresh = SlabCache(3, len(tokens))
         prefill(plain._model, tokens, fresh)
-        found = [segment.part(0, count) for segment, count in plain._prefixes.find(key, tokens)]
-        for layer, expected in enumerate(fresh.copy_out(0, len(tokens)).keys):
-            held = torch.cat([segment.keys[layer] for segment in found], dim=2)
-            torch.testing.assert_close(held, expected, atol=1e-4, rtol=1e-3)
+        found, alike = plain._prefixes.find(adapter, tokens)
+        assert found is not None and alike == len(tokens)
+        for held, expected in zip(found.keys, fresh.keys, strict=True):
+            torch.testing.assert_close(held[:, :, :alike], expected, atol=1e-4, rtol=1e-3)
 
 
 def test_a_prompt_beyond_the_first_window_of_longrope_is_read_in_one_pass(
@@ -304,8 +299,9 @@ def script(generator: LocalGenerator, request: GenerationRequest, thoughts: int,
 def test_reasoning_has_a_budget_of_its_own_is_then_closed_and_alone_is_an_error(
     make: Make, thoughts: int, written: str
 ) -> None:
-    thinker = make(reasoning_tokens=60, prompt_lookup_tokens=0, prefix_cache=False)
+    thinker = make(reasoning_tokens=60, prefix_cache=False)
     request = ask(arm="rag", passages=PASSAGES, max_tokens=40)
+    thinker._loaded.tokenizer.chat_template += "{# a model of <think> #}"
     script(thinker, request, thoughts, written)
     if not written:
         with pytest.raises(GenerationFailed, match="stopped thinking after") as error:
@@ -319,6 +315,16 @@ def test_reasoning_has_a_budget_of_its_own_is_then_closed_and_alone_is_an_error(
     assert 5 < done.usage.reasoning_tokens <= 60 + 16
     short = answer_of(thinker, replace(request, max_tokens=4))[1].usage
     assert (short.completion_tokens - short.reasoning_tokens, short.finish) == (4, "length")
+
+
+def test_reasoning_that_nobody_expected_is_closed_at_once(make: Make) -> None:
+    """It has no room: of most models none comes."""
+    surprising = make(reasoning_tokens=60, prefix_cache=False)
+    request = ask(max_tokens=40)
+    script(surprising, request, 1500, SENTENCES[0])
+    text, done = answer_of(surprising, request)
+    assert (text, done.usage.finish) == (SENTENCES[0], "stop")
+    assert done.usage.reasoning_tokens < 20
 
 
 class Gate:
@@ -347,7 +353,7 @@ def gate(monkeypatch: pytest.MonkeyPatch, make: Make) -> Iterator[Gate]:
 
 @pytest.mark.parametrize("how", ["closing", "cancelling"])
 def test_a_stopped_answer_stops_within_two_tokens_and_frees_the_model(make: Make, gate: Gate, how: str) -> None:
-    generator = make(prompt_lookup_tokens=0)
+    generator = make()
     stop = threading.Event()
     stream = generator.stream(ask(max_tokens=500, cancelled=stop.is_set))
     next(stream)
@@ -412,14 +418,22 @@ def test_a_row_that_fails_fails_alone(
     """Also in a step of several."""
     requests = [ask(question) for question in QUESTIONS[:3]]
     expected = [text_of(generator, request) for request in requests]
-    doomed, step = generator.prompt_of(requests[1]), Batch.step
+    prompt, opened, step = generator.prompt_of(requests[1]), LocalGenerator._open, Batch.step
+    doomed: list[Any] = []
 
-    def failing(batch: Batch, rows: list[Decoding], guess_tokens: int = 0) -> list[Any]:
-        if any(row._tokens[: len(doomed)] == doomed for row in rows):
+    def noted(self: LocalGenerator, admitted: Any, adapter: str | None) -> Any:
+        cache, reused = opened(self, admitted, adapter)
+        if admitted.prompt == prompt:
+            doomed.append(cache)
+        return cache, reused
+
+    def failing(batch: Batch, rows: list[Row]) -> list[Any]:
+        if any(row.cache is each for row in rows for each in doomed):
             raise raised
-        return step(batch, rows, guess_tokens)
+        return step(batch, rows)
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(3) as pool:
+        patch.setattr(LocalGenerator, "_open", noted)
         patch.setattr(Batch, "step", failing)
         answers = [pool.submit(text_of, generator, request) for request in requests]
         assert [answers[number].result(PATIENCE_S) for number in (0, 2)] == [expected[0], expected[2]]
@@ -429,21 +443,33 @@ def test_a_row_that_fails_fails_alone(
     assert text_of(generator, requests[1]) == expected[1]
 
 
-def test_scores_of_options_are_their_log_likelihoods(generator: LocalGenerator) -> None:
+def test_scores_of_options_are_those_of_their_letters_and_the_likelihood_per_byte_decides_for_a_small_model(
+    generator: LocalGenerator,
+) -> None:
     import torch
 
     request, choices = ask(), ("32 threads", "a bank", "memory accesses")
-    scores = generator.score_choices(request, choices)
-    prompt = generator.prompt_of(request)
-    generator.on_model_thread(lambda: generator._adapters.activate(None))
-    for index, choice in enumerate(choices):
-        option = generator._chat.text_tokens(choice)
+
+    def log_probabilities(asked: GenerationRequest, behind: list[int]) -> Any:
+        """After each of the tokens."""
+        prompt = generator.prompt_of(asked)
+        generator.on_model_thread(lambda: generator._adapters.activate(None))
         with torch.inference_mode():
-            rows = generator._model(input_ids=torch.tensor([prompt + option], device=DEVICE)).logits[0].log_softmax(-1)
-        expected = sum(float(rows[len(prompt) - 1 + place, token]) for place, token in enumerate(option))
-        assert scores.extra["sum_logprob"][index] == pytest.approx(expected, abs=1e-3)
-        assert scores.scores[index] == pytest.approx(expected / len(choice.encode()), abs=1e-3)
-    assert len(scores.extra["letters"]) == 3
+            ids = torch.tensor([prompt + behind], device=DEVICE)
+            return generator._model(input_ids=ids).logits[0].log_softmax(-1)[len(prompt) - 1 :]
+
+    likelihood = []
+    for choice in choices:
+        option = generator._chat.text_tokens(choice)
+        rows = log_probabilities(request, option)
+        total = sum(float(rows[place, token]) for place, token in enumerate(option))
+        likelihood.append(pytest.approx(total / len(choice.encode()), abs=1e-3))
+    first = log_probabilities(replace(request, question=render_choices(request.question, choices), max_tokens=1), [])[0]
+    spelled = [[generator._chat.text_tokens(text)[-1] for text in (letter, f" {letter}")] for letter in "ABC"]
+    letters = [pytest.approx(max(float(first[token]) for token in tokens), abs=1e-3) for tokens in spelled]
+    scores = generator.score_choices(request, choices)
+    assert (list(scores.scores), list(scores.extra["likelihood"])) == (letters, likelihood)
+    assert scores.by_likelihood
 
 
 def test_an_engine_that_nobody_closed_stops_when_the_program_ends() -> None:

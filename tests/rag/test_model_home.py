@@ -339,6 +339,27 @@ def test_a_conversion_that_ends_early_leaves_the_checked_file_alone_and_what_a_k
     assert left_in(tmp_path) == ["tiny.gguf"]
 
 
+@pytest.mark.parametrize("where", ["downloading m.gguf from the model hub", "downloading tiny-model1", "unpacking"])
+def test_a_disk_that_fills_while_a_model_is_fetched_keeps_nothing_of_it(
+    hub: list[str | None], tmp_path: Path, where: str
+) -> None:
+    def tell(step: str, _done: int, _total: int) -> None:
+        if step.startswith(where):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageFull, match=r"tiny\.gguf could not be written"):
+        get_model("tiny", tmp_path, tell)
+    assert left_in(tmp_path) == []
+
+
+def test_another_file_under_a_models_name_is_fetched_again(index: Path, tmp_path: Path) -> None:
+    file = get_model("tiny", tmp_path).with_name("tiny.gguf")
+    content = file.read_bytes()
+    file.write_bytes(bytes(len(content)))
+    get_model("tiny", tmp_path)
+    assert file.read_bytes() == content
+
+
 # what is here
 
 

@@ -12,7 +12,7 @@ import pytest
 from tiny_models import build_model, build_tokenizer, edit_json
 
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, ModelCannotLoad
-from rag.models import loading
+from rag.models import loading, memory
 from rag.models.adapters import WEIGHTS_FILE, AdapterRecord, base_fingerprint, read_adapter
 from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, choose_dtype
@@ -178,14 +178,40 @@ def test_a_model_quantized_on_disk_keeps_its_quantization(tmp_path: Path, wide_m
         load_model(str(tmp_path / "nf4"), quantization="int8")
 
 
-def test_small_models_are_held_in_16_bits_and_others_in_4_where_nobody_says(tiny_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "parameters", "free_gib", "expected"),
+    [
+        ("cuda", "few", 1, "none"),
+        ("cuda", "many", 100, "nf4"),
+        ("cpu", "many", 100, "none"),
+        ("cpu", "many", 3, "int8"),
+        ("cpu", "many", 1, "nf4"),
+    ],
+)
+def test_where_nobody_says_a_processor_holds_whole_weights_as_long_as_they_fit_and_a_gpu_four_bits(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, device: str, parameters: str, free_gib: int, expected: str
+) -> None:
+    """1.6 billion weights take 6 GiB in float32, 1.5 in 8 bits."""
+    monkeypatch.setattr("rag.models.devices.cpu_computes_bfloat16", lambda: False)
+    monkeypatch.setattr(memory, "choose_device", lambda device: device)
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda _: free_gib << 30)
     config = load_config(str(tiny_model))
-    assert usual_quantization(config) == load_model(str(tiny_model), quantization="auto", device="cpu").quantization
-    assert usual_quantization(config) == "none"
-    config.intermediate_size = 2_000_000
-    assert usual_quantization(config) == "nf4"
+    if parameters == "many":
+        config.hidden_size, config.intermediate_size, config.num_hidden_layers = 4096, 11_008, 12
+        config.layer_types = ["full_attention"] * 12
+    assert usual_quantization(config, device) == expected
     config.quantization_config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    assert usual_quantization(config) == "int8", "as the weights are on disk"
+    assert usual_quantization(config, device) == "int8", "as the weights are on disk"
+
+
+def test_a_quantization_that_memory_demanded_is_told(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load_model(str(tiny_model), quantization="auto", device="cpu").quantization == "none"
+    assert not caplog.text
+    monkeypatch.setattr(memory, "free_memory_bytes", lambda _: 1 << 20)
+    assert load_model(str(tiny_model), quantization="auto", device="cpu").quantization == "nf4"
+    assert "nf4" in caplog.text
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 2, 30])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -11,20 +12,30 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import answer_of
 from tiny_models import build_adapter, build_model, write_gguf
 
-from indexes.errors import Cancelled
-from rag.errors import AdapterMismatch, ArmUnavailable, PromptTooLong
+from indexes.disk import file_sha256
+from indexes.errors import Cancelled, CoalesceError, StorageFull
+from rag.errors import (
+    AdapterMismatch,
+    ArmUnavailable,
+    DoesNotFitInMemory,
+    GenerationFailed,
+    ModelCannotLoad,
+    PromptTooLong,
+)
 from rag.generators import openvino
 from rag.generators.local.generator import load_local_generator
 from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
-from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece
+from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece, quantization_of
 from rag.models.adapters import AdapterRecord
 from rag.models.home import find_model
 from rag.settings import GeneratorSettings
+from rag.types import Waiting
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -56,6 +67,7 @@ def test_the_bare_model_and_its_adapter_give_what_transformers_gives(
 
     assert isinstance(generator, Generator)
     assert isinstance(generator, ChoiceScorer)
+    assert quantization_of(generator) == "f16"
     found = []
     with closing(load_local_generator(replace(settings, quantization="none", dtype="float32"))) as reference:
         for adapter in (None, "qa"):
@@ -71,6 +83,27 @@ def test_the_bare_model_and_its_adapter_give_what_transformers_gives(
     assert found[0] != pytest.approx({token: found[1].get(token, 0) for token in found[0]}, abs=0.2), "it acts"
 
 
+def test_an_option_has_the_likelihood_that_transformers_gives_it_in_whatever_order_it_stands(
+    settings: GeneratorSettings, generator: OpenVINOGenerator
+) -> None:
+    import torch
+
+    options = ("32", "32 threads", "a bank", "memory accesses")  # one begins as another does
+    with closing(load_local_generator(replace(settings, quantization="none", dtype="float32"))) as reference:
+        request = replace(QUESTION, question="What is read together?")
+        prompt, expected = reference.prompt_of(request), []
+        for option in options:
+            tokens = reference._chat.text_tokens(option)
+            with torch.inference_mode():
+                rows = reference.loaded.model(torch.tensor([prompt + tokens])).logits[0].log_softmax(-1)
+            known = sum(float(rows[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens))
+            expected.append(known / len(option.encode()))
+    for turn in range(4):
+        scored = generator.score_choices(request, options[turn:] + options[:turn])
+        found = scored.extra["likelihood"][-turn:] + scored.extra["likelihood"][:-turn]
+        assert found == pytest.approx(expected, abs=0.05)
+
+
 def test_answers_are_the_same_alone_and_eight_at_once(generator: OpenVINOGenerator) -> None:
     asked = [replace(QUESTION, question=f"What is number {n}?") for n in range(4)]
     asked += [replace(each, arm="tuned", adapter="qa") for each in asked]
@@ -80,11 +113,59 @@ def test_answers_are_the_same_alone_and_eight_at_once(generator: OpenVINOGenerat
     assert len(set(alone)) > 1, "the adapter acts"
 
 
-def test_an_answer_has_its_length_its_seed_and_its_end(generator: OpenVINOGenerator) -> None:
+def test_answers_beyond_those_that_are_written_at_once_hear_their_place_in_line(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [replace(QUESTION, question=f"What is number {n}?") for n in range(6)]
+    alone = [answer_of(generator, each)[0] for each in asked]
+    monkeypatch.setattr(openvino, "MOST_ROWS", 2)
+
+    def listen(request: GenerationRequest) -> tuple[str, list[int]]:
+        items = list(generator.stream(request))
+        text = "".join(item.text for item in items if isinstance(item, TextPiece))
+        return text, [item.before for item in items if isinstance(item, Waiting)]
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        texts, places = zip(*pool.map(listen, asked), strict=True)
+    assert list(texts) == alone
+    assert max(max(told, default=0) for told in places) >= 2
+    assert all(told == sorted(told, reverse=True) for told in places)
+
+
+def test_one_seed_gives_one_text_whatever_else_is_written_and_none_gives_others(
+    settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32: in bfloat16 a step of several answers rounds otherwise than a step of one."""
+    import openvino_genai
+
+    pipeline, exact = openvino_genai.ContinuousBatchingPipeline, {"INFERENCE_PRECISION_HINT": "f32"}
+    monkeypatch.setattr(
+        openvino_genai, "ContinuousBatchingPipeline", lambda *args: pipeline(*args[:-1], args[-1] | exact)
+    )
+    sampled = [replace(QUESTION, temperature=1.0, seed=seed) for seed in range(6)]
+    with closing(load_openvino_generator(replace(settings, adapters={}))) as generator:
+        alone = [answer_of(generator, each)[0] for each in sampled]
+        assert len(set(alone)) > 1
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(2):
+                pool.submit(answer_of, generator, replace(QUESTION, temperature=1.0, max_tokens=30))
+            assert list(pool.map(lambda each: answer_of(generator, each)[0], sampled)) == alone
+        assert len({answer_of(generator, replace(QUESTION, temperature=1.0))[0] for _ in range(3)}) > 1
+
+
+def test_a_model_that_is_closed_right_after_an_answer_was_given_up_has_nothing_to_complain(
+    settings: GeneratorSettings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    generator = load_openvino_generator(replace(settings, adapters={}))
+    capfd.readouterr()
+    with closing(generator), closing(generator.stream(replace(QUESTION, max_tokens=500))) as answer:
+        next(answer)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_answer_has_its_length_and_its_end(generator: OpenVINOGenerator) -> None:
     text, done = answer_of(generator, QUESTION)
     assert done.usage.completion_tokens <= 12 and done.usage.prompt_tokens > 0
-    sampled = replace(QUESTION, temperature=1.0, seed=5)
-    assert answer_of(generator, sampled)[0] == answer_of(generator, sampled)[0]
     end = text[len(text) // 2 :][:3]
     assert answer_of(generator, replace(QUESTION, stop=(end,)))[0] == text[: text.index(end)]
 
@@ -106,17 +187,65 @@ def test_what_can_never_run_is_refused_before_anything_is_read(generator: OpenVI
         generator.check(replace(QUESTION, question="warp " * 9000))
 
 
+def test_an_engine_that_fails_in_mid_answer_answers_the_next(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = generator._pipelines[None]
+    works, steps = pipeline._step, itertools.count()
+
+    def step() -> None:
+        if next(steps) == 3:
+            raise RuntimeError("Exception from src/core.cpp:84:\nThe device is lost.\n")
+        works()
+
+    with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match=r"failed: The device is lost\."):
+        patch.setattr(pipeline, "_step", step)
+        answer_of(generator, QUESTION)
+    assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ((openvino, "free_memory_bytes", lambda _: 1000), DoesNotFitInMemory, "GiB are free"),
+        ((shutil, "disk_usage", lambda _: SimpleNamespace(free=0)), StorageFull, "MB are free"),
+        (None, ModelCannotLoad, "another file"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_before_and_leaves_nothing(
+    settings: GeneratorSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    changed: tuple[object, str, object] | None, error: type[CoalesceError], said: str,
+) -> None:  # fmt: skip
+    made = tmp_path / "models" / "m"
+    shutil.copytree(find_model(settings.model or "", settings.home), made)
+    file = Path(shutil.copy(settings.model or "", made.with_name("m.gguf")))
+    digest = file_sha256(file) if changed else "0" * 64
+    (made / "coalesce_model.json").write_text(json.dumps({"name": "m", "sha256": digest}))
+    if changed is not None:
+        monkeypatch.setattr(*changed)
+    with pytest.raises(error, match=said):
+        load_openvino_generator(replace(settings, model="m", home=tmp_path, adapters={}))
+    assert sorted(path.name for path in made.parent.iterdir()) == ["m", "m.gguf"]
+
+
 def test_an_adapter_without_effect_is_an_error(settings: GeneratorSettings, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     made = Path(settings.adapters["qa"])
-    for change in ("zeros", "another layer", "another base"):
+    for change in ("zeros", "another layer", "another shape", "fewer layers", "another base"):
         folder = Path(shutil.copytree(made, tmp_path / change))
         weights = load_file(folder / "adapter_model.safetensors")
         if change == "zeros":
             weights = {name: each * ("lora_A" in name) for name, each in weights.items()}
         elif change == "another layer":
             weights = {name.replace("layers.1.", "layers.7."): each for name, each in weights.items()}
+        elif change == "another shape":
+            weights = {
+                name: each[:, :-1].contiguous() if name.endswith("up_proj.lora_A.weight") else each
+                for name, each in weights.items()
+            }
+        elif change == "fewer layers":
+            weights = {name: each for name, each in weights.items() if "layers.1." not in name}
         else:
             record = AdapterRecord("x", "of another base", "none", "", 1, False, {}, {})
             (folder / "coalesce_adapter.json").write_text(json.dumps(asdict(record)))

@@ -8,7 +8,7 @@ import pytest
 from fakes import ScriptedReader, hash_embed, make_passage
 
 from rag.errors import ArmUnavailable
-from rag.generators.chat_prompt import Excerpts
+from rag.generators.chat_prompt import Excerpts, PromptForm, prompt_form
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.prompts import render_choices, render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest, Turn
@@ -21,8 +21,8 @@ def test_what_repeats_comes_first_and_the_question_last() -> None:
     request = GenerationRequest("What is a warp?", "rag", (PASSAGE,), turns)
     messages = render_messages(request)
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
-    assert "[1] A Book > Warps, p. iv\nA warp holds 32 threads." in messages[0]["content"]
-    assert messages[-1]["content"].startswith("What is a warp?")
+    asked = messages[-1]["content"]
+    assert asked.index("[1] A Book > Warps, p. iv\nA warp holds 32 threads.") < asked.index("What is a warp?")
     other = render_messages(GenerationRequest("Another question?", "rag", (PASSAGE,), turns))
     assert other[:-1] == messages[:-1]
 
@@ -78,8 +78,9 @@ ASKED = GenerationRequest("How many threads has a warp?", "rag", SHOWN)
 LIKES = ScriptedReader({"Warps are": 0.9, "```": 0.85, "A warp": 0.8, "A grid": 0.5, "Blocks": 0.4})
 
 
-def shown(most_words: int) -> GenerationRequest:
-    return Excerpts(LIKES, lambda text: len(text.split()), most_words).of(ASKED)
+def shown(most_words: int | None, *, neighbours: bool = False) -> GenerationRequest:
+    form = PromptForm(excerpt_tokens=most_words, neighbours=neighbours)
+    return Excerpts(LIKES, lambda text: len(text.split()), form).of(ASKED)
 
 
 def test_the_best_passage_comes_first_with_its_own_number_and_its_sentences_in_reading_order() -> None:
@@ -94,6 +95,35 @@ def test_the_best_passage_comes_first_with_its_own_number_and_its_sentences_in_r
 def test_the_best_sentence_is_shown_whatever_its_length_and_short_passages_whole() -> None:
     assert [each.text for each in shown(2).excerpts] == ["Warps are scheduled by the SM."]
     assert shown(200) is ASKED
+    assert shown(None) is ASKED
+
+
+@pytest.mark.parametrize(
+    ("best", "shown"),
+    [
+        ("a warp", "The rule:\n\n- a warp has 32 threads;\n- no more."),
+        ("The rule", "The rule:\n\n- a warp has 32 threads;"),
+    ],
+)
+def test_neighbours_come_with_a_sentence_as_the_passage_has_them_up_to_a_heading(best: str, shown: str) -> None:
+    text = "It is fast.\n\n# Warps\n\nThe rule:\n\n- a warp has 32 threads;\n- no more.\n\nMasks hide lanes. Done."
+    form = PromptForm(excerpt_tokens=30, neighbours=True)
+    read = Excerpts(ScriptedReader({best: 0.9}), lambda text: len(text.split()), form)
+    chosen = read.of(replace(ASKED, passages=(make_passage("word " * 50), make_passage(text)))).excerpts
+    assert [(each.number, each.text) for each in chosen] == [(2, shown)]
+
+
+def test_the_larger_a_model_the_more_it_reads() -> None:
+    brief, excerpts, whole = (prompt_form(size) for size in (0.13e9, 1.5e9, 7e9))
+    assert brief.brief and not excerpts.brief and not whole.brief
+    assert brief.excerpt_tokens and excerpts.excerpt_tokens and brief.excerpt_tokens < excerpts.excerpt_tokens
+    assert whole.excerpt_tokens is None
+
+
+def test_only_the_brief_prompt_puts_passages_among_the_rules() -> None:
+    system, asked = render_messages(shown(16))
+    assert render_messages(replace(ASKED, question="Another?", passages=SHOWN[:1]))[0] == system
+    assert f"[2] Warps: {WARPS}\n[1] Blocks: A grid holds blocks.\n\nQuestion: {ASKED.question}" in asked["content"]
 
 
 def test_the_brief_prompt_shows_excerpts_of_the_passages_that_are_left() -> None:

@@ -158,6 +158,19 @@ def test_a_word_that_the_books_lack_is_searched_for_in_theirs(
     assert bool(query.notes) is (searched != question)
 
 
+def test_a_chinese_question_is_searched_for_in_the_language_of_the_books_that_hold_more_of_it(
+    library_of: Callable[..., Library],
+) -> None:
+    library = library_of(
+        section("父网格在所有子网格完成之后才被视为完成。"),
+        section("Occupancy is the share of warps that are resident."),
+    )
+    asked = "父网格什么时候才被视为完成？"
+    query = understand(asked, library)
+    assert query.english == query.dense == query.lexical == asked and query.chinese
+    assert understand("什么是占用率？", library).english == "what is occupancy"
+
+
 def test_a_word_of_two_parts_is_there_only_where_they_are_together(library_of: Callable[..., Library]) -> None:
     apart = library_of(section("The thread waits. The block is full."), section("A work-group waits."))
     assert understand("What is a thread block?", apart).english == "What is a work-group?"

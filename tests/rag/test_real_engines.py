@@ -27,8 +27,9 @@ from waiting import wait_until
 
 from rag.errors import ArmUnavailable, PromptTooLong
 from rag.generators import chat_prompt
+from rag.generators import remote as remote_generator
 from rag.generators.local.generator import load_local_generator
-from rag.generators.protocol import GenerationRequest, Generator
+from rag.generators.protocol import GenerationRequest, Generator, TokenCounter
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
 
@@ -77,7 +78,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def local(model: Model) -> Iterator[Generator]:
     """What the engines are held to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat_prompt, "SMALL_PARAMETERS", 0)  # an engine does not say how small its model is
+        for bound in ("SMALL_PARAMETERS", "EXCERPT_PARAMETERS"):
+            patch.setattr(chat_prompt, bound, 0)  # an engine does not say how small its model is
         made = load_local_generator(
             GeneratorSettings(
                 "local", str(model.folder), "none", adapters={"qa": str(model.adapter)}, dtype="float32", device="cpu"
@@ -200,6 +202,17 @@ def test_an_engine_writes_what_the_local_generator_writes(remote: RemoteGenerato
         assert done.usage.prompt_tokens == expected.usage.prompt_tokens
         texts.append(ours)
     assert texts[0] != texts[1]
+
+
+def test_an_engine_counts_as_the_local_generator_counts(
+    engine: Engine, local: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_generator, "_AT_ONCE_S", START_S)
+    assert isinstance(local, TokenCounter)
+    counting = remote_of(engine)
+    for text in ("A warp holds 32 threads.", "线程束", ""):
+        assert counting.count_tokens(text) == local.count_tokens(text)
+    counting.close()
 
 
 def test_the_base_never_goes_on_from_what_an_adapter_read(remote: RemoteGenerator) -> None:

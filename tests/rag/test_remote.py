@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled, CoalesceError
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
-from rag.generators import openai_client
+from rag.generators import openai_client, remote
 from rag.generators.prompts import REFUSAL
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator
 from rag.generators.remote import RemoteGenerator
@@ -37,6 +38,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize" and "content" in body and self.server.counts:
+            self.server.counted.append(body["content"])
+            self.reply({"tokens": body["content"].split()})
+            return
         if self.path in ("/tokenize", "/apply-template"):
             self.reply(self.server.rendered.get(self.path, {}), 200 if self.path in self.server.rendered else 404)
             return
@@ -88,6 +93,8 @@ class Engine(ThreadingHTTPServer):
         self.loras: tuple[str, ...] = ()
         self.loading = False
         self.rendered: dict[str, dict[str, Any]] = {}
+        self.counts = False
+        self.counted: list[str] = []
         self.answer: Answer = say("A warp ", "is 32 ", "threads [1].")
 
     def handle_error(self, *_: Any) -> None:
@@ -115,6 +122,20 @@ def say(*events: Any, finish: str | None = "stop", usage: Any = COUNTS, pause_s:
         if finish is not None:
             handler.event(delta(None, finish) | ({"usage": usage} if usage else {}))
             handler.event(b"[DONE]")
+
+    return answer
+
+
+def torn(text: str) -> Answer:
+    """Breaks the connection off in a body that has no length."""
+
+    def answer(handler: Handler, _: dict[str, Any]) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        data = f"data: {json.dumps(delta(text))}\n\n".encode()
+        handler.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        handler.close_connection = True
 
     return answer
 
@@ -305,10 +326,11 @@ FAILURES: dict[str, tuple[Answer, type[CoalesceError], str, int]] = {
     "no JSON": (say(b"x"), *FORMAT, 1),
     "no end of a line": (say("x" * 200_000), EngineUnreachable, "a line of more than", 1),
     "no end of the answer": (say("Half an", finish=None), GenerationFailed, "ended before the answer did", 1),
+    "an engine that is killed": (torn("Half an"), GenerationFailed, "went away in the middle", 1),
     "a failure within": (say("Half", {"error": {"message": "out of blocks"}}), GenerationFailed, "out of blocks", 1),
     "thoughts cut off": (think(finish="length"), GenerationFailed, "was still thinking after 3", 2),
     "thoughts alone": (think(finish="stop"), GenerationFailed, "stopped thinking", 2),
-    "endless thoughts": (say(*[thought("Wait. ")] * 400, usage=None), GenerationFailed, "thinking after 200", 2),
+    "endless thoughts": (say(*[thought("Wait. ")] * 400, usage=None), GenerationFailed, "thinking after 201", 2),
 }
 
 
@@ -342,7 +364,8 @@ ANSWERS: dict[str, tuple[Answer, dict[str, Any], str, str]] = {
     "long reasoning": (say(*map(thought, STEPS), "Yes."), {}, "Yes.", "stop"),
     "long reasoning in the text": (say("<think>", *STEPS, "</think>Yes."), {}, "Yes.", "stop"),
     "its longest length": (think("one ", "two ", "three ", "four"), {"max_tokens": 3}, "one two three ", "length"),
-    "circles": (say(*["It ", "is ", "so. "] * 100), {}, "It is so. " * 66 + "It is ", "length"),
+    "circles": (say(*["It ", "is ", "so. "] * 100), {}, "It is so. ", "length"),
+    "what was thought": (say("<think>", *STEPS, "</think>", *STEPS), {}, "".join(STEPS), "stop"),
 }  # fmt: skip
 
 
@@ -637,6 +660,35 @@ def test_engines_are_asked_not_to_think_until_one_refuses_the_option(
     for _ in range(2):
         assert run(generator)[0] == "Yes."
     assert len(engine.asked) == 4
+
+
+# --- counting
+
+
+@pytest.mark.parametrize("at_once_s", [PATIENCE_S, 0.0])
+def test_texts_are_counted_by_the_engine_once_each_where_it_is_quick_about_it(
+    engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch, at_once_s: float
+) -> None:
+    monkeypatch.setattr(remote, "_AT_ONCE_S", at_once_s)
+    engine.counts = True
+    counts = [generator.count_tokens(text) for text in ["w " * 1000] * 2 + ["什么是线程束"]]
+    tried = engine.counted[:4]
+    if at_once_s:
+        assert counts == [1000, 1000, 1] and engine.counted == [*tried, "w " * 1000, "什么是线程束"]
+    else:
+        share = len(tried[0].split()) / len(tried[0].encode())
+        assert counts == [math.ceil(2000 * share)] * 2 + [math.ceil(18 * share)] and engine.counted == tried
+
+
+def test_an_engine_that_does_not_count_is_asked_once_and_its_prompts_are_measured_by_bytes(
+    engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        generator, "_ask_count", lambda text: asked.append(text) or RemoteGenerator._ask_count(generator, text)
+    )
+    assert [generator.count_tokens(text) for text in ("w" * 100, "线" * 100, "")] == [30, 90, 0]
+    assert len(asked) == 1
 
 
 # --- options

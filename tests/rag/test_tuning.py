@@ -22,6 +22,7 @@ from rag.generators.chat_prompt import ChatPrompt
 from rag.generators.local.generator import load_local_generator
 from rag.generators.protocol import GenerationRequest
 from rag.models.adapters import read_adapter
+from rag.models.folder import load_config
 from rag.settings import GeneratorSettings
 from rag.tuning import train
 from rag.tuning.data import RowPassage, TrainingRow
@@ -171,7 +172,7 @@ def test_the_adapter_of_the_lowest_validation_loss_is_kept(tmp_path: Path, shall
     )
     points = [json.loads(line) for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
     losses = {int(point["step"]): point["eval_loss"] for point in points if "eval_loss" in point}
-    assert list(losses) == [2, 4, 6, 7], "the last step is validated too"
+    assert list(losses) == [0, 2, 4, 6, 7], "the base and the last step are validated too"
     assert report.eval_loss == losses[report.best_step] == min(losses.values())
     assert equal(out, out / "checkpoints" / f"checkpoint-{report.best_step}")
     assert "lowest validation loss" in (out / "loss.svg").read_text("utf-8")
@@ -406,7 +407,7 @@ def test_a_finished_run_is_made_longer_by_resuming_with_more_steps(
     tmp_path: Path, shallow: Path, finished: Run
 ) -> None:
     shutil.copytree(finished.out, tmp_path / "out")
-    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=12), resume=True)
+    report = tune(str(shallow), ROWS, tmp_path / "out", replace(QUICK, max_steps=12, patience=0), resume=True)
     points = [json.loads(line) for line in (tmp_path / "out" / "loss.jsonl").read_text("utf-8").splitlines()]
     assert report.steps == 12
     assert [point["step"] for point in points if "loss" in point] == list(range(1, 13))
@@ -414,17 +415,39 @@ def test_a_finished_run_is_made_longer_by_resuming_with_more_steps(
 
 
 @pytest.mark.parametrize(
-    ("rate", "losses", "warns"),
-    [(1e6, [2.3, 10.8], True), (1e-4, [2.3, 2.1], False), (1e-4, [], False)],
+    ("losses", "validation", "warns"),
+    [
+        ([2.3, 10.8], [], True),
+        ([10.8, 10.8], [], True),
+        ([2.3, 2.1], [], False),
+        ([1.4, 2.6, 0.3, 2.4], [], False),
+        ([2.3, 2.1], [2.2, 2.4, 2.3], True),
+        ([2.3, 2.3], [2.2, 2.0, 2.4], False),
+        ([2.3, 2.1], [2.2, 2.199], True),
+        ([2.3], [2.2], False),
+        ([], [], False),
+    ],
 )
-def test_a_loss_that_rises_is_said_and_one_that_is_no_number_is_an_error(
-    rate: float, losses: list[float], warns: bool
+def test_a_loss_that_does_not_fall_is_said_and_one_that_is_no_number_is_an_error(
+    losses: list[float], validation: list[float], warns: bool
 ) -> None:
     history = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
-    assert ("Lower --learning-rate" in train._loss_warning(history, rate)) == warns
+    history += [{"step": step, "eval_loss": loss} for step, loss in enumerate(validation)]
+    assert ("--learning-rate" in train._loss_warning(history, 1e6)) == warns
     for nonsense in (float("nan"), float("inf")):
         with pytest.raises(InvalidInput, match="no longer a finite number"):
-            train._loss_warning([*history, {"step": 9, "loss": nonsense}], rate)
+            train._loss_warning([*history, {"step": 9, "loss": nonsense}], 1e6)
+
+
+def test_a_learning_rate_that_teaches_nothing_is_said(tmp_path: Path, shallow: Path) -> None:
+    settings = replace(QUICK, learning_rate=1e-9, validation_share=0.4, max_steps=2)
+    assert "--learning-rate" in tune(str(shallow), ROWS, tmp_path / "out", settings).warning
+
+
+def test_only_the_top_layers_are_adapted_where_so_many_are_named(tmp_path: Path, tiny_model: Path) -> None:
+    tune(str(tiny_model), ROWS, tmp_path / "out", replace(QUICK, max_steps=1, top_layers=1))
+    layers = {layer.module.split(".layers.")[1].partition(".")[0] for layer in read_adapter(tmp_path / "out").layers}
+    assert layers == {str(load_config(str(tiny_model)).num_hidden_layers - 1)}
 
 
 def test_a_full_disk_loses_no_earlier_checkpoint(

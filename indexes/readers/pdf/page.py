@@ -9,6 +9,7 @@ import cmath
 import ctypes
 import math
 import re
+import struct
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -29,11 +30,14 @@ NARROW_GAP, WIDE_GAP = 1.5, 2.2
 """Gap, in type sizes, between two cells of a row; and gap that makes a line a row of a table."""
 LETTER_GAP = 0.28
 """Gap, in type sizes, between two words printed without a space character."""
-RAISED, SMALL = 0.2, 0.85
-"""Exponents: how far above a word's lower edge they begin at least, and how high they are at most, in its heights."""
-SIGNED = frozenset("0123456789+-−–")
-LIFT = "\x00"
-"""Stands before what is printed raised until the word is whole; PDFium's own end a word."""
+SMALLEST, SMALL = 0.4, 0.82
+"""Size of an exponent or index, as a share of what it stands at; a drop capital is larger than two lines."""
+LOWEST, LOWERED, RAISED, HIGHEST = -0.5, -0.08, 0.2, 0.75
+"""How far the baseline of an index is below, and that of an exponent above what it stands at, in sizes of that."""
+LEAST_SHIFT = 0.1
+"""In points; smaller differences between baselines are none."""
+AT_SCRIPT = 0.13
+"""Greatest gap, in heights of its box, between an exponent or index and the letter before it."""
 MAX_RULE_WIDTH, MAX_RULE_HEIGHT = 20.0, 2.0
 """In points; larger rules cannot be underscores."""
 LARGEST = 32_767.0
@@ -61,15 +65,23 @@ _CJK = (
     "[\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f\U00020000-\U0003ffff]"
 )
 """Letters and punctuation of Chinese and Japanese; full-width Latin letters have spaces between their words."""
+_FOUR = struct.Struct("4f")
+"""A box of PDFium: left, upper, right and lower edge; read at once, since a letter costs a microsecond."""
 _CJK_GAP = re.compile(f"(?<={_CJK}) (?={_CJK})")
-_EXPONENT = re.compile(rf"(?<=[\w)\].,;:!?”’\"']){LIFT}(?=[+−–-]?\d)")
+_NUMBER = re.compile(r"[+−–-]?\d")
+_SUM = re.compile(r".[^\w.,()\[\]{}]+.")
+"""In an exponent or index that needs brackets around it, or its end could not be told."""
+_IN_BRACKETS = re.compile(r"\([^()]*\)$")
+_ENDS_SENTENCE = frozenset(".,;:!?”’\"'")
+"""What the number of a note may stand at, beside letters and brackets."""
 _INVISIBLE = re.compile("[\u200b-\u200f\ufeff]")
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
-# Buffers for a font's name and flags; shared, because PDFium is called under one lock.
+# Buffers for a font's name and flags, and for places; shared, because PDFium is called under one lock.
 _font_name = ctypes.create_string_buffer(128)
 _font_flags = ctypes.c_int()
+_base_x, _base_y, _own_x, _own_y = (ctypes.c_double() for _ in range(4))
 
 
 _Sheet = tuple[float, float, float, float]
@@ -183,12 +195,12 @@ def read_page(document: Any, number: int) -> PageLines:
         page.close()
     words = _without_line_numbers(typed)
     others = [word for word in printed if word.turn not in (turn, None)]
-    lost = sum(len(_UNREADABLE.findall(word.text)) for word in (*words, *others))
+    lost = sum(len(_UNREADABLE.findall(word.text)) for word in (*words, *others) if not _is_plain(word.text))
     lines = [_condensed(line) for line in _lines(_readable(words), number)]
     if others:
         middle = (sheet[3] - sheet[1]) / 2
         lines = list(_with_small_print(lines, list(_lines(_readable(others), number)), middle))
-    letters = _letters(printed) - (_letters(typed) - _letters(words))
+    letters = _letters(printed) - (_letters(typed) - _letters(words) if len(words) < len(typed) else 0)
     return PageLines(number, width, height, tuple(lines), objects > 0, lost, bool(turn) or sideways, letters)
 
 
@@ -272,13 +284,17 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
         pdfium.FPDFText_GetLooseCharBox,
         pdfium.FPDFText_GetFontSize,
     )
-    rect = pdfium.FS_RECTF()
+    memory = bytearray(_FOUR.size)
+    rect = pdfium.FS_RECTF.from_buffer(memory)
     letters: list[str] = []
-    x0 = x1 = bottom = top = size = foot = lean = 0.0
+    script: list[str] = []
+    x0 = x1 = bottom = top = size = lean = high = foot = base_end = 0.0
     style = (False, False)
     turn: int | None = 0
-    raised = False
+    base = level = 0
+    spaced = False
     fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
+
     for index in range(pdfium.FPDFText_CountChars(text_page)):
         code = unicode_of(text_page, index)
         letter = chr(code) if code < 0xD800 else _beyond(text_page, index, code)
@@ -287,49 +303,110 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
         if code in _TEX_CODES and _is_unmapped(text_page, index):
             letter = _TEX_CODES[code]
         if letter.isspace() or letter == "\x00":
-            if letters:
-                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
-            letters = []
+            spaced = True
             continue
         box_of(text_page, index, rect)
         if turn:
             _turn(rect, turn, sheet)
-        # Wide white space without a space character, and letters of another baseline, begin a new word.
-        left = rect.left
-        if letters and (left > x1 + LETTER_GAP * size or left < x0 - size or rect.bottom > top or rect.top < bottom):
-            yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
-            letters = []
-        if letters and (rect.bottom > foot) != raised:
-            raised = not raised and letter in SIGNED and rect.top - rect.bottom < SMALL * (top - bottom)
-            if raised:
-                letters.append(LIFT)
-            elif letter.isalnum() and letters[-1].isdigit() and LIFT in letters:  # back on the line
-                yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
-                letters = []
+        left, upper, right, lower = _FOUR.unpack_from(memory)
+        height = upper - lower
+        if letters:
+            shift, broken = 0, False
+            if (level or (height != high and lower != foot)) and turn is not None:
+                shift = _shift(text_page, base, index, turn)
+                near = base_end - size < left < x1 + AT_SCRIPT * height
+                # PDFium may put a space before and behind what is raised.
+                broken = spaced and near and (level != 0 or (shift != 0 and _is_base(letters[-1])))
+                spaced = spaced and not broken
+            # Wide white space without a space character, and letters of another baseline, begin a new word.
+            apart = left > x1 + LETTER_GAP * size or left < x0 - size or lower > top or upper < bottom
+            if spaced or apart:
+                yield Word(_spelled(letters, script, level), x0, x1, bottom, top, size, *style, turn)
+                letters, script, level = [], [], 0
+            elif shift != level:
+                found = _script(letters, script, level, "" if shift or broken else letter)
+                letters.append(found)
+                script, level = [], shift
+                if not shift and letter.isalnum() and (broken or found[:1] in ("^", "_")):  # back on the line
+                    yield Word(_spelled(letters, script, level), x0, x1, bottom, top, size, *style, turn)
+                    letters = []
+        spaced = False
         if not letters:
-            runs, lean = _direction_of(text_page, index)
+            size = size_of(text_page, index)
+            runs, lean = _direction_of(text_page, index, size)
             if runs != turn:
                 box_of(text_page, index, rect)
                 turn = runs
                 if turn:
                     _turn(rect, turn, sheet)
-                left = rect.left
-            x0, bottom, top = left, rect.bottom, rect.top
-            size = float(size_of(text_page, index))
-            height = top - bottom
+                left, upper, right, lower = _FOUR.unpack_from(memory)
+                height = upper - lower
+            x0, bottom, top = left, lower, upper
             size = height / 1.15 if size <= 1.5 < height else size  # a size hidden in the text matrix
             style = _style(text_page, index, fonts)
             x1 = x0
-            foot, raised = bottom + RAISED * height, False
-        right = rect.right - lean * (rect.top - rect.bottom) if lean > 0 else rect.right
+        right = right - lean * height if lean > 0 else right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
         x0 = left if left < x0 else x0  # where words run leftwards
-        letters.append(letter)
+        if level:
+            script.append(letter)
+        else:
+            letters.append(letter)
+            base, high, foot, base_end = index, height, lower, right
     if letters:
-        yield Word(_spelled(letters), x0, x1, bottom, top, size, *style, turn)
+        yield Word(_spelled(letters, script, level), x0, x1, bottom, top, size, *style, turn)
 
 
-def _direction_of(text_page: Any, index: int) -> tuple[int | None, float]:
+def _shift(text_page: Any, base: int, index: int, turn: int) -> int:
+    """1 where a small letter's baseline is raised against that of another, -1 where lowered, else 0."""
+    import pypdfium2.raw as pdfium
+
+    pdfium.FPDFText_GetCharOrigin(text_page, base, _base_x, _base_y)
+    pdfium.FPDFText_GetCharOrigin(text_page, index, _own_x, _own_y)
+    by = (_own_x.value - _base_x.value) if turn % 2 else (_own_y.value - _base_y.value)
+    if abs(by) < LEAST_SHIFT:
+        return 0
+    size = _size(text_page, base)
+    by = -by if turn in (2, 3) else by
+    if not SMALLEST * size < _size(text_page, index) < SMALL * size:
+        return 0
+    return 1 if RAISED * size < by < HIGHEST * size else -1 if LOWEST * size < by < LOWERED * size else 0
+
+
+def _size(text_page: Any, index: int) -> float:
+    """A letter's type size in points, as printed."""
+    import pypdfium2.raw as pdfium
+
+    matrix = pdfium.FS_MATRIX()
+    pdfium.FPDFText_GetMatrix(text_page, index, matrix)
+    return float(abs(pdfium.FPDFText_GetFontSize(text_page, index)) * math.hypot(matrix.c, matrix.d))
+
+
+def _spelled(letters: Sequence[str], script: Sequence[str], level: int) -> str:
+    return "".join(letters) + (_script(letters, script, level, "") if script else "")
+
+
+def _is_base(letter: str) -> bool:
+    return letter[-1:].isalnum() or letter[-1:] in (")", "]")
+
+
+def _script(before: Sequence[str], script: Sequence[str], level: int, after: str) -> str:
+    """What is printed raised or lowered, with `^` or `_` before it, as in HTML's `sup` and `sub`.
+
+    Ordinals (1st) and letters that a raised one stands between (the LaTeX logo) are words.
+    """
+    text = "".join(script)
+    if not any(map(str.isalnum, text)):
+        return text
+    base = "".join(before)[-1:]
+    if not (_is_base(base) or (level > 0 and base in _ENDS_SENTENCE)):
+        return text
+    if level > 0 and not _NUMBER.match(text) and (after.isalpha() or (base.isdigit() and text.isalpha() and text[1:])):
+        return text
+    return ("^" if level > 0 else "_") + (f"({text})" if _SUM.search(text) and not _IN_BRACKETS.match(text) else text)
+
+
+def _direction_of(text_page: Any, index: int, size: float) -> tuple[int | None, float]:
     """The direction that a letter's line runs in, in clockwise quarter turns, None where it is aslant; and its lean.
 
     A program in want of italics shears upright letters: they lean by so much of their height.
@@ -337,9 +414,9 @@ def _direction_of(text_page: Any, index: int) -> tuple[int | None, float]:
     import pypdfium2.raw as pdfium
 
     angle = pdfium.FPDFText_GetCharAngle(text_page, index)
-    if angle < 0:  # unknown
+    if angle < 0 or (angle == 0 and size > 0):  # unknown, or upright
         return 0, 0.0
-    half = 2 if pdfium.FPDFText_GetFontSize(text_page, index) < 0 else 0  # a negative size turns its matrix round
+    half = 2 if size < 0 else 0  # a negative size turns its matrix round
     quarters, lean = half + angle * 2 / math.pi, 0.0
     if abs(quarters - round(quarters)) > ASLANT:
         matrix = pdfium.FS_MATRIX()
@@ -402,15 +479,9 @@ def _small_print(line: Line, bottom: float, usual: float) -> Line:
     return replace(line, words=words, bottom=bottom, top=line.top + up, size=size)
 
 
-def _spelled(letters: Sequence[str]) -> str:
-    """Letters as a word, with `^` before an exponent or the number of a note, as in HTML's `sup`."""
-    text = "".join(letters)
-    return _EXPONENT.sub("^", text).replace(LIFT, "") if LIFT in letters else text
-
-
 def _is_on_paper(word: Word) -> bool:
     """False for letters that no sheet is large enough for, and for numbers that are none: no reader sees them."""
-    return all(-LARGEST < edge < LARGEST for edge in (word.x0, word.x1, word.bottom, word.top))
+    return -LARGEST < word.x0 <= word.x1 < LARGEST and -LARGEST < word.bottom <= word.top < LARGEST
 
 
 def _beyond(text_page: Any, index: int, code: int) -> str:
@@ -499,9 +570,16 @@ def _thin_rules(page: Any, count: int, sheet: _Sheet, turn: int) -> list[Rule]:
 def _readable(words: Sequence[Word]) -> Iterator[Word]:
     """Words without invisible and unknown letters."""
     for word in words:
+        if _is_plain(word.text):
+            yield word
+            continue
         text = _UNREADABLE.sub("", _INVISIBLE.sub("", word.text.translate(_PLAIN)))
         if text:
             yield word if text == word.text else replace(word, text=text)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _lines(words: Iterator[Word], page: int) -> Iterator[Line]:

@@ -1,48 +1,20 @@
-"""KV caches: one answer's, and the prefixes kept from earlier prompts (a tree over token ids).
+"""KV caches: one answer's, and those kept of earlier prompts for prompts that begin alike.
 
-The answer's cache writes in place into memory allocated once; transformers' own copies all it holds for each token.
+The answer's cache has a fixed size, as a step that is captured on a GPU needs; a processor runs the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Keys and values of consecutive tokens.
-
-    Attributes:
-        keys, values: one tensor per layer, (1, kv_heads, tokens, width).
-        tokens: how many tokens; nbytes: bytes held.
-    """
-
-    keys: tuple[Any, ...]
-    values: tuple[Any, ...]
-    tokens: int
-    nbytes: int
-
-    def part(self, start: int, stop: int) -> Segment:
-        """A copy of tokens `start` to `stop`, in storage of its own (a view would keep the whole alive)."""
-        return segment_of(
-            tuple(layer[:, :, start:stop].clone() for layer in self.keys),
-            tuple(layer[:, :, start:stop].clone() for layer in self.values),
-        )
-
-
-def segment_of(keys: tuple[Any, ...], values: tuple[Any, ...]) -> Segment:
-    """A segment that owns the given tensors."""
-    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in (*keys, *values))
-    return Segment(keys, values, keys[0].shape[2] if keys else 0, nbytes)
-
-
 class SlabCache:
-    """A cache of fixed capacity for one sequence.
+    """A cache of fixed capacity for one sequence, of models whose layers keep every token.
 
-    It serves models whose layers keep every token; cutting it back sets a length. It has the methods that decoder
-    models call on a cache but does not inherit from the library's, so that importing this module loads nothing.
+    It has the methods that decoder models call on a cache but does not inherit from the library's, so that importing
+    this module loads nothing.
 
     Args:
         num_layers: decoder layers of the model.
@@ -77,9 +49,9 @@ class SlabCache:
         self._lengths[layer_idx] = stop
         return keys[:, :, :stop], values[:, :, :stop]
 
-    def wrote(self, tokens: int) -> None:
-        """Counts tokens whose keys and values were written into the tensors from outside."""
-        self._lengths = [length + tokens for length in self._lengths]
+    def wrote_one(self) -> None:
+        """Counts a token whose keys and values were written into the tensors from outside."""
+        self._lengths = [length + 1 for length in self._lengths]
 
     def lie_in(self, layer: int, keys: Any, values: Any) -> None:
         """Goes on in other tensors, which hold what this layer holds."""
@@ -93,11 +65,6 @@ class SlabCache:
             for place, mine in zip(places, (self.keys[layer], self.values[layer]), strict=True):
                 place[:, :, :held] = mine[:, :, :held]
             self.lie_in(layer, *places)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, including room that is not written yet."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values) if tensor is not None)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens held by a layer."""
@@ -113,147 +80,85 @@ class SlabCache:
 
     def cut(self, tokens: int) -> None:
         """Forgets everything after the first `tokens` tokens."""
-        if not 0 <= tokens <= self._lengths[0]:
-            raise ValueError(f"cannot cut a cache of {self._lengths[0]} tokens to {tokens}")
-        self._lengths = [tokens] * len(self._lengths)
+        self._lengths = [min(tokens, length) for length in self._lengths]
 
-    def append(self, segment: Segment, tokens: int) -> None:
-        """Copies the first `tokens` tokens of a segment behind what is held."""
-        for layer, (key, value) in enumerate(zip(segment.keys, segment.values, strict=True)):
+    def begin_with(self, kept: Kept, tokens: int) -> None:
+        """Copies the first `tokens` tokens of what was kept."""
+        for layer, (key, value) in enumerate(zip(kept.keys, kept.values, strict=True)):
             self.update(key[:, :, :tokens], value[:, :, :tokens], layer)
 
-    def copy_out(self, start: int, stop: int) -> Segment:
-        """A copy of tokens `start` to `stop` for the prefix cache."""
-        return segment_of(
-            tuple(layer[:, :, start:stop].clone() for layer in self.keys),
-            tuple(layer[:, :, start:stop].clone() for layer in self.values),
-        )
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Tokens that were read or written with an adapter, and their keys and values: a tensor for each layer."""
 
-@dataclass(frozen=True, slots=True)
-class CacheKey:
-    """What keys and values depend on besides the tokens."""
-
-    base: str
     adapter: str | None
-    quantization: str
-    dtype: str
+    tokens: tuple[int, ...]
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
 
-
-@dataclass(slots=True)
-class _Node:
-    tokens: list[int]
-    segment: Segment | None
-    parent: _Node | None
-    used: int = 0
-    children: dict[int, _Node] = field(default_factory=dict)
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
 
 class PrefixCache:
-    """Keys and values of earlier prompts, for prompts that begin alike.
-
-    A tree over token ids: each node holds a run of tokens with their keys and values, and a path from the root spells a
-    prompt (the idea of SGLang's radix tree). There is one tree per `CacheKey`, so that an answer never reads another
-    adapter's keys. Bounded in bytes: the least recently used leaf goes first. Only the model's thread uses it.
+    """Keys and values of earlier prompts, an LRU cache of few entries. Only the model's thread uses it.
 
     Args:
         capacity_bytes: most bytes kept; 0 keeps nothing.
+        most_entries: most prompts kept.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, most_entries: int = 16) -> None:
         self.capacity_bytes = capacity_bytes
-        self.held_bytes = 0
-        self._roots: dict[CacheKey, _Node] = {}
-        self._clock = 0
+        self._most_entries = most_entries
+        self._entries: list[Kept] = []  # the one used longest ago first
 
-    def find(self, key: CacheKey, tokens: Sequence[int]) -> list[tuple[Segment, int]]:
-        """Segments that spell the longest known beginning of `tokens`: (segment, how many of its tokens match)."""
-        found: list[tuple[Segment, int]] = []
-        node = self._roots.get(key)
-        place = 0
-        while node is not None and place < len(tokens):
-            child = node.children.get(tokens[place])
-            if child is None or child.segment is None:
-                break
-            alike = _common(child.tokens, tokens, place)
-            self._touch(child)
-            found.append((child.segment, alike))
-            place += alike
-            node = child if alike == len(child.tokens) else None
-        return found
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all entries."""
+        return sum(entry.nbytes for entry in self._entries)
 
-    def keep(self, key: CacheKey, tokens: Sequence[int], copy_out: Callable[[int, int], Segment]) -> None:
-        """Adds the part of `tokens` that the tree does not hold.
+    def find(self, adapter: str | None, tokens: Sequence[int]) -> tuple[Kept | None, int]:
+        """The entry of this adapter that begins most like `tokens`, and how many tokens are alike."""
+        found, most = None, 0
+        for entry in self._entries:
+            if entry.adapter == adapter and (alike := _common(entry.tokens, tokens)) > most:
+                found, most = entry, alike
+        if found is not None:
+            self._entries.remove(found)
+            self._entries.append(found)
+        return found, most
 
-        Args:
-            copy_out: gives keys and values of tokens `start` to `stop`.
-        """
-        node = self._roots.setdefault(key, _Node([], None, None))
-        place = 0
-        while place < len(tokens):
-            child = node.children.get(tokens[place])
-            if child is None:
-                break
-            alike = _common(child.tokens, tokens, place)
-            place += alike
-            if alike < len(child.tokens):
-                child = self._split(child, alike)
-            self._touch(child)
-            node = child
-        if place < len(tokens) and self.capacity_bytes > 0:
-            segment = copy_out(place, len(tokens))
-            leaf = _Node(list(tokens[place:]), segment, node)
-            node.children[leaf.tokens[0]] = leaf
-            self.held_bytes += segment.nbytes
-            self._touch(leaf)
+    def keep(self, adapter: str | None, tokens: Sequence[int], cache: SlabCache) -> None:
+        """Copies what the cache holds of `tokens`, in place of the entries that these go on from."""
+        found, alike = self.find(adapter, tokens)
+        if self.capacity_bytes <= 0 or (found is not None and alike == len(tokens)):
+            return
+        self._entries = [
+            entry
+            for entry in self._entries
+            if entry.adapter != adapter or _common(entry.tokens, tokens) < len(entry.tokens)
+        ]
+        keys, values = (
+            tuple(each[:, :, : len(tokens)].clone() for each in held) for held in (cache.keys, cache.values)
+        )
+        self._entries.append(Kept(adapter, tuple(tokens), keys, values))
         self.shrink_to(self.capacity_bytes)
 
     def shrink_to(self, most_bytes: int) -> None:
-        """Drops the leaves that were used longest ago until at most `most_bytes` are held."""
-        while self.held_bytes > max(most_bytes, 0):
-            leaves = [node for root in self._roots.values() for node in _leaves(root)]
-            if not leaves:
-                return
-            self._drop(min(leaves, key=lambda node: node.used))
+        """Drops the entries that were used longest ago until few enough are left, with at most `most_bytes`."""
+        while self._entries and (len(self._entries) > self._most_entries or self.held_bytes > most_bytes):
+            del self._entries[0]
 
     def clear(self) -> None:
         """Drops everything."""
-        self._roots.clear()
-        self.held_bytes = 0
-
-    def _split(self, node: _Node, at: int) -> _Node:
-        """Cuts a node after its first `at` tokens; returns the first half."""
-        parent, segment = node.parent, node.segment
-        if parent is None or segment is None:
-            raise ValueError("the root cannot be split")
-        first = _Node(node.tokens[:at], segment.part(0, at), parent, node.used)
-        node.tokens, node.segment, node.parent = node.tokens[at:], segment.part(at, segment.tokens), first
-        first.children[node.tokens[0]] = node
-        parent.children[first.tokens[0]] = first
-        return first
-
-    def _drop(self, node: _Node) -> None:
-        if node.parent is not None and node.segment is not None:
-            del node.parent.children[node.tokens[0]]
-            self.held_bytes -= node.segment.nbytes
-
-    def _touch(self, node: _Node) -> None:
-        self._clock += 1
-        node.used = self._clock
+        self._entries.clear()
 
 
-def _common(run: Sequence[int], tokens: Sequence[int], place: int) -> int:
-    """How many tokens from the start of `run` match `tokens` from `place` on."""
-    most = min(len(run), len(tokens) - place)
-    return next((index for index in range(most) if run[index] != tokens[place + index]), most)
-
-
-def _leaves(root: _Node) -> list[_Node]:
-    found, waiting = [], list(root.children.values())
-    while waiting:
-        node = waiting.pop()
-        if node.children:
-            waiting.extend(node.children.values())
-        else:
-            found.append(node)
-    return found
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))

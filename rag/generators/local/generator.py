@@ -13,21 +13,19 @@ from typing import Any, TypeVar
 
 from indexes.errors import Cancelled, CoalesceError
 from rag.errors import ArmUnavailable
-from rag.generators.chat_prompt import ChatPrompt, Excerpts, is_small
-from rag.generators.local.admission import CLOSING_TOKENS, Admission, Admitted
-from rag.generators.local.batch import MOST_ROWS, Batches, can_share_steps
-from rag.generators.local.cache import CacheKey, PrefixCache, SlabCache
+from rag.generators.admission import CLOSING_TOKENS, Admission, Admitted
+from rag.generators.chat_prompt import ChatPrompt, Excerpts, form_of
+from rag.generators.local.batch import MOST_ROWS, Batches, Row, can_share_steps
+from rag.generators.local.cache import PrefixCache
 from rag.generators.local.decode import (
-    Decoding,
     Sampler,
-    has_rotary_positions,
     letter_log_probabilities,
+    log_probability,
     new_cache,
-    option_log_probabilities,
     prefill,
     prefill_pieces,
 )
-from rag.generators.local.thread import ModelThread, Pause, Requeue, Step
+from rag.generators.local.thread import ModelThread, Pause, Step
 from rag.generators.prompts import render_choices, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,
@@ -51,8 +49,6 @@ from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
 T = TypeVar("T")
 
-_MOST_ALONE = 4096
-"""Options whose own likelihood is remembered: all arms are asked about the same ones."""
 _ADAPTER = "adapter "
 _SCORES = "scores"
 
@@ -70,16 +66,14 @@ class LocalGenerator:
         self._loaded = loaded
         self._model = loaded.model
         self._adapters = adapters
-        self._lookup_tokens = settings.prompt_lookup_tokens if loaded.capabilities.keeps_every_token else 0
-        small = is_small(loaded.model.config)
-        self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=small)
-        self._excerpts = Excerpts(reader, self.count_tokens) if small and reader is not None else None
+        form = form_of(loaded.model.config)
+        self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=form.brief)
+        self._excerpts = Excerpts(reader, self.count_tokens, form)
         self._stop_tokens = _stop_tokens(loaded)
-        self._alone: dict[tuple[str | None, str], float] = {}
         self._marks = self._chat.reasoning_marks()
+        self._keeps = loaded.capabilities.keeps_every_token
         budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
-        reuses = settings.prefix_cache and loaded.capabilities.keeps_every_token
-        self._prefixes = PrefixCache(budget if reuses else 0)
+        self._prefixes = PrefixCache(budget if settings.prefix_cache and self._keeps else 0)
         self._admission = Admission(
             loaded.capabilities,
             self._chat.tokens,
@@ -89,12 +83,11 @@ class LocalGenerator:
             settings.max_tokens,
             settings.reasoning_tokens,
         )
-        shares = loaded.capabilities.keeps_every_token and can_share_steps(loaded.model)
         self._batches = Batches(
+            loaded.model,
             budget,
             self._admission.kv_bytes,
-            MOST_ROWS if shares else 1,
-            traces=loaded.device == "cpu",
+            MOST_ROWS if self._keeps and can_share_steps(loaded.model) else 1,
             records=loaded.device.startswith("cuda") and loaded.quantization != "int8",  # which looks for outliers
         )
         self._thread = ModelThread(
@@ -145,38 +138,38 @@ class LocalGenerator:
             ArmUnavailable, PromptTooLong, DoesNotFitInMemory, Busy, Cancelled, GenerationFailed.
         """
         adapter = adapter_of(request, self.adapters)
-        admitted = self._admission.admit(self._shortened(request))
-        capacity = self._capacity(admitted)
+        admitted = self._admission.admit(self._excerpts.of(request))
+        if not self._chat.may_think(admitted.prompt):  # most models need no room for reasoning
+            admitted = replace(admitted, reasoning_tokens=0)
         yield from self._thread.iterate(
             lambda stop: self._answer(admitted, adapter, stop),
             request.cancelled,
-            fits=partial(self._batches.take, _group(adapter), capacity),
+            fits=partial(self._batches.take, _group(adapter), _capacity(admitted)),
             place=Waiting,
         )
 
     def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        """Scores options by likelihood per byte; `extra` has three other ways.
-
-        `sum_logprob` is log P(option | prompt); `pmi` is that less log P(option | prompt without question and
-        passages), the pointwise mutual information of Holtzman et al. (2021); `letters` is log P of the option's
-        letter, behind a prompt that lists the options.
-        """
+        """As `ChoiceScores` says."""
         adapter = adapter_of(request, self.adapters)
-        request = self._shortened(request)
+        request = self._excerpts.of(request)
         options = [self._chat.text_tokens(choice) for choice in choices]
-        room = sum(map(len, options))
-        admitted = self._admission.admit(replace(request, max_tokens=room))
-        listed = replace(admitted.request, question=render_choices(request.question, choices), max_tokens=1)
-        lettered = self._admission.admit(listed)
-        alone = self._admission.admit(GenerationRequest("", "base", max_tokens=room))
-        capacity = max(len(each.prompt) + each.max_new_tokens for each in (admitted, lettered, alone))
+        plain = self._admission.admit(replace(request, max_tokens=max(map(len, options))))
+        question = render_choices(request.question, choices)
+        listed = self._admission.admit(replace(plain.request, question=question, max_tokens=1))
+        plain, listed = replace(plain, reasoning_tokens=0), replace(listed, reasoning_tokens=0)
 
         def score() -> ChoiceScores:
             try:
-                return self._score(admitted, lettered, alone, adapter, choices, options)
+                sums = self._log_probabilities(plain, adapter, options)
+                logits, _ = self._read(listed, adapter)
             finally:
                 self._batches.leave(_SCORES)
+            letters = letter_log_probabilities(logits, self._loaded.tokenizer, len(choices))
+            per_byte = tuple(total / len(choice.encode()) for total, choice in zip(sums, choices, strict=True))
+            usage, read = Usage(len(plain.prompt) + len(listed.prompt)), len(listed.request.passages)
+            return ChoiceScores(letters, usage, {"likelihood": per_byte}, small=self._chat.brief, passages_used=read)
 
+        capacity = max(_capacity(plain), _capacity(listed))
         return self._thread.call(score, fits=partial(self._batches.take, _SCORES, capacity))
 
     def count_tokens(self, text: str) -> int:
@@ -185,65 +178,40 @@ class LocalGenerator:
 
     def prompt_of(self, request: GenerationRequest) -> list[int]:
         """The tokens that the model reads for a request."""
-        return self._admission.admit(self._shortened(request)).prompt
+        return self._admission.admit(self._excerpts.of(request)).prompt
 
     def on_model_thread(self, function: Callable[[], T]) -> T:
         """The result of a call that may touch the model; torch's number of threads, too, belongs to a thread."""
         return self._thread.call(function)
-
-    def _shortened(self, request: GenerationRequest) -> GenerationRequest:
-        """With excerpts where the model is small."""
-        return self._excerpts.of(request) if self._excerpts is not None else request
 
     def close(self) -> None:
         """Stops the thread and drops all kept prefixes."""
         self._thread.close()
         self._prefixes.clear()
 
-    def _answer(self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]) -> Iterator[Any]:
+    def _answer(self, admitted: Admitted, adapter: str | None, stop: Callable[[], bool]) -> Generator[Any, Any, None]:
         """Runs on the model's thread: items, and between them what it asks of the thread."""
         reset_peak_memory(self._loaded.device)
         request, prompt = admitted.request, admitted.prompt
         writing = Writing(TextStream(self._loaded.tokenizer, self._marks), request, self._chat.open_block(prompt))
-        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
-        capacity = self._capacity(admitted)
-        reused: int | None = None
-        while True:
-            cache = None
-            try:
-                cache, key, known = self._open(prompt + writing.tokens, capacity, adapter)
-                reused = known if reused is None else reused
-                ended = yield from self._write(writing, admitted, cache, adapter, sampler, stop)
-                if ended:
-                    yield self._done(writing, admitted, reused)
-                self._keep(key, prompt, writing.tokens, cache)  # after the last item: nobody waits for the copy
-            except CoalesceError:
-                if cache is not None:
-                    self._keep(key, prompt, writing.tokens, cache)
-                raise
-            finally:
-                self._batches.leave(_group(adapter), cache)
-                self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
-            if ended:
-                return
-            # Most models need no room for reasoning, so it is taken when one begins to think. A row that waits for it
-            # holds no memory: two could wait for each other.
-            capacity = self._capacity(admitted, thinks=True)
-            yield Requeue(partial(self._batches.take, _group(adapter), capacity))
+        cache = None
+        try:
+            cache, reused = self._open(admitted, adapter)
+            yield from self._write(writing, admitted, cache, adapter, stop)
+            yield self._done(writing, admitted, reused)
+            self._keep(adapter, prompt + writing.tokens, cache)  # after the last item: nobody waits for the copy
+        except CoalesceError:
+            if cache is not None:
+                self._keep(adapter, prompt + writing.tokens, cache)
+            raise
+        finally:
+            self._batches.leave(_group(adapter), cache)
+            self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
 
     def _write(
-        self,
-        writing: Writing,
-        admitted: Admitted,
-        cache: Any,
-        adapter: str | None,
-        sampler: Sampler,
-        stop: Callable[[], bool],
-    ) -> Generator[Any, Any, bool]:
+        self, writing: Writing, admitted: Admitted, cache: Any, adapter: str | None, stop: Callable[[], bool]
+    ) -> Generator[Any, Any, None]:
         """Reasoning, if the model thinks, and the answer, each within its own number of tokens.
-
-        Returns:
-            False when the model has begun to think and needs a larger cache for it.
 
         Raises:
             Cancelled.
@@ -253,49 +221,42 @@ class LocalGenerator:
             if stop() or admitted.request.cancelled():
                 raise Cancelled("The answer was stopped.")
 
-        check()
-        tokens = admitted.prompt + writing.tokens
-        logits: Any = None
-        if cache.get_seq_length() < len(tokens) - 1 or not isinstance(cache, SlabCache):
-            for read in prefill_pieces(self._model, tokens, cache, chunk_tokens=self._at_once(tokens)):
-                logits = read
+        def read(tokens: list[int]) -> Generator[Any, Any, Any]:
+            if len(tokens) == 1 and cache.get_seq_length():
+                return (yield Step(_group(adapter), Row(cache, tokens[0])))
+            logits = None
+            for piece in prefill_pieces(self._model, tokens, cache, chunk_tokens=self._at_once(admitted.prompt)):
+                logits = piece
                 check()
                 yield Pause()
                 self._adapters.activate(adapter)
-        row = Decoding(tokens, cache, sampler, self._lookup_tokens)
+            return logits
+
+        check()
+        request = admitted.request
+        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
+        unread = admitted.prompt[cache.get_seq_length() :]
         while not writing.ended:
             block = writing.answer.thinking
             if block is not None and not writing.announced:
                 writing.announced = True
                 yield Thinking()
-                if self._capacity(admitted) < self._capacity(admitted, thinks=True):
-                    return False
             if block is not None and (writing.circling or writing.reasoning_tokens >= admitted.reasoning_tokens):
                 closing = self._chat.close_tokens(block)
                 writing.close(block, closing)
-                row.force(closing)
-                logits, block = None, None
-            if block is not None:
-                row.room_tokens = admitted.reasoning_tokens - writing.reasoning_tokens
-            else:
-                row.room_tokens = admitted.max_new_tokens - (len(writing.tokens) - writing.reasoning_tokens)
-            if row.room_tokens <= 0:
+                unread += closing
+            answered = len(writing.tokens) - writing.reasoning_tokens
+            room = _capacity(admitted) - len(admitted.prompt) - len(writing.tokens)
+            if room <= 0 or (writing.answer.thinking is None and answered >= admitted.max_new_tokens):
                 break
-            if logits is None:
-                logits = yield Step(_group(adapter), row)
-            used: list[int] = []
-            for token in row.take(logits)[: row.room_tokens]:
-                check()
-                used.append(token)
-                if piece := writing.add(token, ends=token in self._stop_tokens):
-                    yield TextPiece(piece)
-                if writing.ended or writing.circling or writing.answer.thinking is not block:
-                    break
-            row.wrote(used)
-            logits = None
+            logits = yield from read(unread)
+            check()
+            token = sampler.pick(logits[-1])
+            unread = [token]
+            if piece := writing.add(token, ends=token in self._stop_tokens):
+                yield TextPiece(piece)
         if rest := writing.rest():
             yield TextPiece(rest)
-        return True
 
     def _done(self, writing: Writing, admitted: Admitted, reused: int) -> GenerationDone:
         """The last item; raises GenerationFailed for an answer that was all reasoning."""
@@ -310,79 +271,37 @@ class LocalGenerator:
             passages_used=len(admitted.request.passages),
         )
 
-    def _capacity(self, admitted: Admitted, *, thinks: bool = False) -> int:
-        """Tokens that an answer's cache holds at most; with reasoning if the prompt already opened it."""
-        room = 0
-        if thinks or self._chat.open_block(admitted.prompt) is not None:
-            room = admitted.reasoning_tokens + CLOSING_TOKENS
-        return len(admitted.prompt) + room + admitted.max_new_tokens
-
-    def _step(self, group: str, rows: list[Decoding]) -> list[Any]:
+    def _step(self, group: str, rows: list[Row]) -> list[Any]:
         self._adapters.activate(group.removeprefix(_ADAPTER) if group else None)
-        return self._batches.step(self._model, group, rows, self._lookup_tokens)
+        return self._batches.step(group, rows)
 
-    def _score(
-        self,
-        admitted: Admitted,
-        lettered: Admitted,
-        alone: Admitted,
-        adapter: str | None,
-        choices: tuple[str, ...],
-        options: list[list[int]],
-    ) -> ChoiceScores:
-        """Runs on the model's thread."""
-        totals, reused = self._likelihoods(admitted, adapter, options)
-        cache, key, _ = self._open(lettered.prompt, self._capacity(lettered), adapter)
-        letters = letter_log_probabilities(self._model, self._loaded.tokenizer, lettered.prompt, cache, len(options))
-        self._keep(key, lettered.prompt, [], cache)
-        known = [(key.adapter, choice) for choice in choices]
-        if not all(each in self._alone for each in known):
-            if len(self._alone) > _MOST_ALONE:
-                self._alone.clear()
-            self._alone |= zip(known, self._likelihoods(alone, adapter, options)[0], strict=True)
-        per_byte = tuple(total / len(choice.encode()) for total, choice in zip(totals, choices, strict=True))
-        pmi = tuple(total - self._alone[each] for total, each in zip(totals, known, strict=True))
-        usage = Usage(len(admitted.prompt) + len(lettered.prompt), reused, 0)
-        extra = {"sum_logprob": tuple(totals), "pmi": pmi, "letters": tuple(letters)}
-        read = min(len(admitted.request.passages), len(lettered.request.passages))
-        return ChoiceScores(per_byte, usage, extra, passages_used=read)
-
-    def _likelihoods(
-        self, admitted: Admitted, adapter: str | None, options: list[list[int]]
-    ) -> tuple[list[float], int]:
-        """log P of each option, and how many of the prompt's tokens came from a kept prefix."""
-        cache, key, reused = self._open(admitted.prompt, self._capacity(admitted), adapter)
-        logits = prefill(self._model, admitted.prompt, cache, chunk_tokens=self._at_once(admitted.prompt))
-        self._keep(key, admitted.prompt, [], cache)
-        if isinstance(cache, SlabCache):
-            together = has_rotary_positions(self._model) and sum(map(len, options)) <= admitted.max_new_tokens
-            return option_log_probabilities(self._model, logits, options, cache, together=together), reused
+    def _log_probabilities(self, admitted: Admitted, adapter: str | None, options: list[list[int]]) -> list[float]:
+        """log P of each option. Where state cannot be taken back, the prompt is read again for each."""
         sums: list[float] = []
-        for option in options:  # state that cannot be taken back: the prompt is read again for each
-            if sums:
-                cache, _, _ = self._open(admitted.prompt, self._capacity(admitted), adapter)
-                logits = prefill(self._model, admitted.prompt, cache, chunk_tokens=self._at_once(admitted.prompt))
-            sums += option_log_probabilities(self._model, logits, [option], cache, together=False)
-        return sums, reused
+        for option in options:
+            if not sums or not self._keeps:
+                logits, cache = self._read(admitted, adapter)
+            sums.append(log_probability(self._model, logits, option, cache))
+        return sums
 
-    def _open(self, tokens: list[int], capacity_tokens: int, adapter: str | None) -> tuple[Any, CacheKey, int]:
-        """Switches the adapter and opens a cache that begins with the longest kept prefix: (cache, key, its tokens)."""
+    def _read(self, admitted: Admitted, adapter: str | None) -> tuple[Any, Any]:
+        """The logits after a prompt, and the cache that holds it."""
+        cache, _ = self._open(admitted, adapter)
+        logits = prefill(self._model, admitted.prompt, cache, chunk_tokens=self._at_once(admitted.prompt))
+        self._keep(adapter, admitted.prompt, cache)
+        return logits, cache
+
+    def _open(self, admitted: Admitted, adapter: str | None) -> tuple[Any, int]:
+        """Switches the adapter and opens a cache that begins with the longest kept prefix: the cache, its tokens."""
         self._adapters.activate(adapter)
-        key = CacheKey(
-            self._adapters.fingerprint,
-            self._adapters.revision(adapter),
-            self._loaded.quantization,
-            self._loaded.dtype,
-        )
-        # At least one token must be read for its logits.
-        known = [] if self._rescales(tokens) else self._prefixes.find(key, tokens[:-1])
+        tokens = admitted.prompt[:-1]  # at least one token must be read for its logits
+        kept, alike = self._prefixes.find(self._adapters.revision(adapter), tokens)
         self._prefixes.shrink_to(self._admission.budget_bytes - self._batches.held_bytes)
-        cache = new_cache(self._model, capacity_tokens, cuttable=self._loaded.capabilities.keeps_every_token)
-        reused = 0
-        for segment, count in known:
-            cache.append(segment, count)
-            reused += count
-        return cache, key, reused
+        cache = new_cache(self._model, _capacity(admitted), cuttable=self._keeps)
+        if kept is None or self._rescales(admitted.prompt):
+            return cache, 0
+        cache.begin_with(kept, alike)
+        return cache, alike
 
     def _rescales(self, tokens: list[int]) -> bool:
         """Whether so many tokens have other keys than fewer have."""
@@ -392,14 +311,11 @@ class LocalGenerator:
     def _at_once(self, tokens: list[int]) -> int | None:
         return len(tokens) if self._rescales(tokens) else None
 
-    def _keep(self, key: CacheKey, prompt: list[int], written: list[int], cache: Any) -> None:
-        """Keeps what was read and written; the last written token was never fed, guesses beyond it do not count."""
-        if self._prefixes.capacity_bytes <= 0:
-            return
-        tokens = (prompt + written[:-1])[: cache.get_seq_length()]
-        if not tokens or self._rescales(tokens):
-            return
-        self._prefixes.keep(key, tokens, cache.copy_out)
+    def _keep(self, adapter: str | None, tokens: list[int], cache: Any) -> None:
+        """Keeps what was read and written; the last written token was never fed."""
+        held = tokens[: cache.get_seq_length()]
+        if held and not self._rescales(held) and self._keeps:
+            self._prefixes.keep(self._adapters.revision(adapter), held, cache)
 
     def _free_memory(self) -> None:
         self._prefixes.clear()
@@ -410,7 +326,7 @@ def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | N
     """Loads model and adapters (seconds to minutes).
 
     Args:
-        reader: chooses the sentences that a small model is shown; without one it reads whole passages.
+        reader: chooses the sentences that the model is shown; without one it reads whole passages.
 
     Raises:
         ArmUnavailable: no model is named.
@@ -437,6 +353,12 @@ def _stop_tokens(loaded: LoadedModel) -> frozenset[int]:
     found = getattr(loaded.model.generation_config, "eos_token_id", None)
     listed = found if isinstance(found, list) else [found]
     return frozenset(token for token in (*listed, loaded.tokenizer.eos_token_id) if token is not None)
+
+
+def _capacity(admitted: Admitted) -> int:
+    """Tokens that an answer's cache holds at most."""
+    room = admitted.reasoning_tokens + CLOSING_TOKENS if admitted.reasoning_tokens else 0
+    return len(admitted.prompt) + room + admitted.max_new_tokens
 
 
 def _group(adapter: str | None) -> str:

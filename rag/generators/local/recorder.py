@@ -12,13 +12,13 @@ from functools import cache
 from typing import Any
 
 from indexes.errors import first_line
-from rag.generators.local.decode import MOST_TRACED, static_step
+from rag.generators.local.decode import static_step
 from rag.models.devices import RANDOM_NUMBERS, free_cached_memory, is_out_of_memory
 
 _log = logging.getLogger(__name__)
 
 Replay = Callable[[Any, Any], Any]
-"""Token ids (rows, new) and lengths (rows,) to logits (rows, new, vocab)."""
+"""Token ids (rows, 1) and lengths (rows,) to logits (rows, 1, vocab)."""
 
 
 @dataclass(slots=True)
@@ -41,28 +41,32 @@ class Recorder:
     def __init__(self, model: Any, memory: GraphMemory) -> None:
         self._model = model
         self._memory = memory
-        self._recorded: dict[tuple[int, ...], Replay | None] = {}
+        self._recorded: dict[int, Replay | None] = {}
 
     def clear(self) -> None:
         """Forgets all steps; to be called before keys and values move."""
         self._recorded.clear()
 
     def step(self, ids: Any, lengths: Any, keys: Sequence[Any], values: Sequence[Any]) -> Replay | None:
-        """The recorded `static_step` of so many rows and new tokens.
+        """The recorded `static_step` of so many rows.
+
+        Args:
+            keys, values: a tensor for each layer, of at least so many rows.
 
         Returns:
-            None for the first of its kind, which loads kernels and so cannot be recorded; for long ones; while
-            training draws random numbers; and for models that ask the device for a value in the middle of a step.
+            None for the first of its kind, which loads kernels and so cannot be recorded; while training draws random
+            numbers; and for models that ask the device for a value in the middle of a step.
         """
-        shape = tuple(ids.shape)
-        if self._memory.fails or shape[1] > MOST_TRACED:
+        rows = len(ids)
+        if self._memory.fails:
             return None
-        if shape in self._recorded and self._recorded[shape] is None and RANDOM_NUMBERS.acquire(blocking=False):
+        if rows in self._recorded and self._recorded[rows] is None and RANDOM_NUMBERS.acquire(blocking=False):
             try:
-                self._recorded[shape] = self._tried(lambda: self._record(ids.clone(), lengths.clone(), keys, values))
+                looked_at = [each[:rows] for each in keys], [each[:rows] for each in values]
+                self._recorded[rows] = self._tried(lambda: self._record(ids.clone(), lengths.clone(), *looked_at))
             finally:
                 RANDOM_NUMBERS.release()
-        return self._recorded.setdefault(shape, None)
+        return self._recorded.setdefault(rows, None)
 
     def _tried(self, record: Callable[[], Replay]) -> Replay | None:
         """What is recorded; when memory is full once more, after what torch holds for later was given back."""

@@ -1,7 +1,7 @@
 """One thread owns the model; answers take turns on it, and decode together.
 
 Switching adapters during another's answer would give wrong text, and torch's inference mode belongs to a thread. Work
-is an iterator that runs here and hands its items to the consumer; failed work is reported to its own consumer only. In
+is a generator that runs here and hands its items to the consumer; failed work is reported to its own consumer only. In
 every turn one answer reads a piece of its prompt, or the next in line begins, and all that read theirs go one step on.
 """
 
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -40,20 +40,12 @@ class Step:
     row: Any
 
 
-@dataclass(frozen=True, slots=True)
 class Pause:
     """Work yields it where others may have their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue:
-    """Work yields it to go on, before all that wait, as soon as it `fits` again."""
-
-    fits: Callable[[], bool]
-
-
-Work = Callable[[Callable[[], bool]], Iterator[Any]]
-"""Gets a function that says when to stop; gives items, and `Step`, `Pause` or `Requeue` between them."""
+Work = Callable[[Callable[[], bool]], Generator[Any, Any, None]]
+"""Gets a function that says when to stop; gives items, and `Step` or `Pause` between them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +56,8 @@ class _Job(Generic[Item]):
     relay: Relay[Item] = field(default_factory=Relay)
     stop: threading.Event = field(default_factory=threading.Event)
     begun_at: float = 0.0
-    running: Iterator[Any] | None = None
+    running: Generator[Any, Any, None] | None = None
+    asked: Step | None = None
     told_place: int = -1
     gave_items: bool = False
     tried_again: bool = False
@@ -96,10 +89,9 @@ class ModelThread:
         self._together = together
         self._step = step
         self._waiting: deque[_Job[Any]] = deque()
+        self._running: list[_Job[Any]] = []
         self._wake = threading.Condition()
         self._closed = False
-        self._reading: _Job[Any] | None = None
-        self._stepping: list[tuple[_Job[Any], Step]] = []
         self._usual_s = _FIRST_GUESS_S
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._thread = threading.Thread(target=self._run, name="coalesce-model", daemon=True)
@@ -158,7 +150,7 @@ class ModelThread:
         atexit.unregister(self.close)
         with self._wake:
             self._closed = True
-            for job in self._running():
+            for job in self._running:
                 job.stop.set()
             for job in self._waiting:
                 job.relay.end(GenerationFailed("The generator was closed."))
@@ -167,24 +159,19 @@ class ModelThread:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=30)
 
-    def _running(self) -> list[_Job[Any]]:
-        return [job for job, _ in self._stepping] + ([self._reading] if self._reading is not None else [])
-
     def _check_room(self) -> None:
         if self._closed:
             raise GenerationFailed("The generator was closed.")
-        running = len(self._running())
-        if self._max_waiting is not None and running and len(self._waiting) >= self._max_waiting:
+        if self._max_waiting is not None and self._running and len(self._waiting) >= self._max_waiting:
             raise self._busy(f"{len(self._waiting)} questions wait for the model, as many as max_queue allows")
         if (wait_s := self._expected_wait_s()) > self._waiting_timeout_s:
             raise self._busy(f"{len(self._waiting)} questions wait, so one more would wait about {wait_s:.0f} s")
 
     def _expected_wait_s(self) -> float:
         """How long one more would wait: in the time of one answer, all that run together end."""
-        running = self._running()
-        if not running or not self._waiting:
+        if not self._running or not self._waiting:
             return 0.0
-        so_far = time.monotonic() - min(job.begun_at for job in running)
+        so_far = time.monotonic() - min(job.begun_at for job in self._running)
         return max(self._usual_s, so_far) * (len(self._waiting) + 1) / self._together
 
     def _busy(self, why: str) -> Busy:
@@ -206,128 +193,97 @@ class ModelThread:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._running() and not self._waiting and not self._closed:
+                while not (self._running or self._waiting or self._closed):
                     self._wake.wait()
-                if self._closed and not self._running():
+                if self._closed and not self._running:
                     return
-                self._next_reader()
-                if not self._running():
+                reading = next((job for job in self._running if job.asked is None), None) or self._begin()
+                if not self._running:
                     self._wake.wait(_POLL_S)  # the first in line does not fit, though it is alone
-            if self._reading is not None:
-                self._advance(self._reading)
+            if reading is not None:
+                self._advance(reading)
             self._step_all()
 
-    def _next_reader(self) -> None:
-        """Lets the first in line begin, if it fits and no other reads; tells those that stay their places."""
-        if self._reading is None and self._waiting:
-            if self._waiting[0].fits():
-                job = self._reading = self._waiting.popleft()
-                job.begun_at = job.begun_at or time.monotonic()
-            else:
-                self._together = len(self._stepping)
+    def _begin(self) -> _Job[Any] | None:
+        """The first in line, if it fits; those that stay are told their places."""
+        begun = None
+        if self._waiting and self._waiting[0].fits():
+            begun = self._waiting.popleft()
+            begun.begun_at = begun.begun_at or time.monotonic()
+            self._running.append(begun)
+        elif self._waiting:
+            self._together = max(len(self._running), 1)
         for number, job in enumerate(self._waiting):
-            if job.place is not None and job.running is None and job.told_place != number:
+            if job.place is not None and job.told_place != number:
                 job.told_place = number
                 job.relay.put(job.place(number))
+        return begun
 
     def _step_all(self) -> None:
-        groups: dict[str, list[tuple[_Job[Any], Any]]] = {}
-        for job, asked in self._stepping:
-            groups.setdefault(asked.group, []).append((job, asked.row))
-        for group, members in groups.items():
-            for job, reply in self._replies(group, members):
-                with self._wake:
-                    self._stepping = [each for each in self._stepping if each[0] is not job]
+        groups: dict[str, list[_Job[Any]]] = {}
+        for job in self._running:
+            if job.asked is not None:
+                groups.setdefault(job.asked.group, []).append(job)
+        for group, jobs in groups.items():
+            for job, reply in self._replies(group, jobs):
                 self._advance(job, reply)
 
-    def _replies(self, group: str, members: list[tuple[_Job[Any], Any]]) -> list[tuple[_Job[Any], Any]]:
+    def _replies(self, group: str, jobs: list[_Job[Any]]) -> list[tuple[_Job[Any], Any]]:
         """A step of a group; should it fail, each by itself, so that one's failure is not the others'."""
         try:
-            replies: list[Any] = self._step(group, [row for _, row in members])
+            return list(zip(jobs, self._step(group, [job.asked.row for job in jobs if job.asked]), strict=True))
         except Exception as error:  # noqa: BLE001 - raised in the work that it belongs to
-            if len(members) == 1:
-                return [(members[0][0], error)]
-        else:
-            return [(job, reply) for (job, _), reply in zip(members, replies, strict=True)]
-        return [pair for member in members for pair in self._replies(group, [member])]
+            if len(jobs) == 1:
+                return [(jobs[0], error)]
+        return [pair for job in jobs for pair in self._replies(group, [job])]
 
     def _advance(self, job: _Job[Any], reply: Any = None) -> None:
-        """Runs a job until it asks for a step, makes room for others, or ends."""
+        """Runs a job until it asks for a step, lets others have their turn, or ends."""
         try:
-            asked = self._next_ask(job, reply)
+            job.asked = self._next_ask(job, reply)
+        except StopIteration:
+            self._end(job, None)
         except CoalesceError as error:
-            return self._end(job, error)
+            self._end(job, error)
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the thread that serves all
-            failed = error
-        else:
-            return self._sort(job, asked)
-        if not is_out_of_memory(failed):
-            _log.error("generation failed", exc_info=failed)
-            return self._end(
-                job,
-                GenerationFailed(
-                    f"The model failed: {type(failed).__name__}: {failed}",
-                    hint="The log has the details; other questions can still be asked.",
-                ),
-            )
-        failed.__traceback__ = failed.__context__ = None  # they hold tensors
-        self._on_out_of_memory()
-        if not job.gave_items and not job.tried_again:
-            return self._try_again(job)
-        return self._end(
-            job,
-            GenerationFailed(
-                "The model ran out of memory in the middle of the answer.",
-                hint="Ask with fewer passages or max_tokens, use --quantization nf4, or lower kv_budget_bytes.",
-            ),
-        )
+            self._fail(job, error)
 
-    def _try_again(self, job: _Job[Any]) -> None:
-        """Starts a job again, ahead of all that wait."""
-        job.tried_again = True
-        job.running = None
-        self._sort(job, Requeue(job.fits))
-
-    def _next_ask(self, job: _Job[Any], reply: Any) -> Step | Pause | Requeue | None:
-        """What a job asks for next, None at its end; its items are handed over."""
-        if job.running is None:
-            job.running = job.work(job.stop.is_set)
-        while True:
-            try:
-                if isinstance(reply, Exception):
-                    asked = job.running.throw(reply)  # type: ignore[attr-defined]
-                else:
-                    asked = next(job.running) if reply is None else job.running.send(reply)  # type: ignore[attr-defined]
-            except StopIteration:
-                return None
-            if isinstance(asked, Step | Pause | Requeue):
-                return asked
+    @staticmethod
+    def _next_ask(job: _Job[Any], reply: Any) -> Step | None:
+        """The step that a job asks for, None at a pause; its items are handed over. Raises StopIteration at its end."""
+        job.running = job.running or job.work(job.stop.is_set)
+        asked = job.running.throw(reply) if isinstance(reply, Exception) else job.running.send(reply)
+        while not isinstance(asked, Step | Pause):
             job.relay.put(asked)
             job.gave_items = True
-            reply = None
+            asked = next(job.running)
+        return asked if isinstance(asked, Step) else None
 
-    def _sort(self, job: _Job[Any], asked: Step | Pause | Requeue | None) -> None:
-        """Puts a job where it belongs until its next turn."""
-        with self._wake:
-            if isinstance(asked, Pause):
-                return
-            if self._reading is job:
-                self._reading = None
-            if isinstance(asked, Step):
-                self._stepping.append((job, asked))
-            elif asked is None or self._closed:
-                self._ended(job, None if asked is None else GenerationFailed("The generator was closed."))
-            else:
-                job.fits = asked.fits
-                self._waiting.appendleft(job)
+    def _fail(self, job: _Job[Any], error: Exception) -> None:
+        if not is_out_of_memory(error):
+            _log.error("generation failed", exc_info=error)
+            failed = GenerationFailed(
+                f"The model failed: {type(error).__name__}: {error}",
+                hint="The log has the details; other questions can still be asked.",
+            )
+            return self._end(job, failed)
+        error.__traceback__ = error.__context__ = None  # they hold tensors
+        self._on_out_of_memory()
+        if job.gave_items or job.tried_again or self._closed:
+            failed = GenerationFailed(
+                "The model ran out of memory in the middle of the answer.",
+                hint="Ask with fewer passages or max_tokens, use --quantization nf4, or lower kv_budget_bytes.",
+            )
+            return self._end(job, failed)
+        job.tried_again, job.running, job.asked = True, None, None
+        with self._wake:  # ahead of all that wait
+            self._running.remove(job)
+            self._waiting.appendleft(job)
+        return None
 
     def _end(self, job: _Job[Any], error: BaseException | None) -> None:
         with self._wake:
-            if self._reading is job:
-                self._reading = None
-            self._ended(job, error)
-
-    def _ended(self, job: _Job[Any], error: BaseException | None) -> None:
-        if job.place is not None:  # an answer, not a single call
-            self._usual_s += 0.3 * (time.monotonic() - job.begun_at - self._usual_s)
+            self._running.remove(job)
+            if job.place is not None:  # an answer, not a single call
+                self._usual_s += 0.3 * (time.monotonic() - job.begun_at - self._usual_s)
         job.relay.end(error)

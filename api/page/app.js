@@ -1,0 +1,195 @@
+// The page: which view an address shows, the head, the wait for the server, the theme and the language.
+import { BASE, navigation } from "./address.js";
+import { Button, Dialog, Field, Icon, Missing, Problem, Progress, Select, toast } from "./controls.js";
+import { Fragment, html, render, useEffect, useState } from "./html.js";
+import * as rest from "./rest.js";
+import { either, load, said, t } from "./texts.js";
+import { Ask } from "./views/ask.js";
+
+const READY_POLL_MS = 200;
+const GONE_POLL_MS = 1000;
+const THEMES = ["auto", "light", "dark"];
+const LANGUAGES = { en: ["en-US", "English"], zh: ["zh-CN", "中文"] };
+
+/** Views by address; the others come when they are first opened. */
+const ROUTES = [
+  [/^(?:c\/(?<id>\w+))?$/, "ask", async () => Ask],
+  [/^library$/, "library", async () => (await import("./views/library.js")).Library],
+  [/^study$/, "study", async () => (await import("./views/study.js")).Study],
+  [/^study\/exam\/(?<id>[^/]+)$/, "study", async () => (await import("./views/exam.js")).Exam],
+  [/^study\/cards$/, "study", async () => (await import("./views/cards.js")).Cards],
+  [/^study\/progress$/, "study", async () => (await import("./views/progress.js")).Progress],
+  [/^study\/guide\/(?<id>[^/]+)$/, "study", async () => (await import("./views/guide.js")).Guide],
+  [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
+];
+const NAVIGATION = ["ask", "library", "study"];
+
+/** What every view needs to know; asked for before the page itself is there. */
+const facts = () => Promise.all([rest.session(), rest.documents(), rest.readiness()]);
+let first = null;
+
+function App() {
+  const [place, setPlace] = useState(here);
+  const [site, setSite] = useState(null);
+  const [waiting, setWaiting] = useState(null);
+  const [locked, setLocked] = useState(false);
+  const [, setLook] = useState("");
+
+  /** Books, who asks and what answers: what every view needs to know. */
+  async function open() {
+    try {
+      const [session, documents, running] = await (first || facts());
+      const learner = session.learner ? "" : coalesce.cookie("learner");
+      if (learner) rest.reader.learner = learner;
+      else delete rest.reader.learner;
+      setSite({ session, documents, running, refresh: open });
+      setWaiting(null);
+      first = null;
+    } catch (error) {
+      first = null;
+      if (error.status === 401) return;
+      const readiness = error.type === "not_ready" ? await rest.readiness().catch(() => null) : null;
+      setWaiting(readiness || { error });
+      if (readiness?.status !== "failed") setTimeout(open, readiness ? READY_POLL_MS : GONE_POLL_MS);
+    }
+  }
+
+  useEffect(() => {
+    rest.signedOut.tell = () => setLocked(true);
+    window.addEventListener("popstate", () => setPlace(here()));
+    navigation.go = (path, { replace = false, quietly = false } = {}) => {
+      history[replace ? "replaceState" : "pushState"](null, "", BASE + path);
+      setPlace({ ...here(), quietly });
+      if (!replace) window.scrollTo(0, 0);
+    };
+    open();
+  }, []);
+
+  const speak = async (language) => {
+    coalesce.remember("lang", language);
+    document.documentElement.lang = LANGUAGES[language][0];
+    await load();
+    setLook(language);
+  };
+  const paint = (theme) => {
+    coalesce.remember("theme", theme);
+    document.documentElement.dataset.theme = theme;
+    setLook(theme);
+  };
+  const signedIn = () => {
+    setLocked(false);
+    open();
+  };
+  const { view, View, values } = place;
+  useEffect(() => {
+    document.title = `${t(view ? `nav.${view}` : "missing.title")} · Coalesce`;
+  });
+  return html`<${Fragment}>
+    <a class="skip" href="#main">${t("skip")}</a>
+    <${Head} view=${view} site=${site} speak=${speak} paint=${paint} />
+    <main class=${`view ${view}`} id="main" tabindex="-1">
+      ${waiting ? html`<${Waiting} on=${waiting} />` : site && (view ? html`<${View} site=${site} ...${values} />` : html`<${Missing} />`)}
+    </main>
+    ${locked && html`<${Login} onDone=${signedIn} />`}
+  <//>`;
+}
+
+function here() {
+  const path = location.pathname.startsWith(BASE) ? location.pathname.slice(BASE.length) : "";
+  for (const [pattern, view, fetchView] of ROUTES) {
+    const found = pattern.exec(path);
+    const given = Object.entries(found?.groups || {}).map(([name, value]) => [name, value && decodeURIComponent(value)]);
+    if (found) return { view, View: lazily(pattern, fetchView), values: { ...Object.fromEntries(given), query: location.search } };
+  }
+  return { view: "", values: {} };
+}
+
+const lazy = new Map();
+
+/** A view whose module is fetched when its address is first seen. */
+function lazily(pattern, fetchView) {
+  if (!lazy.has(pattern)) {
+    const coming = fetchView();
+    coming.catch(() => lazy.delete(pattern)); // the next time it is tried again
+    lazy.set(pattern, (values) => {
+      const [View, setView] = useState(null);
+      const [problem, setProblem] = useState(null);
+      useEffect(() => {
+        coming.then((found) => setView(() => found), () => setProblem({ type: "old_page" }));
+      }, []);
+      if (problem) return html`<${Problem} error=${problem} />`;
+      return View && html`<${View} ...${values} />`;
+    });
+  }
+  return lazy.get(pattern);
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button);
+  if (!link || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  if (link.hash || !link.pathname.startsWith(BASE)) return;
+  event.preventDefault();
+  navigation.go(link.pathname.slice(BASE.length) + link.search);
+});
+
+function Head({ view, site, speak, paint }) {
+  const theme = document.documentElement.dataset.theme;
+  const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  const signOut = async () => {
+    await rest.signOut();
+    location.assign(BASE);
+  };
+  return html`<header class="head">
+    <a class="brand" href=${BASE} aria-label="Coalesce"><${Icon} name="logo" size="26" /><span>Coalesce</span></a>
+    <nav class="views" aria-label=${t("nav.label")}>${NAVIGATION.map((name) => html`
+      <a href=${BASE + (name === "ask" ? "" : name)} aria-current=${name === view ? "page" : undefined}>${t(`nav.${name}`)}</a>`)}</nav>
+    <div class="head-tools">
+      ${site?.session.asks_for_keys && html`<${Button} kind="quiet" onClick=${signOut}>${t("sign_out")}<//>`}
+      <${Select} id="language" aria-label=${t("language")} value=${document.documentElement.lang.slice(0, 2)} onChange=${speak}
+        options=${Object.entries(LANGUAGES).map(([key, [, name]]) => [key, name])} />
+      <${Button} id="theme" kind="quiet" icon="sun" label=${t(`theme.${theme}`)} onClick=${() => paint(next)} />
+    </div>
+  </header>`;
+}
+
+function Waiting({ on }) {
+  if (on.error && on.error.type !== "unreachable") return html`<${Problem} error=${on.error} />`;
+  if (on.status === "failed") return html`<${Problem} error=${{ message: on.error.message, hint: on.error.hint }} />`;
+  const title = on.waiting_for ? t("waiting.title") : t("waiting.gone");
+  const counted = on.total ? ` (${on.done} / ${on.total})` : "";
+  return html`<section class="empty" role="status"><h1>${title}</h1>
+    <p>${on.waiting_for ? either(`waiting.${on.waiting_for}`, on.waiting_for) + counted : said(on.error)}</p>
+    <${Progress} label=${title} done=${on.done} most=${on.total} /></section>`;
+}
+
+/** Over the view, so that what was typed in it is there afterwards. */
+function Login({ onDone }) {
+  const [problem, setProblem] = useState(null);
+  const signIn = async (event) => {
+    event.preventDefault();
+    try {
+      await rest.signIn(event.target.elements.key.value);
+      onDone();
+    } catch (error) {
+      setProblem(error);
+    }
+  };
+  return html`<${Dialog} label=${t("login.title")}><form class="login" onSubmit=${signIn}>
+    <h1>${t("login.title")}</h1><p class="soft">${t("login.lead")}</p>
+    <${Field} label=${t("settings.keys")}><input class="box" name="key" type="password" autocomplete="current-password" required autofocus /><//>
+    <${Button} kind="primary" type="submit">${t("login.open")}<//>
+    ${problem && html`<${Problem} error=${problem} />`}
+  </form><//>`;
+}
+
+// An error of the page itself: said, and nothing that was typed is lost.
+window.addEventListener("unhandledrejection", (event) => {
+  if (event.reason?.name !== "AbortError") toast(event.reason?.type ? said(event.reason) : t("failed.page"), { bad: true });
+});
+
+first = facts();
+first.catch(() => {}); // `open` hears of it
+here(); // its view is on the way
+await load();
+render(html`<${App} />`, document.getElementById("app"));

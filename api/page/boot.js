@@ -1,0 +1,18 @@
+// Runs before anything is drawn: the reader's language and colours, kept in cookies that the server's own texts read too.
+"use strict";
+const files = new URL(".", document.currentScript.src);
+window.coalesce = {
+  /** The texts of a language; those of the first are on their way before the page's modules are there. */
+  texts: (language) => fetch(new URL(`${language}.json`, files)).then((reply) => reply.json()),
+  cookie(name) {
+    const found = document.cookie.split("; ").find((one) => one.startsWith(`coalesce_${name}=`));
+    return found ? decodeURIComponent(found.split("=")[1]) : "";
+  },
+  remember(name, value) {
+    document.cookie = `coalesce_${name}=${encodeURIComponent(value)};path=/;max-age=31536000;samesite=lax`;
+  },
+};
+const wanted = [coalesce.cookie("lang"), ...navigator.languages].map((one) => one.slice(0, 2).toLowerCase());
+document.documentElement.lang = { en: "en-US", zh: "zh-CN" }[wanted.find((one) => one === "en" || one === "zh")] || "en-US";
+coalesce.first = coalesce.texts(document.documentElement.lang.slice(0, 2));
+document.documentElement.dataset.theme = coalesce.cookie("theme") || "auto";

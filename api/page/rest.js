@@ -1,0 +1,187 @@
+// Every call to the server. What goes wrong is a RestError, said in words by `said` of texts.js.
+import { language } from "./texts.js";
+
+const FOLLOW_TRIES = 20;
+const KEEP_WRITING_S = 30;
+
+/** `type` is the server's, or one of: unreachable (no answer came), lost (an answer that cannot be found again). */
+export class RestError extends Error {
+  constructor({ type, message = "", hint = "" }, status = 0) {
+    super(message);
+    Object.assign(this, { type, hint, status });
+  }
+}
+
+/** What to do when the server asks for a key; set by app.js. */
+export const signedOut = { tell: () => {} };
+
+async function send(method, path, { body, query, form, signal } = {}) {
+  const given = Object.entries(query || {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const asked = new URLSearchParams(given.flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
+  const headers = { "X-Coalesce-Language": language(), Accept: "application/json, text/event-stream" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let reply;
+  try {
+    reply = await fetch(path + (given.length ? `?${asked}` : ""), {
+      method, headers, signal, body: body === undefined ? form : JSON.stringify(body),
+    });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new RestError({ type: "unreachable" });
+  }
+  if (reply.ok) return reply;
+  const said = await reply.json().catch(() => ({}));
+  if (reply.status === 401 && path !== SESSION) signedOut.tell();
+  throw Object.assign(new RestError(said.error || { type: "unreachable" }, reply.status), { said });
+}
+
+async function call(method, path, options) {
+  const reply = await send(method, path, options);
+  return reply.status === 204 ? null : reply.json();
+}
+
+/** An address with what stands in it encoded: at`/v1/jobs/${id}`. */
+const at = (words, ...values) => String.raw({ raw: words }, ...values.map(encodeURIComponent));
+const SESSION = "/v1/session";
+
+// --- the server, and who asks
+export const session = () => call("GET", SESSION);
+export const signIn = (key) => call("POST", SESSION, { body: { key } });
+export const signOut = () => call("DELETE", SESSION);
+/** What runs, or how far the preparation is. */
+export const readiness = () => call("GET", "/readyz").catch((error) => {
+  if (error.said?.waiting_for === undefined) throw error;
+  return error.said;
+});
+
+/** Whose exams, cards and progress the calls are about: `{learner}`, or nothing where the key says it; set by app.js. */
+export const reader = {};
+
+// --- asking
+export const conversations = (search) => call("GET", "/v1/conversations", { query: { search, begun_in: "page" } });
+export const startConversation = (title) => call("POST", "/v1/conversations", { body: { title, begun_in: "page" } });
+export const conversation = (id) => call("GET", at`/v1/conversations/${id}`);
+export const renameConversation = (id, title) => call("PATCH", at`/v1/conversations/${id}`, { body: { title } });
+export const deleteConversation = (id) => call("DELETE", at`/v1/conversations/${id}`);
+export const deleteConversations = () => call("DELETE", "/v1/conversations", { query: { begun_in: "page" } });
+export const exportPath = (id) => at`/v1/conversations/${id}/export.md`;
+export const feedback = (answer_id, rating, comment) => call("POST", "/v1/feedback", { body: { answer_id, rating, comment } });
+export const suggestions = (query) => call("GET", "/v1/suggestions", { query }).then((found) => found.suggestions);
+export const stopAnswer = (id) => call("DELETE", at`/v1/answers/${id}`);
+export const saveCard = (card) => call("POST", "/v1/cards", { body: { ...card, ...reader } });
+
+/** The events of an answer as `{name, data}`; the first is `begun` with the answer's id. */
+export async function* ask(body, signal) {
+  const reply = await send("POST", "/v1/ask", { body: { ...body, stream: true, grace_s: KEEP_WRITING_S }, signal });
+  yield* upToTheEnd(reply, reply.headers.get("X-Answer-Id"), signal);
+}
+
+/** The same for an answer that is being written already. */
+export async function* follow(id, signal) {
+  yield* upToTheEnd(await send("GET", at`/v1/answers/${id}/events`, { signal }), id, signal);
+}
+
+/** A lost connection is taken up again: `lost` says so, and after the next `begun` the events come from the start. */
+async function* upToTheEnd(reply, id, signal) {
+  for (let tries = 0; tries < FOLLOW_TRIES; tries += 1) {
+    try {
+      reply ||= await send("GET", at`/v1/answers/${id}/events`, { signal });
+      tries = 0;
+      yield { name: "begun", data: { id } };
+      for await (const event of eventsOf(reply)) {
+        if (event.name === "error") throw new RestError(event.data.error, 200);
+        yield event;
+        if (event.name === "done") return;
+      }
+      return yield { name: "stopped" };
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      if (error.status === 404) throw new RestError({ type: "lost" });
+      if (error instanceof RestError && error.status) throw error;
+      reply = null;
+      yield { name: "lost" };
+      await new Promise((done) => setTimeout(done, 1000));
+    }
+  }
+  throw new RestError({ type: "unreachable" });
+}
+
+/** Server-sent events as they come. */
+async function* eventsOf(reply) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let held = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (held + value).split("\n\n");
+    held = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/s)));
+      if (fields.data !== undefined) yield { name: fields.event, data: JSON.parse(fields.data) };
+    }
+  }
+}
+
+// --- books
+export const documents = () => call("GET", "/v1/documents").then((found) => found.documents);
+export const chapters = (id) => call("GET", at`/v1/documents/${id}/chapters`).then((found) => found.chapters);
+export const pageImage = (id, page, quote) => `${at`/page-image/${id}/${page}.png`}?quote=${encodeURIComponent(quote.slice(0, 600))}`;
+export const contents = (id) => call("GET", at`/v1/documents/${id}/contents`).then((found) => found.parts);
+export const part = (id, number) => call("GET", at`/v1/documents/${id}/parts/${number}`);
+export const place = (id, node_id, quote) => call("GET", at`/v1/documents/${id}/place`, { query: { node_id, quote } });
+export const search = (query, top_k, document_ids) => call("POST", "/v1/search", { body: { query, top_k, filters: { document_ids } } }).then((found) => found.passages);
+export const removeDocument = (id) => call("DELETE", at`/v1/documents/${id}`);
+export const formats = () => call("GET", "/v1/formats");
+export const addUrl = (url) => call("POST", "/v1/documents", { body: { url } });
+export const makeQuestions = (id) => call("POST", at`/v1/documents/${id}/questions`);
+
+/** Sends a book's files, each `[file, path]`; `onSent` hears which share has gone. Gives null where it is there already. */
+export function upload(parts, { onSent = () => {}, signal } = {}) {
+  const form = new FormData();
+  for (const [file, path] of parts) form.append("file", file, path);
+  const request = new XMLHttpRequest(); // fetch does not say how far it is
+  signal?.addEventListener("abort", () => request.abort());
+  return new Promise((done, failed) => {
+    request.upload.onprogress = (event) => event.lengthComputable && onSent(event.loaded / event.total);
+    request.onerror = () => failed(new RestError({ type: "unreachable" }));
+    request.onabort = () => failed(new DOMException("", "AbortError"));
+    request.onload = () => {
+      if (request.status === 202 || request.status === 200) return done(request.status === 202 ? request.response : null);
+      if (request.status === 401) signedOut.tell();
+      return failed(new RestError(request.response?.error || { type: "unreachable" }, request.status));
+    };
+    request.open("POST", "/v1/documents");
+    request.responseType = "json";
+    request.setRequestHeader("X-Coalesce-Language", language());
+    request.send(form);
+  });
+}
+
+// --- jobs
+export const jobs = () => call("GET", "/v1/jobs").then((found) => found.jobs);
+export const cancelJob = (id) => call("DELETE", at`/v1/jobs/${id}`);
+
+// --- studying
+export const questionChapters = (source) => call("GET", "/v1/questions/chapters", { query: source });
+export const questionFiles = () => call("GET", "/v1/questions/files").then((found) => found.files);
+export const addQuestionFile = (file) => {
+  const form = new FormData();
+  form.append("file", file);
+  return call("POST", "/v1/questions/files", { form });
+};
+export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${ending}?${new URLSearchParams(source)}`;
+export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, ...reader } });
+export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);
+export const exam = (id) => call("GET", at`/v1/exams/${id}`, { query: reader });
+export const draft = (id) => call("GET", at`/v1/exams/${id}/draft`, { query: reader }).then((found) => found.answers);
+export const keepAnswers = (id, answers) => call("PATCH", at`/v1/exams/${id}/draft`, { body: { answers, ...reader } });
+export const handIn = (id, answers) => call("POST", at`/v1/exams/${id}/answers`, { body: { answers, ...reader } });
+export const decide = (id, question_id, share) => call("POST", at`/v1/exams/${id}/marks`, { body: { question_id, share, ...reader } });
+export const dueCards = (limit) => call("GET", "/v1/cards/due", { query: { limit, ...reader } });
+export const card = (id) => call("GET", at`/v1/cards/${id}`, { query: reader });
+export const reviewCard = (id, rating) => call("POST", at`/v1/cards/${id}/review`, { body: { rating, ...reader } });
+export const undoReview = (id) => call("POST", at`/v1/cards/${id}/undo`, { query: reader });
+export const changeCard = (id, change) => call("PATCH", at`/v1/cards/${id}`, { body: { ...change, ...reader } });
+export const deleteCard = (id) => call("DELETE", at`/v1/cards/${id}`, { query: reader });
+export const exportCardsPath = (ending) => `/v1/cards/export.${ending}?${new URLSearchParams(reader)}`;
+export const progress = (document_id) => call("GET", "/v1/progress", { query: { document_id, ...reader } });
+export const guide = (id) => call("GET", at`/v1/documents/${id}/guide`).then((found) => found.chapters);
+export const exportGuidePath = (id) => at`/v1/documents/${id}/guide.md`;

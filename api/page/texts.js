@@ -1,0 +1,74 @@
+// What the page says, in the reader's language: `t("ask.send")`, with values for `{name}` in it.
+let table = {};
+
+/** "en" or "zh". */
+export const language = () => document.documentElement.lang.slice(0, 2);
+
+/** Speaks the language of the document from now on. */
+export async function load() {
+  table = await (coalesce.first || coalesce.texts(language()));
+  coalesce.first = null;
+}
+
+export const has = (key) => key in table;
+
+export function t(key, values = {}) {
+  return table[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
+/** The text for a number: `key.one` for 1 where the language distinguishes them. */
+export function count(key, n, values = {}) {
+  return t(n === 1 && has(`${key}.one`) ? `${key}.one` : key, { n: number(n), ...values });
+}
+
+/** A text for a name that comes from the server; the name itself where there is none. */
+export const either = (key, otherwise) => (has(key) ? t(key) : otherwise);
+
+export const number = (n) => n.toLocaleString("en-US");
+
+/** What went wrong and what helps, as sentences. */
+export function said(error) {
+  return sentences(either(`error.${error.type}`, ""), error.message, error.hint);
+}
+
+export function sentences(...parts) {
+  const ended = (text) => (/[.?!…。]$/.test(text) ? text : text + (/[\u3400-\u9fff]/.test(text) ? "。" : "."));
+  const begun = (text) => (/^(?!coalesce )[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+  return parts.filter(Boolean).map((part) => ended(begun(part))).join(" ").replaceAll("。 ", "。");
+}
+
+// --- places in books
+/** The printed page where there is one, with the file's page where the two differ. */
+export function pageOf({ page_label: label, page_start: first, page_end: last }) {
+  if (first === null || first === undefined) return "";
+  if (label && label !== String(first)) return t("page.printed", { label, page: first });
+  return last && last !== first ? t("page.range", { first, last }) : t("page.one", { page: first });
+}
+
+/** Book, heading path and page of a citation or a passage, as far as they are known. */
+export function placeOf(source, { title = true } = {}) {
+  const path = source.section.filter((part) => part && !(title && part === source.title));
+  const text = (title && source.title ? [source.title, ...path] : path).join(" › ");
+  return [text, pageOf(source)].filter(Boolean).join(t("page.join"));
+}
+
+// --- times
+export const dateTime = (moment) => {
+  const then = new Date(moment);
+  const two = (n) => String(n).padStart(2, "0");
+  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${two(then.getHours())}:${two(then.getMinutes())}`;
+};
+
+/** How long until a moment, in the largest unit that fits. */
+export function until(moment) {
+  const minutes = Math.max((new Date(moment) - Date.now()) / 60_000, 0);
+  if (minutes < 60) return t("span.minutes", { n: Math.max(1, Math.round(minutes)) });
+  if (minutes < 60 * 24) return t("span.hours", { n: Math.round(minutes / 60) });
+  return t("span.days", { n: Math.round(minutes / 60 / 24) });
+}
+
+/** A score without needless zeros. */
+export const points = (score) => String(Number(score.toFixed(2)));
+
+/** The question in the reader's language where there is one in it. */
+export const questionText = (question) => (language() === "zh" && question.question_zh) || question.question;

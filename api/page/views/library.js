@@ -1,0 +1,245 @@
+// The books: adding some with their progress, what reading them lost, removing one.
+import { BASE, bookPath } from "../address.js";
+import { Button, Empty, Field, Problem, attempt, confirm, toast } from "../controls.js";
+import { html, useEffect, useRef, useState } from "../html.js";
+import * as rest from "../rest.js";
+import { count, either, t } from "../texts.js";
+import { Row, useJobs } from "./jobs.js";
+
+const LISTS = /(^|\/)(_toc|_quarto|_bookdown|mkdocs|toc)\.yml$/;
+const MOST_LISTED = 60;
+const MOST_PASTED = 2_000_000;
+
+export function Library({ site }) {
+  const [documents, setDocuments] = useState(site.documents);
+  const [uploads, setUploads] = useState([]);
+  const mayChange = !site.session.learner;
+  const refresh = async () => {
+    setDocuments(await rest.documents());
+    site.refresh();
+  };
+  const { rows, look } = useJobs({ onEnd: () => attempt(refresh) });
+
+  /** Sends the parts of one book, with a row of its own until a job has taken it. */
+  const send = async (title, parts) => {
+    const control = new AbortController();
+    const row = { id: Symbol(title), title, sent: 0, stop: () => control.abort() };
+    const change = (more) => setUploads((all) => all.map((one) => (one.id === row.id ? { ...one, ...more } : one)));
+    const drop = () => setUploads((all) => all.filter((one) => one.id !== row.id));
+    setUploads((all) => [...all, row]);
+    try {
+      const taken = await rest.upload(parts, { onSent: (sent) => change({ sent }), signal: control.signal });
+      if (taken) drop();
+      else change({ there: true, stop: drop });
+    } catch (error) {
+      if (error.name === "AbortError") drop();
+      else change({ error, stop: drop });
+    }
+    look();
+  };
+  return html`<h1>${t("nav.library")}</h1>
+    ${mayChange && html`<${Add} send=${send} onAdded=${look} />`}
+    <div class="uploads" aria-live="polite">
+      ${uploads.map((one) => html`<${Upload} key=${one.id} upload=${one} />`)}
+      ${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayChange} />`)}
+    </div>
+    <section class="books" aria-label=${t("library.books")}>
+      ${!documents.length && html`<${Empty} title=${t("ask.empty.title")} text=${t(mayChange ? "library.empty" : "library.empty_for_learner")} />`}
+      ${documents.map((one) => html`<${Book} key=${one.id} book=${one} mayChange=${mayChange} refresh=${refresh} look=${look} />`)}
+    </section>`;
+}
+
+function Upload({ upload }) {
+  const state = upload.error ? html`<${Problem} error=${upload.error} />` : t(upload.there ? "upload.there" : "upload.sending");
+  return html`<div class=${upload.error ? "upload failed" : "upload"} role="status">
+    <span class="upload-name">${upload.title}</span><span class="upload-state">${state}</span>
+    ${!upload.error && !upload.there && html`<progress class="bar" max="1" value=${upload.sent} aria-label=${upload.title} />`}
+    ${upload.sent < 1 || upload.error || upload.there ? html`<${Button} kind="quiet" onClick=${upload.stop}>${t(upload.error || upload.there ? "upload.dismiss" : "cancel")}<//>` : null}</div>`; // once all is sent, it is the job that can be stopped
+}
+
+// --- adding
+
+function Add({ send, onAdded }) {
+  const [formats, setFormats] = useState(null);
+  const [over, setOver] = useState(false);
+  useEffect(() => {
+    attempt(rest.formats).then(setFormats);
+  }, []);
+  const take = (files) => booksOf(files, formats).forEach(([title, parts]) => send(title, parts));
+  const chosen = (event) => {
+    take([...event.target.files].map((file) => [file, file.webkitRelativePath || file.name]));
+    event.target.value = "";
+  };
+  const dropped = async (event) => {
+    event.preventDefault();
+    setOver(false);
+    take(await filesOf(event.dataTransfer.items));
+  };
+  const hover = (on) => (event) => {
+    event.preventDefault();
+    setOver(on);
+  };
+  const endings = formats ? [...formats.books, ...formats.chapters] : [];
+  return html`<section class=${over ? "drop over" : "drop"} onDragOver=${hover(true)} onDragLeave=${hover(false)} onDrop=${dropped}>
+    <p class="drop-title">${t("library.drop")}</p>
+    <div class="row">
+      <label class="button primary"><span>${t("library.choose")}</span><input class="sr-only" type="file" multiple accept=${endings.join(",")} onChange=${chosen} /></label>
+      <label class="button"><span>${t("library.choose_folder")}</span><input class="sr-only" type="file" webkitdirectory onChange=${chosen} /></label>
+    </div>
+    <p class="soft">${formats && t("library.formats", { formats: endings.toSorted().join(" ") })}</p>
+    ${formats && Object.entries(formats.missing).map(([ending, command]) => html`<p class="soft">${t("library.missing", { ending })} <code>${command}</code></p>`)}
+    <p class="soft">${t("library.folders")}</p>
+    <${AddOther} onAdded=${onAdded} send=${send} />
+  </section>`;
+}
+
+/** The text files of a folder are one book; every other book that lies in it is one of its own. */
+function booksOf(files, { chapters, books }) {
+  const ends = (path, endings) => endings.some((ending) => path.toLowerCase().endsWith(ending));
+  const found = [];
+  const folders = new Map();
+  for (const [file, path] of files) {
+    const top = path.includes("/") ? path.split("/")[0] : "";
+    if (!top) found.push([file.name, [[file, path]]]);
+    else if (/(^|\/)\./.test(path)) continue;
+    else if (ends(path, chapters) || LISTS.test(path)) folders.set(top, [...(folders.get(top) || []), [file, path]]);
+    else if (ends(path, books)) found.push([file.name, [[file, file.name]]]);
+  }
+  return [...found, ...[...folders].filter(([, parts]) => parts.some(([, path]) => ends(path, chapters)))];
+}
+
+/** The files of what was dropped, those in its folders too, each with its path. */
+async function filesOf(items) {
+  const files = [];
+  const walk = async (entry) => {
+    if (entry.isFile) {
+      files.push([await new Promise((done, failed) => entry.file(done, failed)), entry.fullPath.replace(/^\//, "")]);
+      return;
+    }
+    const reader = entry.createReader();
+    for (;;) { // it gives a hundred at a time
+      const some = await new Promise((done, failed) => reader.readEntries(done, failed));
+      if (!some.length) return;
+      for (const one of some) await walk(one);
+    }
+  };
+  for (const entry of [...items].map((item) => item.webkitGetAsEntry()).filter(Boolean)) await walk(entry);
+  return files;
+}
+
+/** A web page by its address, or pasted text; folded away. */
+function AddOther({ onAdded, send }) {
+  const [fetching, setFetching] = useState(false);
+  const addUrl = async (event) => {
+    event.preventDefault();
+    const { url } = event.target.elements;
+    if (!url.value.trim() || fetching) return;
+    setFetching(true);
+    await attempt(async () => {
+      const taken = await rest.addUrl(url.value.trim());
+      if (taken.job_id) url.value = "";
+      else toast(t("upload.there"));
+      onAdded();
+    });
+    setFetching(false);
+  };
+  const addText = async (event) => {
+    event.preventDefault();
+    const { title, text } = event.target.elements;
+    if (!text.value.trim()) return;
+    const name = `${title.value.replace(/[^\p{L}\p{N} _-]/gu, " ").trim() || "text"}.md`;
+    await send(name, [[new File([text.value], name), name]]);
+    title.value = "";
+    text.value = "";
+  };
+  return html`<details class="add-other"><summary>${t("library.other")}</summary>
+    <form class="add-form" novalidate onSubmit=${addUrl}>
+      <${Field} label=${t("library.url")}><input class="box" type="url" name="url" autocomplete="off" maxlength="2000" placeholder="https://" /><//>
+      <${Button} type="submit">${t("library.fetch")}<//>
+      <p class="soft" role="status">${fetching && t("library.fetching")}</p>
+    </form>
+    <form class="add-form" onSubmit=${addText}>
+      <${Field} label=${t("library.paste_title")}><input class="box" name="title" autocomplete="off" maxlength="60" /><//>
+      <${Field} label=${t("library.paste")}><textarea class="box" name="text" rows="4" autocomplete="off" dir="auto" maxlength=${MOST_PASTED}></textarea><//>
+      <${Button} type="submit">${t("library.add_text")}<//>
+    </form>
+  </details>`;
+}
+
+// --- books
+
+function Book({ book, mayChange, refresh, look }) {
+  const remove = () => confirm({
+    question: t("library.remove_question", { title: book.title }), detail: t("library.remove_detail"), yes: t("library.remove"),
+    onYes: async () => {
+      await rest.removeDocument(book.id);
+      await refresh();
+    },
+  });
+  const make = () => attempt(async () => {
+    await rest.makeQuestions(book.id);
+    look();
+  });
+  const extent = book.pages ? count("library.pages", book.pages) : count("library.sections", book.sections);
+  const facts = [either(`format.${book.format}`, book.format), extent, count("library.nodes", book.nodes), t("library.added", { day: book.added_at.slice(0, 10) })];
+  const again = t(book.questions ? "library.make_again" : "library.make");
+  return html`<article class="card book">
+    <div class="book-head"><div>
+      <h2><a href=${bookPath(book.id)} dir="auto">${book.title}</a></h2>
+      <p class="soft">${facts.join(" · ")}</p>
+      <p class="soft source-name">${book.sample ? t("library.sample") : book.source}</p></div>
+      ${mayChange && html`<${Button} kind="quiet" icon="trash" label=${t("library.remove_book", { title: book.title })} onClick=${remove} />`}
+    </div>
+    <${Health} health=${book.health} />
+    <${Chapters} book=${book} />
+    <div class="row book-study">
+      <a class="button" href=${`${BASE}study/guide/${encodeURIComponent(book.id)}`}>${t("guide.title")}</a>
+      ${book.questions > 0 && html`<span class="soft">${count("exam.questions", book.questions)}</span>`}
+      ${(book.sample || book.questions > 0) && html`<a class="button" href=${`${BASE}study?book=${encodeURIComponent(book.id)}`}>${t("library.exam")}</a>`}
+      ${!book.sample && mayChange && html`<${Button} kind=${book.questions ? "quiet" : ""} label=${`${again}: ${book.title}`} onClick=${make}>${again}<//>`}
+    </div>
+  </article>`;
+}
+
+function Health({ health }) {
+  const found = Object.entries(health).filter(([, items]) => items.length);
+  if (!found.length) return html`<p class="health good">✓ ${t("health.good")}</p>`;
+  const all = found.reduce((sum, [, items]) => sum + items.length, 0);
+  return html`<details class="health doubtful"><summary>${count("health.doubts", all)}</summary>
+    <ul>${found.map(([name, items]) => html`<li>${t(`health.${name}`)}: ${listed(items)}</li>`)}</ul></details>`;
+}
+
+/** Items on one line; neighbouring numbers become ranges, and a long list is cut short. */
+function listed(items) {
+  const parts = [];
+  for (const item of items.every(Number.isInteger) ? items.toSorted((a, b) => a - b) : items) {
+    const last = parts.at(-1);
+    if (Number.isInteger(item) && last?.end === item - 1) last.end = item;
+    else parts.push({ start: item, end: item });
+  }
+  const said = parts.map(({ start, end }) => (start === end ? start : `${start}–${end}`));
+  return said.slice(0, MOST_LISTED).join(", ") + (said.length > MOST_LISTED ? " …" : "");
+}
+
+/** Chapters and the headings below them, fetched when they are first looked at. */
+function Chapters({ book }) {
+  const [chapters, setChapters] = useState([]);
+  const fetched = useRef(false);
+  const look = (event) => {
+    if (!event.target.open || fetched.current) return;
+    fetched.current = true;
+    attempt(async () => {
+      const [listedChapters, parts] = await Promise.all([rest.chapters(book.id), rest.contents(book.id)]);
+      const below = (ordinal) => {
+        const paths = parts.filter((part) => part.chapter === ordinal).flatMap((part) => part.sections).map((one) => one.section.slice(1, 3));
+        return [...new Map(paths.filter((path) => path.length).map((path) => [path.join("\n"), path])).values()];
+      };
+      setChapters(listedChapters.map((one) => ({ ...one, below: below(one.ordinal) })));
+    });
+  };
+  return html`<details class="chapters-of" onToggle=${look}><summary>${t("library.chapters")}</summary>
+    <ol class="chapter-tree">${chapters.map((one) => html`<li>
+      <a href=${bookPath(book.id, { chapter: one.ordinal })}>${one.ordinal}. ${one.title}</a><span class="soft">${count("library.nodes", one.nodes)}</span>
+      ${one.below.length > 0 && html`<ul>${one.below.map((path) => html`<li class=${`level-${path.length}`}>${path.at(-1)}</li>`)}</ul>`}</li>`)}</ol>
+  </details>`;
+}

@@ -1,0 +1,167 @@
+// Put an exam together, or go on with an earlier one.
+import { BASE, navigation } from "../address.js";
+import { Button, Check, Field, Problem, Select, attempt } from "../controls.js";
+import { Fragment, html, useEffect, useFetched, useState } from "../html.js";
+import * as rest from "../rest.js";
+import { count, dateTime, number, points, t } from "../texts.js";
+import { Row, useJobs } from "./jobs.js";
+
+const BOOK = "book:"; // begins a source that is a book, before its id
+const EARLIER_SHOWN = 12;
+const USUAL_COUNT = "10";
+const DEFAULT_LEARNER = "default";
+const FILE_ENDINGS = ["jsonl", "csv"];
+const FILE_EXAMPLES = [
+  '{"question": "How many threads are in a warp?", "answer": "32.", "key_facts": ["32"]}\n'
+  + '{"question": "What do the threads of a block share?", "type": "choice", "answer": "Shared memory", '
+  + '"answer_index": 1, "choices": ["Registers", "Shared memory", "Local memory", "A program counter"]}',
+  "question,option_a,option_b,option_c,option_d,right,answer,key_facts\n"
+  + "How many threads are in a warp?,,,,,,32.,32\n"
+  + "What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,",
+];
+
+/** Heading, learner and the parts of the study view; `changes` counts the due cards again. */
+export function StudyHead({ site, current, changes = 0 }) {
+  const [due, setDue] = useState(0);
+  useFetched(() => rest.dueCards(1), (found) => setDue(found.due), [changes]);
+  const { learner: owner } = site.session;
+  const learner = owner || (rest.reader.learner === DEFAULT_LEARNER ? "" : rest.reader.learner);
+  const rename = (event) => {
+    coalesce.remember("learner", event.target.value.trim());
+    location.assign(`${BASE}study`);
+  };
+  const parts = [["exam", "study"], ["cards", "study/cards"], ["progress", "study/progress"]];
+  return html`<div class="study-head"><h1>${t("nav.study")}</h1>
+      <details class="learner"><summary>${t("study.learner", { name: learner || t("study.default_learner") })}</summary>
+        ${owner ? html`<p class="soft">${t("study.own_key_note")}</p>` : html`
+          <${Field} label=${t("study.learner_name")}><input class="box" maxlength="100" autocomplete="off" defaultValue=${learner}
+            placeholder=${t("study.default_learner")} onChange=${rename} /><//>
+          <p class="soft">${t("study.learner_note")}</p>`}
+      </details></div>
+    <nav class="subnav" aria-label=${t("nav.study")}>${parts.map(([name, path]) => html`
+      <a href=${BASE + path} aria-current=${name === current ? "page" : undefined}>${t(`study.${name}`)}${name === "cards" && due > 0 ? ` (${number(due)})` : ""}</a>`)}</nav>`;
+}
+
+/** `query` may name a book, a question file or a chapter. */
+export function Study({ site, query }) {
+  const asked = new URLSearchParams(query);
+  const books = site.documents.filter((one) => !one.sample);
+  const book = books.find((one) => one.id === asked.get("book"));
+  const [files, setFiles] = useState([]);
+  const [source, setSource] = useState(book ? BOOK + book.id : asked.get("file") || "");
+  const refreshFiles = () => attempt(async () => setFiles(await rest.questionFiles()));
+  useEffect(() => {
+    refreshFiles();
+  }, []);
+  const named = source.startsWith(BOOK) ? { document_id: source.slice(BOOK.length) } : source ? { question_file: source } : {};
+  const options = [["", t("exam.bank")], ...books.map((one) => [BOOK + one.id, one.title]), ...files.map((name) => [name, name])];
+  const added = async (name) => {
+    await refreshFiles();
+    setSource(name);
+  };
+  return html`<${StudyHead} site=${site} current="exam" />
+    <section class="card exam-plan"><h2>${t("exam.new")}</h2>
+      <div class="row question-files"><${Field} label=${t("exam.questions_from")}><${Select} options=${options} value=${source} onChange=${setSource} /><//></div>
+      <${Plan} key=${source} site=${site} source=${named} chapter=${Number(asked.get("chapter"))} onFile=${added} />
+    </section>
+    <${Earlier} />`;
+}
+
+function Plan({ site, source, chapter, onFile }) {
+  const [offered, setOffered] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const [chapters, setChapters] = useState(new Set(chapter ? [chapter] : []));
+  const [types, setTypes] = useState(new Set());
+  const [weights, setWeights] = useState(null); // by chapter, where chapters are weighed
+  const [questions, setQuestions] = useState(USUAL_COUNT);
+  const [minutes, setMinutes] = useState("");
+  const look = () => rest.questionChapters(source).then(setOffered, setProblem);
+  useEffect(() => {
+    look();
+  }, []);
+  if (problem) return html`<${Problem} error=${problem} />`;
+  if (!offered) return null;
+  const mayChange = !site.session.learner;
+  if (source.document_id && !offered.chapters.length) return html`<${Making} id=${source.document_id} mayMake=${mayChange} onMade=${look} />`;
+
+  const flip = (set, all) => (item) => (on) => set(new Set(on ? [...all, item] : [...all].filter((one) => one !== item)));
+  const nameOf = (one) => (one.title ? `${one.chapter}. ${one.title}` : t("filters.in_chapter", { n: one.chapter }));
+  const plan = () => {
+    const weighed = offered.chapters.filter((one) => !chapters.size || chapters.has(one.chapter));
+    return {
+      document_ids: source.document_id && [source.document_id], question_file: source.question_file,
+      chapters: [...chapters], types: [...types], count: questions === USUAL_COUNT ? null : numberIn(questions, t("exam.count")),
+      time_limit_s: minutes.trim() ? 60 * numberIn(minutes, t("exam.minutes")) : null,
+      weights: weights && Object.fromEntries(weighed.map((one) => [one.chapter, Number(weights[one.chapter] ?? 1)])),
+    };
+  };
+  const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam(plan())).id}`));
+  return html`<${Fragment}>
+    ${offered.chapters.length > 1 && html`<fieldset class=${weights ? "chapters weighed" : "chapters"}><legend>${t("exam.chapters")}</legend>
+      ${offered.chapters.map((one) => html`<div class="chapter-row">
+        <${Check} label=${`${nameOf(one)} (${one.questions})`} checked=${chapters.has(one.chapter)} onChange=${flip(setChapters, chapters)(one.chapter)} />
+        ${weights && html`<input class="box" type="number" min="0" step="any" value=${weights[one.chapter] ?? 1}
+          aria-label=${t("exam.weight_of", { name: nameOf(one) })} onInput=${(event) => setWeights({ ...weights, [one.chapter]: event.target.value })} />`}
+      </div>`)}</fieldset>`}
+    <div class="grid">
+      ${offered.types.length > 1 && html`<fieldset><legend>${t("exam.types")}</legend>${offered.types.map((kind) => html`
+        <${Check} label=${t(`type.${kind}`)} checked=${types.has(kind)} onChange=${flip(setTypes, types)(kind)} />`)}</fieldset>`}
+      <${Field} label=${t("exam.count")}><input class="box" type="number" min="1" max="500" value=${questions} onInput=${(event) => setQuestions(event.target.value)} /><//>
+      <${Field} label=${t("exam.minutes")}><input class="box" type="number" min="1" placeholder=${t("exam.no_limit")} value=${minutes} onInput=${(event) => setMinutes(event.target.value)} /><//>
+    </div>
+    <div class="row"><${Button} kind="primary" onClick=${start}>${t("exam.start")}<//><span class="soft">${t("exam.note")}</span></div>
+    <details class="file-form"><summary>${t("more")}</summary>
+      ${source.document_id && html`<p><a href=${`${BASE}study/guide/${encodeURIComponent(source.document_id)}`}>${t("guide.title")}</a></p>`}
+      ${offered.chapters.length > 1 && html`<${Check} label=${t("exam.weigh")} checked=${Boolean(weights)} onChange=${(on) => setWeights(on ? {} : null)} />
+        <p class="soft">${t("exam.weigh_note")}</p>`}
+      <${QuestionFile} onFile=${onFile} />
+      ${mayChange && html`<div class="row soft"><span>${t("exam.take_away")}</span>${FILE_ENDINGS.map((ending) => html`
+        <a href=${rest.exportQuestionsPath(ending, source)} download>${ending.toUpperCase()}</a>`)}</div>`}
+    </details>
+  <//>`;
+}
+
+function numberIn(text, name) {
+  const found = Number(text);
+  if (Number.isInteger(found) && found > 0) return found;
+  throw Object.assign(new Error(t("exam.bad_number", { name, text: text.slice(0, 20) })), { type: "invalid_input" });
+}
+
+function QuestionFile({ onFile }) {
+  const [problem, setProblem] = useState(null);
+  const add = async (event) => {
+    const [file] = event.target.files;
+    event.target.value = "";
+    setProblem(null);
+    if (file) await rest.addQuestionFile(file).then((kept) => onFile(kept.name), setProblem);
+  };
+  return html`<div class="row"><label class="button"><span>${t("exam.add_file")}</span>
+      <input class="sr-only" type="file" accept=${FILE_ENDINGS.map((one) => `.${one}`).join(",")} onChange=${add} /></label></div>
+    ${problem && html`<${Problem} error=${problem} />`}
+    <p class="soft">${t("exam.file_form_text")}</p>
+    ${FILE_EXAMPLES.map((example) => html`<pre class="command" tabindex="0"><code>${example}</code></pre>`)}`;
+}
+
+/** A book without questions yet, with the button that makes them. */
+function Making({ id, mayMake, onMade }) {
+  const { rows, look } = useJobs({ kinds: ["questions"], onEnd: (job) => job.state === "done" && onMade() });
+  const mine = rows.filter((row) => row.job.document_id === id);
+  const make = () => attempt(async () => {
+    await rest.makeQuestions(id);
+    look();
+  });
+  return html`<p class="soft">${t("exam.none_made")}</p>
+    <div class="uploads">${mine.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayMake} />`)}</div>
+    ${mayMake && !mine.length && html`<div class="row"><${Button} kind="primary" onClick=${make}>${t("library.make")}<//></div>`}`;
+}
+
+function Earlier() {
+  const [exams, setExams] = useState([]);
+  useEffect(() => {
+    attempt(() => rest.exams(EARLIER_SHOWN)).then((found) => setExams(found || []));
+  }, []);
+  const stateOf = ({ result }) => (result ? t("exam.score", { score: points(result.score), most: points(result.max_score) }) : t("exam.open"));
+  return exams.length > 0 && html`<section class="card"><h2>${t("exam.earlier")}</h2>
+    <ul class="exam-list">${exams.map((one) => html`<li><a href=${`${BASE}study/exam/${one.id}`}>
+      <span>${dateTime(one.created_at)}</span><span class="soft">${count("exam.questions", one.questions.length)}</span><span class="exam-state">${stateOf(one)}</span></a></li>`)}</ul></section>`;
+}
