@@ -25,7 +25,9 @@ class DocumentOut(WireOut):
     sha256: str
     added_at: str
     health: BookHealth
-    questions: Annotated[int, Field(description="made from it")]
+    questions: Annotated[
+        int | None, Field(description="made from it; null where a command lists it without counting")
+    ] = None
 
 
 class DocumentsOut(WireOut):
