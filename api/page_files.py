@@ -46,9 +46,9 @@ def _view(path: str) -> str | None:
 
 
 @router.api_route(PAGE + "/files/{digest}/{name:path}", methods=["GET", "HEAD"])
-def page_file(digest: str, name: str, request: Request) -> Response:
+async def page_file(digest: str, name: str, request: Request) -> Response:
     """One of the page's files; another version's is not here."""
-    files = _files()
+    files = _newest[0] if _newest else _files()
     if digest != files.digest or name not in files.content:
         return PlainTextResponse("The page has no such file; load it again.", 404)
     return _reply(request, files, name, FOR_EVER)
@@ -104,7 +104,12 @@ def _files() -> Files:
     found = [("", FOLDER, path) for path in FOLDER.rglob("*")]
     found += [("vendor/katex/", KATEX, path) for path in KATEX.rglob("*")]
     named = {f"{under}{path.relative_to(root).as_posix()}": path for under, root, path in found if path.is_file()}
-    return _read(tuple((name, path, path.stat().st_mtime_ns) for name, path in sorted(named.items())))
+    _newest[:] = [_read(tuple((name, path, path.stat().st_mtime_ns) for name, path in sorted(named.items())))]
+    return _newest[0]
+
+
+_newest: list[Files] = []
+"""The files as they were when the page was last asked for: its modules are looked up in these alone."""
 
 
 @lru_cache(maxsize=1)

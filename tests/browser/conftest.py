@@ -99,6 +99,9 @@ def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def rest_site(rest_server: Live) -> Iterator[Live]:
     """The server as it was at the beginning."""
     _reset(rest_server)
+    study = rest_server.services.study
+    for card in study.cards():
+        study.delete_card(card.id)
     yield rest_server
     rest_server.generator.before_piece = lambda index: None
 

@@ -65,7 +65,9 @@ function Add({ send, onAdded }) {
   useEffect(() => {
     attempt(rest.formats).then(setFormats);
   }, []);
-  const take = (files) => booksOf(files, formats).forEach(([title, parts]) => send(title, parts));
+  const take = (files) => attempt(async () => { // who is quick has chosen before the formats are known
+    for (const [title, parts] of booksOf(files, formats || await rest.formats())) send(title, parts);
+  });
   const chosen = (event) => {
     take([...event.target.files].map((file) => [file, file.webkitRelativePath || file.name]));
     event.target.value = "";
