@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of
 from api.console import counted
@@ -16,7 +17,7 @@ from api.errors import NotAllowed
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.questions import BankQuestion
-from indexes.errors import Cancelled, Conflict, InvalidInput, NotFound
+from indexes.errors import Cancelled, CoalesceError, Conflict, InvalidInput, NotFound
 from indexes.types import Filters
 from rag.assemble import resolve_kind
 from rag.generators.protocol import quantization_of
@@ -245,6 +246,7 @@ ADAPTER = "adapter"
 SHOWN_PASSAGES = 3
 """Passages in a training row, as `coalesce dataset --passages` is used for the adapter that comes with Coalesce."""
 CURVE_FILE = "loss.svg"
+LOSS_FILE = "loss.jsonl"
 _NAME = re.compile(r"[A-Za-z0-9][\w\-.]{0,63}", re.ASCII)
 Tune = Callable[
     [str, "Sequence[TrainingRow]", Path, "TuneSettings", Callable[["TuneProgress"], None], Callable[[], bool]], str
@@ -326,6 +328,23 @@ class AdapterTuning:
         """The adapters of the home that were tuned on the model that answers."""
         return [] if self.base is None else home.adapters_tuned_on(self.base, self._settings.home)
 
+    def offered(self) -> dict[str, Any]:
+        """The local model that answers, as it is named and held, with the adapters that were tuned on it."""
+        try:
+            names = self.fitting()
+        except CoalesceError:  # the model has gone from the disk
+            names = []
+        held = self._running().quantization.removeprefix("auto") or None
+        return {"model": self.base, "quantization": held, "adapters": names}
+
+    def points(self, name: str) -> list[dict[str, float]]:
+        """The loss of an adapter by step, so far while it is being tuned. Raises NotFound."""
+        points = self._curves.get(name)
+        if points is not None:
+            return list(points)
+        lines = self._kept(name, LOSS_FILE).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
     def has_curve(self, name: str) -> bool:
         """Whether there is a loss to draw: from the first steps on."""
         return bool(self._curves.get(name)) or (self._folder(name) / CURVE_FILE).is_file()
@@ -337,10 +356,13 @@ class AdapterTuning:
         points = self._curves.get(name)
         if points is not None:
             return draw_curve(list(points))
-        path = self._folder(name) / CURVE_FILE
+        return self._kept(name, CURVE_FILE).read_text(encoding="utf-8")
+
+    def _kept(self, name: str, file: str) -> Path:
+        path = self._folder(name) / file
         if not _NAME.fullmatch(name) or not path.is_file():
             raise NotFound(f"there is no adapter {name!r:.80}", hint="GET /v1/generator lists the adapters.")
-        return path.read_text(encoding="utf-8")
+        return path
 
     def _folder(self, name: str) -> Path:
         return self._settings.home / home.ADAPTERS_FOLDER / name

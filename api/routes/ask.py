@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -39,6 +39,8 @@ ANSWER_ID = "X-Answer-Id"
 """The header of a streamed answer that names the id to follow it by, should the connection be lost."""
 CLIENT_LEFT = 499
 """The status of a call whose client has left; only the metrics see it."""
+Named = tuple[str, dict[str, Any]]
+"""An event of a stream: its name and its data."""
 
 
 @router.post("/ask", response_model=AnswerOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
@@ -60,7 +62,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
     )
     run = services.answering.start(question, client_of(request), grace_s=body.grace_s)
     if body.stream:
-        return await _streamed(run.events(), run.id)
+        return await _streamed(_named(run.events()), **{ANSWER_ID: run.id})
     answer = await unless_gone(request, run.answer())
     if answer is None:
         return Response(status_code=CLIENT_LEFT)
@@ -70,7 +72,8 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
 @router.get("/answers/{answer_id}/events", response_class=Response, responses=error_responses(404, 409, 503))
 async def follow_answer(answer_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """The events of an answer that is being written or has just ended, from the start."""
-    return await _streamed(services.answering.find(answer_id, caller.learner).events(), answer_id)
+    run = services.answering.find(answer_id, caller.learner)
+    return await _streamed(_named(run.events()), **{ANSWER_ID: answer_id})
 
 
 @router.post("/search", responses=error_responses(400, 404, 413, 422, 429, 503))
@@ -84,7 +87,11 @@ async def search(body: SearchIn, request: Request, services: ServicesDep) -> Pas
 
 @router.post("/compare", response_model=AnswersOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def compare(body: CompareIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Answers with every arm or variant named, or with all arms that can run; if a named one cannot, none is asked."""
+    """Answers with every arm or variant named, or with all arms that can run; if a named one cannot, none is asked.
+
+    With `stream: true`, `answer` with its `index` begins each answer, the events of `POST /v1/ask` follow, and
+    `compared` ends the stream with what is returned otherwise.
+    """
     question = Question(
         body.question,
         adapter=body.adapter,
@@ -95,20 +102,32 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
         owner=caller.learner,
     )
 
+    comparing = services.answering.compare(question, body.arms or (), client_of(request), body.ways())
+
+    async def kept(answers: list[Answer]) -> dict[str, Any]:
+        together = await asyncio.to_thread(services.engine.keep_together, answers, caller.learner)
+        found = {"answers": together, "variants": [answer.variant for answer in together]}
+        return AnswersOut.model_validate(found).model_dump(mode="json")
+
     async def answered() -> list[Answer]:
-        comparing = services.answering.compare(question, body.arms or (), client_of(request), body.ways())
         async with aclosing(comparing) as runs:
             return [await run.answer() async for run in runs]
 
+    async def written() -> AsyncGenerator[Named]:
+        answers: list[Answer] = []
+        async with aclosing(comparing) as runs:
+            async for run in runs:
+                yield "answer", {"index": len(answers), "id": run.id}
+                async with aclosing(_named(run.events())) as events:
+                    async for event in events:
+                        yield event
+                answers.append(await run.answer())
+        yield "compared", await kept(answers)
+
+    if body.stream:
+        return await _streamed(written())
     answers = await unless_gone(request, answered())
-    if answers is None:
-        return Response(status_code=CLIENT_LEFT)
-    kept = await asyncio.to_thread(services.engine.keep_together, answers, caller.learner)
-    return JSONResponse(
-        AnswersOut.model_validate({"answers": kept, "variants": [answer.variant for answer in kept]}).model_dump(
-            mode="json"
-        )
-    )
+    return Response(status_code=CLIENT_LEFT) if answers is None else JSONResponse(await kept(answers))
 
 
 @router.post("/choose", responses=error_responses(400, 404, 409, 413, 422, 429, 503))
@@ -148,13 +167,19 @@ def suggest_questions(
     return SuggestionsOut.model_validate({"suggestions": found})
 
 
-async def _streamed(events: AsyncGenerator[Event], answer_id: str) -> Response:
+async def _named(events: AsyncGenerator[Event]) -> AsyncGenerator[Named]:
+    async with aclosing(events):
+        async for event in events:
+            yield wire_event(event)
+
+
+async def _streamed(events: AsyncGenerator[Named], **headers: str) -> Response:
     """The events as a reply that begins with the first of them, so that an error before it keeps its status."""
     first = await anext(events, None)
-    return event_stream(_encoded(first, events), **{ANSWER_ID: answer_id})
+    return event_stream(_encoded(first, events), **headers)
 
 
-async def _encoded(first: Event | None, events: AsyncGenerator[Event]) -> AsyncGenerator[ServerSentEvent]:
+async def _encoded(first: Named | None, events: AsyncGenerator[Named]) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(events):
         try:
             if first is not None:
@@ -165,6 +190,6 @@ async def _encoded(first: Event | None, events: AsyncGenerator[Event]) -> AsyncG
             yield sse(describe(error).event, "error")
 
 
-def _encode(event: Event) -> ServerSentEvent:
-    name, data = wire_event(event)
+def _encode(event: Named) -> ServerSentEvent:
+    name, data = event
     return sse(data, name)

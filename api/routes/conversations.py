@@ -13,6 +13,7 @@ from api.schemas.answers import (
     ConversationDetail,
     ConversationIn,
     ConversationsOut,
+    FeedbackCountOut,
     FeedbackIn,
     RenameIn,
     Unfinished,
@@ -95,6 +96,13 @@ def remove_answer(answer_id: str, store: ConversationsDep, services: ServicesDep
 def give_feedback(body: FeedbackIn, services: ServicesDep, caller: CallerDep) -> Feedback:
     """Keeps a thumb up or down; a second one on the same answer replaces the first."""
     return services.give_feedback(body.answer_id, body.rating, body.comment or "", caller.learner)
+
+
+@router.get("/feedback", responses=error_responses(503))
+def count_feedback(store: ConversationsDep) -> FeedbackCountOut:
+    """How many thumbs up and down the key may see."""
+    ratings = [feedback.rating for feedback, _ in store.feedback()]
+    return FeedbackCountOut(up=ratings.count("up"), down=ratings.count("down"))
 
 
 @router.get("/feedback/cases.jsonl", response_class=Response, responses=error_responses(503))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, ServicesDep, StudyDep
+from api.errors import LANGUAGE_HEADER
 from api.questions import BANK_TUNE
-from api.schemas.answers import AdapterIn, ReportIn, VoteIn, VoteOut
+from api.schemas.answers import AdapterIn, AdaptersOut, LossOut, ReportIn, VoteIn, VoteOut
 from api.schemas.base import JobStartedOut, attached, error_responses
 from api.schemas.study import ReportsOut, ReportSummaryOut
-from api.translation import report_in_chinese
+from api.translation import report_in_chinese, report_text_in_chinese
 from evals.study import Asked
 from indexes.errors import InvalidInput
 from indexes.jsonl import to_jsonl
@@ -22,11 +23,14 @@ router = APIRouter(prefix="/v1", tags=["evaluation"])
 
 
 @router.get("/reports", responses=error_responses(503))
-def get_reports(services: ServicesDep) -> ReportsOut:
+def get_reports(services: ServicesDep, request: Request) -> ReportsOut:
     """Comparisons that were run with `coalesce eval`, newest first."""
     from evals.report import list_reports
 
-    return ReportsOut(reports=[ReportSummaryOut(**report) for report in list_reports(services.settings.reports_folder)])
+    found = list_reports(services.settings.reports_folder)
+    if request.headers.get(LANGUAGE_HEADER) == "zh":
+        found = [report | {"verdict": report_text_in_chinese(report["verdict"])} for report in found]
+    return ReportsOut(reports=[ReportSummaryOut(**report) for report in found])
 
 
 @router.post("/reports", status_code=202, responses=error_responses(403, 404, 409, 422, 503))
@@ -109,6 +113,19 @@ def tune_adapter(body: AdapterIn, services: ServicesDep, caller: CallerDep) -> J
         raise InvalidInput("`document_ids` and `questions` both name questions", hint="Name one of them.")
     questions = services.questions.for_tuning(body.document_ids or (), body.questions or BANK_TUNE)
     return JobStartedOut(job_id=services.adapters.start(body.name, questions, body.epochs).id)
+
+
+@router.get("/adapters", responses=error_responses(503))
+def list_adapters(services: ServicesDep) -> AdaptersOut:
+    """The adapters that were tuned on the local model that answers, as `PUT /v1/generator` takes them."""
+    return AdaptersOut.model_validate(services.adapters.offered())
+
+
+@router.get("/adapters/{name}/loss", responses=error_responses(404, 503))
+def get_loss(name: str, services: ServicesDep, response: Response) -> LossOut:
+    """The loss of an adapter that was tuned here, step by step, so far while it is being tuned."""
+    response.headers["Cache-Control"] = "no-store"
+    return LossOut.model_validate({"points": services.adapters.points(name)})
 
 
 @router.get("/adapters/{name}/loss.svg", response_class=Response, responses=error_responses(404, 503))

@@ -52,7 +52,7 @@ from evals.questions import TYPES, BankQuestion, QuestionType, chapter_titles, q
 from evals.schedule import RATINGS, review
 from evals.study import Asked, class_marks_csv, justify
 from evals.study_guide import guide_markdown
-from indexes.errors import InvalidInput
+from indexes.errors import InvalidInput, NotFound
 from indexes.types import Document
 from rag.question import whole_number
 
@@ -87,6 +87,18 @@ def list_questions(
         QuestionOut.of(question, with_answer=with_answers and question not in asked) for question in chosen[:limit]
     ]
     return listed(QuestionsOut(questions=found))
+
+
+@router.get("/questions/choice", responses=error_responses(403, 404, 503))
+def draw_choice_question(services: ServicesDep, study: StudyDep, caller: CallerDep) -> QuestionOut:
+    """A choice question on one of the books, at random, with its answer. Not one of an exam that is not handed in."""
+    caller.need_open_key("see answers before an exam")
+    question = services.questions.draw_choice(study.asked_now())
+    if question is None:
+        raise NotFound(
+            "there is no choice question on these books", hint="Make questions: POST /v1/documents/ID/questions."
+        )
+    return QuestionOut.of(question, with_answer=True)
 
 
 @router.get("/questions/chapters", responses=error_responses(400, 404, 422, 503))

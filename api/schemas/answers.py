@@ -90,6 +90,7 @@ class CompareIn(WireIn):
     filters: FiltersIn | None = None
     max_tokens: MaxTokens | None = None
     seed: Seed | None = None
+    stream: bool = False
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -309,6 +310,37 @@ class GeneratorIn(WireIn):
     base_url: Name | None = None
     adapter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     quantization: QuantizationName | None = None
+
+
+class AdaptersOut(WireOut):
+    """The adapters that were tuned on the local model that answers; `model` is null where another generator does.
+
+    `PUT /v1/generator` takes `model`, `quantization` and one of `adapters`.
+    """
+
+    model: str | None
+    quantization: str | None
+    adapters: list[str]
+
+
+class LossOut(WireOut):
+    """A loss curve: at each step the training loss, the loss on rows that are held back, or both."""
+
+    class Point(WireOut):
+        """A step."""
+
+        step: float
+        loss: float | None = None
+        eval_loss: float | None = None
+
+    points: list[Point]
+
+
+class FeedbackCountOut(WireOut):
+    """How many answers were found good and bad."""
+
+    up: int
+    down: int
 
 
 class AdapterIn(WireIn):

@@ -94,6 +94,10 @@ def test_an_adapter_learns_half_of_a_books_sections_with_the_passages_that_servi
     assert all(1 <= len(row.passages) <= 3 for row in tune.rows)
     assert tune.model == "tiny"
     assert "<svg" in live.client.get("/v1/adapters/mine/loss.svg").text
+    assert [(point["loss"], point["eval_loss"]) for point in live.get("/v1/adapters/mine/loss")["points"]] == [
+        (2.5, None), (1.5, 1.75),
+    ]  # fmt: skip
+    assert live.get("/v1/adapters")["model"] == "tiny"
     choice = live.services.adapters.choice_of("mine")
     assert (choice.model, choice.adapter, choice.quantization) == ("tiny", "mine", None)
     again = live.client.post("/v1/adapters", json={"name": "mine", "document_ids": ["own"]})
@@ -129,6 +133,8 @@ def test_without_a_local_model_nothing_can_be_tuned(shared: Live) -> None:
     assert shared.status("POST", "/v1/adapters", {"name": "a"}) == 409
     for name in ("none", "..%2Fx"):
         assert shared.status("GET", f"/v1/adapters/{name}/loss.svg") == 404
+        assert shared.status("GET", f"/v1/adapters/{name}/loss") == 404
+    assert shared.get("/v1/adapters") == {"model": None, "quantization": None, "adapters": []}
 
 
 @pytest.mark.integration

@@ -106,8 +106,12 @@ def test_an_error_in_the_middle_of_a_stream_is_its_last_event(settings, error: C
 
 
 @pytest.mark.parametrize(
-    ("path", "stream"), [("/v1/ask", {"stream": True}), ("/v1/ask", {}), ("/v1/compare", {"arms": ["rag", "base"]})]
-)
+    ("path", "stream"),
+    [
+        ("/v1/ask", {"stream": True}), ("/v1/ask", {}), ("/v1/compare", {"arms": ["rag", "base"]}),
+        ("/v1/compare", {"stream": True, "arms": ["rag", "base"]}),
+    ],
+)  # fmt: skip
 def test_a_client_that_leaves_stops_the_generator(settings, path: str, stream: dict[str, Any]):
     writes = threading.Event()
 
@@ -160,6 +164,20 @@ def test_a_comparison_answers_in_the_order_asked_and_is_kept_together(live: Live
     for answer in answers:
         live.post("/v1/feedback", answer_id=answer["id"], rating="up")
     assert [answer["arm"] for answer in live.post("/v1/compare", **ASKED)["answers"]] == ["base", "rag"]
+
+
+def test_a_streamed_comparison_writes_each_answer_in_turn_and_ends_with_what_is_kept(live: Live):
+    events = events_of(live.client.post("/v1/compare", json=STREAM | {"arms": ["rag", "base"]}))
+    assert [name for name, _ in events if name != "delta"] == [
+        "answer", "passages", "done", "answer", "passages", "done", "compared",
+    ]  # fmt: skip
+    begun = [data for name, data in events if name == "answer"]
+    (compared,) = [data for name, data in events if name == "compared"]
+    assert begun == [{"index": index, "id": answer["id"]} for index, answer in enumerate(compared["answers"])]
+    (conversation,) = live.get("/v1/conversations")["conversations"]
+    assert live.get(f"/v1/conversations/{conversation['id']}")["answers"] == compared["answers"]
+    refused = live.client.post("/v1/compare", json=STREAM | {"arms": ["rag", "tuned"]})
+    assert (refused.status_code, len(live.generator.requests)) == (409, 2)
 
 
 def test_variants_are_answered_in_order_and_counted_in_the_table_of_wins(live: Live):

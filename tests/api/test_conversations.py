@@ -50,6 +50,7 @@ def test_feedback_is_kept_with_its_answer_and_the_last_one_counts(live: Live):
     assert live.status("POST", "/v1/feedback", last | {"comment": "bell \x07"}) == 400
     for body in (last | {"rating": "up"}, last):
         assert live.post("/v1/feedback", **body) | {"created_at": ""} == body | {"created_at": ""}
+    assert live.get("/v1/feedback") == {"up": 0, "down": 1}
     kept = live.services.engine.conversations.feedback()
     assert [(one.rating, one.comment, answered.id) for one, answered in kept] == [("down", "wrong page", answer_id)]
     (conversation,) = live.get("/v1/conversations")["conversations"]

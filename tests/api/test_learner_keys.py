@@ -260,6 +260,7 @@ def test_what_is_everyones_is_read_and_not_changed(alice: Live) -> None:
     for method, path, body in (
         ("POST", "/v1/documents", {"url": "http://example.org/a.txt"}), ("DELETE", f"/v1/documents/{SAMPLE_ID}", None),
         ("DELETE", "/v1/jobs/none", None), ("GET", "/v1/compare/votes.jsonl", None),
+        ("GET", "/v1/questions/choice", None),
         ("PUT", "/v1/generator", {"generator": "extractive"}), ("POST", "/v1/adapters", {"name": "mine"}),
     ):  # fmt: skip
         assert alice.refusal(method, path, body) == NOT_ALLOWED, path

@@ -53,6 +53,14 @@ def test_questions_are_filtered_and_their_answers_hidden_until_asked_for(shared:
         assert shared.status("GET", "/v1/questions", **params) == status
 
 
+def test_a_choice_question_on_the_books_comes_with_its_answer(live: Live) -> None:
+    drawn = live.get("/v1/questions/choice")
+    assert drawn == bank_of(live, type="choice")[drawn["id"]]
+    assert drawn["answer_index"] is not None
+    live.client.delete(f"/v1/documents/{SAMPLE_ID}")
+    assert live.status("GET", "/v1/questions/choice") == 404
+
+
 def test_an_exam_holds_no_answer_and_its_seed_gives_it_again_under_a_new_id(live: Live) -> None:
     exam, again = start(live, count=40), start(live, count=40)
     assert (exam["questions"], exam["id"] != again["id"]) == (again["questions"], True)
