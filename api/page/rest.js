@@ -185,3 +185,37 @@ export const exportCardsPath = (ending) => `/v1/cards/export.${ending}?${new URL
 export const progress = (document_id) => call("GET", "/v1/progress", { query: { document_id, ...reader } });
 export const guide = (id) => call("GET", at`/v1/documents/${id}/guide`).then((found) => found.chapters);
 export const exportGuidePath = (id) => at`/v1/documents/${id}/guide.md`;
+
+// --- comparing
+/** The events of a comparison as `{name, data}`: `answer` begins each, `compared` ends them all. */
+export async function* compare(body, signal) {
+  try {
+    for await (const event of eventsOf(await send("POST", "/v1/compare", { body: { ...body, stream: true }, signal }))) {
+      if (event.name === "error") throw new RestError(event.data.error, 200);
+      yield event;
+      if (event.name === "compared") return;
+    }
+  } catch (error) {
+    throw error.name === "AbortError" || error instanceof RestError ? error : new RestError({ type: "unreachable" });
+  }
+  throw new RestError({ type: "unreachable" });
+}
+export const choiceQuestion = () => call("GET", "/v1/questions/choice");
+export const choose = (body) => call("POST", "/v1/choose", { body });
+export const vote = (body) => call("POST", "/v1/votes", { body });
+export const votes = () => call("GET", "/v1/votes");
+export const votesPath = "/v1/compare/votes.jsonl";
+export const reports = () => call("GET", "/v1/reports").then((found) => found.reports);
+export const report = (id) => call("GET", reportPath(id));
+export const reportPath = (id) => at`/v1/reports/${id}`;
+export const reportPagePath = (id, spoken) => `${reportPath(id)}/page?language=${spoken}`;
+export const runComparison = (document_id) => call("POST", "/v1/reports", { body: { document_id } });
+export const feedbackCount = () => call("GET", "/v1/feedback");
+export const feedbackCasesPath = "/v1/feedback/cases.jsonl";
+
+// --- what answers, and adapters of it
+export const generator = () => call("GET", "/v1/generator");
+export const useGenerator = (choice) => call("PUT", "/v1/generator", { body: choice });
+export const adapters = () => call("GET", "/v1/adapters");
+export const adapterLoss = (name) => call("GET", at`/v1/adapters/${name}/loss`).then((found) => found.points);
+export const tuneAdapter = (body) => call("POST", "/v1/adapters", { body });

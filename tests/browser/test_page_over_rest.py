@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running, wait_until
@@ -11,11 +14,21 @@ from browser_help import Open, ask
 from fakes import signals_only
 from playwright.sync_api import Browser, Page, expect
 
+from api.jobs import JobHandle
 from api.page_files import PAGE
 from api.settings import load_settings
+from evals.arms import parse_arms
+from evals.comparison import compare
+from evals.questions import parse_question
+from evals.records import Record
+from evals.report import RunFacts, report_data, write_report
+from evals.run import RunSpec
+from evals.scoring import score_records
+from indexes.errors import Cancelled
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
 from rag.sentence_reader import LearnedReader
+from rag.tuning.settings import TuneProgress
 
 axe_sync = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
@@ -271,6 +284,7 @@ def test_a_key_is_asked_for_over_the_page_and_what_was_typed_stays(browser: Brow
         page.get_by_label("API key").fill("alices-key")
         page.keyboard.press("Enter")
         page.fill("#question", QUESTION)
+        expect(page.locator(".views")).to_have_text("AskLibraryStudy")
         page.context.clear_cookies()
         page.press("#question", "Enter")
         page.get_by_label("API key").fill("alices-key")
@@ -429,8 +443,155 @@ def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_o
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_arms_are_compared_blind_and_the_vote_is_counted(rest_site: Live, open_next: Open) -> None:
+    store = rest_site.services.engine.conversations
+    before = len(store.votes())
+    page = open_next("/compare")
+    expect(page.locator(".arm", has_text="tuned model alone")).to_contain_text("--adapter NAME=FOLDER")
+    gate = Gate(rest_site, 1)
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    columns = page.locator(".arm-answer")
+    expect(columns.first).to_contain_text("A warp has")
+    expect(columns.last).to_contain_text("Waiting for its turn")
+    gate.open()
+    page.locator(".ballot").get_by_role("button", name="Answer B").wait_for()
+    expect(columns.locator("h2")).to_have_text(["Answer A", "Answer B"])
+    expect(page.locator(".arm-figures")).to_have_count(0)
+    page.locator(".ballot").get_by_role("button", name="Answer B").click()
+    expect(page.locator(".arm-figures").first).to_contain_text("First words")
+    winner, loser = columns.locator("h2").nth(1).inner_text(), columns.locator("h2").nth(0).inner_text()
+    assert {winner, loser} == {"model alone", "model with the books"}
+    (vote,) = store.votes()[before:]
+    assert (vote.winner, vote.blind) == ("base" if winner == "model alone" else "rag", True)
+    expect(page.locator(".tally")).to_contain_text(winner)
+    page.locator(".arm-answer .cite").first.click()
+    expect(page.locator("#source mark")).to_contain_text("32 threads")
+    page.keyboard.press("Escape")
+    rest_site.generator.pieces = ("word ",) * 2000
+    rest_site.generator.before_piece = lambda index: threading.Event().wait(0.05) and None
+    closed = rest_site.generator.closed_streams
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(columns.first).to_contain_text("word word")
+    page.get_by_role("button", name="Stop the answer").click()
+    expect(columns.first).to_contain_text("Stopped")
+    expect(columns.last).to_contain_text("Not asked")
+    wait_until(lambda: rest_site.generator.closed_streams == closed + 1, "the generator was closed")
+
+
+def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone(
+    rest_site: Live, open_next: Open
+) -> None:
+    rest_site.generator.arms = ("rag",)
+    page = open_next("/compare", **PHONE, locale="zh-CN")
+    expect(page.get_by_role("button", name="获取语言模型（1,093 MB）")).to_be_visible()
+    page.get_by_role("button", name="对比", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("问题是空的。")
+    page.locator(".toast").click()
+    page.select_option("#compare-kind", "passages")
+    page.fill("#question", QUESTION)
+    page.get_by_role("button", name="对比", exact=True).click()
+    page.locator(".ballot").get_by_role("button", name="答案 A").click()
+    headings = page.locator(".arm-answer h2")
+    expect(headings.first).to_contain_text("个段落")
+    assert {heading.inner_text() for heading in headings.all()} == {"3 个段落", "10 个段落"}
+    page.select_option("#compare-kind", "choice")
+    expect(page.locator(".choice-options li")).to_have_count(4)
+    options = page.locator(".choice-options li").all_inner_texts()
+    page.get_by_role("button", name="对比", exact=True).click()
+    expect(page.locator(".ballot")).to_contain_text("正确答案")
+    assert page.locator(".arm-answer .option").first.inner_text() in options
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
+    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = rest_site.services.settings.reports_folder
+    gate = threading.Event()
+
+    def compared(_source: str, _arms: tuple[str, ...], handle: JobHandle) -> str:
+        handle.progress(3, 48, "asking")
+        gate.wait(PATIENCE_S)
+        if handle.cancelled():
+            raise Cancelled("the comparison was cancelled")
+        write_report(reports / "one", a_report())
+        return "one"
+
+    monkeypatch.setattr(rest_site.services, "_compare", compared)
+    page = open_next("/compare")
+    page.get_by_role("link", name="Reports").click()
+    expect(page.locator(".empty")).to_contain_text("coalesce eval")
+    row = page.locator(".upload")
+    page.get_by_role("button", name="Run the quick comparison").click()
+    page.reload()
+    expect(row).to_contain_text("Asking 3 / 48")
+    row.get_by_role("button", name="Cancel").click()
+    expect(row).to_contain_text("Stopping")
+    gate.set()
+    expect(row).to_have_count(0)
+    try:
+        page.get_by_role("button", name="Run the quick comparison").click()
+        page.wait_for_url("**/reports/one")
+        expect(page.frame_locator(".report-frame").locator("body")).to_contain_text("How <b>many</b> threads?")
+        page.get_by_role("link", name="All reports").click()
+        expect(page.locator("article tbody tr")).to_have_text(
+            [re.compile(r"with the books, over model alone\s*\+100\.0")]
+        )
+    finally:
+        shutil.rmtree(reports / "one", ignore_errors=True)
+
+
+def a_report() -> dict[str, Any]:
+    """A comparison of two arms on one question, with HTML in it."""
+    question = parse_question(
+        {"id": "q1", "type": "choice", "question": "How <b>many</b> threads?", "answer": "32",
+         "choices": ["32", "16", "64", "8"], "answer_index": 0},
+        where="test:1",
+    )  # fmt: skip
+    records = [Record("q1", arm, 0, "choice", picked=pick) for arm, pick in (("base", 1), ("rag", 0))]
+    rows = score_records(records, {"q1": question})
+    facts = RunFacts("2026-01-02T03:04:05+00:00", "extractive", "m", "e", 1, {}, {})
+    return report_data(RunSpec((question,), parse_arms(["base", "rag"])), facts, compare(rows), rows, None)
+
+
+def test_an_adapter_is_tuned_with_its_curve_and_offered(
+    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    adapters = rest_site.services.adapters
+
+    def tune(_model: str, _rows: Any, out: Path, _settings: Any, progress: Any, _cancelled: Any) -> str:
+        out.mkdir(parents=True)
+        progress(TuneProgress(1, 3, 2.5, None, 100.0))
+        progress(TuneProgress(2, 3, 1.5, 1.75, 100.0))
+        gate.wait(PATIENCE_S)
+        return "3 steps"
+
+    local = load_settings({"generator": "local", "model": "tiny"}).rag.generator
+    monkeypatch.setattr(adapters, "_tune", tune)
+    monkeypatch.setattr(adapters, "_running", lambda: local)
+    monkeypatch.setattr(adapters, "_rows", lambda *_: [])
+    page = open_next("/compare")
+    page.get_by_text("Tune an adapter").click()
+    page.get_by_label("Name of the adapter").fill("../up")
+    page.get_by_role("button", name="Tune", exact=True).click()
+    expect(page.locator(".toast.bad")).to_contain_text("adapter's name")
+    page.get_by_label("Name of the adapter").fill("mine")
+    page.get_by_role("button", name="Tune", exact=True).click()
+    expect(page.locator(".upload")).to_contain_text("Training 2 / 3")
+    expect(page.locator(".loss-curve circle.loss")).to_have_count(2)
+    page.reload()
+    expect(page.locator(".loss-curve polyline.eval_loss")).to_have_count(1)
+    monkeypatch.setattr(adapters, "fitting", lambda: ["mine"])
+    gate.set()
+    expect(page.locator(".upload")).to_contain_text("3 steps")
+    expect(page.get_by_role("button", name="Compare with mine")).to_be_visible()
+    shutil.rmtree(rest_site.services.settings.home / "adapters")
+
+
 STUDY = ("/study", "/study/cards", "/study/progress", f"/study/guide/{SAMPLE_ID}")
-VIEWS = ("", "/library", f"/book/{SAMPLE_ID}", *STUDY)
+VIEWS = ("", "/compare", "/reports", "/library", f"/book/{SAMPLE_ID}", *STUDY)
 WIDTHS = (320, 390, 768, 1152)
 _TOO_WIDE = """async () => {
   await new Promise((done) => requestAnimationFrame(() => done()));

@@ -223,7 +223,7 @@ export function Ask({ site, id }) {
 }
 
 /** An input method's own Enter chooses characters; Shift+Enter is a new line. */
-function sendOnEnter(event, send) {
+export function sendOnEnter(event, send) {
   if (event.key !== "Enter" || event.isComposing || event.keyCode === 229 || event.shiftKey) return;
   event.preventDefault();
   send();

@@ -60,8 +60,8 @@ export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
   return { rows, look };
 }
 
-/** Whether what a job says when it is done is worth reading: how many questions were made. */
-const tells = (job) => job.state === "done" && job.kind === "questions";
+/** Whether what a job says when it is done is worth reading: how many questions were made, what was learnt. */
+const tells = (job) => job.state === "done" && (job.kind === "questions" || job.kind === "adapter");
 
 export function jobName(job) {
   const kind = either(`library.job.${job.kind}`, job.kind);

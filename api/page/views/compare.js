@@ -1,0 +1,298 @@
+// One question answered in several ways side by side, and a vote that does not know which is which.
+import { BASE } from "../address.js";
+import { Button, Check, Field, Problem, Select, attempt, toast } from "../controls.js";
+import { Fragment, html, useEffect, useFetched, useMemo, useRef, useState } from "../html.js";
+import { Rich, draw } from "../markdown.js";
+import * as rest from "../rest.js";
+import { either, language, number, questionText, t } from "../texts.js";
+import { sendOnEnter } from "./ask.js";
+import { Filters, filtersFrom, filtersToSend } from "./filters.js";
+import { Row, useJobs } from "./jobs.js";
+import { Source } from "./source.js";
+import { Tune } from "./tune.js";
+
+const ARMS = ["base", "tuned", "rag", "rag+tuned"];
+/** What is compared besides arms, books and a choice question. */
+const KINDS = {
+  search: ["hybrid", "dense", "lexical"].map((retrieval) => ({ name: `rag retrieval=${retrieval}`, retrieval })),
+  passages: [3, 10].map((top_k) => ({ name: `rag top_k=${top_k}`, top_k })),
+};
+const LETTERS = "ABCDEFGH";
+const MODEL = "qwen2.5-coder-1.5b"; // what is offered where no language model answers
+const MEBIBYTE = 2 ** 20;
+
+/** Heading and the two parts of the view. */
+export const CompareHead = ({ current }) => html`<h1>${t("nav.compare")}</h1>
+  <nav class="subnav" aria-label=${t("nav.compare")}>${[["compare", t("compare.one_question")], ["reports", t("nav.reports")]].map(([path, text]) => html`
+    <a href=${BASE + path} aria-current=${path === current ? "page" : undefined}>${text}</a>`)}</nav>`;
+
+/** An arm or a variant in the reader's words. */
+function nameOf(site, name) {
+  const [arm, ...varied] = name.split(" ");
+  if (!varied.length) return either(`arm.${arm}`, arm);
+  return varied.map((part) => {
+    const [what, value] = part.split(/=(.*)/s);
+    if (what === "book") return site.documents.find((one) => one.id === value)?.title || value;
+    if (what === "retrieval") return either(`compare.retrieval.${value}`, value);
+    return what === "top_k" ? t("compare.passages", { n: value }) : part;
+  }).join(" · ");
+}
+
+export function Compare({ site }) {
+  const { arms = [], adapters = [] } = site.running;
+  const owner = site.session.learner;
+  const [wanted, setKind] = useState(null);
+  const [left, setLeft] = useState(new Set()); // arms that are not asked
+  const [books, setBooks] = useState(site.documents.slice(0, 2).map((one) => one.id));
+  const [blind, setBlind] = useState(true);
+  const [filters, setFilters] = useState(filtersFrom());
+  const [columns, setColumns] = useState([]);
+  const [ballot, setBallot] = useState(null); // {answers} to vote on, {winner} of the vote that was given, {picked} by arms
+  const [busy, setBusy] = useState(false);
+  const [votes, setVotes] = useState(0);
+  const [source, setSource] = useState(null);
+  const [choice, setChoice] = useState(null); // the choice question, "" where there is none
+  const control = useRef(null);
+  const box = useRef();
+  const opener = useRef(null);
+  const kind = wanted || (arms.length > 1 ? "arms" : "search");
+  useEffect(() => () => control.current?.abort(), []);
+
+  const adapter = filters.adapter || (adapters.length > 1 ? adapters[0] : null);
+  /** What is compared, each with the name that the server gives it. */
+  const ways = () => {
+    if (kind === "books") return [...new Set(books)].map((id) => ({ name: `rag book=${id}`, filters: { document_ids: [id] } }));
+    return [...(KINDS[kind] || ARMS.filter((arm) => arms.includes(arm) && !left.has(arm)).map((name) => ({ name })))];
+  };
+  const clear = () => [[setColumns, []], [setBallot, null], [setSource, null]].forEach(([set, empty]) => set(empty));
+
+  const run = () => !busy && attempt(async () => {
+    const asked = ways();
+    if (!asked.length) return toast(t("compare.choose"), { bad: true });
+    const hidden = blind && asked.length > 1;
+    if (hidden) shuffle(asked);
+    const named = kind === "arms" ? { arms: asked.map((one) => one.name) } : { variants: asked.map(({ name, ...way }) => way) };
+    const body = { question: box.current.value, adapter, filters: filtersToSend(filters).filters, ...named };
+    control.current = new AbortController();
+    setBusy(true);
+    try {
+      await write(body, asked.map(({ name }, place) => ({ name, letter: hidden ? LETTERS[place] : "", text: "", passages: [] })));
+    } finally {
+      setBusy(false);
+    }
+  });
+
+  /** Draws each answer as it is written. What goes wrong before the first has begun is thrown. */
+  async function write(body, fresh) {
+    let at = -1;
+    let drawn = fresh;
+    const show = (next) => setColumns(drawn = next);
+    const change = (more) => show(drawn.map((one, place) => (place === at ? { ...one, ...more } : one)));
+    const end = (more) => show(drawn.map((one, place) => (place < at ? one : { ...one, running: false, ...(place === at ? more : { skipped: true }) })));
+    try {
+      for await (const { name, data } of rest.compare(body, control.current.signal)) {
+        if (name === "answer") {
+          if (at < 0) clear();
+          at = data.index;
+          change({ running: true });
+        } else if (name === "passages") change({ passages: data.passages, note: data.note });
+        else if (name === "waiting") change({ state: data.before ? ["ask.waiting", { n: data.before }] : ["ask.waiting.next"] });
+        else if (name === "thinking") change({ state: ["ask.thinking"] });
+        else if (name === "delta") change({ text: drawn[at].text + data.text, state: null });
+        else if (name === "done") change({ answer: data, running: false });
+        else if (name === "compared") {
+          show(drawn.map((one, place) => ({ ...one, answer: data.answers[place], open: data.answers.length < 2 })));
+          if (data.answers.length > 1) setBallot({ answers: data.answers });
+        }
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && at < 0) throw error;
+      end(error.name === "AbortError" ? { stopped: true } : { error });
+    }
+  }
+
+  const vote = (best) => attempt(async () => {
+    const { winner } = await rest.vote({ answer_ids: columns.map((one) => one.answer.id), preferred: best && best.id, blind: Boolean(columns[0].letter) });
+    setBallot({ winner });
+    setColumns(columns.map((one) => ({ ...one, letter: "", open: true })));
+    setVotes(votes + 1);
+  });
+
+  const another = () => rest.choiceQuestion().then((found) => { setChoice(found); clear(); }, (error) => {
+    if (error.status !== 404) throw error;
+    setChoice("");
+  });
+  const choose = () => attempt(async () => {
+    setBusy(true);
+    try {
+      const found = await rest.choose({ question: choice.question, choices: choice.choices, adapter });
+      clear();
+      setBallot({ picked: found.picks, model: found.model });
+    } finally {
+      setBusy(false);
+    }
+  });
+  const ofKind = (value) => {
+    setKind(value);
+    clear();
+    if (value === "choice" && choice === null) attempt(another);
+  };
+
+  const openSource = (found, element) => {
+    opener.current = element;
+    setSource(found);
+  };
+  const closeSource = () => {
+    setSource(null);
+    opener.current?.focus();
+  };
+  const kinds = ["arms", "search", "passages", site.documents.length > 1 && "books", !owner && "choice"].filter(Boolean);
+  const chosen = kind === "choice";
+  return html`<${Fragment}><${CompareHead} current="compare" />
+    <p class="lead">${t("compare.lead")}</p>
+    ${arms.length < 2 && html`<${Offer} site=${site} />`}
+    <section class="card">
+      <${Field} label=${t("compare.what")}><${Select} id="compare-kind" value=${kind} onChange=${ofKind} disabled=${busy}
+        options=${kinds.map((one) => [one, t(`compare.kind.${one}`)])} /><//>
+      <div hidden=${chosen}><${Field} label=${t("compare.question")}><textarea class="box" id="question" rows="2" dir="auto" maxlength="100000" ref=${box}
+        onKeyDown=${(event) => sendOnEnter(event, run)}></textarea><//></div>
+      ${kind === "arms" && html`<${Arms} arms=${arms} left=${left} onChange=${setLeft} />`}
+      ${kind === "books" && html`<div class="grid">${books.map((id, place) => html`<${Field} label=${t("compare.book", { letter: LETTERS[place] })}>
+        <${Select} value=${id} onChange=${(to) => setBooks(books.map((one, index) => (index === place ? to : one)))}
+          options=${site.documents.map((one) => [one.id, one.title])} /><//>`)}</div>`}
+      ${(kind in KINDS || chosen) && html`<p class="soft">${t(`compare.about.${kind}`)}</p>`}
+      ${chosen ? choice !== null && html`<${Choice} question=${choice} another=${() => attempt(another)} />` : html`
+        <${Filters} site=${{ ...site, running: { ...site.running, arms: [] } }} value=${filters} onChange=${setFilters} />
+        <${Check} label=${t("compare.blind")} checked=${blind} onChange=${setBlind} />`}
+      <div class="row">
+        <${Button} kind="primary" id="compare" disabled=${busy || (chosen && !choice)} onClick=${chosen ? choose : run}>${t("compare.run")}<//>
+        ${busy && !chosen && html`<${Button} icon="stop" onClick=${() => control.current?.abort()}>${t("ask.stop")}<//>`}
+      </div>
+    </section>
+    <section class="ballot" aria-live="polite">${ballot && html`<${Ballot} site=${site} ballot=${ballot} columns=${columns} question=${choice} onVote=${vote} />`}</section>
+    <section class="arm-columns" aria-label=${t("compare.answers")}>
+      ${columns.map((column, place) => html`<${Column} key=${place} site=${site} column=${column} openSource=${openSource} />`)}
+      ${ballot?.picked?.map((pick) => html`<${Picked} site=${site} pick=${pick} question=${choice} />`)}
+    </section>
+    <${Tally} site=${site} votes=${votes} mayTake=${!owner} />
+    ${!owner && html`<${Tune} site=${site} onReady=${() => setKind("arms")} />`}
+    ${source && html`<${Source} ...${source} site=${site} onClose=${closeSource} />`}
+  <//>`;
+}
+
+function shuffle(items) {
+  for (let last = items.length - 1; last > 0; last -= 1) {
+    const other = Math.floor(Math.random() * (last + 1));
+    [items[last], items[other]] = [items[other], items[last]];
+  }
+}
+
+/** Says that only one arm runs, with what opens the others. */
+function Offer({ site }) {
+  const [size, setSize] = useState("");
+  const mayChange = !site.session.learner;
+  const { rows, look } = useJobs({ kinds: ["generator"] }); // `Tune` hears of its end
+  useFetched(async () => (mayChange ? (await rest.generator()).available : []), (found) => {
+    const model = found.find((one) => one.name === MODEL);
+    if (model) setSize(number(Math.round(model.download_bytes / 1e6)));
+  }, []);
+  const fetchModel = () => attempt(async () => {
+    await rest.useGenerator({ generator: "local", model: MODEL });
+    look();
+  });
+  return html`<section class="card offer"><p>${t("compare.one_arm")}</p>
+    ${mayChange && html`<div class="row">
+      ${size && !rows.length && html`<${Button} kind="primary" onClick=${fetchModel}>${t("compare.get_model", { size })}<//>`}
+      <a href=${`${BASE}settings`}>${t("compare.other_model")}</a></div>
+      <div class="uploads">${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} />`)}</div>`}
+  </section>`;
+}
+
+function Arms({ arms, left, onChange }) {
+  const flip = (arm, on) => onChange(new Set(on ? [...left].filter((one) => one !== arm) : [...left, arm]));
+  return html`<fieldset class="arms"><legend>${t("compare.arms")}</legend>${ARMS.map((arm) => {
+    const there = arms.includes(arm);
+    return html`<div class=${there ? "arm" : "arm unavailable"}>
+      <${Check} label=${t(`arm.${arm}`)} checked=${there && !left.has(arm)} disabled=${!there} onChange=${(on) => flip(arm, on)} />
+      ${!there && html`<${Rich} text=${t(`compare.needs.${arm}`)} kind="soft rich" />`}</div>`;
+  })}</fieldset>`;
+}
+
+function Choice({ question, another }) {
+  if (!question) return html`<p class="soft">${t("compare.no_choice")}</p>`;
+  return html`<${Rich} text=${questionText(question)} kind="choice-question rich" />
+    <ol class="choice-options">${question.choices.map((_, place) => html`<li><${Option} question=${question} place=${place} /></li>`)}</ol>
+    <div class="row"><${Button} kind="quiet" icon="again" onClick=${another}>${t("compare.another")}<//></div>`;
+}
+
+const Option = ({ question, place }) => html`<span class="option"><b>${LETTERS[place]}</b><${Rich} text=${question.choices[place]} /></span>`;
+
+function Picked({ site, pick, question }) {
+  const right = pick.picked === question.answer_index;
+  return html`<article class="card arm-answer"><h2>${nameOf(site, pick.arm)}</h2>
+    <${Option} question=${question} place=${pick.picked} />
+    <p><span class=${right ? "badge right" : "badge"}>${t(right ? "mark.right" : "mark.wrong")}</span></p></article>`;
+}
+
+function Ballot({ site, ballot, columns, question, onVote }) {
+  if (ballot.picked) {
+    return html`<h2>${t("compare.right")}</h2><${Option} question=${question} place=${question.answer_index} />
+      <p class="soft">${t("compare.chosen_by", { model: ballot.model })}</p>`;
+  }
+  if (!ballot.answers) return html`<p>${ballot.winner ? t("compare.voted", { arm: nameOf(site, ballot.winner) }) : t("compare.voted_none")}</p>`;
+  return html`<h2>${t("compare.vote")}</h2><div class="row">
+    ${columns.map((column, place) => html`<${Button} onClick=${() => onVote(ballot.answers[place])}>${titleOf(site, column)}<//>`)}
+    <${Button} kind="quiet" onClick=${() => onVote(null)}>${t("compare.none_better")}<//></div>`;
+}
+
+const titleOf = (site, { name, letter }) => (letter ? t("compare.answer", { letter }) : nameOf(site, name));
+
+function Column({ site, column, openSource }) {
+  const { answer, passages, running, state, text: begun } = column;
+  const text = answer ? answer.answer : begun;
+  const citations = answer ? answer.citations : [];
+  const open = (marker, cited, element) => openSource({
+    passage: passages[marker - 1], number: marked.numbers.get(marker) ?? marker, citations: cited.map((index) => citations[index]),
+  }, element);
+  const marked = useMemo(() => draw(text, { citations, passages, onCite: open }), [text, answer, passages, language()]);
+  const note = answer?.note || column.note;
+  const waits = !running && !answer && !column.stopped && !column.error;
+  return html`<article class="card arm-answer" aria-busy=${running ? "true" : undefined}>
+    <h2>${titleOf(site, column)}</h2>
+    ${note && html`<p class="note" role="note">${note}</p>`}
+    <div class="answer" dir="auto">${marked.elements}</div>
+    ${waits && html`<p class="soft">${t(column.skipped ? "compare.not_asked" : "compare.waits")}</p>`}
+    ${running && !text && html`<p class="thinking"><i></i><i></i><i></i></p>`}
+    ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
+    ${column.stopped && html`<p class="note" role="status">${t("compare.stopped")}</p>`}
+    ${column.error && html`<${Problem} error=${column.error} />`}
+    ${column.open && answer && html`<${Figures} answer=${answer} />`}
+  </article>`;
+}
+
+function Figures({ answer }) {
+  const supported = answer.citations.filter((one) => one.verdict === "supported").length;
+  const ms = (seconds) => t("compare.ms", { n: number(Math.round(1000 * seconds)) });
+  const rows = [
+    ["first", ms(answer.timings.ttft_s)],
+    ["total", ms(answer.timings.total_s)],
+    ["speed", answer.tokens_per_s && answer.generator !== "extractive" ? answer.tokens_per_s.toFixed(1) : "–"],
+    ["memory", answer.peak_memory_bytes ? `${number(Math.round(answer.peak_memory_bytes / MEBIBYTE))} MiB` : "–"],
+    ["citations", t("compare.supported", { n: answer.citations.length, supported })],
+    ["model", [answer.model, answer.adapter].filter(Boolean).join(" + ")],
+  ];
+  return html`<dl class="arm-figures">${rows.map(([name, value]) => html`<dt>${t(`compare.figure.${name}`)}</dt><dd>${value}</dd>`)}</dl>`;
+}
+
+/** Everyone's votes: how often each arm or variant was preferred. */
+function Tally({ site, votes, mayTake }) {
+  const [table, setTable] = useState(null);
+  useFetched(rest.votes, setTable, [votes]);
+  if (!table?.votes) return null;
+  const rows = table.wins.map(({ name, won, shown }) => [nameOf(site, name), won, shown]);
+  if (table.undecided) rows.push([t("compare.none_better"), table.undecided, table.votes]);
+  return html`<section class="card tally"><h2>${t("compare.tally")}</h2>
+    <ul class="tally-list">${rows.map(([name, won, shown]) => html`<li><span>${name}</span>
+      <progress class="bar" aria-hidden="true" max=${shown} value=${won} /><span class="soft">${t("compare.won", { won, shown })}</span></li>`)}</ul>
+    ${mayTake && html`<p><a href=${rest.votesPath} download>${t("compare.download")}</a></p>`}</section>`;
+}
