@@ -483,6 +483,7 @@ def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone
     rest_site: Live, open_next: Open
 ) -> None:
     rest_site.generator.arms = ("rag",)
+    rest_site.generator.pieces = (f"A warp has 32 threads [1].\n\n```\n{'x' * 400}\n```\n",)
     page = open_next("/compare", **PHONE, locale="zh-CN")
     expect(page.get_by_role("button", name="获取语言模型（1,093 MB）")).to_be_visible()
     page.get_by_role("button", name="对比", exact=True).click()
@@ -495,6 +496,7 @@ def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone
     headings = page.locator(".arm-answer h2")
     expect(headings.first).to_contain_text("个段落")
     assert {heading.inner_text() for heading in headings.all()} == {"3 个段落", "10 个段落"}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.select_option("#compare-kind", "choice")
     expect(page.locator(".choice-options li")).to_have_count(4)
     options = page.locator(".choice-options li").all_inner_texts()

@@ -8,7 +8,7 @@ import { Row, useJobs } from "./jobs.js";
 
 const USUAL_EPOCHS = "3";
 const MOST_EPOCHS = 100;
-const PLOT = { width: 640, height: 260, left: 48, right: 12, top: 12, bottom: 36 };
+const PLOT = { width: 400, height: 190, left: 40, right: 8, top: 10, bottom: 28 };
 
 /** Closed at first, open while a job runs; `onReady` hears that an adapter answers. */
 export function Tune({ site, onReady }) {
@@ -36,6 +36,7 @@ export function Tune({ site, onReady }) {
       toast(job.message);
       site.refresh();
       onReady();
+      window.scrollTo(0, 0);
     }
     if (job.kind === "adapter" && job.state === "cancelled") setFollowed("");
     setEnds((n) => n + 1);
@@ -84,7 +85,7 @@ function LossCurve({ points }) {
   return html`<figure class="loss-curve"><svg viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${t("tune.curve")}>
       ${[0, 0.5, 1].map((share) => html`<line class="grid-line" x1=${left} x2=${width - right} y1=${y(low + span * share)} y2=${y(low + span * share)} />
         <text class="tick end" x=${left - 6} y=${y(low + span * share) + 4}>${(low + span * share).toFixed(2)}</text>`)}
-      <text class="tick" x=${left} y=${height - 14}>0</text><text class="tick end" x=${width - right} y=${height - 14}>${t("tune.steps", { n: most })}</text>
+      <text class="tick" x=${left} y=${height - 8}>0</text><text class="tick end" x=${width - right} y=${height - 8}>${t("tune.steps", { n: most })}</text>
       ${series.map(([name, found]) => html`<polyline class=${`curve ${name}`} points=${line(found)} />
         ${found.length < 20 && found.map(([step, loss]) => html`<circle class=${`curve ${name}`} cx=${x(step)} cy=${y(loss)} r="3" />`)}`)}
     </svg><figcaption>${t("tune.curve")}: ${series.filter(([, found]) => found.length).map(([name]) => html`<span class=${`key ${name}`}>${t(`tune.of.${name}`)}</span>`)}</figcaption></figure>`;
