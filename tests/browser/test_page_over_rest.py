@@ -506,6 +506,25 @@ def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_of_several_adapters_the_one_that_is_shown_answers(
+    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest_site.generator, "arms", ("rag", "tuned"))
+    monkeypatch.setattr(rest_site.generator, "adapters", ("qa", "raft"))
+    page = open_next()
+    page.locator(".filters summary").click()
+    page.get_by_label("Answered by").select_option("tuned")
+    ask(page, QUESTION)
+    page.get_by_role("link", name="Compare").click()
+    page.locator(".filters summary").click()
+    page.get_by_label("Adapter").select_option("raft")
+    page.get_by_text("Hide which is which until I have voted").click()
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    page.locator(".ballot").wait_for()
+    assert [request.adapter for request in rest_site.generator.requests] == ["qa", "raft", None]
+
+
 def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
     rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

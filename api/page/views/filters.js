@@ -51,7 +51,7 @@ export function Filters({ site, value, onChange }) {
         options=${[["", t("filters.all_chapters")], ...listed]} /><//>`}
       ${only?.pages && page("first", t("filters.from_page"), "1")}
       ${only?.pages && page("last", t("filters.to_page"), String(only.pages))}
-      ${arms.length > 1 && html`<${Field} label=${t("filters.arm")}><${Select} value=${value.arm} onChange=${(arm) => change({ arm })}
+      ${arms.length > 1 && html`<${Field} label=${t("filters.arm")}><${Select} value=${value.arm} onChange=${(arm) => change({ arm, adapter: value.adapter || adapters[0] || "" })}
         options=${arms.map((arm) => [arm, t(`arm.${arm}`)])} /><//>`}
       ${adapters.length > 1 && html`<${Field} label=${t("filters.adapter")}><${Select} value=${value.adapter || adapters[0]}
         onChange=${(adapter) => change({ adapter })} options=${adapters.map((name) => [name, name])} /><//>`}
