@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from indexes.errors import NotFound
+from indexes.messages import msg
 from indexes.types import Document, Section, StoredNode, page_at
 from rag.retrieval import labels_by_page
 from rag.types import Answer
@@ -180,7 +181,7 @@ def find_part(parts: Sequence[Part], *, number: int | None = None, chapter: int 
         if part.number == number or (number is None and chapter in (None, part.chapter)):
             return part
     what = f"part {number}" if number is not None else f"chapter {chapter}"
-    raise NotFound(f"the book has no {what}", hint=f"It has {len(parts)} parts.")
+    raise NotFound(msg("the book has no {}", what), hint=msg("It has {} parts.", len(parts)))
 
 
 def _read(library: Library, document: Document) -> tuple[Part, ...]:
