@@ -55,8 +55,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Generators(Answers):
-    """What answers now, and what was found that could."""
+    """What answers now, and what was found that could; `silent`: the engine that was chosen does not answer now."""
 
+    silent: bool
     engines: tuple[FoundEngine, ...]
     models: tuple[FoundModel, ...]
     adapters: tuple[FoundAdapter, ...]
@@ -124,8 +125,9 @@ class GeneratorSwitch:
 
     def found(self) -> Generators:
         """What answers now, and what could; raises NotReady."""
-        now, finding = self.now(), self.discover_models()
-        return Generators(**asdict(now), **{each.name: getattr(finding, each.name) for each in fields(finding)})
+        finding = self.discover_models()
+        found = {each.name: getattr(finding, each.name) for each in fields(finding)}
+        return Generators(**asdict(self.now()), **found, silent=self.is_silent(finding))
 
     def is_silent(self, found: Inventory) -> bool:
         """Whether an engine on one of the usual ports was chosen, and `discover_models` found none there."""
