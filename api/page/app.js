@@ -20,9 +20,13 @@ const ROUTES = [
   [/^study\/cards$/, "study", async () => (await import("./views/cards.js")).Cards],
   [/^study\/progress$/, "study", async () => (await import("./views/progress.js")).Progress],
   [/^study\/guide\/(?<id>[^/]+)$/, "study", async () => (await import("./views/guide.js")).Guide],
+  [/^study\/class\/(?<id>[^/]+)$/, "study", async () => (await import("./views/class.js")).Class],
+  [/^settings$/, "settings", async () => (await import("./views/settings.js")).Settings],
   [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
 ];
 const NAVIGATION = ["ask", "library", "study"];
+/** Not in the navigation of a learner's key. */
+const NOT_FOR_LEARNERS = ["settings"];
 
 /** What every view needs to know; asked for before the page itself is there. */
 const facts = () => Promise.all([rest.session(), rest.documents(), rest.readiness()]);
@@ -136,13 +140,14 @@ document.addEventListener("click", (event) => {
 function Head({ view, site, speak, paint }) {
   const theme = document.documentElement.dataset.theme;
   const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  const listed = [...NAVIGATION, ...(site && !site.session.learner ? NOT_FOR_LEARNERS : [])];
   const signOut = async () => {
     await rest.signOut();
     location.assign(BASE);
   };
   return html`<header class="head">
     <a class="brand" href=${BASE} aria-label="Coalesce"><${Icon} name="logo" size="26" /><span>Coalesce</span></a>
-    <nav class="views" aria-label=${t("nav.label")}>${NAVIGATION.map((name) => html`
+    <nav class="views" aria-label=${t("nav.label")}>${listed.map((name) => html`
       <a href=${BASE + (name === "ask" ? "" : name)} aria-current=${name === view ? "page" : undefined}>${t(`nav.${name}`)}</a>`)}</nav>
     <div class="head-tools">
       ${site?.session.asks_for_keys && html`<${Button} kind="quiet" onClick=${signOut}>${t("sign_out")}<//>`}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running, wait_until
 from browser_help import Open, ask
+from fake_engine import MODEL, fake_engine
 from fakes import signals_only
 from playwright.sync_api import Browser, Page, expect
 
 from api.page_files import PAGE
 from api.settings import load_settings
+from indexes.errors import StorageFull
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
+from rag.models import home
 from rag.sentence_reader import LearnedReader
 
 axe_sync = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -271,6 +276,7 @@ def test_a_key_is_asked_for_over_the_page_and_what_was_typed_stays(browser: Brow
         page.get_by_label("API key").fill("alices-key")
         page.keyboard.press("Enter")
         page.fill("#question", QUESTION)
+        expect(page.locator(".views a")).to_have_text(["Ask", "Library", "Study"])
         page.context.clear_cookies()
         page.press("#question", "Enter")
         page.get_by_label("API key").fill("alices-key")
@@ -429,8 +435,89 @@ def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_o
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_an_exam_of_a_class_begins_at_its_learners_press_and_its_marks_come_by_themselves(
+    rest_site: Live, open_next: Open
+) -> None:
+    teacher = open_next("/study", permissions=["clipboard-read", "clipboard-write"])
+    teacher.get_by_label("Choice", exact=True).check()
+    teacher.get_by_label("Number of questions").fill("2")
+    teacher.get_by_label("Time limit in minutes").fill("20")
+    teacher.get_by_text("Give this exam to a class").click()
+    teacher.get_by_label("Names of the learners").fill("Ada L.\n\n张三")
+    teacher.get_by_role("button", name="Make the links").click()
+    expect(teacher.locator("tbody tr")).to_have_count(2)
+    expect(teacher.locator(".class-exam [role=note]")).to_contain_text("Only this machine")
+    teacher.get_by_role("button", name="Copy Ada L.'s link").click()
+    teacher.get_by_role("button", name="Copied").wait_for()
+    address = teacher.evaluate("navigator.clipboard.readText()")
+    learner = open_next(address.removeprefix(rest_site.address + PAGE), **PHONE)
+    expect(learner.locator("main")).to_contain_text("Ada L., this exam has 2 questions")
+    expect(learner.locator("main")).to_contain_text("You have 20 minutes")
+    learner.reload()
+    expect(teacher.locator("tbody tr").first).to_contain_text("not begun yet")
+    learner.get_by_role("button", name="Begin").click()
+    expect(learner.locator(".clock")).to_contain_text("left")
+    expect(teacher.locator("tbody tr").first).to_contain_text("not handed in")
+    learner.get_by_role("button", name="Hand in").click()
+    learner.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(learner.locator(".result .big")).to_have_text("0 of 2 points")
+    expect(learner.locator(".verdict")).to_have_count(0)
+    teacher.get_by_role("link", name="0 of 2 points").click()
+    expect(teacher.locator(".mark")).to_have_count(2)
+    expect(teacher.locator(".learner summary")).not_to_contain_text("Ada")
+    teacher.go_back()
+    with teacher.expect_download() as marks:
+        teacher.get_by_role("link", name="Download the marks (CSV)").click()
+    assert "Ada L." in marks.value.path().read_text("utf-8")
+    teacher.get_by_role("link", name="Study").click()
+    expect(teacher.locator(".exam-list").last).to_contain_text("1 of 2 handed in")
+    teacher.get_by_text("Give this exam to a class").click()
+    expect(teacher.get_by_label("Names of the learners")).to_have_value("Ada L.\n张三")
+
+
+def test_what_answers_is_fetched_stopped_switched_and_put_back(
+    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, model = rest_site.services.engine, "qwen2.5-coder-1.5b"
+
+    def fetch(name: str, folder: object, tell: Callable[[str, int, int], None]) -> None:
+        while True:
+            tell("unpacking", 500_000, 1_000_000)
+            time.sleep(0.02)
+
+    def refuse(name: str, folder: object, tell: Callable[[str, int, int], None]) -> None:
+        raise StorageFull(f"{name} needs 1,117 MB", hint="Free some space.")
+
+    with fake_engine() as engine:
+        monkeypatch.setattr(home, "ENGINE_PORTS", {"Ollama": engine.server_address[1]})
+        monkeypatch.setattr(home, "get_model", fetch)
+        page = open_next("/settings")
+        page.get_by_role("button", name=f"Get and use: {model}").click()
+        row = page.locator(".upload")
+        expect(row).to_contain_text("Unpacking: 50 %")
+        page.reload()
+        page.get_by_role("button", name=f"Get and use: {model}").click()
+        expect(page.locator(".toast.bad")).to_contain_text("being loaded")
+        row.get_by_role("button", name="Cancel").click()
+        expect(row).to_have_count(0)
+        monkeypatch.setattr(home, "get_model", refuse)
+        page.get_by_role("button", name=f"Get and use: {model}").click()
+        expect(page.locator(".upload.failed")).to_contain_text("Free some space")
+        page.get_by_role("button", name=f"Use: {MODEL}").click()
+        expect(page.locator(".model.current")).to_contain_text(MODEL)
+        expect(page.locator(".facts-of-server")).to_contain_text(MODEL)
+        page.get_by_role("link", name="Ask").click()
+        ask(page, QUESTION)
+        expect(page.locator(".answer")).to_contain_text("says the engine")
+    page.get_by_role("link", name="Settings").click()
+    expect(page.locator(".answering")).to_contain_text("does not answer now")
+    page.get_by_role("button", name="Use: sentences of the books").click()
+    expect(page.locator(".model.current")).to_contain_text("sentences of the books")
+    rest_site.services.use_engine(before)
+
+
 STUDY = ("/study", "/study/cards", "/study/progress", f"/study/guide/{SAMPLE_ID}")
-VIEWS = ("", "/library", f"/book/{SAMPLE_ID}", *STUDY)
+VIEWS = ("", "/library", "/settings", f"/book/{SAMPLE_ID}", *STUDY)
 WIDTHS = (320, 390, 768, 1152)
 _TOO_WIDE = """async () => {
   await new Promise((done) => requestAnimationFrame(() => done()));
@@ -470,10 +557,14 @@ def _faults(page: Page) -> list[str]:
 
 
 def test_the_exam_and_its_marks_have_no_serious_fault_of_access(rest_site: Live, open_next: Open) -> None:
+    given = rest_site.post("/v1/class-exams", count=2, learners=["Ada"], time_limit_s=60)
     exam = rest_site.post("/v1/exams", count=2, types=["choice", "short"])
-    page = open_next(f"/study/exam/{exam['id']}")
-    page.locator(".question").wait_for()
+    page = open_next(f"/study/class/{given['id']}")
+    page.locator("tbody").wait_for()
     found = _faults(page)
+    page.goto(f"{rest_site.address}{PAGE}/study/exam/{exam['id']}")
+    page.locator(".question").wait_for()
+    found += _faults(page)
     rest_site.post(f"/v1/exams/{exam['id']}/answers", answers={})
     page.reload()
     page.locator(".result").wait_for()
