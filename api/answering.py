@@ -22,6 +22,7 @@ from api.metrics import Metrics
 from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
 from indexes.errors import Busy, Cancelled, InvalidInput, NotFound
+from indexes.messages import msg
 from rag.errors import ArmUnavailable
 from rag.types import (
     TUNED_ARMS,
@@ -77,7 +78,7 @@ class AdmissionLimit:
         with self._lock:
             if self._inside >= self._capacity:
                 raise Busy(
-                    f"Server busy: {self._inside} answers running or queued",
+                    msg("Server busy: {} answers running or queued", self._inside),
                     hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
                     retry_after_s=self._until_a_slot_s(),
                 )
@@ -134,7 +135,7 @@ class RateLimit:
                 self._buckets.pop(next(iter(self._buckets)))
         if not allowed:
             raise RateLimited(
-                f"more than {self._per_minute} questions per minute",
+                msg("more than {} questions per minute", self._per_minute),
                 hint="Wait as long as Retry-After says, or raise COALESCE_RATE_LIMIT_PER_MINUTE.",
                 retry_after_s=(1 - level) / rate_per_s,
             )
@@ -377,7 +378,7 @@ class Answering:
         run = self._runs.get(answer_id)
         if run is None or (owner is not None and run.question.owner != owner):
             raise NotFound(
-                f"no answer {answer_id!r:.80} is being written or has just ended",
+                msg("no answer {} is being written or has just ended", f"{answer_id!r:.80}"),
                 hint="Finished answers are in their conversation: GET /v1/conversations/ID.",
             )
         return run

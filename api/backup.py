@@ -28,6 +28,7 @@ from indexes.catalog import CATALOG
 from indexes.database import Schema, copy_together, damage, later_version
 from indexes.disk import disk_error, disk_errors
 from indexes.errors import Conflict, IndexCorrupt, IndexMissing, InvalidInput, NotFound, StorageFull
+from indexes.messages import msg
 
 MANIFEST = "manifest.json"
 FORMAT = "coalesce-backup"
@@ -212,7 +213,7 @@ def restore_backup(settings_home: Path, source: Path) -> dict[str, Any]:
     """
     home, source = settings_home, source.expanduser().absolute()
     if not source.is_file():
-        raise NotFound(f"there is no file {source}", hint="Name what `coalesce backup` wrote.")
+        raise NotFound(msg("there is no file {}", source), hint="Name what `coalesce backup` wrote.")
     there = [path.name for path in home.iterdir() if not path.name.startswith(RESTORE_PREFIX)] if home.is_dir() else []
     if there:
         raise Conflict(

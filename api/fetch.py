@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 from indexes.errors import Cancelled, InvalidInput, TooLarge
+from indexes.messages import msg
 
 if TYPE_CHECKING:
     import httpx
@@ -75,8 +76,8 @@ def listed_pages(page: Fetched, *, private: bool = False) -> tuple[str, ...]:
     pages = tuple(dict.fromkeys(one for one in listed if _host(one) == host))
     if not 0 < len(pages) <= MOST_PAGES:
         raise InvalidInput(
-            f"{page.url:.200} lists {len(pages)} pages of {host}",
-            hint=f"Give a sitemap of 1 to {MOST_PAGES} pages of its own site, or the address of one page.",
+            msg("{} lists {} pages of {}", f"{page.url:.200}", len(pages), host),
+            hint=msg("Give a sitemap of 1 to {} pages of its own site, or the address of one page.", MOST_PAGES),
         )
     return pages
 
@@ -106,7 +107,9 @@ def fetch_pages(
         if cancelled():
             raise Cancelled("stopped while the pages were fetched; nothing was added")
         if time.monotonic() > deadline:
-            raise TooLarge(f"the pages of {host} took more than {SITE_TIME_LIMIT_S:.0f} s", hint="Add fewer pages.")
+            raise TooLarge(
+                msg("the pages of {} took more than {} s", host, f"{SITE_TIME_LIMIT_S:.0f}"), hint="Add fewer pages."
+            )
         try:
             page = fetch(address, most_bytes, private=private)
         except InvalidInput:  # the book's reading errors name it
@@ -116,7 +119,9 @@ def fetch_pages(
         sizes.append(page.content.seek(0, io.SEEK_END))
         page.content.seek(0)
         if sum(sizes) > most_bytes:
-            raise TooLarge(f"the pages of {host} have more than {most_bytes:,} bytes", hint="Add fewer pages.")
+            raise TooLarge(
+                msg("the pages of {} have more than {} bytes", host, f"{most_bytes:,}"), hint="Add fewer pages."
+            )
         progress(len(sizes))
         return replace(page, name=f"{place:03}-{page.name}")
 
@@ -170,12 +175,15 @@ def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
                 with_content = _read(response, url, most_bytes, deadline)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise InvalidInput(
-                    f"{url:.200} cannot be fetched: {type(error).__name__}: {error}", hint="Check the address."
+                    msg("{} cannot be fetched: {}", f"{url:.200}", f"{type(error).__name__}: {error}"),
+                    hint="Check the address.",
                 ) from error
             if with_content is not None:
                 return with_content
             url = urljoin(url, response.headers["location"])
-    raise InvalidInput(f"{url:.200} redirects more than {MOST_REDIRECTS} times", hint="Give the last address.")
+    raise InvalidInput(
+        msg("{} redirects more than {} times", f"{url:.200}", MOST_REDIRECTS), hint="Give the last address."
+    )
 
 
 def _netloc(host: str, port: int | None) -> str:
@@ -191,15 +199,17 @@ def _checked(url: str, *, private: bool) -> tuple[str, str]:
     except ValueError:
         host, port, parts = "", None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidInput(f"{url!r:.200} is not an address of the web", hint="It begins with http:// or https://.")
+        raise InvalidInput(
+            msg("{} is not an address of the web", f"{url!r:.200}"), hint="It begins with http:// or https://."
+        )
     try:
         found = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"there is no host {host!r:.200}", hint="Check the address.") from error
+        raise InvalidInput(msg("there is no host {}", f"{host!r:.200}"), hint="Check the address.") from error
     addresses = [str(one[4][0]) for one in found]
     if not private and not all(ipaddress.ip_address(one.partition("%")[0]).is_global for one in addresses):
         raise InvalidInput(
-            f"{host!r:.200} is an address of this machine or its network",
+            msg("{} is an address of this machine or its network", f"{host!r:.200}"),
             hint="Allow such addresses with COALESCE_PRIVATE_URLS=true.",
         )
     return host if host.isascii() else host.encode("idna").decode(), addresses[0]
@@ -211,18 +221,20 @@ def _read(response: httpx.Response, url: str, most_bytes: int, deadline: float) 
         if response.is_redirect and "location" in response.headers:
             return None
         if response.status_code != 200:
-            raise InvalidInput(f"{url:.200} answered {response.status_code}", hint="Check the address.")
+            raise InvalidInput(msg("{} answered {}", f"{url:.200}", response.status_code), hint="Check the address.")
         content = tempfile.SpooledTemporaryFile(max_size=2**20)  # noqa: SIM115  handed on open
         try:
             for block in response.iter_bytes():
                 content.write(block)
                 if content.tell() > most_bytes:
                     raise TooLarge(
-                        f"{url:.200} has more than {most_bytes:,} bytes", hint="Raise COALESCE_MAX_UPLOAD_BYTES."
+                        msg("{} has more than {} bytes", f"{url:.200}", f"{most_bytes:,}"),
+                        hint="Raise COALESCE_MAX_UPLOAD_BYTES.",
                     )
                 if time.monotonic() > deadline:
                     raise InvalidInput(
-                        f"{url:.200} took more than {TIME_LIMIT_S:.0f} s", hint="Download it, and add the file."
+                        msg("{} took more than {} s", f"{url:.200}", f"{TIME_LIMIT_S:.0f}"),
+                        hint="Download it, and add the file.",
                     )
         except BaseException:
             content.close()

@@ -18,6 +18,7 @@ from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.questions import BankQuestion
 from indexes.errors import Cancelled, CoalesceError, Conflict, InvalidInput, NotFound
+from indexes.messages import msg
 from indexes.types import Filters
 from rag.assemble import resolve_kind
 from rag.generators.protocol import quantization_of
@@ -55,8 +56,9 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Generators(Answers):
-    """What answers now, and what was found that could."""
+    """What answers now, and what was found that could; `silent`: the engine that was chosen does not answer now."""
 
+    silent: bool
     engines: tuple[FoundEngine, ...]
     models: tuple[FoundModel, ...]
     adapters: tuple[FoundAdapter, ...]
@@ -124,8 +126,9 @@ class GeneratorSwitch:
 
     def found(self) -> Generators:
         """What answers now, and what could; raises NotReady."""
-        now, finding = self.now(), self.discover_models()
-        return Generators(**asdict(now), **{each.name: getattr(finding, each.name) for each in fields(finding)})
+        finding = self.discover_models()
+        found = {each.name: getattr(finding, each.name) for each in fields(finding)}
+        return Generators(**asdict(self.now()), **found, silent=self.is_silent(finding))
 
     def is_silent(self, found: Inventory) -> bool:
         """Whether an engine on one of the usual ports was chosen, and `discover_models` found none there."""
@@ -165,7 +168,7 @@ class GeneratorSwitch:
         if choice.generator == "extractive":
             return
         if not choice.model:
-            raise InvalidInput(f"generator `{choice.generator}` needs a model", hint="Name it with `model`.")
+            raise InvalidInput(msg("generator `{}` needs a model", choice.generator), hint="Name it with `model`.")
         if choice.generator == "remote":
             self._check_address(choice.base_url)
         elif choice.adapter is not None and choice.adapter not in {
@@ -175,26 +178,27 @@ class GeneratorSwitch:
             folder = self._settings.home / home.ADAPTERS_FOLDER / choice.adapter
             if folder.parent != self._settings.home / home.ADAPTERS_FOLDER or not folder.is_dir():
                 raise NotFound(
-                    f"the home has no adapter {choice.adapter!r:.80}", hint="GET /v1/generator lists the adapters."
+                    msg("the home has no adapter {}", f"{choice.adapter!r:.80}"),
+                    hint="GET /v1/generator lists the adapters.",
                 )
 
     def _check_address(self, address: str | None) -> None:
         origin = origin_of(address)
         if origin is None:
             raise InvalidInput(
-                f"{shown_address(address or '')!r:.200} is not the address of an engine",
-                hint="For example: http://127.0.0.1:11434/v1",
+                msg("{} is not the address of an engine", f"{shown_address(address or '')!r:.200}"),
+                hint=msg("For example: {}", "http://127.0.0.1:11434/v1"),
             )
         _, host, port = origin
         if origin == origin_of(self._settings.base_url):
             return
         if not is_loopback(host):
             raise NotAllowed(
-                f"{host} is not this machine",
-                hint="Name an engine elsewhere in the settings: COALESCE_BASE_URL=URL coalesce serve",
+                msg("{} is not this machine", host),
+                hint=msg("Name an engine elsewhere in the settings: {}", "COALESCE_BASE_URL=URL coalesce serve"),
             )
         if port == self.own_port:
-            raise InvalidInput(f"port {port} is this server's own", hint="Name the port of the engine.")
+            raise InvalidInput(msg("port {} is this server's own", port), hint="Name the port of the engine.")
 
     def check_there(self) -> None:
         """Raises NotFound or ModelCannotLoad at once if the model that is to be loaded is not on this machine."""
@@ -298,17 +302,18 @@ class AdapterTuning:
             )
         if not _NAME.fullmatch(name):
             raise InvalidInput(
-                f"{name!r:.80} cannot be an adapter's name", hint="Use letters, digits, '-', '_' and '.', at most 64."
+                msg("{} cannot be an adapter's name", f"{name!r:.80}"),
+                hint="Use letters, digits, '-', '_' and '.', at most 64.",
             )
         folder = self._folder(name)
         if folder.exists():
-            raise Conflict(f"there is an adapter {name!r}", hint="Give yours another name.")
+            raise Conflict(msg("there is an adapter {}", repr(name)), hint="Give yours another name.")
         if not questions:
             raise Conflict("none of these questions is for tuning", hint="Make more questions, or take another book.")
         return self._jobs.submit_alone(
             ADAPTER,
             partial(self._work, self.base, folder, tuple(questions), epochs),
-            lambda other: Conflict("an adapter is being tuned", hint=f"Wait, or cancel job {other.id}."),
+            lambda other: Conflict("an adapter is being tuned", hint=msg("Wait, or cancel job {}.", other.id)),
             title=name,
             undo=partial(shutil.rmtree, folder, ignore_errors=True),
         )
@@ -361,7 +366,7 @@ class AdapterTuning:
     def _kept(self, name: str, file: str) -> Path:
         path = self._folder(name) / file
         if not _NAME.fullmatch(name) or not path.is_file():
-            raise NotFound(f"there is no adapter {name!r:.80}", hint="GET /v1/generator lists the adapters.")
+            raise NotFound(msg("there is no adapter {}", f"{name!r:.80}"), hint="GET /v1/generator lists the adapters.")
         return path
 
     def _folder(self, name: str) -> Path:

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, insert, select
+from sqlalchemy import Column, Index, Integer, MetaData, Row, Table, Text, delete, insert, select
 
 from api.errors import describe
 from indexes.database import Database, JsonText, Schema, damage, set_aside
 from indexes.errors import Cancelled, CoalesceError, Conflict, IndexCorrupt, NotFound
+from indexes.messages import dump, load, msg
 
 logger = logging.getLogger("coalesce.jobs")
 STOP_TIMEOUT_S = 10.0
@@ -141,6 +142,8 @@ class JobStore:
         """Keep a job as it is now, and forget all but the newest jobs."""
         row = asdict(job)
         del row["seconds_left"]
+        row["message"] = dump(job.message)
+        row["error"] = job.error and {name: dump(text) for name, text in job.error.items()}
         newest = select(_jobs.c.id).order_by(_jobs.c.created_at.desc()).limit(KEPT_JOBS)
         with self._database.writing() as connection:
             connection.execute(delete(_jobs).where(_jobs.c.id == job.id))
@@ -153,13 +156,13 @@ class JobStore:
             row = connection.execute(select(_jobs).where(_jobs.c.id == job_id)).one_or_none()
         if row is None:
             raise NotFound(f"no job has the id {job_id!r}", hint="use the `job_id` that the upload replied")
-        return Job(*row)
+        return _job(row)
 
     def list(self) -> list[Job]:
         """Every job kept, newest first."""
         with self._database.reading() as connection:
             rows = connection.execute(select(_jobs).order_by(_jobs.c.created_at.desc()))
-            return [Job(*row) for row in rows]
+            return [_job(row) for row in rows]
 
     def forget(self, failed: Job) -> None:
         """Forget a job that failed, and those of its kind that failed before it."""
@@ -176,6 +179,12 @@ class JobStore:
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         self._database.close()
+
+
+def _job(row: Row[Any]) -> Job:
+    job = Job(*tuple(row))
+    error = job.error and {name: load(text) for name, text in job.error.items()}
+    return replace(job, message=load(job.message), error=error)
 
 
 def now() -> str:
@@ -323,9 +332,9 @@ class JobQueue:
             return live.job
         job = self.get(job_id)
         if live is None and not job.final:
-            raise Conflict(f"job {job_id} is another server's", hint="Cancel it there.")
+            raise Conflict(msg("job {} is another server's", job_id), hint="Cancel it there.")
         if job.final and job.state != "cancelled":
-            raise Conflict(f"job {job_id} is {job.state} already", hint="Cancel queued and running jobs only.")
+            raise Conflict(msg("job {} is {} already", job_id, job.state), hint="Cancel queued and running jobs only.")
         return job
 
     def forget(self, job_id: str) -> None:
@@ -401,7 +410,7 @@ class JobQueue:
                 raise Cancelled("cancelled before it began")
             message = live.work(live.handle)
         except Cancelled as stopped:
-            return live.job.changed(state="cancelled", message=str(stopped))
+            return live.job.changed(state="cancelled", message=stopped.message)
         except Exception as error:  # a failed job must not stop the queue; it keeps its error
             reply = describe(error)
             if reply.status == 500:

@@ -19,7 +19,7 @@ from fastapi.responses import PlainTextResponse
 router = APIRouter(include_in_schema=False)
 PAGE = "/next"
 """Where the page is; "" puts it at the root."""
-VIEWS = frozenset({"", "c", "compare", "reports", "library", "book", "study"})
+VIEWS = frozenset({"", "c", "compare", "reports", "library", "book", "study", "settings"})
 """The first part of each address that the page has something to show for."""
 FOLDER = Path(__file__).parent / "page"
 KATEX = Path(__file__).parent / "pages" / "static" / "katex"

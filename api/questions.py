@@ -9,7 +9,6 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from api.console import counted
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.made_store import MadeQuestions, is_for_tuning
@@ -17,6 +16,7 @@ from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_b
 from evals.study import Asked, Progress, Study
 from evals.study_guide import GuideChapter, study_guide
 from indexes.errors import Conflict, InvalidInput
+from indexes.messages import msg
 from indexes.types import book_id
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MAKING = "questions"
 """The kind of the job that makes questions."""
-NONE_HOLDS = "it wrote none that holds"
-"""Why a language model has no share in the questions made."""
 BANK_TUNE = "bank:tune"
 
 
@@ -157,7 +155,8 @@ class BookQuestions:
             MAKING,
             partial(self._make, document_id, count, tuple(types)),
             lambda other: Conflict(
-                f"questions are being made from '{document.title}'", hint=f"see GET /v1/jobs/{other.id}"
+                msg("questions are being made from '{}'", document.title),
+                hint=msg("see GET {}", f"/v1/jobs/{other.id}"),
             ),
             about=document_id,
             title=document.title,
@@ -179,12 +178,16 @@ class BookQuestions:
         self.made.keep(self._library().document(document_id), questions)
         if not questions:
             return "the book has no sentence that a question can be made from"
-        made = f"{counted(len(questions), 'question')} {'was' if len(questions) == 1 else 'were'} made"
+        one = len(questions) == 1
+        number = f"{len(questions):,}"
+        made = msg("1 question was made") if one else msg("{} questions were made", number)
         if "base" not in engine.generator.arms or (types and "short" not in types):
             return made
         written = sum(question.made_by != RULES for question in questions)
         model = engine.generator.model_name
-        return f"{made}, {written} of them by {model}" if written else f"{made}, none of them by {model}: {NONE_HOLDS}"
+        if written:
+            return msg("{}, {} of them by {}", made, written, model)
+        return msg("{}, none of them by {}: it wrote none that holds", made, model)
 
 
 def questions_on(

@@ -33,6 +33,7 @@ from api.page_files import is_page
 from api.settings import CoalesceSettings
 from evals.learners import DEFAULT_LEARNER
 from indexes.errors import CoalesceError
+from indexes.messages import msg
 
 _IN_SCOPE = "coalesce_caller"
 
@@ -74,7 +75,7 @@ class Caller:
     def need_open_key(self, what: str) -> None:
         """Raises NotAllowed for a learner's key; `what` names what it cannot do."""
         if self.learner is not None:
-            raise NotAllowed(f"a learner's key cannot {what}", hint="Use a key of COALESCE_API_KEYS.")
+            raise NotAllowed(msg("a learner's key cannot {}", what), hint="Use a key of COALESCE_API_KEYS.")
 
 
 def put_caller(scope: MutableMapping[str, Any], caller: Caller) -> None:

@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from api.chosen_generator import GeneratorChoice, is_loopback, origin_of, read_choice
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
+from indexes.messages import msg
 from indexes.settings import EMBEDDED_MODEL, LLAMA_INDEX, IndexSettings
 from rag.models.home import shipped_adapters
 from rag.settings import GeneratorName, GeneratorSettings, QuantizationName, RagSettings, RetrievalSettings
@@ -436,7 +437,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}", hint=f"Correct {path}.") from error
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}", hint=f"Make {path} readable.") from error
+        raise InvalidInput(msg("{} cannot be read: {}", path, error.strerror), hint=f"Make {path} readable.") from error
     names = set(CoalesceSettings.model_fields) - {"home"}
     for name in values:
         if name == "home":

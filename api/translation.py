@@ -1,7 +1,7 @@
 """What the program says, put into another language: messages of its errors and jobs, and the page of a report.
 
-A table holds an English text and its translation. `{}` stands for anything, which is put into the same place (into that
-of `{1}` the first of them), and is itself translated where the table has it. The page's own texts are in
+A message is looked up by its template, and its arguments take the places of `{0}`, `{1}` there, themselves translated.
+A report is text already: there `{}` stands for anything, which is put into the same place. The page's own texts are in
 `api/pages/texts.py`.
 """
 
@@ -15,8 +15,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from indexes.messages import Message
+
 TRANSLATED = ("zh",)
-MAX_TRANSLATED_CHARACTERS = 4_000
 _UNTOUCHED = re.compile(r"(?s)(<style>.*?</style>|<code>.*?</code>|<[^>]*>)")
 _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z\d])")
 _LISTS = (("; ", "；"), (", ", "，"), (": ", "："))
@@ -24,23 +25,13 @@ _Phrases = tuple[tuple[tuple[str, ...], str], ...]
 """English texts as the pieces round their gaps, each with its translation."""
 
 
-def translate(text: str, language: str, depth: int = 3) -> str:
-    """A message of the program in another language; as it is where the table of that language does not have it.
-
-    A text beyond `MAX_TRANSLATED_CHARACTERS` stays as it is: parts of it may come from anyone.
-
-    Args:
-        depth: how deep what stands in the gaps of a message is translated too.
-    """
-    bare = text.strip().removesuffix(".")
-    if depth == 0 or len(bare) > MAX_TRANSLATED_CHARACTERS:
+def translate(text: str, language: str) -> str:
+    """A message of the program in another language; as it is where the table of that language does not have it."""
+    template, arguments = (text.template, text.arguments) if isinstance(text, Message) else (text, ())
+    own = _messages(language).get(_key(template))
+    if own is None or (not arguments and "{" in own):
         return text
-    folded = _folded(bare)
-    for pieces, template in _messages(language):
-        gaps = _gaps(folded, pieces)
-        if gaps is not None:
-            return template.format(*(translate(bare[start:end], language, depth - 1) for start, end in gaps))
-    return text
+    return own.format(*(translate(each, language) for each in arguments))
 
 
 def report_in_chinese(page: str) -> str:
@@ -113,19 +104,17 @@ def _gaps(text: str, pieces: tuple[str, ...]) -> list[tuple[int, int]] | None:
     return [*gaps, (start, stop)] if start < stop else None
 
 
-def _folded(text: str) -> str:
-    """The text in lower case, every character in its place."""
-    lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
+def _key(template: str) -> str:
+    """A template as the table is asked: its first letter and its full stop depend on where it stands."""
+    return template.strip().removesuffix(".").lower()
 
 
 @cache
-def _messages(language: str) -> _Phrases:
-    """The messages in one of `TRANSLATED`, fewest gaps first; none for English."""
+def _messages(language: str) -> dict[str, str]:
+    """The messages by their English templates; none for English."""
     path = Path(__file__).parent / "pages" / "languages" / f"said-{language}.json"
     table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    order = sorted(table.items(), key=lambda row: (row[0].count("{}"), -len(row[0])))
-    return _phrases((_folded(english), own) for english, own in order)
+    return {_key(english): own for english, own in table.items()}
 
 
 @cache

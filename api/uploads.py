@@ -30,6 +30,7 @@ from api.fetch import fetch, fetch_pages, listed_pages
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from indexes.errors import Conflict, InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.messages import msg
 from indexes.readers import TEXT_FORMATS, content_digest, document_id_of
 from indexes.sample import SAMPLE_PATH
 from indexes.types import AddProgress, Document
@@ -61,14 +62,16 @@ class BodyLimit:
         declared = Headers(scope=scope).get("content-length", "0")
         if not (declared.isascii() and declared.isdecimal() and len(declared) < 20):
             error = InvalidInput(
-                f"Content-Length {declared!r:.40} is not a number", hint="Send the body's length in bytes."
+                msg("Content-Length {} is not a number", f"{declared!r:.40}"), hint="Send the body's length in bytes."
             )
             await reply_for(Request(scope), describe(error))(scope, receive, send)
             return
         if int(declared) > limit:
             await _drain(receive)
             hint = "Raise COALESCE_MAX_UPLOAD_BYTES." if upload else "Send less, or raise COALESCE_MAX_BODY_BYTES."
-            large = TooLarge(f"the body has {int(declared):,} bytes; the limit is {limit:,}", hint=hint)
+            large = TooLarge(
+                msg("the body has {} bytes; the limit is {}", f"{int(declared):,}", f"{limit:,}"), hint=hint
+            )
             await reply_for(Request(scope), describe(large))(scope, receive, send)
             return
         received = 0
@@ -158,7 +161,7 @@ class UploadFolder:
         except (FileExistsError, NotADirectoryError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise InvalidInput(
-                f"two files of the folder are called '{path}'", hint="Give each file its own name."
+                msg("two files of the folder are called '{}'", path), hint="Give each file its own name."
             ) from error
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -229,7 +232,9 @@ def file_name(given: str) -> str:
     bare = PureWindowsPath(PurePosixPath(given).name).name
     shown = "".join(character for character in bare if unicodedata.category(character)[0] != "C").strip()
     if not shown or shown in (".", ".."):
-        raise InvalidInput(f"{given!r} is not a file name", hint="Send a file name with an ending, such as book.pdf.")
+        raise InvalidInput(
+            msg("{} is not a file name", repr(given)), hint="Send a file name with an ending, such as book.pdf."
+        )
     suffix = Path(shown).suffix[:20]
     if len(shown.encode("utf-8", "replace")) <= MAX_NAME_BYTES:
         return shown
@@ -245,7 +250,9 @@ def path_in_folder(given: str) -> PurePosixPath:
     """
     parts = [file_name(part) for part in given.replace("\\", "/").split("/") if part not in ("", ".")]
     if not 1 <= len(parts) <= MAX_DEPTH:
-        raise InvalidInput(f"{given!r:.200} is not a path in a folder", hint="For example: book/chapter-1.md")
+        raise InvalidInput(
+            msg("{} is not a path in a folder", f"{given!r:.200}"), hint=msg("For example: {}", "book/chapter-1.md")
+        )
     return PurePosixPath(*parts)
 
 
@@ -305,8 +312,10 @@ class Books:
         name = file_name(name)
         suffix = Path(name).suffix.casefold()
         if suffix not in endings.split():
-            what = f"files ending in {suffix!r}" if suffix else "files without an ending"
-            raise UnsupportedFormat(f"{name!r}: {what} are not read", hint=f"These endings are read: {endings}.")
+            what = msg("files ending in {}", repr(suffix)) if suffix else "files without an ending"
+            raise UnsupportedFormat(
+                msg("{}: {} are not read", repr(name), what), hint=msg("These endings are read: {}.", endings)
+            )
         return self._queue(self._folder.take_in(source), name)
 
     def upload_folder(self, files: Sequence[tuple[str, IO[bytes]]]) -> Taken:
@@ -448,7 +457,7 @@ class Books:
         while not self._jobs.get(job.id).final:
             if time.monotonic() > deadline:
                 raise Conflict(
-                    f"book {job.document_id!r} is still being added", hint="Remove it again in a few seconds."
+                    msg("book {} is still being added", repr(job.document_id)), hint="Remove it again in a few seconds."
                 )
             time.sleep(STOP_STEP_S)
 

@@ -16,6 +16,7 @@ from evals.marking import AskJudge, By, Grade, grade_answers
 from evals.questions import TYPES, BankQuestion
 from evals.text_match import Embed, normalize
 from indexes.errors import InvalidInput
+from indexes.messages import msg
 from rag.question import reject_control_characters
 from rag.types import Passage
 
@@ -116,7 +117,7 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
     count = plan.count or 0
     if len(pool) < count:
         raise InvalidInput(
-            f"an exam of {count} questions was asked for, {len(pool)} fit the chapters and types",
+            msg("an exam of {} questions was asked for, {} fit the chapters and types", count, len(pool)),
             hint="ask for fewer questions, or more chapters or types",
         )
     generator = random.Random(plan.seed)
@@ -134,7 +135,7 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
 def _check_plan(plan: ExamPlan) -> None:
     if plan.count is not None and not 1 <= plan.count <= MAX_QUESTIONS:
         raise InvalidInput(
-            f"an exam cannot have {plan.count} questions", hint=f"ask for 1 to {MAX_QUESTIONS} questions"
+            msg("an exam cannot have {} questions", plan.count), hint=msg("ask for 1 to {} questions", MAX_QUESTIONS)
         )
     unknown = [kind for kind in plan.types if kind not in TYPES]
     if unknown:

@@ -35,6 +35,7 @@ from evals.run import ASKED_TOGETHER, Runner, RunSpec, plan_jobs, seconds_left, 
 from evals.scoring import score_records
 from indexes.errors import IndexMissing, InvalidInput
 from indexes.library import Library, open_library
+from indexes.messages import msg
 from indexes.sample import SAMPLE_PATH, add_sample
 from indexes.settings import IndexSettings
 from rag.assemble import build_engine, resolve_kind, switch_generator
@@ -319,7 +320,9 @@ def _load(setup: _Setup, progress: Progress) -> dict[str, str]:
         books = {document.document_id for document in library.documents()}
         return {question.book: question.book for question in setup.spec.questions if question.book in books}
     if not texts:
-        added = [add_sample(library, progress=lambda p: progress(f"indexing the book: {p.stage}", p.done, p.total))]
+        added = [
+            add_sample(library, progress=lambda p: progress(msg("indexing the book: {}", p.stage), p.done, p.total))
+        ]
     else:
         added = []
         for name, path in texts.items():
@@ -358,7 +361,11 @@ def _compare(setup: _Setup, out: Path, progress: Progress) -> dict[str, Any]:
     power = power_note(spec.questions)
     if power["smallest_detectable"] is not None:
         points = 100 * power["smallest_detectable"]
-        progress(f"{power['n']} choice questions detect a difference of {points:.1f} points in 8 of 10 runs", 0, 0)
+        progress(
+            msg("{} choice questions detect a difference of {} points in 8 of 10 runs", power["n"], f"{points:.1f}"),
+            0,
+            0,
+        )
     leakage = _leakage(setup)
     facts = _facts(setup)
     records = _ask(setup, facts, out, progress)

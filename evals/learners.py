@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from indexes.errors import InvalidInput
+from indexes.messages import msg
 
 DEFAULT_LEARNER = "default"
 MAX_LEARNER_CHARACTERS = 100
@@ -21,5 +22,5 @@ def checked_learner(name: str) -> str:
         InvalidInput: it cannot be a name.
     """
     if not is_learner_name(name):
-        raise InvalidInput(f"learner {name!r:.60} is not a name", hint=LEARNER_NAME_HINT)
+        raise InvalidInput(msg("learner {} is not a name", f"{name!r:.60}"), hint=LEARNER_NAME_HINT)
     return name.strip()

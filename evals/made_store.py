@@ -12,6 +12,7 @@ from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, fu
 from evals.questions import BankQuestion, load_bank, parse_question
 from indexes.database import Database, JsonText, Schema, stored_values
 from indexes.errors import Conflict
+from indexes.messages import msg
 from indexes.types import Document
 
 _TABLES = MetaData()
@@ -85,9 +86,12 @@ class MadeQuestions:
             own = load_bank() if document.sample else self.of(document)
             if not own:
                 raise Conflict(
-                    f"no questions have been made from '{document.title}'",
-                    hint=f"POST /v1/documents/{document.document_id}/questions, or coalesce quiz --book "
-                    f"{document.document_id}",
+                    msg("no questions have been made from '{}'", document.title),
+                    hint=msg(
+                        "POST /v1/documents/{}/questions, or coalesce quiz --book {}",
+                        document.document_id,
+                        document.document_id,
+                    ),
                 )
             found.extend(own)
         return tuple(found)

@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass
 from evals.errors import MalformedQuestions
 from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.jsonl import parse_jsonl, read_text, to_jsonl
+from indexes.messages import msg
 from indexes.sample import SAMPLE_PATH
 from rag.question import reject_control_characters
 
@@ -293,7 +294,7 @@ class QuestionFolder:
             return load_bank()
         path = self._folder / _checked_name(name)
         if not path.is_file():
-            raise NotFound(f"there is no question file {name!r}", hint=f"put it into {self._folder}")
+            raise NotFound(msg("there is no question file {}", repr(name)), hint=f"put it into {self._folder}")
         return load_questions(path)
 
     def add(self, name: str, content: bytes) -> tuple[BankQuestion, ...]:
@@ -313,7 +314,8 @@ class QuestionFolder:
         except FileExistsError:
             if path.read_bytes() != content:
                 raise Conflict(
-                    f"there is a question file {name!r} with other questions in it", hint="give yours another name"
+                    msg("there is a question file {} with other questions in it", repr(name)),
+                    hint="give yours another name",
                 ) from None
         return questions
 
@@ -321,7 +323,7 @@ class QuestionFolder:
 def _checked_name(name: str) -> str:
     if not _FILE_NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name!r:.80} is not the name of a question file",
+            msg("{} is not the name of a question file", f"{name!r:.80}"),
             hint="name it like my-questions.jsonl or my-questions.csv",
         )
     return name
@@ -331,7 +333,7 @@ def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MalformedQuestions(f"{name} cannot be read: {error}", hint="save it as UTF-8") from None
+        raise MalformedQuestions(msg("{} cannot be read: {}", name, error), hint="save it as UTF-8") from None
 
 
 def _refuse_duplicates(questions: Iterable[BankQuestion], name: str) -> None:

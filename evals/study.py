@@ -41,6 +41,7 @@ from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
 from evals.text_match import Embed, normalize
 from indexes.errors import Conflict, InvalidInput, NotFound
+from indexes.messages import msg
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Hit
 from rag.question import reject_control_characters
@@ -183,7 +184,9 @@ class Study:
         """
         names = sorted({checked_learner(name) for name in learners})
         if not 1 <= len(names) <= MAX_LEARNERS:
-            raise InvalidInput(f"the class has {len(names)} learners", hint=f"name 1 to {MAX_LEARNERS:,}")
+            raise InvalidInput(
+                msg("the class has {} learners", len(names)), hint=msg("name 1 to {}", f"{MAX_LEARNERS:,}")
+            )
         drawn = draw_exam(self._questions() if questions is None else questions, plan)
         one = StoredExam("", "", self._clock(), None, drawn, class_id=_new_id("class"), time_limit_s=plan.time_limit_s)
         exams = tuple(replace(one, id=_new_id("exam"), learner=name) for name in names)
@@ -315,12 +318,13 @@ class Study:
         exam = self.exam(exam_id, learner)
         if exam.closed_by_deadline:
             raise ExamClosed(
-                f"exam {exam.id} closed at {exam.deadline}, it is {self._clock().isoformat()}",
-                hint=f"GET /v1/exams/{exam.id} shows the marks of what was answered until then",
+                msg("exam {} closed at {}, it is {}", exam.id, exam.deadline, self._clock().isoformat()),
+                hint=msg("GET {} shows the marks of what was answered until then", f"/v1/exams/{exam.id}"),
             )
         if exam.handed_in_at is not None:
             raise ExamClosed(
-                f"exam {exam.id} was handed in at {exam.handed_in_at.isoformat()}", hint=f"see GET /v1/exams/{exam.id}"
+                msg("exam {} was handed in at {}", exam.id, exam.handed_in_at.isoformat()),
+                hint=msg("see GET {}", f"/v1/exams/{exam.id}"),
             )
         return exam
 
@@ -532,7 +536,8 @@ def _card_text(text: str, name: str) -> str:
     reject_control_characters(text, name)
     if not text.strip() or len(text) > MAX_ANSWER_CHARACTERS:
         raise InvalidInput(
-            f"the card's {name} has {len(text.strip())} characters", hint=f"write 1 to {MAX_ANSWER_CHARACTERS:,}"
+            msg("the card's {} has {} characters", name, len(text.strip())),
+            hint=msg("write 1 to {}", f"{MAX_ANSWER_CHARACTERS:,}"),
         )
     return text.strip()
 

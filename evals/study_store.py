@@ -39,6 +39,7 @@ from evals.questions import BankQuestion, parse_question
 from evals.schedule import SUSPENDED, Scheduled, make_due, new_card, stored_schedule
 from indexes.database import Database, IsoTime, JsonText, Schema, stored_values
 from indexes.errors import Conflict, NotFound
+from indexes.messages import msg
 from rag.types import Passage
 
 Value = TypeVar("Value")
@@ -365,7 +366,9 @@ class StudyStore:
         with self._database.writing() as connection:
             reviews = connection.execute(of_card).all()
             if not reviews:
-                raise Conflict(f"card {card.id!r} was not reviewed yet", hint="undo a card that was just rated")
+                raise Conflict(
+                    msg("card {} was not reviewed yet", repr(card.id)), hint="undo a card that was just rated"
+                )
             number = int(card.id.rpartition("-")[2])
             at = reviews[0].at
             before = make_due(reviews[1].fsrs, at) if len(reviews) > 1 else new_card(number, at)
@@ -528,7 +531,7 @@ def _mark(record: Mapping[str, Any]) -> Mark:
 
 
 def _closed(exam_id: str) -> ExamClosed:
-    return ExamClosed(f"exam {exam_id} was handed in before", hint=f"see GET /v1/exams/{exam_id}")
+    return ExamClosed(f"exam {exam_id} was handed in before", hint=msg("see GET {}", f"/v1/exams/{exam_id}"))
 
 
 def _not_found(kind: str, given_id: str, learner: str | None, *, hint: str) -> NotFound:

@@ -35,6 +35,7 @@ from indexes.errors import (
     TooLarge,
     first_line,
 )
+from indexes.messages import msg
 
 BUSY_TIMEOUT_S = 5.0
 """How long a writer waits for another process's transaction on a small file of state."""
@@ -331,7 +332,7 @@ def damage(path: Path, *, rows: bool = False) -> str | None:
                 deque(connection.execute(f'SELECT * FROM "{table}"'), maxlen=0)  # noqa: S608  a name of the file's own
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Busy(f"Another process is writing to '{path}'.", hint="try again in a moment") from error
+            raise Busy(msg("Another process is writing to '{}'.", path), hint="try again in a moment") from error
         return first_line(error)
     return None if found == "ok" else " ".join(found.split())
 
@@ -498,8 +499,10 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (UnicodeEncodeError, OverflowError) as error:
-        what = "half a surrogate pair" if isinstance(error, UnicodeEncodeError) else "a number of more than 64 bits"
-        raise InvalidInput(f"A value holds {what}, which no database keeps.", hint="send another value") from error
+        told = "A value holds a number of more than 64 bits, which no database keeps."
+        if isinstance(error, UnicodeEncodeError):
+            told = "A value holds half a surrogate pair, which no database keeps."
+        raise InvalidInput(told, hint="send another value") from error
     except (DBAPIError, sqlite3.Error, OSError) as error:
         ours = disk_error(error, path) if isinstance(error, OSError) else _ours(error, path)
         if ours is None:
@@ -512,24 +515,25 @@ def _ours(error: DBAPIError | sqlite3.Error, path: Path) -> CoalesceError | None
     code = (getattr(cause, "sqlite_errorcode", 0) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path.parent)):
         return StorageFull(
-            f"The disk that holds '{path.parent}' is full; nothing was kept.", hint="free some space and try again"
+            msg("The disk that holds '{}' is full; nothing was kept.", path.parent),
+            hint="free some space and try again",
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return Busy(f"Another process is writing to '{path}'.", hint="try again in a moment")
+        return Busy(msg("Another process is writing to '{}'.", path), hint="try again in a moment")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return HomeNotWritable(
-            f"'{path}' cannot be opened for writing: {cause}.",
+            msg("'{}' cannot be opened for writing: {}.", path, cause),
             hint="Make its folder writable, or set COALESCE_HOME to another.",
         )
     if code == sqlite3.SQLITE_TOOBIG:
         return TooLarge(f"A value is too large for '{path}'.", hint="send less")
     if code == sqlite3.SQLITE_IOERR:
-        return IndexCorrupt(f"'{path}' cannot be read: {cause}.", hint=MEND)
+        return IndexCorrupt(msg("'{}' cannot be read: {}.", path, cause), hint=MEND)
     if isinstance(cause, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or not isinstance(
         cause, sqlite3.DatabaseError
     ):
         return None  # a fault of the program
-    return IndexCorrupt(f"'{path}' is damaged: {cause}.", hint=MEND)
+    return IndexCorrupt(msg("'{}' is damaged: {}.", path, cause), hint=MEND)
 
 
 def _disk_is_full(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from indexes.disk import file_sha256, replaced_file
 from indexes.errors import Cancelled, CoalesceError, EmbedderCannotLoad, InvalidInput, first_line
+from indexes.messages import msg
 from indexes.settings import EMBEDDED_MODEL, IndexSettings
 from indexes.types import CancelCheck
 
@@ -162,7 +163,7 @@ def load_embedder(
     """
     if settings.embedder_dtype not in DTYPES:
         raise InvalidInput(
-            f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=f"Use one of {', '.join(DTYPES)}"
+            f"Unknown embedder dtype '{settings.embedder_dtype}'.", hint=msg("Use one of {}", ", ".join(DTYPES))
         )
     bundled = settings.embedder == EMBEDDED_MODEL
     source = str(bundled_model_folder()) if bundled else settings.embedder

@@ -10,6 +10,7 @@ from typing import Any
 
 from indexes.disk import disk_errors
 from indexes.errors import CoalesceError, Conflict
+from indexes.messages import msg
 
 _HINT = "Write one JSON object per line; correct or remove this one."
 
@@ -61,7 +62,7 @@ def read_text(path: Path, failure: type[CoalesceError]) -> str:
     except FileNotFoundError:
         raise failure(f"{path} does not exist.", hint="Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise failure(f"{path} cannot be read: {error}", hint="Save it as UTF-8.") from None
+        raise failure(msg("{} cannot be read: {}", path, error), hint="Save it as UTF-8.") from None
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:

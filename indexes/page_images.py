@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexes.errors import NotFound
+from indexes.messages import msg
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PageImage
@@ -30,7 +31,7 @@ def draw_page(path: Path, page: int, quote: str = "") -> bytes:
     try:
         pdf = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
-        raise NotFound(f"{path.name} cannot be read: {error}", hint="add the book again") from error
+        raise NotFound(msg("{} cannot be read: {}", path.name, error), hint="add the book again") from error
     try:
         if not 1 <= page <= len(pdf):
             raise NotFound(f"{path.name} has no page {page}", hint=f"its last page is {len(pdf)}")

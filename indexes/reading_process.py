@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.errors import Busy, Cancelled, CoalesceError, TooLarge, UnreadableBook
+from indexes.messages import msg
 from indexes.readers import read_book
 from indexes.readers.source import logger as readers_logger
 from indexes.readers.source import unforeseen
@@ -145,7 +146,7 @@ class ReadingProcesses:
         except TooLarge as large:
             raise TooLarge(large.message, hint="read the page's text instead") from large
         except Cancelled as waited:
-            raise Busy(f"'{shown}' could not be drawn yet.", hint="try again in a moment") from waited
+            raise Busy(msg("'{}' could not be drawn yet.", shown), hint="try again in a moment") from waited
 
     def close(self) -> None:
         """End every process; a book that is being read is cancelled."""
@@ -183,7 +184,7 @@ class ReadingProcesses:
             if self._closed:
                 raise Cancelled(f"Reading '{shown}' was stopped.") from None
             raise UnreadableBook(
-                f"'{shown}' ended the process that read it ({ended}).", hint="get another copy of the file"
+                msg("'{}' ended the process that read it ({}).", shown, ended), hint="get another copy of the file"
             ) from None
         finally:
             self._give_back(process, keep=keep)
@@ -254,7 +255,8 @@ class _Process:
             self._popen = started.result()
         except OSError as error:
             raise Busy(
-                f"A process that reads books cannot be started: {error}.", hint="end other programs, and try again"
+                msg("A process that reads books cannot be started: {}.", error),
+                hint="end other programs, and try again",
             ) from error
         self._watched = psutil.Process(self._popen.pid)
 
@@ -301,7 +303,7 @@ class _Process:
                 continue
             looked_at_s = time.monotonic()
             if cancelled is not None and cancelled():
-                raise Cancelled(f"Reading '{shown}' was cancelled.")
+                raise Cancelled(msg("Reading '{}' was cancelled.", shown))
             memory_bytes, cpu_s = self.usage()
             if memory_bytes > limits.memory_bytes:
                 raise _beyond(shown, "memory", limits)
@@ -348,14 +350,22 @@ class _Process:
 
 def _beyond(shown: str, what: str, limits: Limits) -> TooLarge:
     """The error of a task that went beyond a limit: which, its value, and the setting that raises it."""
-    used, value, setting = {
-        "memory": ("memory", f"{limits.memory_bytes:,} bytes", "reading_memory_bytes"),
-        "cpu": ("time of the processor", f"{limits.cpu_s:g} seconds", "reading_cpu_s"),
-        "wall": ("time", f"{limits.wall_s:g} seconds", "reading_wall_s"),
+    told, value, setting = {
+        "memory": (
+            "'{}' took more memory to read than the limit of {} bytes.",
+            f"{limits.memory_bytes:,}",
+            "reading_memory_bytes",
+        ),
+        "cpu": (
+            "'{}' took more time of the processor to read than the limit of {} seconds.",
+            f"{limits.cpu_s:g}",
+            "reading_cpu_s",
+        ),
+        "wall": ("'{}' took more time to read than the limit of {} seconds.", f"{limits.wall_s:g}", "reading_wall_s"),
     }[what]
     return TooLarge(
-        f"'{shown}' took more {used} to read than the limit of {value}.",
-        hint=f"if you trust the file, raise the setting `{setting}`",
+        msg(told, shown, value),
+        hint=msg("if you trust the file, raise the setting `{}`", setting),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from indexes.embedder import bundled_model_folder
 from indexes.errors import InvalidInput, NotFound
 from indexes.library import Library
+from indexes.messages import msg
 from rag.conversations import ConversationStore
 from rag.engine import AnswerEngine
 from rag.errors import ArmUnavailable
@@ -204,7 +205,9 @@ def resolve_kind(settings: GeneratorSettings) -> str:
         InvalidInput: no such generator.
     """
     if settings.kind not in GENERATORS:
-        raise InvalidInput(f"generator {settings.kind!r} is not known", hint=f"use one of {', '.join(GENERATORS)}")
+        raise InvalidInput(
+            f"generator {settings.kind!r} is not known", hint=msg("use one of {}", ", ".join(GENERATORS))
+        )
     if settings.kind != "auto":
         return settings.kind
     return "local" if settings.model else "extractive"

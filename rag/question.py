@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from indexes.errors import InvalidInput, NotFound, TooLarge
+from indexes.messages import msg
 from indexes.types import Document, Filters
 from indexes.words import is_chinese, terms_of
 from rag.errors import ArmUnavailable
@@ -51,7 +52,12 @@ def reject_control_characters(text: str, name: str) -> str:
     found = _CONTROL.search(text)
     if found:
         raise InvalidInput(
-            f"the {name} holds the control character U+{ord(found.group()):04X} at position {found.start()}",
+            msg(
+                "the {} holds the control character {} at position {}",
+                name,
+                f"U+{ord(found.group()):04X}",
+                found.start(),
+            ),
             hint="remove it",
         )
     return text
@@ -66,12 +72,13 @@ def clean_text(text: str, name: str = "question") -> str:
     """
     if len(text) > MOST_CHARACTERS:
         raise TooLarge(
-            f"the {name} has {len(text):,} characters", hint=f"ask in at most {MOST_CHARACTERS:,} characters"
+            msg("the {} has {} characters", name, f"{len(text):,}"),
+            hint=msg("ask in at most {} characters", f"{MOST_CHARACTERS:,}"),
         )
     reject_control_characters(text, name)
     kept = "".join(c for c in text if unicodedata.category(c) != "Cf" or c in "\u200c\u200d").strip()
     if not kept:
-        raise InvalidInput(f"the {name} is empty", hint="ask in at least one word")
+        raise InvalidInput(msg("the {} is empty", name), hint="ask in at least one word")
     return kept
 
 
@@ -84,7 +91,7 @@ def check_question(question: Question) -> Question:
         TooLarge: too many characters.
     """
     if question.arm not in ARMS:
-        raise InvalidInput(f"arm {question.arm!r} is not known", hint=f"use one of {', '.join(ARMS)}")
+        raise InvalidInput(f"arm {question.arm!r} is not known", hint=msg("use one of {}", ", ".join(ARMS)))
     check_top_k(question.top_k)
     if question.max_tokens is not None and not 1 <= question.max_tokens <= MOST_ANSWER_TOKENS:
         raise InvalidInput(f"max_tokens {question.max_tokens} is out of range", hint=f"use 1 to {MOST_ANSWER_TOKENS:,}")
@@ -97,11 +104,13 @@ def check_question(question: Question) -> Question:
     pages = question.filters.pages
     if pages is not None and not 1 <= pages[0] <= pages[1]:
         raise InvalidInput(
-            f"{pages[0]}-{pages[1]} is not a range of pages", hint="Give the first and the last page, from 1."
+            msg("{}-{} is not a range of pages", pages[0], pages[1]), hint="Give the first and the last page, from 1."
         )
     text = clean_text(question.text)
     if not has_words(text):
-        raise InvalidInput(f"there are no words in the question {text[:40]!r}", hint="ask in at least one word")
+        raise InvalidInput(
+            msg("there are no words in the question {}", repr(text[:40])), hint="ask in at least one word"
+        )
     return replace(question, text=text)
 
 
@@ -125,9 +134,11 @@ def _check_chapters(named: Sequence[int | str], documents: Sequence[Document], l
     known: set[int | str] = {chapter.ordinal for chapter in chapters} | {chapter.title for chapter in chapters}
     for wanted in named:
         if wanted not in known:
-            where = "this book has" if len(documents) == 1 else "the longest of these books has"
+            told = "no chapter {}; this book has {}"
+            if len(documents) > 1:
+                told = "no chapter {}; the longest of these books has {}"
             last = max((chapter.ordinal for chapter in chapters), default=0)
-            raise NotFound(f"no chapter {wanted}; {where} {last}", hint="give a number from 1, or an exact title")
+            raise NotFound(msg(told, wanted, last), hint="give a number from 1, or an exact title")
 
 
 def choose_adapter(arm: Arm, named: str | None, known: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from indexes.errors import NotFound
+from indexes.messages import msg
 from indexes.types import Document, Section, StoredNode, page_at
 from rag.retrieval import labels_by_page
 from rag.types import Answer
@@ -180,7 +181,7 @@ def find_part(parts: Sequence[Part], *, number: int | None = None, chapter: int 
         if part.number == number or (number is None and chapter in (None, part.chapter)):
             return part
     what = f"part {number}" if number is not None else f"chapter {chapter}"
-    raise NotFound(f"the book has no {what}", hint=f"It has {len(parts)} parts.")
+    raise NotFound(msg("the book has no {}", what), hint=msg("It has {} parts.", len(parts)))
 
 
 def _read(library: Library, document: Document) -> tuple[Part, ...]:
@@ -197,16 +198,21 @@ def _read(library: Library, document: Document) -> tuple[Part, ...]:
 def _askable(parts: Sequence[Part], document: Document) -> list[Stretch]:
     """Sections with a heading of their own that says what they are about, and enough text to answer from."""
     sections = [section for part in parts for section in part.sections if section.section and section.begins]
-    named = Counter(_name(section) for section in sections)
+    named = Counter(_kind(_name(section)) for section in sections)
     return [
         section
         for section in sections
-        if named[name := _name(section)] == 1
+        if named[kind := _kind(name := _name(section))] == 1
         and len(section.text) >= LEAST_WORTH_ASKING
         and _NAME.fullmatch(name)
-        and not _GENERIC.fullmatch(name)
+        and not _GENERIC.fullmatch(kind.partition(":")[0].strip())
         and name != document.title
     ]
+
+
+def _kind(name: str) -> str:
+    """A heading without its numbers: 'Exercise 3' is one of many 'Exercise'."""
+    return "".join(character for character in name if not character.isdigit()).strip(" .")
 
 
 def _name(section: Stretch) -> str:

@@ -15,6 +15,7 @@ import typer
 
 from api.cli.options import AnswerOptions, Json, settings_of, with_options
 from api.console import Console, table
+from indexes.messages import msg
 
 if TYPE_CHECKING:
     from api.settings import CoalesceSettings
@@ -192,7 +193,7 @@ def generator(
     from indexes.errors import InvalidInput
 
     if shape not in SHAPES:
-        raise InvalidInput(f"shape {shape!r} is not known", hint=f"Use one of {', '.join(SHAPES)}.")
+        raise InvalidInput(f"shape {shape!r} is not known", hint=msg("Use one of {}.", ", ".join(SHAPES)))
     _print(bench_generator(shape, rounds, context), json_output)
 
 

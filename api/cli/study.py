@@ -14,6 +14,7 @@ import typer
 
 from api.cli.options import Json, settings_of
 from api.console import Console, counted
+from indexes.messages import msg
 
 if TYPE_CHECKING:
     from evals.exam import Result
@@ -243,7 +244,7 @@ def export(
     from indexes.errors import InvalidInput
 
     if out.suffix not in FILE_ENDINGS:
-        raise InvalidInput(f"{out.name!r} is not the name of a question file", hint="Name it .jsonl or .csv.")
+        raise InvalidInput(msg("{} is not the name of a question file", repr(out.name)), hint="Name it .jsonl or .csv.")
     console = Console(json_output=json_output)
     questions = _questions_on(context, book, console) if book is not None else load_bank()
     with disk_errors(out):

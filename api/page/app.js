@@ -23,11 +23,13 @@ const ROUTES = [
   [/^compare$/, "compare", async () => (await import("./views/compare.js")).Compare],
   [/^reports$/, "compare", async () => (await import("./views/reports.js")).Reports],
   [/^reports\/(?<id>[^/]+)$/, "compare", async () => (await import("./views/reports.js")).Report],
+  [/^study\/class\/(?<id>[^/]+)$/, "study", async () => (await import("./views/class.js")).Class],
+  [/^settings$/, "settings", async () => (await import("./views/settings.js")).Settings],
   [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
 ];
 const NAVIGATION = ["ask", "library", "study"];
 /** Not in the navigation of a learner's key. */
-const NOT_FOR_LEARNERS = ["compare"];
+const NOT_FOR_LEARNERS = ["compare", "settings"];
 
 /** What every view needs to know; asked for before the page itself is there. */
 const facts = () => Promise.all([rest.session(), rest.documents(), rest.readiness()]);

@@ -53,6 +53,10 @@ export const readiness = () => call("GET", "/readyz").catch((error) => {
   return error.said;
 });
 
+/** What answers, and what could: the engines, models and adapters found. */
+export const generator = () => call("GET", "/v1/generator");
+export const switchGenerator = (choice) => call("PUT", "/v1/generator", { body: choice });
+
 /** Whose exams, cards and progress the calls are about: `{learner}`, or nothing where the key says it; set by app.js. */
 export const reader = {};
 
@@ -171,6 +175,11 @@ export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${e
 export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, ...reader } });
 export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);
 export const exam = (id) => call("GET", at`/v1/exams/${id}`, { query: reader });
+export const beginExam = (id) => call("POST", at`/v1/exams/${id}/begin`, { query: reader });
+export const giveExam = (plan, learners) => call("POST", "/v1/class-exams", { body: { ...plan, learners } });
+export const classExams = (limit) => call("GET", "/v1/class-exams", { query: { limit } }).then((found) => found.classes);
+export const classExam = (id) => call("GET", at`/v1/class-exams/${id}`);
+export const exportMarksPath = (id) => at`/v1/class-exams/${id}/marks.csv`;
 export const draft = (id) => call("GET", at`/v1/exams/${id}/draft`, { query: reader }).then((found) => found.answers);
 export const keepAnswers = (id, answers) => call("PATCH", at`/v1/exams/${id}/draft`, { body: { answers, ...reader } });
 export const handIn = (id, answers) => call("POST", at`/v1/exams/${id}/answers`, { body: { answers, ...reader } });
@@ -213,9 +222,7 @@ export const runComparison = (document_id) => call("POST", "/v1/reports", { body
 export const feedbackCount = () => call("GET", "/v1/feedback");
 export const feedbackCasesPath = "/v1/feedback/cases.jsonl";
 
-// --- what answers, and adapters of it
-export const generator = () => call("GET", "/v1/generator");
-export const useGenerator = (choice) => call("PUT", "/v1/generator", { body: choice });
+// --- adapters of what answers
 export const adapters = () => call("GET", "/v1/adapters");
 export const adapterLoss = (name) => call("GET", at`/v1/adapters/${name}/loss`).then((found) => found.points);
 export const tuneAdapter = (body) => call("POST", "/v1/adapters", { body });

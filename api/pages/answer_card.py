@@ -21,6 +21,7 @@ from api.pages.texts import Texts
 from evals.exam import MAX_ANSWER_CHARACTERS
 from evals.questions import own_question
 from indexes.errors import CoalesceError, InvalidInput
+from indexes.messages import msg
 from indexes.types import Document
 from indexes.words import stem
 from rag.citations import MARKER
@@ -458,7 +459,8 @@ class ExplainPanel:
         page = whole_number(self._page)
         if page is None:
             raise InvalidInput(
-                f"page {self._page!r:.40} is not a number", hint=f"Give a page from 1 to {document.pages}."
+                msg("page {} is not a number", f"{self._page!r:.40}"),
+                hint=msg("Give a page from 1 to {}.", document.pages),
             )
         return {"page": page}
 

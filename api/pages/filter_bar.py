@@ -7,6 +7,7 @@ from functools import partial
 from api.pages.controls import button, check, field, icon, select, set_attributes, tag, text_box
 from api.pages.frame import Visit
 from indexes.errors import InvalidInput
+from indexes.messages import msg
 from indexes.types import Filters
 from rag.question import whole_number
 from rag.types import ARMS, TUNED_ARMS, Arm
@@ -68,10 +69,11 @@ class FilterBar:
         high = whole_number(last or str(MOST_PAGES))
         if low is None or high is None:
             raise InvalidInput(
-                f"pages {first!r:.40} to {last!r:.40} are not numbers", hint="Give page numbers of the file."
+                msg("pages {} to {} are not numbers", f"{first!r:.40}", f"{last!r:.40}"),
+                hint="Give page numbers of the file.",
             )
         if not 1 <= low <= high:
-            raise InvalidInput(f"pages go from {low} to {high}", hint="Give the first page first.")
+            raise InvalidInput(msg("pages go from {} to {}", low, high), hint="Give the first page first.")
         return low, high
 
     def _draw_books(self) -> None:

@@ -23,6 +23,7 @@ from evals.learners import DEFAULT_LEARNER
 from evals.questions import FILE_ENDINGS, TYPES, BankQuestion, chapter_titles
 from evals.study_store import StoredExam
 from indexes.errors import CoalesceError, Conflict, InvalidInput
+from indexes.messages import msg
 from indexes.types import Document
 from rag.question import whole_number
 
@@ -303,8 +304,8 @@ class _ExamView:
             weight = 0.0
         if not 0 < weight <= MOST_WEIGHT:
             raise InvalidInput(
-                f"the weight of chapter {chapter} is {text!r:.20}",
-                hint=f"give a number above 0, at most {MOST_WEIGHT:,}, or leave the chapter out",
+                msg("the weight of chapter {} is {}", chapter, f"{text!r:.20}"),
+                hint=msg("give a number above 0, at most {}, or leave the chapter out", f"{MOST_WEIGHT:,}"),
             )
         return weight
 

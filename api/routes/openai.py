@@ -35,6 +35,7 @@ from api.security import client_of
 from api.services import Services
 from api.streaming import event_stream, sse, unless_gone
 from indexes.errors import InvalidInput, NotFound
+from indexes.messages import msg
 from rag.types import ARMS, TUNED_ARMS, Answer, AnswerDone, Event, Finish, Question, TextDelta
 
 MODEL_PREFIX = "coalesce-"
@@ -90,7 +91,7 @@ def question_of(body: ChatIn) -> Question:
     arm = next((arm for arm in ARMS if body.model == MODEL_PREFIX + arm), None)
     if arm is None:
         known = ", ".join(MODEL_PREFIX + arm for arm in ARMS)
-        raise NotFound(f"no model has the id {body.model!r}", hint=f"Use one of {known}.")
+        raise NotFound(f"no model has the id {body.model!r}", hint=msg("Use one of {}.", known))
     spoken = [message for message in body.messages if message.role in ("user", "assistant")]
     if not spoken or spoken[-1].role != "user":
         raise InvalidInput("the last message is not a user's", hint="End the messages with a user message.")

@@ -23,7 +23,8 @@ from api.pages.texts import HTML_LANGUAGES, Texts, language_of, texts_of
 from api.schemas.answers import GeneratorIn
 from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
 from api.schemas.books import JobsOut
-from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, KeyRing, cookie_value
+from api.security import COOKIE, LOGIN_PATH, LOGOUT_PATH, Caller, KeyRing, cookie_value
+from api.settings import CoalesceSettings
 from api.streaming import event_stream, sse
 from api.translation import TRANSLATED, translate
 
@@ -67,7 +68,7 @@ def read_metrics(services: ServicesDep) -> Response:
 @api_router.get("/session", responses=error_responses(401))
 def get_session(services: ServicesDep, caller: CallerDep) -> SessionOut:
     """Who the caller is."""
-    return SessionOut(learner=caller.learner, asks_for_keys=services.settings.asks_for_keys)
+    return _session(caller, services.settings)
 
 
 @api_router.post("/session", responses=error_responses(401, 422))
@@ -78,7 +79,17 @@ def sign_in(body: SignInIn, request: Request, response: Response, services: Serv
     if caller is None:
         raise NoKey("this key is not known", hint="Ask the person who runs this server for yours.")
     _set_cookie(response, key, request)
-    return SessionOut(learner=caller.learner, asks_for_keys=True)
+    return _session(caller, services.settings)
+
+
+def _session(caller: Caller, settings: CoalesceSettings) -> SessionOut:
+    is_open = caller.learner is None
+    return SessionOut(
+        learner=caller.learner,
+        asks_for_keys=settings.asks_for_keys,
+        learners=sorted(settings.learner_keys) if is_open else [],
+        home=str(settings.home) if is_open else None,
+    )
 
 
 @api_router.delete("/session", status_code=204)

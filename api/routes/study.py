@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote as url_quote
@@ -201,7 +200,7 @@ def start_exam(body: ExamIn, services: ServicesDep, study: StudyDep, caller: Cal
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
     plan, questions = _drawn_from(body, services)
     learner = caller.learner_for(body.learner)
-    return ExamOut.of(study.start_exam(plan, learner, questions))
+    return ExamOut.of(study.start_exam(plan, learner, questions), to_learner=caller.learner is not None)
 
 
 def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
@@ -217,19 +216,22 @@ def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQ
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
 def list_exams(study: StudyDep, caller: CallerDep, learner: LearnerDep, limit: Limit = 100) -> ExamsOut:
     """The newest exams of a learner, newest first, each with its marks once it was handed in."""
-    shown = [
-        replace(exam, questions=()) if exam.waits and caller.learner else exam  # its time runs once it is opened
-        for exam in study.exams(learner, limit)
-    ]
-    return ExamsOut(exams=[ExamOut.of(exam) for exam in shown])
+    return ExamsOut(
+        exams=[ExamOut.of(exam, to_learner=caller.learner is not None) for exam in study.exams(learner, limit)]
+    )
 
 
 @router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
 def get_exam(exam_id: str, study: StudyDep, caller: CallerDep, owner: OwnerDep) -> ExamOut:
-    """An exam as it was set, with its marks once it was handed in. A class's exam begins when its learner's key opens
+    """An exam as it was set, with its marks once it was handed in. Who looks at an exam that `waits` does not begin
     it."""
-    open_it = study.open_exam if caller.learner else study.exam
-    return ExamOut.of(open_it(exam_id, owner))
+    return ExamOut.of(study.exam(exam_id, owner), to_learner=caller.learner is not None)
+
+
+@router.post("/exams/{exam_id}/begin", responses=error_responses(400, 403, 404, 422, 503))
+def begin_exam(exam_id: str, study: StudyDep, caller: CallerDep, owner: OwnerDep) -> ExamOut:
+    """Begins an exam that `waits`: its questions come, and its time runs. One that has begun is as it was."""
+    return ExamOut.of(study.open_exam(exam_id, owner), to_learner=caller.learner is not None)
 
 
 @router.post("/class-exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))

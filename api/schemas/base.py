@@ -51,6 +51,8 @@ class SessionOut(WireOut):
 
     learner: str | None
     asks_for_keys: bool
+    learners: list[str] = Field(description="who have keys of their own; empty for a learner's key")
+    home: str | None = Field(description="the folder that everything is kept in; null for a learner's key")
 
 
 class JobStartedOut(WireOut):

@@ -143,6 +143,7 @@ class LearnersExamOut(WireOut):
     link: str
     deadline: datetime | None
     handed_in_at: datetime | None
+    waits: bool = Field(description="the learner has not begun it yet")
     score: float | None = None
     max_score: float | None = None
     needs_check: int = Field(0, description="marks that the learner should check")
@@ -171,6 +172,7 @@ class ClassExamOut(WireOut):
                     link=exam_link(exam),
                     deadline=exam.deadline,
                     handed_in_at=exam.handed_in_at,
+                    waits=exam.waits,
                     score=exam.result.score if exam.result else None,
                     max_score=exam.result.max_score if exam.result else None,
                     needs_check=sum(mark.needs_check for mark in exam.result.marks) if exam.result else 0,
@@ -267,6 +269,11 @@ class ExamOut(WireOut):
     learner: str
     created_at: datetime
     deadline: datetime | None
+    waits: bool = Field(
+        description="its time runs once POST …/begin was called; a learner's key sees no question before"
+    )
+    time_limit_s: float | None = Field(description="of an exam that waits")
+    count: int = Field(0, description="how many questions it has")
     questions: list[ExamQuestionOut]
     handed_in_at: datetime | None
     class_id: str | None = Field(description="what the exams of a class have in common")
@@ -274,9 +281,12 @@ class ExamOut(WireOut):
     result: ResultOut | None
 
     @classmethod
-    def of(cls, exam: StoredExam) -> Self:
-        """From the exam as it is kept."""
+    def of(cls, exam: StoredExam, *, to_learner: bool) -> Self:
+        """From the exam as it is kept; `to_learner`: as the key of its learner sees it."""
         shown = cls.model_validate(exam)
+        shown.count = len(exam.questions)
+        if exam.waits and to_learner:
+            shown.questions = []
         shown.result = ResultOut.of(exam.result, exam.questions) if exam.result is not None else None
         return shown
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, CoalesceError, TooLarge, UnreadableBook, UnsupportedFormat
+from indexes.messages import msg
 from indexes.readers.elements import Parsed, chapters_in_file, file_as_chapter, name_as_title, title_of, whole_letters
 from indexes.readers.source import MAX_TEXT_BYTES, unforeseen
 from indexes.types import Book, BookHealth, Section
@@ -90,13 +91,13 @@ def find_books(path: Path, also: Collection[str] = ()) -> list[Path]:
             _format_of(path.name)
         return [path]
     if not is_folder:
-        raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
+        raise UnreadableBook(msg("'{}' does not exist.", path), hint="check the path")
     books = [path] if files_below(path, TEXT_FORMATS) else []
     whole = files_below(path, {*WHOLE_BOOKS, *also} - TEXT_FORMATS.keys())
     books.extend(sorted(whole, key=lambda book: natural_key(str(book.relative_to(path)))))
     if not books:
         raise UnsupportedFormat(
-            f"The folder '{path}' holds no book.", hint=f"These formats are read: {readable_endings()}."
+            msg("The folder '{}' holds no book.", path), hint=msg("These formats are read: {}.", readable_endings())
         )
     return books
 
@@ -139,7 +140,8 @@ def content_digest(path: Path, cancelled: CancelCheck | None = None) -> str:
 
 def _not_permitted(path: Path, error: OSError) -> UnreadableBook:
     return UnreadableBook(
-        f"'{error.filename or path}' cannot be read: {error.strerror}.", hint="check the path and its permissions"
+        msg("'{}' cannot be read: {}.", error.filename or path, error.strerror),
+        hint="check the path and its permissions",
     )
 
 
@@ -171,7 +173,7 @@ def read_book(
         with _readable(path.name):
             return _read_folder(path, cancelled, progress)
     if not path.exists():
-        raise UnreadableBook(f"'{path}' does not exist.", hint="check the path")
+        raise UnreadableBook(msg("'{}' does not exist.", path), hint="check the path")
     name = name or path.name
     with _readable(name):
         form, parsed = _read_file(path, name, root=path.parent, cancelled=cancelled, progress=progress, ocr=ocr)
@@ -190,9 +192,9 @@ def _readable(name: str) -> Iterator[None]:
     except CoalesceError:
         raise
     except RecursionError as error:
-        raise UnreadableBook(f"'{name}' is nested too deeply to be read.") from error
+        raise UnreadableBook(msg("'{}' is nested too deeply to be read.", name)) from error
     except MemoryError as error:
-        raise TooLarge(f"'{name}' does not fit in memory.") from error
+        raise TooLarge(msg("'{}' does not fit in memory.", name)) from error
     except Exception as error:
         raise UnreadableBook(unforeseen(f"'{name}'", error), hint="Please report it.") from error
 
@@ -201,7 +203,8 @@ def _read_folder(root: Path, cancelled: CancelCheck | None, progress: ReadListen
     files = book_files(root)
     if not files:
         raise UnsupportedFormat(
-            f"The folder '{root}' holds no text files.", hint=f"These formats are read: {readable_endings()}."
+            msg("The folder '{}' holds no text files.", root),
+            hint=msg("These formats are read: {}.", readable_endings()),
         )
     sections: list[Section] = []
     healths: list[BookHealth] = []
@@ -229,7 +232,7 @@ def _read_chapters(
     """Read a folder's files in order; a file that cannot be read is empty, and its health says so."""
     for number, path in enumerate(files, 1):
         if cancelled is not None and cancelled():
-            raise Cancelled(f"Reading '{root.name}' was cancelled.")
+            raise Cancelled(msg("Reading '{}' was cancelled.", root.name))
         relative = whole_letters(path.relative_to(root).as_posix())
         try:
             with _readable(relative):
@@ -258,9 +261,9 @@ def _format_of(name: str) -> _Format:
     suffix = Path(name).suffix.casefold()
     form = TEXT_FORMATS.get(suffix) or WHOLE_BOOKS.get(suffix)
     if form is None:
-        what = f"files ending in '{suffix}'" if suffix else "files without an ending"
+        what = msg("files ending in {}", f"'{suffix}'") if suffix else "files without an ending"
         raise UnsupportedFormat(
-            f"'{name}': {what} are not read.", hint=f"These formats are read: {readable_endings()}."
+            msg("{}: {} are not read.", f"'{name}'", what), hint=msg("These formats are read: {}.", readable_endings())
         )
     return form
 
@@ -271,27 +274,37 @@ def _check_content(path: Path, name: str, form: _Format) -> None:
         with path.open("rb") as file:
             head = file.read(1024)
     except OSError as error:
-        raise UnreadableBook(f"'{name}' cannot be read: {error.strerror or error}.") from error
+        raise UnreadableBook(msg("'{}' cannot be read: {}.", name, error.strerror or error)) from error
     if not head:
-        raise UnreadableBook(f"'{name}' is empty.")
+        raise UnreadableBook(msg("'{}' is empty.", name))
     if form.name == "pdf":
         if b"%PDF-" not in head:
-            raise UnreadableBook(f"'{name}' ends in .pdf but is not a PDF.", hint="give the file its right ending")
+            raise UnreadableBook(
+                msg("'{}' ends in .pdf but is not a PDF.", name), hint="give the file its right ending"
+            )
         return
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     if kind is not None and not (form.name in _ZIPPED and kind == "a zip archive"):
         raise UnreadableBook(
-            f"'{name}' is {kind}, not what its ending says.", hint="give the file its right ending, or another file"
+            msg("'{}' is {}, not what its ending says.", name, kind),
+            hint="give the file its right ending, or another file",
         )
 
 
 def _require_text(sections: Sequence[Section], name: str, *, can_be_scanned: bool = False) -> None:
     if not any(character.isalnum() for section in sections for character in section.text):
         scanned, wordless = "a scanned book needs OCR before it can be added", "pictures, markup and signs are not read"
-        raise UnreadableBook(f"'{name}' holds no text.", hint=scanned if can_be_scanned else wordless)
+        raise UnreadableBook(msg("'{}' holds no text.", name), hint=scanned if can_be_scanned else wordless)
     characters = sum(len(section.text) for section in sections)
     if characters > MAX_TEXT_BYTES:  # a page of a few bytes may show the same text a million times
-        raise TooLarge(f"'{name}' holds {characters:,} characters of text; books are read up to {MAX_TEXT_BYTES:,}.")
+        raise TooLarge(
+            msg(
+                "'{}' holds {} characters of text; books are read up to {}.",
+                name,
+                f"{characters:,}",
+                f"{MAX_TEXT_BYTES:,}",
+            )
+        )
 
 
 def _merged(parts: Sequence[BookHealth]) -> BookHealth:

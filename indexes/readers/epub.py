@@ -16,6 +16,7 @@ from bs4 import BeautifulSoup
 from bs4.element import Tag
 
 from indexes.errors import Cancelled, UnreadableBook
+from indexes.messages import msg
 from indexes.readers.elements import Block, Element, Heading, Parsed, one_line, same_title
 from indexes.readers.html import elements_of, heading_text, make_soup, without_words
 from indexes.readers.source import check_archive, clean_text, decode
@@ -63,7 +64,8 @@ def _damage(name: str) -> Iterator[None]:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
         raise UnreadableBook(
-            f"'{name}' is damaged or cut short: {str(error).rstrip('.')}.", hint="copy or download the file again"
+            msg("'{}' is damaged or cut short: {}.", name, str(error).rstrip(".")),
+            hint="copy or download the file again",
         ) from error
 
 
@@ -78,7 +80,7 @@ def _part(file: zipfile.ZipFile, member: str) -> bytes | None:
 
 
 def _encrypted(name: str) -> UnreadableBook:
-    return UnreadableBook(f"'{name}' is encrypted.", hint="remove its protection first")
+    return UnreadableBook(msg("'{}' is encrypted.", name), hint="remove its protection first")
 
 
 def _read(
@@ -92,7 +94,8 @@ def _read(
     package_file = _part(file, package_path)
     if package_file is None:
         raise UnreadableBook(
-            f"'{name}' is not an EPUB: it has no package file '{package_path}'.", hint="copy or download the file again"
+            msg("'{}' is not an EPUB: {}.", name, msg("it has no package file '{}'", package_path)),
+            hint="copy or download the file again",
         )
     package = make_soup(package_file, "xml")
     if _text_is_encrypted(_part(file, "META-INF/encryption.xml") or b""):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes.errors import UnreadableBook
+from indexes.messages import msg
 from indexes.readers.elements import Block, Element, Heading, Parsed, fence
 from indexes.readers.html import html_to_elements
 from indexes.readers.markdown import parse_markdown
@@ -31,7 +32,8 @@ def read_notebook(path: Path) -> Parsed:
         found = [_cell(cell) for cell in cells]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise UnreadableBook(
-            f"'{path.name}' is not a Jupyter notebook: {str(error)[:100]}.", hint="open and save it with Jupyter"
+            msg("'{}' is not a Jupyter notebook: {}.", path.name, str(error)[:100]),
+            hint="open and save it with Jupyter",
         ) from error
     parsed = [_parsed(cell, number, language) for number, cell in enumerate(found, 1)]
     elements = tuple(element for one in parsed for element in one.elements)

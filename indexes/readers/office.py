@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from lxml import etree
 
 from indexes.errors import Cancelled, CoalesceError, UnreadableBook, UnsupportedFormat
+from indexes.messages import msg
 from indexes.readers.elements import (
     Block,
     Element,
@@ -94,7 +95,7 @@ def read_word(
         for number, block in enumerate(blocks, 1):
             if number % CHECK_EVERY == 0:
                 if cancelled is not None and cancelled():
-                    raise Cancelled(f"Reading '{path.name}' was cancelled.")
+                    raise Cancelled(msg("Reading '{}' was cancelled.", path.name))
                 if progress is not None:
                     progress(number, len(blocks))
             if hasattr(block, "rows"):
@@ -416,8 +417,8 @@ def _open(path: Path, package: str, function: str) -> Any:
         opener = getattr(import_module(package), function)
     except ImportError as error:
         raise UnsupportedFormat(
-            f"'{path.name}' needs the package python-{package}, which is not installed.",
-            hint="Run `pip install 'coalesce-rag[office]'`.",
+            msg("'{}' needs the package {}, which is not installed.", path.name, f"python-{package}"),
+            hint=msg("Run `{}`.", "pip install 'coalesce-rag[office]'"),
         ) from error
     with _unreadable(path):
         with zipfile.ZipFile(path) as file:
@@ -434,7 +435,7 @@ def _unreadable(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # neither package documents what it raises on odd XML
         raise UnreadableBook(
-            f"'{path.name}' is damaged, encrypted or not a {path.suffix} file: {str(error)[:100]}.",
+            msg("'{}' is damaged, encrypted or not a {} file: {}.", path.name, path.suffix, str(error)[:100]),
             hint="open it in an office program and save it again",
         ) from error
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.errors import TooLarge, UnreadableBook
+from indexes.messages import msg
 from indexes.readers.elements import whole_letters
 
 logger = logging.getLogger("coalesce.readers")
@@ -97,7 +98,12 @@ def check_archive(file: zipfile.ZipFile, name: str, *, max_bytes: int | None = N
     too_much = text > MAX_TEXT_BYTES or (max_bytes is not None and total > max_bytes)
     if bomb or too_much or len(members) > MAX_ZIP_MEMBERS:
         raise TooLarge(
-            f"'{name}' would unpack to {len(members):,} parts and {total:,} bytes, more than a book has.",
+            msg(
+                "'{}' would unpack to {} parts and {} bytes, more than a book has.",
+                name,
+                f"{len(members):,}",
+                f"{total:,}",
+            ),
             hint="add a copy from a source that you trust",
         )
 
@@ -107,11 +113,13 @@ def read_bytes(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
-            raise TooLarge(f"'{path.name}' has {size:,} bytes; text files are read up to {MAX_TEXT_BYTES:,}.")
+            raise TooLarge(
+                msg("'{}' has {} bytes; text files are read up to {}.", path.name, f"{size:,}", f"{MAX_TEXT_BYTES:,}")
+            )
         return path.read_bytes()
     except OSError as error:
         raise UnreadableBook(
-            f"'{path}' cannot be read: {error.strerror or error}.", hint="check the path and its permissions"
+            msg("'{}' cannot be read: {}.", path, error.strerror or error), hint="check the path and its permissions"
         ) from error
 
 
@@ -131,7 +139,7 @@ def decode(data: bytes, name: str) -> SourceText:
         if data.startswith(mark):
             return SourceText(clean_text(data.decode(encoding, errors="replace")))
     if looks_binary(data):
-        raise UnreadableBook(f"'{name}' holds binary data, not text.", hint="give a text file, a PDF or an EPUB")
+        raise UnreadableBook(msg("'{}' holds binary data, not text.", name), hint="give a text file, a PDF or an EPUB")
     try:
         return SourceText(clean_text(data.decode("utf-8")))
     except UnicodeDecodeError:
@@ -171,7 +179,7 @@ def _decode_foreign(data: bytes, name: str) -> SourceText:
 
     best = from_bytes(data).best()
     if best is None:
-        raise UnreadableBook(f"'{name}' is in an unknown encoding.", hint="save it as UTF-8")
+        raise UnreadableBook(msg("'{}' is in an unknown encoding.", name), hint="save it as UTF-8")
     return SourceText(clean_text(str(best)), f"'{name}' was read as {best.encoding}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from indexes.messages import msg
 from rag.errors import DoesNotFitInMemory, PromptTooLong
 from rag.generators.chat_prompt import ever_smaller
 from rag.generators.protocol import GenerationRequest
@@ -95,17 +96,29 @@ class Admission:
         room = min(wanted or self.default_max_tokens, max(context // 4, _LEAST_ANSWER_TOKENS))
         if prompt_tokens + room > context:
             return PromptTooLong(
-                f"The question makes a prompt of {prompt_tokens:,} tokens; {self.model_name} reads {context:,}, "
-                f"of which {room:,} are kept for the answer.",
+                msg(
+                    "The question makes a prompt of {} tokens; {} reads {}, of which {} are kept for the answer.",
+                    f"{prompt_tokens:,}",
+                    self.model_name,
+                    f"{context:,}",
+                    f"{room:,}",
+                ),
                 hint="Ask a shorter question, or serve a model with a longer context.",
             )
         tokens = prompt_tokens + self._max_new_tokens(prompt_tokens, wanted)
         needed = self.kv_bytes(tokens)
         if needed > self.budget_bytes:
             return DoesNotFitInMemory(
-                f"{prompt_tokens:,} prompt tokens and {tokens - prompt_tokens:,} for the answer need "
-                f"{_mib(needed)} of KV cache ({_mib(self.kv_bytes(1000))} for 1,000 tokens); "
-                f"the budget is {_mib(self.budget_bytes)}.",
+                msg(
+                    "{} prompt tokens and {} for the answer need "
+                    "{} of KV cache ({} for 1,000 tokens); "
+                    "the budget is {}.",
+                    f"{prompt_tokens:,}",
+                    f"{tokens - prompt_tokens:,}",
+                    _mib(needed),
+                    _mib(self.kv_bytes(1000)),
+                    _mib(self.budget_bytes),
+                ),
                 hint="Ask for fewer max_tokens, or raise the budget (kv_budget_bytes).",
             )
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from indexes.messages import msg
 from rag.errors import ModelCannotLoad
 from rag.generators.prompts import Message, render_messages
 from rag.generators.protocol import Excerpt, GenerationRequest
@@ -69,7 +70,7 @@ class ChatPrompt:
                     )  # some chat templates have no system role
                 except Exception:  # noqa: BLE001 - the first error is the one to show
                     raise ModelCannotLoad(
-                        f"The chat template of {self._model_name} fails: {first}",
+                        msg("The chat template of {} fails: {}", self._model_name, first),
                         hint="Repair the template in the model's folder, or use another model.",
                     ) from first
 

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from indexes.errors import Busy, CoalesceError, InvalidInput
+from indexes.messages import msg
 from rag.errors import EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.stream_text import Relay
 from rag.settings import shown_address
@@ -62,7 +63,7 @@ class OpenAIClient:
             parts = urlsplit(base_url)
         except ValueError as error:
             raise InvalidInput(
-                f"{shown_address(base_url)!r:.200} is not the address of an engine",
+                msg("{} is not the address of an engine", f"{shown_address(base_url)!r:.200}"),
                 hint="for example: http://127.0.0.1:11434/v1",
             ) from error
         if api_key and not api_key.isascii():
@@ -146,12 +147,16 @@ class OpenAIClient:
                 relay.put(Waiting(before))
             if now - max(began, self._heard_at) > self._request_timeout_s:
                 raise EngineUnreachable(
-                    f"The engine at {self.address} said nothing for {self._request_timeout_s:g} s.",
+                    msg("The engine at {} said nothing for {} s.", self.address, f"{self._request_timeout_s:g}"),
                     hint="Its log says more; COALESCE_REQUEST_TIMEOUT_S sets the longest silence.",
                 )
             if now - waiting_since > self._queue_timeout_s:
                 raise Busy(
-                    f"This question waited {self._queue_timeout_s:g} s for the busy engine at {self.address}.",
+                    msg(
+                        "This question waited {} s for the busy engine at {}.",
+                        f"{self._queue_timeout_s:g}",
+                        self.address,
+                    ),
                     hint="Try again later, or raise COALESCE_QUEUE_TIMEOUT_S.",
                     retry_after_s=_BUSY_RETRY_S,
                 )
@@ -247,30 +252,36 @@ class OpenAIClient:
         message, status = _error_text(text), response.status_code
         if status in (429, 503):
             return Busy(
-                f"The engine at {self.address} is busy ({status}): {message}",
+                msg("The engine at {} is busy ({}): {}", self.address, status, message),
                 hint="Try again later.",
                 retry_after_s=max(_retry_after_s(response), 1.0),
             )
         if status in (400, 413, 422) and any(sign in message.lower() for sign in _TOO_LONG):
-            return PromptTooLong(f"The prompt exceeds the engine's context: {message}", hint="Ask a shorter question.")
-        does, hint = f"answered {status}", "Its log says more."
+            return PromptTooLong(
+                msg("The prompt exceeds the engine's context: {}", message), hint="Ask a shorter question."
+            )
+        told = msg("The engine at {} answered {}: {}", self.address, status, message)
+        hint: str = "Its log says more."
         if status in (401, 403):
-            does, hint = f"refuses the key ({status})", "Set COALESCE_GENERATOR_API_KEY."
+            told = msg("The engine at {} refuses the key ({}): {}", self.address, status, message)
+            hint = "Set COALESCE_GENERATOR_API_KEY."
         elif status == 404:
-            does = "does not know this path or model (404)"
-            hint = f"Check --base-url and --model; `curl {self.address}/models` lists what it serves."
+            told = msg("The engine at {} does not know this path or model (404): {}", self.address, message)
+            hint = msg("Check --base-url and --model; `curl {}` lists what it serves.", f"{self.address}/models")
         kind = EngineUnreachable if status >= 500 or status in (401, 403, 404) else EngineRefuses
-        return kind(f"The engine at {self.address} {does}: {message}", hint=hint)
+        return kind(told, hint=hint)
 
     def _broken(self, error: BaseException, *, begun: bool = False) -> CoalesceError:
         if begun and isinstance(error, httpx.HTTPError):
             return GenerationFailed(
-                f"The engine at {self.address} went away in the middle of the answer.",
+                msg("The engine at {} went away in the middle of the answer.", self.address),
                 hint="See that it runs, and ask again. Its log says more.",
             )
-        what = "does not answer in the OpenAI format" if isinstance(error, ValueError) else "does not answer"
+        told = "The engine at {} does not answer: {}"
+        if isinstance(error, ValueError):
+            told = "The engine at {} does not answer in the OpenAI format: {}"
         return EngineUnreachable(
-            f"The engine at {self.address} {what}: {str(error)[:300] or type(error).__name__}",
+            msg(told, self.address, str(error)[:300] or type(error).__name__),
             hint="Start it, correct --base-url (it ends in /v1), or choose another model in Settings.",
         )
 
@@ -293,7 +304,7 @@ def _event(data: str) -> Json:
         raise ValueError(f"expected an object, found {data[:80]}")
     if "error" in event:
         raise GenerationFailed(
-            f"The engine failed in the middle of the answer: {_error_text(data)}", hint="Its log says more."
+            msg("The engine failed in the middle of the answer: {}", _error_text(data)), hint="Its log says more."
         )
     return event
 

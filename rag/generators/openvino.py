@@ -24,6 +24,7 @@ from typing import Any
 
 from indexes.disk import file_sha256, new_folder
 from indexes.errors import Busy, Cancelled
+from indexes.messages import msg
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
 from rag.generators.admission import Admission
 from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
@@ -96,7 +97,7 @@ def build_ir(gguf: Path, folder: Path) -> None:
             openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
         except (RuntimeError, IndexError) as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot read {gguf.name}: {_reason(error)}",
+                msg("OpenVINO GenAI cannot read {}: {}", gguf.name, _reason(error)),
                 hint="Take the model with --quantization none, int8 or nf4.",
             ) from error
         link.unlink()
@@ -113,7 +114,7 @@ def _name_layers(file: Path) -> None:
     layers, rest = divmod(len(names), len(_PARTS))
     if not layers or rest != 1:  # the last one is the output embedding
         raise ModelCannotLoad(
-            f"{len(names)} matrices are not {len(_PARTS)} for each layer and one for the output.",
+            msg("{} matrices are not {} for each layer and one for the output.", len(names), len(_PARTS)),
             hint="Take the model with --quantization none, int8 or nf4.",
         )
     parts = (f"{_PREFIX}model.layers.{layer}.{part}/MatMul" for layer in range(layers) for part in _PARTS)
@@ -168,7 +169,7 @@ class _Pipeline:
             self._pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", options)
         except RuntimeError as error:
             raise ModelCannotLoad(
-                f"OpenVINO GenAI cannot load {folder}: {_reason(error)}",
+                msg("OpenVINO GenAI cannot load {}: {}", folder, _reason(error)),
                 hint="Remove that folder: the next start makes it again.",
             ) from error
         self._numbers = itertools.count()
@@ -267,7 +268,7 @@ class _Pipeline:
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
                 for request in new:
                     self._running.setdefault(request, None)
-                self._end_all(GenerationFailed(f"OpenVINO GenAI failed: {_reason(error)}", hint="Ask again."))
+                self._end_all(GenerationFailed(msg("OpenVINO GenAI failed: {}", _reason(error)), hint="Ask again."))
 
     def _next(self) -> list[_Request]:
         """Takes those from the line that can begin, all where it is closed; the others are told their places."""
@@ -386,7 +387,7 @@ class OpenVINOGenerator:
         pipeline = self._pipelines[adapter_of(request, self.adapters)]
         self._admission.check(request)
         if self._most_open is not None and pipeline.open >= self._most_open:
-            raise Busy(f"{pipeline.open} answers are in work or wait.", hint="Ask again in a moment.")
+            raise Busy(msg("{} answers are in work or wait.", pipeline.open), hint="Ask again in a moment.")
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """As `Generator.stream`.
@@ -534,7 +535,7 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     folder = find_model(settings.model or "", settings.home)
     gguf = gguf_of(settings.model or "", settings.home)
     if gguf is None:
-        raise ModelCannotLoad(f"{settings.model} has no .gguf file.", hint="Take it with --quantization none.")
+        raise ModelCannotLoad(msg("{} has no .gguf file.", settings.model), hint="Take it with --quantization none.")
     budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
     budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
     _check_memory(settings, _loaded_bytes(gguf) + budget)
@@ -544,8 +545,8 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
         shutil.rmtree(ir, ignore_errors=True)
         if json.loads(made_from).get("sha256", (found := file_sha256(gguf))) != found:
             raise ModelCannotLoad(
-                f"{gguf} is another file than the one that was fetched: its digest is {found[:12]}.",
-                hint=f"Fetch it again: coalesce models get {settings.model}",
+                msg("{} is another file than the one that was fetched: its digest is {}.", gguf, found[:12]),
+                hint=msg("Fetch it again: coalesce models get {}", settings.model),
             )
         build_ir(gguf, ir)
         (ir / ORIGIN_FILE).write_bytes(made_from)
@@ -579,8 +580,13 @@ def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
     free, adapters = free_memory_bytes("cpu"), len(settings.adapters)
     if each_bytes * (1 + adapters) > free:
         raise DoesNotFitInMemory(
-            f"{settings.model} needs {each_bytes / 2**30:.1f} GiB with its KV cache, and as much for each adapter "
-            f"({adapters}); {free / 2**30:.1f} GiB are free.",
+            msg(
+                "{} needs {} GiB with its KV cache, and as much for each adapter ({}); {} GiB are free.",
+                settings.model,
+                f"{each_bytes / 2**30:.1f}",
+                adapters,
+                f"{free / 2**30:.1f}",
+            ),
             hint="Start it with fewer adapters, or ask an engine elsewhere: "
             "--generator remote --base-url URL --model NAME",
         )
@@ -595,8 +601,14 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
     name, retrain = adapter.path.name, "Train one for this base with `coalesce tune`."
     if adapter.record is not None and (found := folder_fingerprint(base)) != adapter.record.base_fingerprint:
         raise AdapterMismatch(
-            f"The adapter {name} was trained on {adapter.record.base_model} ({adapter.record.base_fingerprint}); "
-            f"this model is {found}.",
+            msg(
+                "The adapter {} was trained on {} ({}); {} is {}.",
+                name,
+                adapter.record.base_model,
+                adapter.record.base_fingerprint,
+                shown_name(str(base)),
+                found,
+            ),
             hint=retrain,
         )
     check_layers(adapter, empty_model(base), shown_name(str(base)))
@@ -606,5 +618,5 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
     # GenAI leaves out what it cannot place, and says nothing that a program could hear
     if not changes_anything(adapter) or pipeline.next_tokens(list(_PROBE)) == bare.next_tokens(list(_PROBE)):
         pipeline.close()
-        raise AdapterMismatch(f"The adapter {name} changes nothing.", hint=retrain)
+        raise AdapterMismatch(msg("The adapter {} changes nothing.", name), hint=retrain)
     return pipeline

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from indexes.messages import msg
 from rag.errors import ArmUnavailable, GenerationFailed
 from rag.query import Query
 from rag.question import asks_in_chinese
@@ -210,9 +211,11 @@ def arms_with(adapters: Sequence[str]) -> tuple[Arm, ...]:
 
 def only_thought(model: str, usage: Usage) -> GenerationFailed:
     """The error for an answer that was all reasoning."""
-    how = "was still thinking" if usage.finish == "length" else "stopped thinking"
+    told = "{} stopped thinking after {} tokens and wrote no answer."
+    if usage.finish == "length":
+        told = "{} was still thinking after {} tokens and wrote no answer."
     return GenerationFailed(
-        f"{model} {how} after {usage.reasoning_tokens:,} tokens and wrote no answer.",
+        msg(told, model, f"{usage.reasoning_tokens:,}"),
         hint="Raise COALESCE_REASONING_TOKENS, turn reasoning off in the engine, or use a model that does not reason.",
     )
 
@@ -228,6 +231,11 @@ def adapter_of(request: GenerationRequest, loaded: Sequence[str]) -> str | None:
     if request.adapter in loaded:
         return request.adapter
     raise ArmUnavailable(
-        f"arm {request.arm!r}: adapter {request.adapter!r} is not loaded; loaded: {', '.join(loaded) or 'none'}",
+        msg(
+            "arm {}: adapter {} is not loaded; loaded: {}",
+            repr(request.arm),
+            repr(request.adapter),
+            ", ".join(loaded) or "none",
+        ),
         hint="Start with --adapter NAME=FOLDER (`coalesce tune` makes one), or name a loaded one with `adapter`.",
     )

@@ -6,6 +6,7 @@ A model's own likelihood of the question behind a sentence chose no better sente
 
 from __future__ import annotations
 
+from indexes.messages import msg
 from rag.errors import ArmUnavailable
 from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.local.generator import LocalGenerator
@@ -45,7 +46,7 @@ class QuotingGenerator(ExtractiveGenerator):
         """
         if request.arm != "rag":
             raise ArmUnavailable(
-                f"arm {request.arm!r} cannot run where a model only quotes",
+                msg("arm {} cannot run where a model only quotes", repr(request.arm)),
                 hint="Ask with arm rag, or start with --answers free.",
             )
 

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from indexes.errors import Busy, CoalesceError
+from indexes.messages import msg
 from indexes.sample import SAMPLE_PATH
 from rag.errors import ArmUnavailable, EngineRefuses, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators.chat_prompt import Excerpts, ever_smaller
@@ -89,7 +90,7 @@ class RemoteGenerator:
         if not settings.base_url or not settings.model:
             raise ArmUnavailable(
                 "The remote generator needs the engine's address and a model.",
-                hint="Add --base-url http://HOST:PORT/v1 --model NAME.",
+                hint=msg("Add --base-url {} --model NAME.", "http://HOST:PORT/v1"),
             )
         self._settings = settings
         self._excerpts = excerpts
@@ -138,7 +139,7 @@ class RemoteGenerator:
         least = _least_tokens(request.question)
         if least > 256 and (context := self._context()) is not None and least > context:
             raise PromptTooLong(
-                f"The question has at least {least:,} tokens; {self._model} reads {context:,}.",
+                msg("The question has at least {} tokens; {} reads {}.", f"{least:,}", self._model, f"{context:,}"),
                 hint="Ask a shorter question, or serve a model with a longer context.",
             )
 
@@ -211,7 +212,7 @@ class RemoteGenerator:
             found = _LETTER.match(written)
             if found is None or found[1].upper() not in letters:
                 raise GenerationFailed(
-                    f"The model named no option: {written[:80]!r}.", hint="Such answers are unscored."
+                    msg("The model named no option: {}.", repr(written[:80])), hint="Such answers are unscored."
                 )
             kind, scores = "written", tuple(float(letter == found[1].upper()) for letter in letters)
         usage = _usage(answer.get("usage"), _LETTER_TOKENS)
@@ -334,7 +335,7 @@ class RemoteGenerator:
         """The error for reasoning that came as an answer; later answers begin inside the block."""
         self._block, self._thinks = THINK, True
         return GenerationFailed(
-            f"{self._model} thinks before it answers, and its engine sent that as the answer.",
+            msg("{} thinks before it answers, and its engine sent that as the answer.", self._model),
             hint="Ask again: from now on it is left out. An engine started with a reasoning parser marks it.",
         )
 
@@ -414,8 +415,13 @@ class RemoteGenerator:
         if not any(_names(name, one) for one in listed):
             self._listed = None  # so that the next question sees what was started meanwhile
             raise ArmUnavailable(
-                f"The engine at {self._client.address} does not list the {what} {name!r}; it lists "
-                f"{', '.join(map(repr, listed)) or 'none'}.",
+                msg(
+                    "The engine at {} does not list the {} {}; it lists {}.",
+                    self._client.address,
+                    what,
+                    repr(name),
+                    ", ".join(map(repr, listed)) or "none",
+                ),
                 hint="Start the engine with it (docs/serving.md has the lines), or correct --model or --adapter.",
             )
 
@@ -488,7 +494,7 @@ def _said(choice: Json) -> tuple[str, str]:
 
 def _of_another_form(answer: Any) -> EngineUnreachable:
     return EngineUnreachable(
-        f"The engine does not answer in the OpenAI format: {str(answer)[:200]}",
+        msg("The engine does not answer in the OpenAI format: {}", str(answer)[:200]),
         hint="Check that --base-url is an OpenAI-compatible /v1.",
     )
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import httpx
 
 from indexes.errors import CoalesceError
+from indexes.messages import msg
 from rag.errors import ModelCannotLoad
 from rag.generators import watchdog
 from rag.generators.chat_prompt import ChatPrompt, Excerpts, form_of
@@ -127,7 +128,7 @@ class VllmServer:
         _end(process)
         written = self.log.read_bytes()[self._log_start :].decode("utf-8", "replace").splitlines()
         said = " / ".join(line.strip() for line in written[-_LOG_LINES:])[-1000:] or "it said nothing"
-        hint = f"All of its output is in {self.log}."
+        hint: str = msg("All of its output is in {}.", self.log)
         if status is None:
             why = f"it did not answer within {_START_S:.0f} s"
         elif status == watchdog.KILLED + signal.SIGILL:
@@ -137,7 +138,7 @@ class VllmServer:
             why = f"a signal ended it ({signal.strsignal(status - watchdog.KILLED)})"
         else:
             why = f"it ended with status {status}"
-        raise ModelCannotLoad(f"vLLM did not start with {self.model}: {why}; {said}", hint=hint)
+        raise ModelCannotLoad(msg("vLLM did not start with {}: {}", self.model, f"{why}; {said}"), hint=hint)
 
 
 class VllmGenerator(RemoteGenerator):
@@ -167,7 +168,7 @@ def _command(settings: GeneratorSettings, model: str, port: int) -> list[str]:
     found = shutil.which(program)
     if found is None:
         raise ModelCannotLoad(
-            f"There is no program {program!r} to start vLLM with.",
+            msg("There is no program {} to start vLLM with.", repr(program)),
             hint="Install vLLM into an environment of its own and set COALESCE_VLLM='/path/to/vllm serve'.",
         )
     command = [found, *options, model, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]

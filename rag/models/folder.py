@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from indexes.messages import msg
 from rag.errors import ModelCannotLoad
 
 ORIGIN_FILE = "coalesce_model.json"
@@ -29,7 +30,9 @@ def local_folder(name: str) -> Path | None:
     looks_like_path = name.startswith(("/", "./", "../", "~", ".")) or name.count("/") > 1 or "\\" in name
     if looks_like_path or path.exists():
         raise ModelCannotLoad(
-            f"The model folder {name} is a file." if path.exists() else f"The model folder {name} does not exist.",
+            msg("The model folder {} is a file.", name)
+            if path.exists()
+            else msg("The model folder {} does not exist.", name),
             hint="Give --model the folder that holds config.json and *.safetensors, a .gguf file, or a hub name "
             "OWNER/NAME.",
         )
@@ -68,18 +71,21 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         if (file.parent / "adapter_config.json").is_file():
             raise ModelCannotLoad(
-                f"{path} holds a LoRA adapter, not a model.",
-                hint=f"Give its base model with --model and the adapter with --adapter NAME={path}.",
+                msg("{} holds a LoRA adapter, not a model.", path),
+                hint=msg("Give its base model with --model and the adapter with --adapter NAME={}.", path),
             )
         raise ModelCannotLoad(
-            f"{path} holds no config.json.", hint="Download the model again, or give the folder that holds config.json."
+            msg("{} holds no config.json.", path),
+            hint="Download the model again, or give the folder that holds config.json.",
         )
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelCannotLoad(f"{file} cannot be read: {error}", hint="Download the model again.") from error
+        raise ModelCannotLoad(msg("{} cannot be read: {}", file, error), hint="Download the model again.") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise ModelCannotLoad(f"{file} names no model_type.", hint="Give the config.json of a transformers model.")
+        raise ModelCannotLoad(
+            msg("{} names no model_type.", file), hint="Give the config.json of a transformers model."
+        )
     return config
 
 
@@ -99,7 +105,7 @@ def load_config(model: str) -> Any:
         return AutoConfig.from_pretrained(folder or model, trust_remote_code=False)
     except Exception as error:  # each model type checks its config in its own way
         raise ModelCannotLoad(
-            f"No config can be read for the model {model}: {' '.join(str(error).split())[:300]}",
+            msg("No config can be read for the model {}: {}", model, " ".join(str(error).split())[:300]),
             hint="Give a model folder or a config.json with --model; a name needs the model on this disk or the hub.",
         ) from error
 
@@ -129,7 +135,7 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
             return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
         raise ModelCannotLoad(
-            f"{file} is cut short or damaged ({error}).", hint="Download it again, or train it again."
+            msg("{} is cut short or damaged ({}).", file, error), hint="Download it again, or train it again."
         ) from error
 
 
@@ -142,7 +148,7 @@ def weight_files(path: Path) -> list[Path]:
     again = f"The download did not finish: run `hf download NAME --local-dir {path}` again."
     unfinished = list(path.rglob("*.incomplete"))
     if unfinished:
-        raise ModelCannotLoad(f"{path} is half downloaded: it holds {unfinished[0].name}.", hint=again)
+        raise ModelCannotLoad(msg("{} is half downloaded: it holds {}.", path, unfinished[0].name), hint=again)
     for index in (path / "model.safetensors.index.json", path / "pytorch_model.bin.index.json"):
         if index.is_file():
             return _shards(path, index, again)
@@ -153,7 +159,7 @@ def weight_files(path: Path) -> list[Path]:
     hint = again
     if any(path.glob("*.gguf")):
         hint = f"Give the file itself: --model {next(path.glob('*.gguf'))}"
-    raise ModelCannotLoad(f"{path} holds no weight files (*.safetensors).", hint=hint)
+    raise ModelCannotLoad(msg("{} holds no weight files (*.safetensors).", path), hint=hint)
 
 
 def _shards(path: Path, index: Path, again: str) -> list[Path]:
@@ -161,12 +167,15 @@ def _shards(path: Path, index: Path, again: str) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelCannotLoad(f"{index} cannot be read: {error}", hint=again) from error
+        raise ModelCannotLoad(msg("{} cannot be read: {}", index, error), hint=again) from error
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
         shown = ", ".join(missing[:3])
         raise ModelCannotLoad(
-            f"{path} is half downloaded: {len(missing)} of {len(names)} weight files are missing ({shown}).", hint=again
+            msg(
+                "{} is half downloaded: {} of {} weight files are missing ({}).", path, len(missing), len(names), shown
+            ),
+            hint=again,
         )
     return [path / name for name in names]
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from indexes.disk import is_disk_full
 from indexes.errors import CoalesceError, StorageFull, first_line
+from indexes.messages import msg
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.devices import free_memory_bytes
 from rag.models.folder import without_progress_bars
@@ -69,7 +70,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda _step, _d
         if isinstance(error, CoalesceError) or is_disk_full(error):
             raise
         raise ModelCannotLoad(
-            f"{file} cannot be converted: {first_line(error)}",
+            msg("{} cannot be converted: {}", file, first_line(error)),
             hint="Take the model as a transformers folder, or serve the file with llama.cpp and --generator remote.",
         ) from error
 
@@ -79,12 +80,18 @@ def check_room(file: Path, folder: Path, needed_bytes: int) -> None:
     needed = f"{needed_bytes / 1e6:,.0f} MB"
     if (free := shutil.disk_usage(folder).free) < needed_bytes:
         raise StorageFull(
-            f"{file} needs {needed} in {folder.parent} once it is converted; {free / 1e6:,.0f} MB are free.",
+            msg(
+                "{} needs {} in {} once it is converted; {} MB are free.",
+                file,
+                needed,
+                folder.parent,
+                f"{free / 1e6:,.0f}",
+            ),
             hint="Free some space, or name another home with --home.",
         )
     if (free := free_memory_bytes("cpu")) < needed_bytes:
         raise DoesNotFitInMemory(
-            f"{file} needs {needed} of memory to be converted; {free / 1e6:,.0f} MB are free.",
+            msg("{} needs {} of memory to be converted; {} MB are free.", file, needed, f"{free / 1e6:,.0f}"),
             hint="Serve it with llama.cpp and use --generator remote, or take a smaller model.",
         )
 
@@ -103,31 +110,33 @@ def open_gguf(file: Path) -> Any:
         with file.open("rb") as opened:
             magic = opened.read(4)
     except OSError as error:
-        raise ModelCannotLoad(f"{file} cannot be read: {error.strerror}.", hint="Give a .gguf file.") from error
+        raise ModelCannotLoad(msg("{} cannot be read: {}.", file, error.strerror), hint="Give a .gguf file.") from error
     if magic != b"GGUF":
-        raise ModelCannotLoad(f"{file} is not a GGUF file.", hint="Give a .gguf file, or a transformers model folder.")
+        raise ModelCannotLoad(
+            msg("{} is not a GGUF file.", file), hint="Give a .gguf file, or a transformers model folder."
+        )
     try:
         reader = _reader_class()(file)
     except ValueError as error:
         if "GGMLQuantizationType" in str(error):  # "np.uint32(99) is not a valid GGMLQuantizationType"
             number = re.findall(r"\d+", str(error))[-1]
             raise ModelCannotLoad(
-                f"{file} holds tensors of type {number}, which is not known here.", hint=_UNKNOWN_TYPE_HINT
+                msg("{} holds tensors of type {}, which is not known here.", file, number), hint=_UNKNOWN_TYPE_HINT
             ) from error
-        raise ModelCannotLoad(f"{file} is cut short or damaged: {first_line(error)}", hint=again) from error
+        raise ModelCannotLoad(msg("{} is cut short or damaged: {}", file, first_line(error)), hint=again) from error
     except (IndexError, KeyError, TypeError, OverflowError, struct.error, MemoryError) as error:
-        raise ModelCannotLoad(f"{file} is cut short or damaged: {first_line(error)}", hint=again) from error
+        raise ModelCannotLoad(msg("{} is cut short or damaged: {}", file, first_line(error)), hint=again) from error
     architecture = text_field(reader, "general.architecture")
     if architecture not in (known := known_architectures()):
         raise ModelCannotLoad(
-            f"{file} holds a model of the architecture {architecture!r}, which cannot be converted.",
-            hint=f"Known are {', '.join(known)}. Others run in llama.cpp: use --generator remote.",
+            msg("{} holds a model of the architecture {}, which cannot be converted.", file, repr(architecture)),
+            hint=msg("Known are {}. Others run in llama.cpp: use --generator remote.", ", ".join(known)),
         )
     plain = (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16)
     for tensor in reader.tensors:
         if tensor.tensor_type not in plain and tensor.tensor_type not in quants._type_traits:
             raise ModelCannotLoad(
-                f"{file} holds {tensor.name} as {tensor.tensor_type.name}, which cannot be read.",
+                msg("{} holds {} as {}, which cannot be read.", file, tensor.name, tensor.tensor_type.name),
                 hint=_UNKNOWN_TYPE_HINT,
             )
     return reader

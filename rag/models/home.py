@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from indexes.disk import file_sha256, new_folder
 from indexes.errors import CoalesceError, HomeNotWritable, NotFound, StorageFull
+from indexes.messages import msg
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.adapters import CONFIG_FILE, AdapterFolder, layers_meant, read_adapter
 from rag.models.fetching import KNOWN_MODELS, KnownModel, fetch
@@ -81,13 +82,16 @@ def check_there(name: str, home: Path | None) -> None:
     path = Path(name).expanduser()
     if _is_gguf(path):
         if not path.is_file():
-            raise ModelCannotLoad(f"There is no file {name}.", hint="Give the path of a .gguf file.")
+            raise ModelCannotLoad(msg("There is no file {}.", name), hint="Give the path of a .gguf file.")
         return
     kept = None if path.exists() else _kept(name, home)
     if kept is None and name in KNOWN_MODELS and not path.exists() and home is not None:
-        raise NotFound(f"The model {name} is not on this machine yet.", hint=f"Fetch it: coalesce models get {name}")
+        raise NotFound(
+            msg("The model {} is not on this machine yet.", name),
+            hint=msg("Fetch it: {}", f"coalesce models get {name}"),
+        )
     if kept is not None and name in KNOWN_MODELS and (damage := _damage(kept)):
-        raise ModelCannotLoad(damage, hint=f"Make it again: coalesce models get {name}")
+        raise ModelCannotLoad(damage, hint=msg("Make it again: coalesce models get {}", name))
 
 
 def _is_gguf(path: Path) -> bool:
@@ -125,8 +129,10 @@ def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
     known = KNOWN_MODELS.get(name)
     if known is None:
         raise NotFound(
-            f"There is no model {name!r} to fetch.",
-            hint=f"There is {', '.join(KNOWN_MODELS)}; other models are folders, .gguf files or hub names for --model.",
+            msg("There is no model {} to fetch.", repr(name)),
+            hint=msg(
+                "There is {}; other models are folders, .gguf files or hub names for --model.", ", ".join(KNOWN_MODELS)
+            ),
         )
     folder = home / FOLDER / name
     with _locked(home, name):
@@ -155,9 +161,17 @@ def _check_memory(known: KnownModel) -> None:
     here = psutil.virtual_memory().total
     if here < known.memory_bytes:
         raise DoesNotFitInMemory(
-            f"{known.name} takes {known.memory_bytes / 1e9:.1f} GB of memory; this machine has {here / 1e9:.1f} GB.",
-            hint="Take an engine on another machine: --generator remote --base-url URL --model NAME. "
-            "Without a language model Coalesce answers in the books' own sentences.",
+            msg(
+                "{} takes {} GB of memory; this machine has {} GB.",
+                known.name,
+                f"{known.memory_bytes / 1e9:.1f}",
+                f"{here / 1e9:.1f}",
+            ),
+            hint=msg(
+                "Take an engine on another machine: {}. "
+                "Without a language model Coalesce answers in the books' own sentences.",
+                "--generator remote --base-url URL --model NAME",
+            ),
         )
 
 
@@ -188,7 +202,7 @@ def models_of(home: Path) -> dict[str, str]:
 def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
     """The folder in the home that holds a GGUF file's model; made when it is missing or of an earlier file."""
     if home is None:
-        raise ModelCannotLoad(f"{file} needs a home to be converted into.", hint="Name one with --home.")
+        raise ModelCannotLoad(msg("{} needs a home to be converted into.", file), hint="Name one with --home.")
     file = file.resolve()
     origin = {"name": file.name, "file": str(file), "bytes": file.stat().st_size, "mtime_ns": file.stat().st_mtime_ns}
     folder = home / FOLDER / f"{file.stem}-{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
@@ -210,7 +224,9 @@ def _locked(home: Path, name: str) -> Iterator[None]:
         models.mkdir(parents=True, exist_ok=True)
         (home / "locks").mkdir(exist_ok=True)
     except OSError as error:
-        raise HomeNotWritable(f"{models} cannot be made: {error.strerror}.", hint="Name another --home.") from error
+        raise HomeNotWritable(
+            msg("{} cannot be made: {}.", models, error.strerror), hint="Name another --home."
+        ) from error
     with FileLock(home / "locks" / f"model-{name}.lock"):
         for left in models.glob(f".{escape(name)}.*.part"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
@@ -221,7 +237,9 @@ def _check_space(home: Path, needed_bytes: int, name: str) -> None:
     free = shutil.disk_usage(home).free
     if free < needed_bytes:
         raise StorageFull(
-            f"{name} needs {needed_bytes / 1e6:,.0f} MB in {home}; {free / 1e6:,.0f} MB are free.",
+            msg(
+                "{} needs {} MB in {}; {} MB are free.", name, f"{needed_bytes / 1e6:,.0f}", home, f"{free / 1e6:,.0f}"
+            ),
             hint="Free some space, or name another home with --home.",
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexes.errors import first_line
+from indexes.messages import msg
 from rag.errors import DoesNotFitInMemory, ModelCannotLoad
 from rag.models.capabilities import Capabilities, read_capabilities
 from rag.models.devices import choose_device, choose_dtype, free_memory_bytes
@@ -77,7 +78,8 @@ def load_model(
     """
     if quantization not in ("auto", *QUANTIZATIONS):
         raise ModelCannotLoad(
-            f"Unknown quantization {quantization!r}.", hint=f"Use --quantization {', '.join(QUANTIZATIONS)}."
+            msg("Unknown quantization {}.", repr(quantization)),
+            hint=msg("Use --quantization {}.", ", ".join(QUANTIZATIONS)),
         )
     if (folder := local_folder(name)) is not None:
         check_folder(folder)
@@ -131,12 +133,12 @@ def load_tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # tokenizer files fail in as many ways as there are formats
         raise ModelCannotLoad(
-            f"The tokenizer of {name} cannot be loaded: {first_line(error)}",
+            msg("The tokenizer of {} cannot be loaded: {}", name, first_line(error)),
             hint="The folder needs tokenizer.json (or the model's own tokenizer files) beside config.json.",
         ) from error
     if not getattr(tokenizer, "chat_template", None):
         raise ModelCannotLoad(
-            f"The tokenizer of {name} has no chat template, so the model cannot be asked questions.",
+            msg("The tokenizer of {} has no chat template, so the model cannot be asked questions.", name),
             hint="Use the instruct or chat version of the model, or put its chat_template.jinja into the folder.",
         )
     return tokenizer
@@ -159,11 +161,11 @@ def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *
             return AutoModelForCausalLM.from_pretrained(name, **options)
     except torch.OutOfMemoryError as error:
         raise DoesNotFitInMemory(
-            f"{name} does not fit into the memory of {device}: {first_line(error)}",
+            msg("{} does not fit into the memory of {}: {}", name, device, first_line(error)),
             hint="Use --quantization nf4, a smaller model, or --generator remote.",
         ) from error
     except Exception as error:  # every cause means the same to the caller: this model does not load
-        raise ModelCannotLoad(f"{name} cannot be loaded: {first_line(error)}", hint=_hint_for(error)) from error
+        raise ModelCannotLoad(msg("{} cannot be loaded: {}", name, first_line(error)), hint=_hint_for(error)) from error
 
 
 def _leave_narrow_layers_unpacked(model: Any) -> None:
@@ -185,7 +187,7 @@ def _quantization_config(quantization: str, compute_dtype: Any, storage_dtype: A
         import bitsandbytes  # noqa: F401 - transformers needs it; imported here to name what is missing
     except ImportError as error:
         raise ModelCannotLoad(
-            f"Quantization {quantization} needs bitsandbytes, which is not installed.",
+            msg("Quantization {} needs bitsandbytes, which is not installed.", quantization),
             hint="Install bitsandbytes, or use --quantization none.",
         ) from error
     from transformers import BitsAndBytesConfig
@@ -208,12 +210,13 @@ def _agreed_quantization(name: str, config: Any, wanted: str) -> str:
         return wanted
     if found not in QUANTIZATIONS:
         raise ModelCannotLoad(
-            f"{name} is quantized with {found}, which cannot be loaded here.",
+            msg("{} is quantized with {}, which cannot be loaded here.", name, found),
             hint="Serve it with vLLM, SGLang or LMDeploy and use --generator remote, or take the unquantized model.",
         )
     if wanted not in (found, "none"):
         raise ModelCannotLoad(
-            f"{name} is quantized as {found} on disk; {wanted} was asked for.", hint=f"Use --quantization {found}."
+            msg("{} is quantized as {} on disk; {} was asked for.", name, found, wanted),
+            hint=msg("Use --quantization {}.", found),
         )
     return found
 
@@ -226,9 +229,15 @@ def _check_room(name: str, config: Any, quantization: str, device: str, dtype_by
         if 2 * estimate.expert_parameters > estimate.num_parameters:
             smaller = "Its experts stay in 16 bits here: serve it with an engine and --generator remote"
         raise DoesNotFitInMemory(
-            f"{name} needs {needed / 2**30:.1f} GiB for its weights ({quantization}); "
-            f"{free / 2**30:.1f} GiB are free on {device}.",
-            hint=f"{smaller}; `coalesce memory --model {name}` shows the arithmetic.",
+            msg(
+                "{} needs {} GiB for its weights ({}); {} GiB are free on {}.",
+                name,
+                f"{needed / 2**30:.1f}",
+                quantization,
+                f"{free / 2**30:.1f}",
+                device,
+            ),
+            hint=msg("{}; `coalesce memory --model {}` shows the arithmetic.", smaller, name),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from indexes.disk import disk_errors, make_folder
 from indexes.jsonl import parse_lines, read_text, to_jsonl
+from indexes.messages import msg
 from rag.errors import MalformedTrainingData
 from rag.generators.prompts import Message, render_choices, render_messages
 from rag.generators.protocol import GenerationRequest
@@ -416,7 +417,7 @@ def _read_info(file: Path) -> dict[str, Any]:
     try:
         info = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise MalformedTrainingData(f"{file} cannot be read: {error}", hint="Correct its JSON.") from error
+        raise MalformedTrainingData(msg("{} cannot be read: {}", file, error), hint="Correct its JSON.") from error
     if not isinstance(info, dict):
         raise MalformedTrainingData(f"{file} is not a JSON object.", hint="Write it as LLaMA-Factory documents it.")
     return info

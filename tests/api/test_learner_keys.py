@@ -77,6 +77,11 @@ def test_a_learners_key_needs_no_name_and_takes_no_other(alice: Live) -> None:
         assert alice.refusal("GET", path, learner="张三") == NOT_ALLOWED
 
 
+def test_only_an_open_key_is_told_the_learners_names_and_where_the_home_is(alice: Live, teacher: Live) -> None:
+    told = [(live.get("/v1/session")["learners"], live.get("/v1/session")["home"]) for live in (alice, teacher)]
+    assert told == [([], None), (["alice", "张三"], str(teacher.services.settings.home))]
+
+
 def test_anothers_exam_and_cards_do_not_exist(alice: Live, bob: Live, teacher: Live) -> None:
     exam = exam_of(bob)
     address = f"/v1/exams/{exam['id']}"
@@ -104,9 +109,15 @@ def test_a_class_takes_its_exam_by_link_and_sees_no_answer_before_it_is_handed_i
     mine, other = given["exams"]
     address, path = f"/v1/exams/{mine['id']}", f"/v1/class-exams/{given['id']}"
     listed = next(exam for exam in alice.get("/v1/exams")["exams"] if exam["id"] == mine["id"])
-    assert (listed["questions"], teacher.get(address)["deadline"]) == ([], None), "who looks in does not begin it"
-    assert bob.status("GET", address) == 404
-    asked = {question["id"] for question in alice.get(address)["questions"]}
+    assert alice.get(address) == listed, "who looks in does not begin it"
+    told = (listed["waits"], listed["time_limit_s"], listed["count"], listed["questions"], listed["deadline"])
+    assert told == (True, 600, 2, [], None)
+    for method, call in (("GET", address), ("POST", f"{address}/begin")):
+        assert bob.status(method, call) == 404
+    begun = alice.client.post(f"{address}/begin").json()
+    assert (begun["waits"], alice.client.post(f"{address}/begin").json()) == (False, begun) and begun["deadline"]
+    assert [exam["waits"] for exam in teacher.get(path)["exams"]] == [False, True]
+    asked = {question["id"] for question in begun["questions"]}
 
     def answers(live: Live) -> set[str]:
         listed = live.get("/v1/questions", with_answers=True, limit=5000)["questions"]

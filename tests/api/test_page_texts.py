@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
+import pickle
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pytest
 
 from api.errors import ERROR_TABLE
 from api.pages.texts import FOLDER, LANGUAGES, language_of, texts_of
-from api.translation import MAX_TRANSLATED_CHARACTERS
 from indexes.errors import InvalidInput
+from indexes.messages import dump, load, msg
 
 PAGES = FOLDER.parent
 ERRORS = {cls.__name__ for cls in ERROR_TABLE} - {"Cancelled"}
@@ -74,36 +75,31 @@ def test_one_has_its_own_form_where_the_language_has_one() -> None:
 
 def test_messages_of_the_program_are_chinese_on_the_chinese_page() -> None:
     chinese = texts_of("zh")
-    plan = InvalidInput("an exam of 99 questions was asked for, 42 fit the chapters and types", hint="do it otherwise")
+    plan = InvalidInput(
+        msg("an exam of {} questions was asked for, {} fit the chapters and types", 99, 42), hint="do it otherwise"
+    )
     assert chinese.error(plan) == "要求 99 道题，但所选章节和题型只有 42 道。Do it otherwise."
     said = json.loads((FOLDER / "said-zh.json").read_text(encoding="utf-8"))
     for message, own in said.items():
         gaps = {int(number) for number in re.findall(r"\{(\d)\}", own)}
         assert gaps <= set(range(message.count("{}"))), message
-        assert chinese.said(message.replace("{}", "7")) != message, message
+        made = msg(message, *"7" * message.count("{}"))
+        assert chinese.said(made) != made, message
 
 
-def test_no_text_takes_longer_to_translate_than_its_length_allows() -> None:
+def test_only_a_message_is_translated_never_a_text_that_looks_like_one() -> None:
     chinese = texts_of("zh")
-    said = json.loads((FOLDER / "said-zh.json").read_text(encoding="utf-8"))
-    begun = time.perf_counter()
-    for message in said:
-        pieces = message.split("{}")
-        most = MAX_TRANSLATED_CHARACTERS - len(pieces[-1])
-        nearly = ("a".join(pieces[:-1]) + "a") * most
-        chinese.said(nearly[:most] + pieces[-1])
-        chinese.said(nearly[:most] + "a")
-    assert time.perf_counter() - begun < 0.05 * len(said)
+    title = "the question is empty"
+    assert chinese.said(f"the {title} is empty") == f"the {title} is empty"
+    assert chinese.said(msg("the {} is empty", msg("'{}' is empty", "İİ-Ab"))) == "“İİ-Ab”是空的是空的"
+    assert chinese.said(msg("the {} is empty", "question")) == "问题是空的"
 
 
-def test_a_text_too_long_to_translate_stays_as_it_is_and_so_does_every_character_of_a_value() -> None:
-    title = "a" * MAX_TRANSLATED_CHARACTERS
-    assert texts_of("zh").said(f"the {title} is empty") == f"the {title} is empty"
-    nested = "the question is empty"
-    for _ in range(100):
-        nested = f"'{nested}' is empty"
-    assert texts_of("zh").said(nested).startswith("“")
-    assert texts_of("zh").said("There is no adapter İİ-Ab.") == "没有适配器 İİ-Ab"
+def test_a_message_keeps_its_template_through_pickles_copies_and_a_file_of_jobs() -> None:
+    made = msg("the {} is empty", msg("'{}' is empty", 'a "b" {}'))
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), load(dump(made))):
+        assert (again, texts_of("zh").said(again)) == (made, texts_of("zh").said(made))
+    assert load(dump("plain {}")) == "plain {}"
 
 
 HEARD_ON_THE_PAGE = (
@@ -124,12 +120,15 @@ def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() ->
 
 
 def _messages_of(file: Path) -> Iterator[str]:
-    """Messages and hints of the errors that a file raises, an address in their gaps; a cancelled job shows none."""
+    """Messages and hints of the errors that a file raises; a cancelled job shows none."""
     for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ERRORS):
             continue
         for part in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "hint")):
             if isinstance(part, ast.JoinedStr):
-                yield "".join(str(piece.value) if isinstance(piece, ast.Constant) else GAP for piece in part.values)
+                yield ast.unparse(part)  # has no template
             elif isinstance(part, ast.Constant):
                 yield str(part.value)
+            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "msg":
+                template = ast.literal_eval(part.args[0])
+                yield msg(template, *[GAP] * template.count("{}"))

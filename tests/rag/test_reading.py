@@ -59,6 +59,13 @@ def test_a_quote_is_found_where_it_stands_whatever_its_line_breaks(reading: Read
         reading.place("book", "gone")
 
 
+@pytest.mark.parametrize("headings", [["Exercise 3"], ["Lab 1.1", "Lab 1.2"], ["习题 2"], ["Exercise: a blur"]])
+def test_what_is_only_counted_is_not_asked_about(tmp_path: Path, headings: list[str]) -> None:
+    sections = (Section(("Tiles", name), "Padding helps the banks. " * 20, 1) for name in [*headings, "FP8 formats"])
+    reading = Reading(lambda library=make_library(tmp_path, *sections): library)
+    assert [one.heading for one in reading.suggest(["book"])] == ["FP8 formats"]
+
+
 def test_headings_that_say_something_become_questions(reading: Reading, library: Library) -> None:
     first = reading.suggest(["book"])
     assert [one.question for one in first] == ["Explain “Bank conflicts”", "Explain “Coalescing”", "Explain “Tiles”"]

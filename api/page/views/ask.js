@@ -199,7 +199,7 @@ export function Ask({ site, id }) {
       <div class="thread" ref=${thread}>
         <h1 class="sr-only">${t("nav.ask")}</h1>
         ${problem && html`<${Problem} error=${problem} />`}
-        ${!turns.length && !id && !busy && html`<${Welcome} site=${site} ask=${ask} />`}
+        ${!turns.length && !id && !busy && html`<${Welcome} site=${site} chosen=${filters.books} ask=${ask} />`}
         ${turns.filter((turn) => !turn.hidden).map((turn) => html`<${Turn} key=${turn.key} turn=${turn} last=${turn === newest}
           site=${site} ask=${ask} edit=${edit} openSource=${openSource} />`)}
       </div>
@@ -231,18 +231,19 @@ export function sendOnEnter(event, send) {
 
 const titleOf = (text) => [...text.replace(/[\p{Cc}\s]+/gu, " ").trim()].slice(0, 200).join("");
 
-function Welcome({ site, ask }) {
+/** Questions to begin with: on the books that are chosen, else on the reader's own. */
+function Welcome({ site, chosen, ask }) {
   const { documents } = site;
   if (!documents.length) {
     return html`<div class="welcome"><${Empty} title=${t("ask.empty.title")} text=${t("ask.empty.text")}>
       <a class="button primary" href=${`${BASE}library`}>${t("library.add")}</a><//></div>`;
   }
-  const own = documents.filter((one) => !one.sample).map((one) => one.id);
+  const books = chosen.length ? chosen : documents.filter((one) => !one.sample).map((one) => one.id);
   const examples = Array.from({ length: EXAMPLES }, (_, index) => t(`ask.example.${index + 1}`));
   return html`<section class="welcome"><h2>${t("ask.welcome")}</h2>
     <p>${count("ask.books", documents.length, { title: documents[0].title })}</p>
-    ${own.length
-      ? html`<${Suggestions} find=${() => rest.suggestions({ document_id: own })} label=${t("ask.examples")} ask=${ask} />`
+    ${books.length
+      ? html`<${Suggestions} key=${books.join(" ")} find=${() => rest.suggestions({ document_id: books })} label=${t("ask.examples")} ask=${ask} />`
       : html`<ul class="examples" aria-label=${t("ask.examples")}>${examples.map((text) => html`
           <li><${Button} kind="example" onClick=${() => ask(text)}>${text}<//></li>`)}</ul>`}
   </section>`;

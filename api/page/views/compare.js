@@ -197,7 +197,7 @@ function Offer({ site }) {
     if (model) setSize(number(Math.round(model.download_bytes / 1e6)));
   }, []);
   const fetchModel = () => attempt(async () => {
-    await rest.useGenerator({ generator: "local", model: MODEL });
+    await rest.switchGenerator({ generator: "local", model: MODEL });
     look();
   });
   return html`<section class="card offer"><p>${t("compare.one_arm")}</p>

@@ -1,6 +1,6 @@
 // An exam being taken, one question at a time or as a list; its marks once it is handed in.
 import { BASE } from "../address.js";
-import { Button, Missing, Problem, attempt, confirm } from "../controls.js";
+import { Button, Empty, Missing, Problem, attempt, confirm } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Passage, Rich } from "../markdown.js";
 import * as rest from "../rest.js";
@@ -13,22 +13,25 @@ const KEEP_AFTER_MS = 400;
 const MOST_CHARACTERS = 20_000;
 const LETTERS = "ABCDEFGHIJ";
 
-/** `query` may name the learner whose link this is: the browser goes on under that name. */
+/** `query` may name the learner whose link this is: who takes the exam goes on under that name. */
 export function Exam({ site, id, query }) {
   const [exam, setExam] = useState(null);
   const [draft, setDraft] = useState({});
   const [problem, setProblem] = useState(null);
   const [changes, setChanges] = useState(0);
-  const learner = new URLSearchParams(query).get("learner");
+  const named = !site.session.learner && new URLSearchParams(query).get("learner");
   const look = async () => {
-    if (learner && !site.session.learner) rest.reader.learner = learner;
+    const { learner: before } = rest.reader;
+    if (named) rest.reader.learner = named;
     try {
       const found = await rest.exam(id);
-      setDraft(found.result ? {} : await rest.draft(id));
+      setDraft(found.result || found.waits ? {} : await rest.draft(id));
       setExam(found);
       setChanges((n) => n + 1);
-      if (learner && !site.session.learner) coalesce.remember("learner", learner);
+      if (named && !found.result) coalesce.remember("learner", named);
+      else if (named) rest.reader.learner = before; // a teacher looks at marks and stays who they are
     } catch (error) {
+      rest.reader.learner = before;
       setProblem(error);
     }
   };
@@ -36,9 +39,18 @@ export function Exam({ site, id, query }) {
     look();
   }, [id]);
   if (problem) return problem.status === 404 ? html`<${Missing} />` : html`<${Problem} error=${problem} />`;
+  const begin = () => attempt(async () => {
+    await rest.beginExam(id);
+    await look();
+  });
   return html`<${StudyHead} site=${site} current="exam" changes=${changes} />
-    ${exam && (exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
+    ${exam && (exam.waits ? html`<${Invitation} exam=${exam} onBegin=${begin} />`
+      : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
 }
+
+/** An exam whose time begins with a press: a program that looks at the link must not begin it. */
+const Invitation = ({ exam, onBegin }) => html`<${Empty} title=${count("exam.invited", exam.count, { name: exam.learner })}
+  text=${t("exam.invited_text", { minutes: points(exam.time_limit_s / 60) })}><${Button} kind="primary" onClick=${onBegin}>${t("exam.begin")}<//><//>`;
 
 // --- taking it
 

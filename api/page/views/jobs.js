@@ -23,7 +23,7 @@ export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
       const found = (await rest.jobs()).filter((job) => !kinds || kinds.includes(job.kind));
       for (const job of found) {
         if (state.first === undefined && FINAL.has(job.state)) state.dismissed.add(job.id);
-        if (FINAL.has(job.state) && state.seen.has(job.id) && !FINAL.has(state.seen.get(job.id))) onEnd(job);
+        if (FINAL.has(job.state) && state.first === false && !FINAL.has(state.seen.get(job.id))) onEnd(job);
         state.seen.set(job.id, job.state);
       }
       state.first = false;

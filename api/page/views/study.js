@@ -64,7 +64,8 @@ export function Study({ site, query }) {
       <div class="row question-files"><${Field} label=${t("exam.questions_from")}><${Select} options=${options} value=${source} onChange=${setSource} /><//></div>
       <${Plan} key=${source} site=${site} source=${named} chapter=${Number(asked.get("chapter"))} onFile=${added} />
     </section>
-    <${Earlier} />`;
+    <${Earlier} />
+    ${!site.session.learner && html`<${Given} />`}`;
 }
 
 function Plan({ site, source, chapter, onFile }) {
@@ -110,6 +111,7 @@ function Plan({ site, source, chapter, onFile }) {
       <${Field} label=${t("exam.minutes")}><input class="box" type="number" min="1" placeholder=${t("exam.no_limit")} value=${minutes} onInput=${(event) => setMinutes(event.target.value)} /><//>
     </div>
     <div class="row"><${Button} kind="primary" onClick=${start}>${t("exam.start")}<//><span class="soft">${t("exam.note")}</span></div>
+    ${mayChange && html`<${ClassForm} site=${site} plan=${plan} />`}
     <details class="file-form"><summary>${t("more")}</summary>
       ${source.document_id && html`<p><a href=${`${BASE}study/guide/${encodeURIComponent(source.document_id)}`}>${t("guide.title")}</a></p>`}
       ${offered.chapters.length > 1 && html`<${Check} label=${t("exam.weigh")} checked=${Boolean(weights)} onChange=${(on) => setWeights(on ? {} : null)} />
@@ -119,6 +121,23 @@ function Plan({ site, source, chapter, onFile }) {
         <a href=${rest.exportQuestionsPath(ending, source)} download>${ending.toUpperCase()}</a>`)}</div>`}
     </details>
   <//>`;
+}
+
+/** Names of learners, and the button that gives each of them this exam. */
+function ClassForm({ site, plan }) {
+  const [names, setNames] = useState(site.session.learners.join("\n"));
+  const prefill = (event) => event.target.open && !names && attempt(async () => {
+    const [last] = await rest.classExams(1);
+    if (last) setNames((typed) => typed || last.exams.map((exam) => exam.learner).join("\n"));
+  });
+  const give = () => attempt(async () => {
+    const learners = names.split("\n").map((name) => name.trim()).filter(Boolean);
+    navigation.go(`study/class/${(await rest.giveExam(plan(), learners)).id}`);
+  });
+  return html`<details class="file-form" onToggle=${prefill}><summary>${t("class.give")}</summary>
+    <${Field} label=${t("class.names")}><textarea class="box" rows="6" dir="auto" value=${names} onInput=${(event) => setNames(event.target.value)}></textarea><//>
+    <p class="soft">${t("class.note")}</p>
+    <div class="row"><${Button} kind="primary" onClick=${give}>${t("class.make")}<//></div></details>`;
 }
 
 function numberIn(text, name) {
@@ -160,8 +179,23 @@ function Earlier() {
   useEffect(() => {
     attempt(() => rest.exams(EARLIER_SHOWN)).then((found) => setExams(found || []));
   }, []);
-  const stateOf = ({ result }) => (result ? t("exam.score", { score: points(result.score), most: points(result.max_score) }) : t("exam.open"));
-  return exams.length > 0 && html`<section class="card"><h2>${t("exam.earlier")}</h2>
-    <ul class="exam-list">${exams.map((one) => html`<li><a href=${`${BASE}study/exam/${one.id}`}>
-      <span>${dateTime(one.created_at)}</span><span class="soft">${count("exam.questions", one.questions.length)}</span><span class="exam-state">${stateOf(one)}</span></a></li>`)}</ul></section>`;
+  const stateOf = ({ result, waits }) => {
+    if (result) return t("exam.score", { score: points(result.score), most: points(result.max_score) });
+    return t(waits ? "class.waiting" : "exam.open");
+  };
+  return html`<${ExamList} title=${t("exam.earlier")} rows=${exams.map((one) => [`study/exam/${one.id}`, one, one.count, stateOf(one)])} />`;
 }
+
+/** The exams given to classes. */
+function Given() {
+  const [classes, setClasses] = useState([]);
+  useEffect(() => {
+    attempt(() => rest.classExams(EARLIER_SHOWN)).then((found) => setClasses(found || []));
+  }, []);
+  const stateOf = ({ exams }) => t("class.handed_in", { n: exams.filter((exam) => exam.handed_in_at).length, most: exams.length });
+  return html`<${ExamList} title=${t("class.given")} rows=${classes.map((one) => [`study/class/${one.id}`, one, one.questions, stateOf(one)])} />`;
+}
+
+const ExamList = ({ title, rows }) => rows.length > 0 && html`<section class="card"><h2>${title}</h2>
+  <ul class="exam-list">${rows.map(([path, { created_at: at }, questions, state]) => html`<li><a href=${BASE + path}>
+    <span>${dateTime(at)}</span><span class="soft">${count("exam.questions", questions)}</span><span class="exam-state">${state}</span></a></li>`)}</ul></section>`;

@@ -50,7 +50,7 @@ export function Tune({ site, onReady }) {
     look();
   });
   const use = (adapter) => attempt(async () => {
-    await rest.useGenerator({ generator: "local", model: offered.model, quantization: offered.quantization, adapter });
+    await rest.switchGenerator({ generator: "local", model: offered.model, quantization: offered.quantization, adapter });
     look();
   });
   return html`<details class="card tuning" open=${open} onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>${t("tune.title")}</summary>

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from indexes.errors import Cancelled, InvalidInput, UnreadableBook
+from indexes.messages import msg
 from indexes.readers.elements import Block, Element, Heading, Parsed, real_title
 from indexes.readers.pdf.layout import (
     FoundHeading,
@@ -142,7 +143,8 @@ def _extract(
                 progress(number, count)
         if len(damaged) == count:
             raise UnreadableBook(
-                f"'{path.name}' is damaged: none of its pages can be read.", hint="copy or download the file again"
+                msg("'{}' is damaged: none of its pages can be read.", path.name),
+                hint="copy or download the file again",
             )
         turned = {page.page for page in pages if page.turned}
         with _pdfium_lock:
@@ -209,30 +211,30 @@ def _cannot_open(path: Path, error: Exception) -> UnreadableBook:
     why = str(error).removesuffix(".").removesuffix(" (PDFium: Success)")
     if "password" in why.lower() or "security" in why.lower():
         return UnreadableBook(
-            f"'{path.name}' is encrypted.", hint="remove its password (qpdf --decrypt) and add it again"
+            msg("'{}' is encrypted.", path.name), hint="remove its password (qpdf --decrypt) and add it again"
         )
-    return UnreadableBook(f"'{path.name}' is damaged or cut short: {why}.", hint="get another copy of the file")
+    return UnreadableBook(msg("'{}' is damaged or cut short: {}.", path.name, why), hint="get another copy of the file")
 
 
 def _without_text(path: Path, pages: Sequence[PageLines], ocr: bool) -> UnreadableBook:
     name, count = path.name, len(pages)
     if any(page.lost_letters for page in pages):
         return UnreadableBook(
-            f"'{name}' has {count} pages but no text: its fonts do not say which characters they draw.",
+            msg("'{}' has {} pages but no text: its fonts do not say which characters they draw.", name, count),
             hint="OCR over it first (ocrmypdf --force-ocr).",
         )
     if any(page.letters for page in pages):
         return UnreadableBook(
-            f"'{name}' has {count} pages but no text: its lines run aslant.",
+            msg("'{}' has {} pages but no text: its lines run aslant.", name, count),
             hint="OCR over it first (ocrmypdf --force-ocr).",
         )
     if not any(page.has_content for page in pages):
         return UnreadableBook(
-            f"'{name}' has {count} pages but no text: they are blank; form fields and notes are not read.",
+            msg("'{}' has {} pages but no text: they are blank; form fields and notes are not read.", name, count),
             hint="print it to a new PDF if a viewer shows text",
         )
     return UnreadableBook(
-        f"'{name}' has {count} pages but no text: it is scanned.",
+        msg("'{}' has {} pages but no text: it is scanned.", name, count),
         hint="scan it at a higher resolution"
         if ocr
         else "Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf).",
@@ -423,7 +425,7 @@ class Recogniser:
         except ImportError as error:
             raise InvalidInput(
                 "Recognising the text of scanned pages was asked for, but RapidOCR is not installed.",
-                hint="Run `pip install 'coalesce-rag[ocr]'`.",
+                hint=msg("Run `{}`.", "pip install 'coalesce-rag[ocr]'"),
             ) from error
         self._engine = RapidOCR(params={"Global.log_level": "error"})
 

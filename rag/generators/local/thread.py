@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from indexes.errors import Busy, CoalesceError
+from indexes.messages import msg
 from rag.errors import GenerationFailed
 from rag.generators.stream_text import Relay
 from rag.models.devices import is_out_of_memory
@@ -133,7 +134,7 @@ class ModelThread:
 
         def give_up_after_deadline() -> None:
             if not job.begun_at and time.monotonic() > deadline and self._withdraw(job):
-                raise self._busy(f"this question waited {self._waiting_timeout_s:.0f} s for the model")
+                raise self._busy(msg("this question waited {} s for the model", f"{self._waiting_timeout_s:.0f}"))
 
         try:
             yield from job.relay.items(cancelled, give_up_after_deadline)
@@ -163,9 +164,11 @@ class ModelThread:
         if self._closed:
             raise GenerationFailed("The generator was closed.")
         if self._max_waiting is not None and self._running and len(self._waiting) >= self._max_waiting:
-            raise self._busy(f"{len(self._waiting)} questions wait for the model, as many as max_queue allows")
+            raise self._busy(msg("{} questions wait for the model, as many as max_queue allows", len(self._waiting)))
         if (wait_s := self._expected_wait_s()) > self._waiting_timeout_s:
-            raise self._busy(f"{len(self._waiting)} questions wait, so one more would wait about {wait_s:.0f} s")
+            raise self._busy(
+                msg("{} questions wait, so one more would wait about {} s", len(self._waiting), f"{wait_s:.0f}")
+            )
 
     def _expected_wait_s(self) -> float:
         """How long one more would wait: in the time of one answer, all that run together end."""
@@ -177,7 +180,7 @@ class ModelThread:
     def _busy(self, why: str) -> Busy:
         too_long_s = self._expected_wait_s() - self._waiting_timeout_s
         return Busy(
-            f"The generator is busy: {why}.",
+            msg("The generator is busy: {}.", why),
             hint="Try again later, raise queue_timeout_s, or serve with --generator remote.",
             retry_after_s=round(max(too_long_s, self._usual_s / self._together, 1.0), 1),
         )
@@ -263,7 +266,7 @@ class ModelThread:
         if not is_out_of_memory(error):
             _log.error("generation failed", exc_info=error)
             failed = GenerationFailed(
-                f"The model failed: {type(error).__name__}: {error}",
+                msg("The model failed: {}: {}", type(error).__name__, error),
                 hint="The log has the details; other questions can still be asked.",
             )
             return self._end(job, failed)

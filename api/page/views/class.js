@@ -1,0 +1,61 @@
+// An exam given to a class: a link for every learner, who has handed in, and the marks as they come.
+import { BASE } from "../address.js";
+import { CopyButton, Missing, Problem } from "../controls.js";
+import { html, useEffect, useState } from "../html.js";
+import * as rest from "../rest.js";
+import { count, points, t } from "../texts.js";
+import { StudyHead } from "./study.js";
+
+const POLL_MS = 2000;
+const OPEN_TO_OTHERS = "COALESCE_API_KEYS=KEY COALESCE_LEARNER_KEYS=NAME=KEY,NAME=KEY coalesce serve --host 0.0.0.0";
+const onlyHere = () => /^(localhost|127(\.\d+){3}|\[::1\])$/.test(location.hostname);
+const pathOf = (exam) => BASE + exam.link.slice(1);
+const addressOf = (exam) => location.origin + pathOf(exam);
+
+export function Class({ site, id }) {
+  const [given, setGiven] = useState(null);
+  const [problem, setProblem] = useState(null);
+  useEffect(() => {
+    let timer = 0;
+    let gone = false;
+    const look = async () => {
+      try {
+        const found = await rest.classExam(id);
+        if (gone) return;
+        setGiven(found);
+        setProblem(null);
+        if (found.exams.every((exam) => exam.handed_in_at)) return;
+      } catch (error) {
+        if (gone) return;
+        setProblem(error);
+        if (error.status === 404 || error.status === 403) return;
+      }
+      timer = setTimeout(look, POLL_MS);
+    };
+    look();
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [id]);
+  if (problem?.status === 404) return html`<${Missing} />`;
+  return html`<${StudyHead} site=${site} current="exam" />
+    ${problem && html`<${Problem} error=${problem} />`}
+    ${given && html`<section class="card class-exam"><h2>${count("class.title", given.questions)}</h2>
+      <p class="soft">${t("class.how")}</p>
+      ${onlyHere() && html`<div class="note" role="note"><p>${t("class.only_here")}</p><pre class="command" tabindex="0"><code>${OPEN_TO_OTHERS}</code></pre></div>`}
+      <div class="row"><${CopyButton} kind="primary" label=${t("class.copy_all")}
+          text=${() => given.exams.map((exam) => `${exam.learner}: ${addressOf(exam)}`).join("\n")}>${t("class.copy_all")}<//>
+        <a class="button" href=${rest.exportMarksPath(id)} download>${t("class.marks")}</a></div>
+      <div class="table-box stacked" tabindex="0" role="region" aria-label=${t("class.learners")}><table>
+        <thead><tr>${["learner", "state", "link"].map((name) => html`<th scope="col">${t(`class.${name}`)}</th>`)}</tr></thead>
+        <tbody>${given.exams.map((exam) => html`<${Learner} key=${exam.id} exam=${exam} />`)}</tbody></table></div>
+    </section>`}`;
+}
+
+function Learner({ exam }) {
+  const score = exam.handed_in_at && t("exam.score", { score: points(exam.score), most: points(exam.max_score) });
+  return html`<tr><th scope="row" dir="auto">${exam.learner}</th>
+    <td>${score ? html`<a href=${pathOf(exam)}>${score}</a>` : html`<span class="soft">${t(exam.waits ? "class.waiting" : "class.open")}</span>`}</td>
+    <td><${CopyButton} label=${t("class.copy_of", { name: exam.learner })} text=${() => addressOf(exam)}>${t("class.copy")}<//></td></tr>`;
+}

@@ -1,0 +1,51 @@
+"""Texts of the program that can be put into another language: a template, and what stands in its gaps."""
+
+from __future__ import annotations
+
+import json
+
+_KEPT = '{"key": '
+
+
+class Message(str):
+    """A text as people read it, which still knows how it was made.
+
+    Attributes:
+        template: the English text with a `{}` for each argument.
+        arguments: what stands in the gaps, in order; messages themselves, or plain text.
+    """
+
+    template: str
+    arguments: tuple[str, ...]
+
+
+def msg(template: str, *arguments: object) -> Message:
+    """The text of a template, whose `{}` the arguments take in order."""
+    kept = tuple(each if isinstance(each, str) else str(each) for each in arguments)
+    message = Message(template.format(*kept))
+    message.template, message.arguments = template, kept
+    return message
+
+
+def dump(text: str) -> str:
+    """A text as it is stored: a message with its template, plain text as it is."""
+    return json.dumps(_parts(text), ensure_ascii=False) if isinstance(text, Message) else text
+
+
+def load(stored: str) -> str:
+    """What `dump` stored."""
+    return _of_parts(json.loads(stored)) if stored.startswith(_KEPT) else stored
+
+
+def _parts(text: str) -> object:
+    if not isinstance(text, Message):
+        return text
+    return {"key": text.template, "arguments": [_parts(each) for each in text.arguments]}
+
+
+def _of_parts(parts: str | dict[str, object]) -> str:
+    if isinstance(parts, str):
+        return parts
+    key, arguments = parts["key"], parts["arguments"]
+    assert isinstance(key, str) and isinstance(arguments, list)
+    return msg(key, *map(_of_parts, arguments))
