@@ -54,7 +54,7 @@ function App() {
       first = null;
     } catch (error) {
       first = null;
-      if (error.status === 401) return;
+      if (error.status === 401) return setLocked(true); // it may have come before anyone listened
       const readiness = error.type === "not_ready" ? await rest.readiness().catch(() => null) : null;
       setWaiting(readiness || { error });
       if (readiness?.status !== "failed") setTimeout(open, readiness ? READY_POLL_MS : GONE_POLL_MS);
