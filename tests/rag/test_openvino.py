@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 from fakes import answer_of
 from tiny_models import build_adapter, build_model, write_gguf
+from waiting import PATIENCE_S
 
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, CoalesceError, StorageFull
@@ -119,6 +121,14 @@ def test_answers_beyond_those_that_are_written_at_once_hear_their_place_in_line(
     asked = [replace(QUESTION, question=f"What is number {n}?") for n in range(6)]
     alone = [answer_of(generator, each)[0] for each in asked]
     monkeypatch.setattr(openvino, "MOST_ROWS", 2)
+    step = openvino._Pipeline._step
+
+    def step_once_all_have_asked(pipeline: openvino._Pipeline) -> None:
+        all_have_asked.wait(PATIENCE_S)
+        step(pipeline)
+
+    all_have_asked = threading.Event()
+    monkeypatch.setattr(openvino._Pipeline, "_step", step_once_all_have_asked)
 
     def listen(request: GenerationRequest) -> tuple[str, list[int]]:
         items = list(generator.stream(request))
@@ -126,7 +136,13 @@ def test_answers_beyond_those_that_are_written_at_once_hear_their_place_in_line(
         return text, [item.before for item in items if isinstance(item, Waiting)]
 
     with ThreadPoolExecutor(len(asked)) as pool:
-        texts, places = zip(*pool.map(listen, asked), strict=True)
+        listening = pool.map(listen, asked)
+        bare = generator._pipelines[None]
+        ends = time.monotonic() + PATIENCE_S
+        while bare.open < len(asked) and time.monotonic() < ends:
+            time.sleep(0.01)
+        all_have_asked.set()
+        texts, places = zip(*listening, strict=True)
     assert list(texts) == alone
     assert max(max(told, default=0) for told in places) >= 2
     assert all(told == sorted(told, reverse=True) for told in places)
