@@ -105,7 +105,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-@commands.command(epilog="Example: coalesce backup /mnt/disk/coalesce-2026-11-27.zip")
+@commands.command(epilog="Example: coalesce backup ~/coalesce-2026-11-27.zip")
 def backup(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The file to write, outside the home.")],
@@ -122,7 +122,7 @@ def backup(
     Console(json_output=json_output).result(made, lines)
 
 
-@commands.command(epilog="Example: coalesce --home ~/coalesce restore /mnt/disk/coalesce-2026-11-27.zip")
+@commands.command(epilog="Example: coalesce --home ~/coalesce restore ~/coalesce-2026-11-27.zip")
 def restore(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="What `coalesce backup` wrote.")],
