@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 _KEPT = '{"key": '
 
@@ -28,13 +29,20 @@ def msg(template: str, *arguments: object) -> Message:
 
 
 def dump(text: str) -> str:
-    """A text as it is stored: a message with its template, plain text as it is."""
+    """A text as it is stored: a message with its template, plain text as it is, unless it looks like a stored one."""
+    if not isinstance(text, Message) and text.startswith(_KEPT):
+        text = msg("{}", text)
     return json.dumps(_parts(text), ensure_ascii=False) if isinstance(text, Message) else text
 
 
 def load(stored: str) -> str:
-    """What `dump` stored."""
-    return _of_parts(json.loads(stored)) if stored.startswith(_KEPT) else stored
+    """What `dump` stored; any other text as it is."""
+    if not stored.startswith(_KEPT):
+        return stored
+    try:
+        return _of_parts(json.loads(stored))
+    except (ValueError, LookupError, TypeError, AttributeError):  # stored before there were messages, or damaged
+        return stored
 
 
 def _parts(text: str) -> object:
@@ -43,9 +51,5 @@ def _parts(text: str) -> object:
     return {"key": text.template, "arguments": [_parts(each) for each in text.arguments]}
 
 
-def _of_parts(parts: str | dict[str, object]) -> str:
-    if isinstance(parts, str):
-        return parts
-    key, arguments = parts["key"], parts["arguments"]
-    assert isinstance(key, str) and isinstance(arguments, list)
-    return msg(key, *map(_of_parts, arguments))
+def _of_parts(parts: Any) -> str:
+    return parts if isinstance(parts, str) else msg(parts["key"], *map(_of_parts, parts["arguments"]))

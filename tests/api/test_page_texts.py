@@ -99,7 +99,15 @@ def test_a_message_keeps_its_template_through_pickles_copies_and_a_file_of_jobs(
     made = msg("the {} is empty", msg("'{}' is empty", 'a "b" {}'))
     for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), load(dump(made))):
         assert (again, texts_of("zh").said(again)) == (made, texts_of("zh").said(made))
-    assert load(dump("plain {}")) == "plain {}"
+    for plain in ("plain {}", dump(made), '{"key": "{0.__class__}", "arguments": ["a"]}', '{"key": cut off'):
+        assert load(dump(plain)) == texts_of("zh").said(load(dump(plain))) == plain
+    for never_dumped in (
+        '{"key": cut off',
+        '{"key": "{} {}", "arguments": []}',
+        '{"key": 1}',
+        '{"key": "", "arguments": 1}',
+    ):
+        assert load(never_dumped) == never_dumped
 
 
 HEARD_ON_THE_PAGE = (
