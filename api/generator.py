@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,7 +16,8 @@ from api.errors import NotAllowed
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.questions import BankQuestion
-from indexes.errors import Cancelled, CoalesceError, Conflict, InvalidInput, NotFound
+from indexes.errors import Cancelled, CoalesceError, Conflict, IndexCorrupt, InvalidInput, NotFound
+from indexes.jsonl import read_jsonl
 from indexes.messages import msg
 from indexes.types import Filters
 from rag.assemble import resolve_kind
@@ -347,8 +347,7 @@ class AdapterTuning:
         points = self._curves.get(name)
         if points is not None:
             return list(points)
-        lines = self._kept(name, LOSS_FILE).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return [point for _, point in read_jsonl(self._kept(name, LOSS_FILE), IndexCorrupt)]
 
     def has_curve(self, name: str) -> bool:
         """Whether there is a loss to draw: from the first steps on."""
