@@ -20,7 +20,7 @@ from api.pages.frame import Visit, empty_state, open_view
 from api.pages.markup import passage_html, plain_html
 from api.pages.source_panel import page_of
 from api.pages.study_page import points, question_text, study_head
-from api.schemas.study import exam_link
+from api.schemas.study import evidence_place, exam_link
 from api.security import Caller
 from evals.exam import MAX_ANSWER_CHARACTERS, Given, Mark
 from evals.questions import BankQuestion
@@ -366,24 +366,12 @@ def _given(visit: Visit, answer: Given, question: BankQuestion) -> str:
 
 
 def _show_passage(visit: Visit, passage: Passage, question: BankQuestion, *, opened: bool) -> None:
-    start, end = _evidence(passage.text, question)
+    start, end = evidence_place(passage.text, question) or (0, 0)
     place = " › ".join(part for part in (passage.title, *passage.section) if part)
     page = page_of(visit.t, passage.page_label, passage.page_start, passage.page_end)
     with tag("details", "", "proof", open=opened):
         tag("summary", visit.t("mark.proof", place=f"{place}{visit.t('page.join')}{page}" if page else place))
         ui.html(passage_html(passage.text, start, end), sanitize=False).classes("passage")
-
-
-def _evidence(text: str, question: BankQuestion) -> tuple[int, int]:
-    """Where the gold evidence is in the passage, white space aside; (0, 0) when it is not there."""
-    places = [index for index, character in enumerate(text) if not character.isspace()]
-    bare = "".join(text[index] for index in places)
-    for gold in question.gold:
-        wanted = "".join(gold.evidence.split())
-        found = bare.find(wanted) if wanted else -1
-        if found >= 0:
-            return places[found], places[found + len(wanted) - 1] + 1
-    return 0, 0
 
 
 # --- an exam given to a class

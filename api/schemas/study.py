@@ -231,11 +231,12 @@ class MarkOut(WireOut):
     def of(cls, mark: Mark, question: BankQuestion) -> Self:
         """From a mark, with the place of the proof."""
         shown = cls.model_validate(mark)
-        shown.evidence = _evidence(shown.passage.text, question) if shown.passage is not None else None
+        place = evidence_place(shown.passage.text, question) if shown.passage is not None else None
+        shown.evidence = list(place) if place is not None else None
         return shown
 
 
-def _evidence(text: str, question: BankQuestion) -> list[int] | None:
+def evidence_place(text: str, question: BankQuestion) -> tuple[int, int] | None:
     """Where the gold evidence is in the passage, white space aside; None when it is not there."""
     places = [index for index, character in enumerate(text) if not character.isspace()]
     bare = "".join(text[index] for index in places)
@@ -243,7 +244,7 @@ def _evidence(text: str, question: BankQuestion) -> list[int] | None:
         wanted = "".join(gold.evidence.split())
         found = bare.find(wanted) if wanted else -1
         if found >= 0:
-            return [places[found], places[found + len(wanted) - 1] + 1]
+            return places[found], places[found + len(wanted) - 1] + 1
     return None
 
 
