@@ -169,7 +169,7 @@ def _files(settings: CoalesceSettings) -> Iterator[Check]:
         if not path.exists():
             continue
         later = later_version(path, schema)
-        fault = f"version {later}; this program knows up to {schema.version}" if later else damage(path, rows=True)
+        fault = f"version {later}; this program knows up to {schema.version}" if later else damage(path, schema)
         detail = f"{path} is damaged: {fault}" if fault and not later else fault or f"{path.stat().st_size:,} bytes"
         yield Check(name, ok=not fault, detail=detail, hint="Use the newer program that wrote it." if later else REPAIR)
     try:

@@ -363,7 +363,7 @@ class JobQueue:
         try:
             jobs = self._store.list()
         except IndexCorrupt:
-            if damage(self._store.path, rows=True) is None:
+            if damage(self._store.path, JOBS) is None:
                 raise  # a later program's
             self._store.close()
             logger.warning("%s was damaged: it is %s now", self._store.path, set_aside(self._store.path).name)

@@ -75,7 +75,7 @@ def _choice(settings: CoalesceSettings) -> Iterator[str]:
 def _state_files(settings: CoalesceSettings) -> Iterator[str]:
     for name, schema in STATE_FILES.items():
         path = settings.home / name
-        if path.exists() and not later_version(path, schema) and damage(path, rows=True):
+        if path.exists() and not later_version(path, schema) and damage(path, schema):
             aside = set_aside(path)
             rows = salvage(aside, path, schema)
             yield f"{name} was damaged: it is {aside.name} now; {rows:,} rows of it could be read and are kept"

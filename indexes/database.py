@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from pydantic_core import from_json
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 
 from indexes.disk import disk_error
@@ -57,6 +57,8 @@ _BESIDE = ("-wal", "-shm")
 _VERSIONS = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 _WAIT_S = "coalesce_wait_s"
 """An option of transactions that write: how long one waits for others'."""
+_DIALECT = DefaultDialect()
+"""Types of columns take one, and ours ask it nothing."""
 _MIGRATING = threading.Lock()  # what migrations call, `alembic.op`, is one for the process
 
 
@@ -316,11 +318,11 @@ def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path
 # --- whole files
 
 
-def damage(path: Path, *, rows: bool = False) -> str | None:
+def damage(path: Path, schema: Schema | None = None) -> str | None:
     """What SQLite's own check finds wrong with a file, in words; None when it is whole. Nothing is written.
 
     Args:
-        rows: read every row too: the check does not look into what they hold.
+        schema: of the file, to read every value too: the check does not look into what rows hold.
     """
     try:
         with only_reading(path) as connection:
@@ -328,13 +330,25 @@ def damage(path: Path, *, rows: bool = False) -> str | None:
             if not tables:
                 return "it holds no table"
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            for table in tables if rows else ():
-                deque(connection.execute(f'SELECT * FROM "{table}"'), maxlen=0)  # noqa: S608  a name of the file's own
+            if schema is not None:
+                for table in tables:
+                    _read_values(connection, table, schema.tables.tables.get(table))
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise Busy(msg("Another process is writing to '{}'.", path), hint="try again in a moment") from error
         return first_line(error)
     return None if found == "ok" else " ".join(found.split())
+
+
+def _read_values(connection: sqlite3.Connection, table: str, known: sa.Table | None) -> None:
+    """Read every value as the program does; raises sqlite3.DatabaseError at the first that it could not read."""
+    rows = connection.execute(f'SELECT * FROM "{table}"')  # noqa: S608  a name of the file's own
+    types = {column.name: column.type for column in known.columns} if known is not None else {}
+    found = [(place, types.get(name)) for place, (name, *_) in enumerate(rows.description)]
+    ours = [(place, type_) for place, type_ in found if isinstance(type_, sa.TypeDecorator)]
+    for row in rows:
+        for place, type_ in ours:
+            type_.process_result_value(row[place], _DIALECT)
 
 
 def later_version(path: Path, schema: Schema) -> str | None:
@@ -406,8 +420,11 @@ def _readable_rows(connection: sqlite3.Connection, table: sa.Table) -> Iterator[
 def _whole_value(column: sa.Column[Any], value: Any) -> Any:
     """A value of a row; raises ValueError where it is not one of its column."""
     text = value.decode() if isinstance(value, bytes) else value
-    if text is not None and isinstance(column.type, JsonText):
-        from_json(text)
+    if isinstance(column.type, sa.TypeDecorator):
+        try:
+            column.type.process_result_value(text, _DIALECT)
+        except sqlite3.DatabaseError as error:
+            raise ValueError(str(error)) from error
     if isinstance(text, str) and "\0" in text:
         raise ValueError("zeros stand in for what was cut off")
     return text

@@ -22,6 +22,7 @@ from indexes.database import Database, copy_damaged, damage, only_reading, set_a
 from indexes.embedder import TextEncoder
 from indexes.errors import CoalesceError, NotFound
 from indexes.library import Library, open_library
+from indexes.readers import content_digest
 from indexes.settings import IndexSettings
 from indexes.types import Document, FindFile
 from indexes.vectors import is_as_noted, read_note
@@ -42,7 +43,7 @@ _COUNTS = {
     "nodes without a vector": "SELECT count(*) FROM nodes WHERE vector_id NOT IN (SELECT vector_id FROM vectors)",
 }
 _NODES = "SELECT node_id, document_id, heading_path, text FROM nodes"
-_SECTIONS = "SELECT heading_path, text, page_marks FROM sections"
+_SECTIONS_OF = "SELECT heading_path, text, page_marks FROM sections WHERE document_id = ?"
 _BOOK_IDS = (
     "SELECT document_id FROM documents",
     "SELECT DISTINCT document_id FROM sections",
@@ -57,7 +58,7 @@ def library_faults(path: Path) -> list[str]:
     Raises:
         Busy: another process is writing.
     """
-    if found := damage(path):
+    if found := damage(path, CATALOG):
         return [found]
     try:
         with only_reading(path) as connection:
@@ -65,7 +66,7 @@ def library_faults(path: Path) -> list[str]:
             faults = [f"{count} {what}" for what, sql in _COUNTS.items() if (count := _number(connection, sql))]
             faults += _unreadable(connection)
         return faults or list(_faults_of_words(path))
-    except (sqlite3.DatabaseError, ValueError) as error:
+    except (sqlite3.DatabaseError, ValueError, TypeError) as error:
         return [str(error)]
 
 
@@ -86,9 +87,7 @@ def _number(connection: sqlite3.Connection, sql: str) -> int:
 
 
 def _unreadable(connection: sqlite3.Connection) -> Iterator[str]:
-    """What in sections, nodes and vectors is not as it was written."""
-    for path, _, marks in connection.execute(_SECTIONS):
-        json.loads(path or "[]"), json.loads(marks or "[]")
+    """What in nodes and vectors is not as it was written."""
     if changed := sum(map(_is_changed, connection.execute(_NODES))):
         yield f"{changed} nodes whose text is not the one that was stored"
     if damaged := sum(not _is_unit(vector) for _, vector in connection.execute(_VECTORS)):
@@ -157,11 +156,15 @@ def rebuild_library(
         old = Catalog(Database(old_path, CATALOG))
         kept, lost = _take_books(library, old, old_path, find_file, tell)
         old.close()
+        held = {document.sha256 for document in library.documents()}
         for upload in uploads:
-            tell(f"reading {upload.name}")
             with suppress(CoalesceError):  # left over from an upload that was no book, perhaps
-                added = library.add(upload, source_name=upload.name)
-                kept += [added.document.title] if added.status == "added" else []
+                if content_digest(upload) in held:  # a site's book has an id of its own
+                    continue
+                tell(f"reading {upload.name}")
+                added = library.add(upload, source_name=upload.name).document
+                kept.append(added.title)
+                lost = [each for each in lost if each != added.document_id]
     finally:
         library.close()
     _finish(old_path, part / path.name)
@@ -222,9 +225,9 @@ def _is_whole(connection: sqlite3.Connection, document: Document) -> bool:
     """Whether all nodes and sections of a book are there, and the nodes as they were stored."""
     try:
         nodes = connection.execute(f"{_NODES} WHERE document_id = ?", [document.document_id]).fetchall()
-        sections = connection.execute(f"{_SECTIONS} WHERE document_id = ?", [document.document_id]).fetchall()
+        sections = connection.execute(_SECTIONS_OF, [document.document_id]).fetchall()
         return (len(nodes), len(sections)) == (document.nodes, document.sections) and not any(map(_is_changed, nodes))
-    except (sqlite3.DatabaseError, ValueError):
+    except (sqlite3.DatabaseError, ValueError, TypeError):
         return False
 
 

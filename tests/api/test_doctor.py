@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,20 @@ def one_page(home: Path) -> None:
     path.write_bytes(content[:first] + bytes(4096) + content[first + 4096 :])
 
 
+def unreadable_value(home: Path) -> None:
+    """JSON that is cut off, in a row and a page that are whole."""
+    store = JobStore(home / "jobs.sqlite3")
+    store.save(Job("j", "add", "failed", 0, 0, "", {"type": "busy"}, None, now(), now()))
+    store.close()
+    with closing(sqlite3.connect(home / "jobs.sqlite3")) as connection, connection:
+        connection.execute("UPDATE jobs SET error = '{'")
+
+
+def unreadable_book(home: Path) -> None:
+    with closing(sqlite3.connect(home / "library.sqlite3")) as connection, connection:
+        connection.execute("UPDATE documents SET health = '{'")
+
+
 HARM = {
     "library": garbage("library.sqlite3"),
     "emptied": lambda home: (home / "library.sqlite3").write_bytes(b"") and None,
@@ -104,6 +120,8 @@ HARM = {
     "conversations.sqlite3": one_page,
     "study.sqlite3": garbage("study.sqlite3"),
     "jobs.sqlite3": garbage("jobs.sqlite3"),
+    "a value of a job": unreadable_value,
+    "a value of a book": unreadable_book,
     "generator.json": garbage("generator.json"),
     "vectors.faiss": garbage("vectors.faiss"),
 }

@@ -49,6 +49,7 @@ SMALL_HARM = {
     "a node's text": run("UPDATE nodes SET text = 'A warp has 64 threads.' WHERE rowid = 1"),
     "a vector": run("UPDATE vectors SET vector = zeroblob(length(vector)) WHERE vector_id = 1"),
     "a section": run("DELETE FROM sections WHERE section_id = 1"),
+    "a mark of a page": run("UPDATE sections SET page_marks = '[[' WHERE section_id = 1"),
     "a heading": run("UPDATE sections SET heading_path = '[' WHERE section_id = 1"),
 }
 LARGE_HARM = {
@@ -120,6 +121,19 @@ def test_a_damaged_file_is_named_and_uploads_are_in_the_new_one(harm, two_books:
     assert library_faults(path)
     rebuild(home)
     assert "A warp has 32 threads." in [text.splitlines()[-1] for _, text in held(home)[1]]
+
+
+def test_an_uploaded_book_with_an_id_of_its_own_is_not_added_twice(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    upload = home / "uploads" / "digest" / "warps.md"
+    upload.parent.mkdir(parents=True)
+    upload.write_text(WARPS)
+    library = open_library(IndexSettings(home), embedder=HashEncoder())
+    library.add(upload, source_name="warps.md", document_id="site")
+    library.close()
+    before = held(home)
+    run("DELETE FROM nodes WHERE rowid = 2")(home / "library.sqlite3")
+    assert rebuild(home) == () and held(home) == before
 
 
 def test_a_book_whose_file_is_gone_too_is_named_as_lost(two_books: Path, tmp_path: Path) -> None:
