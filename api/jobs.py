@@ -216,7 +216,7 @@ Work = Callable[[JobHandle], str]
 """Does the work and returns the last message; raises `Cancelled` when asked to stop."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Live:
     job: Job
     handle: JobHandle
@@ -322,14 +322,16 @@ class JobQueue:
         """
         with self._lock:
             live = self._live.get(job_id)
-            dropped = live is not None and live.job.state == "queued"
+            dropped = live is not None and live in self._waiting
             if live is not None:
                 live.handle.cancel()
                 if dropped:
-                    live.job = live.job.changed(state="cancelled", message="cancelled before it began")
+                    self._waiting.remove(live)
+                    self._turns.notify_all()  # the next may have waited for this one alone
         if live is not None and dropped:
-            self._end(live.job)
-            return live.job
+            ended = live.job.changed(state="cancelled", message="cancelled before it began")
+            self._end(ended)
+            return ended
         job = self.get(job_id)
         if live is None and not job.final:
             raise Conflict(msg("job {} is another server's", job_id), hint="Cancel it there.")
@@ -390,8 +392,6 @@ class JobQueue:
         """The next job once it may run, as running; None when the queue is closed and every job has ended."""
         with self._turns:
             while True:
-                while self._waiting and self._waiting[0].job.final:  # cancelled meanwhile
-                    self._waiting.popleft()
                 if self._closed and not self._waiting:
                     return None
                 if self._waiting and self._may_run(self._waiting[0]):

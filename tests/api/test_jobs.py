@@ -93,6 +93,20 @@ def test_two_jobs_that_read_books_run_at_once_and_any_other_alone(tmp_path: Path
     queue.close()
 
 
+def test_a_waiting_job_that_is_cancelled_leaves_nothing_once_it_is_seen_ended_and_holds_up_no_other(tmp_path) -> None:
+    queue, go_on = JobQueue(tmp_path, side_by_side=2), threading.Event()
+    seen: list[str] = []
+    first = queue.submit("add", lambda _: str(go_on.wait(PATIENCE_S)))
+    alone = queue.submit("compare", lambda _: "", undo=lambda: seen.append(queue.get(alone.id).state))
+    behind = queue.submit("add", lambda _: "")
+    queue.start()
+    wait_until(lambda: queue.get(first.id).state == "running", "the first runs")
+    assert (queue.cancel(alone.id).state, queue.cancel(alone.id).state, seen) == ("cancelled", "cancelled", ["queued"])
+    assert (wait_for(queue, behind).state, queue.get(first.id).state) == ("done", "running")
+    go_on.set()
+    queue.close()
+
+
 def test_a_job_of_another_server_of_the_home_is_cancelled_there_alone(tmp_path: Path) -> None:
     one, other = JobQueue(tmp_path), JobQueue(tmp_path)
     job = one.submit("add", lambda _: "finished")
