@@ -169,7 +169,7 @@ class Database:
         if not self._is_open:
             self.open()
         if not self._write_lock.acquire(timeout=-1 if wait_s is None else wait_s):
-            raise Busy(f"'{self.path}' is being written to.", hint="try again in a moment")
+            raise Busy(msg("'{}' is being written to.", self.path), hint="try again in a moment")
         try:
             with sqlite_errors(self.path), self._writer(wait_s).begin() as connection:
                 yield connection
@@ -543,7 +543,7 @@ def _ours(error: DBAPIError | sqlite3.Error, path: Path) -> CoalesceError | None
             hint="Make its folder writable, or set COALESCE_HOME to another.",
         )
     if code == sqlite3.SQLITE_TOOBIG:
-        return TooLarge(f"A value is too large for '{path}'.", hint="send less")
+        return TooLarge(msg("A value is too large for '{}'.", path), hint="send less")
     if code == sqlite3.SQLITE_IOERR:
         return IndexCorrupt(msg("'{}' cannot be read: {}.", path, cause), hint=MEND)
     if isinstance(cause, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or not isinstance(
