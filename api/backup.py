@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from api.health_checks import RESTORE_PREFIX, STATE_FILES
 from api.settings import CoalesceSettings, program_version
 from indexes.catalog import CATALOG
-from indexes.database import Schema, copy_together, damage, later_version
+from indexes.database import MEND, Schema, copy_together, damage, later_version
 from indexes.disk import disk_error, disk_errors
 from indexes.errors import Conflict, IndexCorrupt, IndexMissing, InvalidInput, NotFound, StorageFull
 from indexes.messages import msg
@@ -128,7 +128,7 @@ def _fix_moment(home: Path, linked: Path, copied: Path, *, models: bool) -> None
         if found := damage(path):
             raise IndexCorrupt(
                 f"{home / path.name} is damaged: {found}; no backup was made.",
-                hint="Stop the server, then run `coalesce doctor --repair`.",
+                hint=MEND,
             )
 
 

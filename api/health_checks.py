@@ -22,14 +22,13 @@ from api.uploads import UploadFolder, left_over
 from evals.made_store import QUESTIONS
 from evals.study_store import STUDY
 from indexes.catalog import CATALOG
-from indexes.database import damage, later_version
+from indexes.database import MEND, damage, later_version
 from indexes.errors import CoalesceError, IndexMissing, InvalidInput
 from indexes.integrity import library_faults, saved_vectors_fault
 from indexes.types import Document, book_id
 from rag.conversations import CONVERSATIONS
 
 MIN_FREE_BYTES = 1024**3
-REPAIR = "Stop the server, then run `coalesce doctor --repair`."
 RESTORE_PREFIX = ".restore-"
 """Begins the name of a folder in the home that `coalesce restore` unpacks into."""
 STATE_FILES = {
@@ -171,15 +170,15 @@ def _files(settings: CoalesceSettings) -> Iterator[Check]:
         later = later_version(path, schema)
         fault = f"version {later}; this program knows up to {schema.version}" if later else damage(path, schema)
         detail = f"{path} is damaged: {fault}" if fault and not later else fault or f"{path.stat().st_size:,} bytes"
-        yield Check(name, ok=not fault, detail=detail, hint="Use the newer program that wrote it." if later else REPAIR)
+        yield Check(name, ok=not fault, detail=detail, hint="Use the newer program that wrote it." if later else MEND)
     try:
         read_choice(settings.home)
     except InvalidInput as error:
-        yield Check(CHOICE_FILE, ok=False, detail=error.message, hint=REPAIR)
+        yield Check(CHOICE_FILE, ok=False, detail=error.message, hint=MEND)
     vectors = settings.index.vectors_path
     if vectors.exists():
         fault = saved_vectors_fault(vectors)
-        yield Check(vectors.name, ok=not fault, detail=fault or f"{vectors.stat().st_size:,} bytes", hint=REPAIR)
+        yield Check(vectors.name, ok=not fault, detail=fault or f"{vectors.stat().st_size:,} bytes", hint=MEND)
 
 
 def _library(settings: CoalesceSettings) -> Iterator[Check]:
@@ -189,14 +188,14 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
     if path.exists():
         later = later_version(path, CATALOG)
         if faults := [] if later else library_faults(path):
-            yield Check("library", ok=False, detail=f"{path} is damaged: {'; '.join(faults)}", hint=REPAIR)
+            yield Check("library", ok=False, detail=f"{path} is damaged: {'; '.join(faults)}", hint=MEND)
             return
     try:
         library = open_library(settings.index, create=False)
     except IndexMissing:
         lost = (settings.home / SAMPLE_MARKER).exists() or bool(UploadFolder(settings.home).orphans(()))
         detail = f"{path} is gone" if lost else "none yet; `coalesce serve` or `coalesce add PATH` makes one"
-        yield Check("library", ok=not lost, detail=detail, hint=REPAIR)
+        yield Check("library", ok=not lost, detail=detail, hint=MEND)
         return
     with closing(library):
         library.load()
@@ -221,7 +220,7 @@ def _uploads(settings: CoalesceSettings, documents: tuple[Document, ...], remove
         )
     elif lost:
         names = ", ".join(upload.name for upload in lost)
-        yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=REPAIR)
+        yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=MEND)
     elif uploaded:
         yield Check("uploads", ok=True, detail=f"the files of {counted(len(uploaded), 'book')}")
 
