@@ -251,7 +251,7 @@ def _unpack(source: Path, folder: Path, free_bytes: int) -> Manifest:
             for name, entry in manifest.files.items():
                 path = folder / _checked(name, source)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(name) as packed, path.open("xb") as into:
+                with archive.open(name) as packed, open(path, "xb", opener=_for_owner) as into:
                     if _copy(packed, into, entry.bytes) != entry:
                         raise _refused(source, f"is damaged: {name} is not what was saved")
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError, ValueError, zlib.error) as error:
@@ -263,6 +263,10 @@ def _unpack(source: Path, folder: Path, free_bytes: int) -> Manifest:
     for path in folder.glob("*.sqlite3"):
         _check_database(path, source)
     return manifest
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # settings may hold keys
 
 
 def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:

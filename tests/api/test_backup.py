@@ -67,7 +67,7 @@ def test_a_backup_holds_all_that_a_user_made_and_restores_it_into_an_empty_home(
         "library.sqlite3",
         "conversations.sqlite3",
     }
-    assert files(new) == own
+    assert files(new) == own and (new / "coalesce.toml").stat().st_mode & 0o77 == 0
     (before, after) = (open_library(IndexSettings(each)).documents() for each in (full, new))
     assert (before, titles(new)) == (after, ["kept"])
     assert files(full) >= own | {"uploads/.partial-1"} and not list(full.glob(".backup-*"))
