@@ -24,7 +24,7 @@ from api.uploads import UploadFolder, left_over
 from indexes.catalog import CATALOG
 from indexes.database import damage, later_version, salvage, set_aside
 from indexes.errors import CoalesceError, Conflict, InvalidInput
-from indexes.integrity import library_faults, rebuild_library, saved_vectors_fault
+from indexes.integrity import REBUILDING, REBUILT, library_faults, rebuild_library, saved_vectors_fault
 from indexes.library import open_library
 from indexes.sample import SAMPLE_PATH
 from indexes.types import Document
@@ -93,7 +93,8 @@ def _library(settings: CoalesceSettings, tell: Tell) -> Iterator[str]:
         return Path(book.source) if Path(book.source).is_absolute() else folder.find(book.sha256)
 
     lost = lost_uploads(settings, held_by(settings) or Held())
-    gone = not path.exists() and (settings.home / SAMPLE_MARKER).exists()
+    had_one = (settings.home / SAMPLE_MARKER).exists() or (settings.home / REBUILT / path.name).exists()
+    gone = not path.exists() and had_one
     if gone or (path.exists() and library_faults(path)):
         rebuilt = rebuild_library(settings.index, find, lost, tell=tell)
         aside = f"; the file before is {rebuilt.aside.name}" if rebuilt.aside else ""
@@ -124,7 +125,7 @@ def _left_over(settings: CoalesceSettings) -> Iterator[str]:
     for lock in settings.home.glob("locks/*.lock"):
         if lock.stem not in ids and not lock.stem.startswith("model-"):
             lock.unlink()
-    halves = (".*.part", "*/.*.part", "*/.*.parts", f"{BACKUP_PREFIX}*", ".rebuilding")
+    halves = (".*.part", "*/.*.part", "*/.*.parts", f"{BACKUP_PREFIX}*", REBUILDING, REBUILT)
     for half in (path for pattern in halves for path in settings.home.glob(pattern)):
         shutil.rmtree(half) if half.is_dir() else half.unlink()
         yield f"removed, half done: {half.name}"

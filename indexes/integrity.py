@@ -30,6 +30,10 @@ from indexes.vectors import is_as_noted, read_note
 UNIT = 0.01
 """How far the length of a vector may be from 1."""
 READ_TOGETHER = 5_000
+REBUILDING = ".rebuilding"
+"""A folder of the home in which a library is made again."""
+REBUILT = ".rebuilt"
+"""What it is called when the library in it is whole, until that is in its place."""
 _NOT_NOW = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 _COUNTS = {
@@ -142,7 +146,7 @@ def rebuild_library(
         uploads: files that may be books of the library too, added last.
         tell: called with a line of text for each book.
     """
-    path, part, done = settings.catalog_path, settings.home / ".rebuilding", settings.home / ".rebuilt"
+    path, part, done = settings.catalog_path, settings.home / REBUILDING, settings.home / REBUILT
     if not path.exists() and (done / path.name).exists():  # killed just before its last step
         (done / path.name).rename(path)
     shutil.rmtree(part, ignore_errors=True)

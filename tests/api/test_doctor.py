@@ -109,6 +109,12 @@ def unreadable_book(home: Path) -> None:
         connection.execute("UPDATE documents SET health = '{'")
 
 
+def killed_at_the_last_step(home: Path) -> None:
+    """As a repair leaves a home that is killed when the new library is not in its place yet."""
+    (home / ".rebuilt").mkdir()
+    (home / "library.sqlite3").rename(home / ".rebuilt" / "library.sqlite3")
+
+
 HARM = {
     "library": garbage("library.sqlite3"),
     "emptied": lambda home: (home / "library.sqlite3").write_bytes(b"") and None,
@@ -117,6 +123,7 @@ HARM = {
         opened(load_settings({"home": home}).index).close(),
     ],
     "gone": lambda home: (home / "library.sqlite3").unlink(),
+    "killed at the last step": killed_at_the_last_step,
     "conversations.sqlite3": one_page,
     "study.sqlite3": garbage("study.sqlite3"),
     "jobs.sqlite3": garbage("jobs.sqlite3"),
