@@ -173,8 +173,9 @@ def read_note(path: Path) -> tuple[dict[str, Any], dict[str, RowRange]]:
 
 def is_as_noted(path: Path, note: Mapping[str, Any]) -> bool:
     """Whether an index file is the one that was saved with the note; earlier versions noted only its size."""
-    digest = note.get("sha256")
-    return bool(path.stat().st_size == note["bytes"]) and digest in (None, file_sha256(path))
+    if path.stat().st_size != note["bytes"]:
+        return False
+    return "sha256" not in note or note["sha256"] == file_sha256(path)
 
 
 def write_note(path: Path, ranges: Mapping[str, RowRange], **fields: Any) -> None:
