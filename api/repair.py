@@ -26,8 +26,6 @@ from indexes.database import damage, later_version, salvage, set_aside
 from indexes.errors import CoalesceError, Conflict, InvalidInput
 from indexes.integrity import REBUILDING, REBUILT, library_faults, rebuild_library, saved_vectors_fault
 from indexes.library import open_library
-from indexes.sample import SAMPLE_PATH
-from indexes.types import Document
 
 Tell = Callable[[str], None]
 
@@ -83,20 +81,15 @@ def _state_files(settings: CoalesceSettings) -> Iterator[str]:
 
 def _library(settings: CoalesceSettings, tell: Tell) -> Iterator[str]:
     """Makes a damaged or lost library again; books whose files are there without them come back."""
-    path, folder = settings.index.catalog_path, UploadFolder(settings.home)
+    path = settings.index.catalog_path
     if path.exists() and later_version(path, CATALOG):
         return
-
-    def find(book: Document) -> Path | None:
-        if book.sample:
-            return SAMPLE_PATH
-        return Path(book.source) if Path(book.source).is_absolute() else folder.find(book.sha256)
 
     lost = lost_uploads(settings, held_by(settings) or Held())
     had_one = (settings.home / SAMPLE_MARKER).exists() or (settings.home / REBUILT / path.name).exists()
     gone = not path.exists() and had_one
     if gone or (path.exists() and library_faults(path)):
-        rebuilt = rebuild_library(settings.index, find, lost, tell=tell)
+        rebuilt = rebuild_library(settings.index, UploadFolder(settings.home).file_of, lost, tell=tell)
         aside = f"; the file before is {rebuilt.aside.name}" if rebuilt.aside else ""
         yield f"the library was made again with {counted(len(rebuilt.kept), 'book')}{aside}"
         for title in rebuilt.lost:

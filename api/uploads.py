@@ -203,6 +203,12 @@ class UploadFolder:
         """The file kept for a content."""
         return next((self._folder / sha256).glob("*"), None)
 
+    def file_of(self, book: Document) -> Path | None:
+        """The file that a book was read from: kept here, the sample's, or one elsewhere that may be gone."""
+        if book.sample:
+            return SAMPLE_PATH
+        return Path(book.source) if Path(book.source).is_absolute() else self.find(book.sha256)
+
     def forget(self, sha256: str, kept: Sequence[Document]) -> None:
         """Removes the files kept for a content, unless a book that is kept has it: two sites may be alike."""
         if not any(book.sha256 == sha256 and not Path(book.source).is_absolute() for book in kept):
@@ -426,7 +432,7 @@ class Books:
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
-        outdated = self._library().outdated(self._find_file)
+        outdated = self._library().outdated(self._folder.file_of)
         if outdated:
             self._jobs.submit("renew", lambda handle: self._renew(handle, outdated))
 
@@ -484,13 +490,6 @@ class Books:
             with suppress(NotFound, UnreadableBook, TooLarge):
                 library.renew(document, path, cancelled=handle.cancelled)
         return f"read again: {counted(len(outdated), 'book')}"
-
-    def _find_file(self, document: Document) -> Path | None:
-        if document.sample:
-            return SAMPLE_PATH
-        if not Path(document.source).is_absolute():
-            return self._folder.find(document.sha256)
-        return Path(document.source)
 
     def _has(self, document_id: str) -> bool:
         try:
