@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Yields
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -150,8 +150,10 @@ class RemoteGenerator:
         """
         counting = self._how_it_counts()
         if counting.each:
-            with suppress(CoalesceError):
+            try:
                 return self._count(text)
+            except CoalesceError:  # it would keep every passage waiting as long
+                self._counting = counting = replace(counting, each=False, until=time.monotonic() + _LISTED_S)
         return math.ceil(len(text.encode()) * counting.tokens_per_byte)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:

@@ -680,6 +680,24 @@ def test_texts_are_counted_by_the_engine_once_each_where_it_is_quick_about_it(
         assert counts == [math.ceil(2000 * share)] * 2 + [math.ceil(18 * share)] and engine.counted == tried
 
 
+def test_an_engine_that_stops_counting_is_not_asked_about_the_next_text(
+    engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_AT_ONCE_S", PATIENCE_S)
+    engine.counts = True
+    assert generator.count_tokens("w " * 1000) == 1000
+    share = len(engine.counted[0].split()) / len(engine.counted[0].encode())
+    engine.counts = False
+    asked: list[str] = []
+    get = generator._client.get
+    monkeypatch.setattr(generator._client, "get", lambda path, *rest: asked.append(path) or get(path, *rest))
+    assert [generator.count_tokens(text) for text in ("w" * 100, "线" * 100)] == [
+        math.ceil(100 * share),
+        math.ceil(300 * share),
+    ]
+    assert asked == ["/tokenize"]
+
+
 def test_an_engine_that_does_not_count_is_asked_once_and_its_prompts_are_measured_by_bytes(
     engine: Engine, generator: RemoteGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
