@@ -54,8 +54,8 @@ from rag.models.capabilities import read_capabilities
 from rag.models.devices import choose_device, default_kv_budget_bytes, free_memory_bytes, peak_memory_bytes
 from rag.models.folder import ORIGIN_FILE, load_config, shown_name
 from rag.models.gguf import check_room, read_header
-from rag.models.home import find_model, gguf_of
-from rag.models.loading import load_tokenizer
+from rag.models.home import find_model, gguf_of, locked_model
+from rag.models.loading import load_tokenizer, stop_tokens
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
@@ -235,11 +235,12 @@ class _Pipeline:
         config.echo, config.logprobs = True, 1
         requests = [_Request(tokens, config) for tokens in prompts]
         self._add(requests)
-        found = []
-        for request in requests:
-            outputs = self._outputs(request, cancelled)
-            found.append([value for output in outputs for value in output.generated_log_probs][:-1])
-        return found
+        try:
+            outputs = [self._outputs(request, cancelled) for request in requests]
+            return [[value for output in each for value in output.generated_log_probs][:-1] for each in outputs]
+        finally:
+            for request in requests:
+                request.given_up = True
 
     def close(self) -> None:
         """Stops answers in work, ends the thread and frees the model."""
@@ -539,27 +540,9 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     budget = (settings.kv_budget_bytes or default_kv_budget_bytes("cpu")) // (1 + len(settings.adapters))
     budget = max(budget >> 30, 1) << 30  # GenAI counts in GiB
     _check_memory(settings, _loaded_bytes(gguf) + budget)
-    ir = Path(folder).with_name(f".{Path(folder).name}.openvino")
-    made_from = (Path(folder) / ORIGIN_FILE).read_bytes()
-    if not (ir / ORIGIN_FILE).is_file() or (ir / ORIGIN_FILE).read_bytes() != made_from:
-        shutil.rmtree(ir, ignore_errors=True)
-        if json.loads(made_from).get("sha256", (found := file_sha256(gguf))) != found:
-            raise ModelCannotLoad(
-                msg("{} is another file than the one that was fetched: its digest is {}.", gguf, found[:12]),
-                hint=msg("Fetch it again: coalesce models get {}", settings.model),
-            )
-        build_ir(gguf, ir)
-        (ir / ORIGIN_FILE).write_bytes(made_from)
+    ir = _ir_of(Path(folder), gguf, settings.model or "")
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     capabilities = read_capabilities(config, context_cap_tokens=settings.context_tokens)
-    pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
-    try:
-        for name, path in settings.adapters.items():
-            pipelines[name] = _adapted(ir, read_adapter(Path(path)), Path(folder), budget, pipelines[None])
-    except BaseException:
-        for pipeline in pipelines.values():
-            pipeline.close()
-        raise
     name = shown_name(folder)
     form = form_of(config)
     chat = ChatPrompt(tokenizer, name, brief=form.brief)
@@ -569,10 +552,41 @@ def load_openvino_generator(settings: GeneratorSettings, reader: SentenceReader 
     )
     from transformers import GenerationConfig
 
-    stop = GenerationConfig.from_pretrained(folder).eos_token_id
-    stops = frozenset([*(stop if isinstance(stop, list) else [stop]), tokenizer.eos_token_id])
+    stops = stop_tokens(GenerationConfig.from_pretrained(folder), tokenizer)
     loaded = LoadedIR(name, read_header(gguf).commonest_type.lower())
+    pipelines: dict[str | None, _Pipeline] = {None: _Pipeline(ir, None, 1.0, budget)}
+    try:
+        for adapter, path in settings.adapters.items():
+            pipelines[adapter] = _adapted(ir, read_adapter(Path(path)), Path(folder), budget, pipelines[None])
+    except BaseException:
+        for pipeline in pipelines.values():
+            pipeline.close()
+        raise
     return OpenVINOGenerator(loaded, chat, admission, pipelines, tokenizer, stops, settings.max_queue, excerpts)
+
+
+def _ir_of(folder: Path, gguf: Path, model: str) -> Path:
+    """The folder with OpenVINO's form of a converted model's file; made when it is missing or of an earlier file."""
+    ir = folder.with_name(f".{folder.name}.openvino")
+    made_from, origin = (folder / ORIGIN_FILE).read_bytes(), ir / ORIGIN_FILE
+
+    def is_there() -> bool:
+        return origin.is_file() and origin.read_bytes() == made_from
+
+    if is_there():
+        return ir
+    with locked_model(folder.parents[1], ir.name):
+        if is_there():  # another process made it meanwhile
+            return ir
+        shutil.rmtree(ir, ignore_errors=True)
+        if json.loads(made_from).get("sha256", (found := file_sha256(gguf))) != found:
+            raise ModelCannotLoad(
+                msg("{} is another file than the one that was fetched: its digest is {}.", gguf, found[:12]),
+                hint=msg("Fetch it again: coalesce models get {}", model),
+            )
+        build_ir(gguf, ir)
+        origin.write_bytes(made_from)
+    return ir
 
 
 def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
@@ -616,7 +630,10 @@ def _adapted(ir: Path, adapter: AdapterFolder, base: Path, kv_budget_bytes: int,
     weight = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
     pipeline = _Pipeline(ir, adapter.path / WEIGHTS_FILE, weight, kv_budget_bytes)
     # GenAI leaves out what it cannot place, and says nothing that a program could hear
-    if not changes_anything(adapter) or pipeline.next_tokens(list(_PROBE)) == bare.next_tokens(list(_PROBE)):
+    try:
+        if not changes_anything(adapter) or pipeline.next_tokens(list(_PROBE)) == bare.next_tokens(list(_PROBE)):
+            raise AdapterMismatch(msg("The adapter {} changes nothing.", name), hint=retrain)
+    except BaseException:
         pipeline.close()
-        raise AdapterMismatch(msg("The adapter {} changes nothing.", name), hint=retrain)
+        raise
     return pipeline

@@ -135,7 +135,7 @@ def get_model(name: str, home: Path, progress: Progress = _silent) -> Path:
             ),
         )
     folder = home / FOLDER / name
-    with _locked(home, name):
+    with locked_model(home, name):
         file = home / FOLDER / f"{name}.gguf"
         whole = file.is_file() and file.stat().st_size == known.file_bytes and file_sha256(file) == known.sha256
         if whole and folder.is_dir() and not _damage(folder):
@@ -206,7 +206,7 @@ def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
     file = file.resolve()
     origin = {"name": file.name, "file": str(file), "bytes": file.stat().st_size, "mtime_ns": file.stat().st_mtime_ns}
     folder = home / FOLDER / f"{file.stem}-{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    with _locked(home, folder.name):
+    with locked_model(home, folder.name):
         if folder.is_dir() and (_read_origin(folder) != origin or _damage(folder)):
             shutil.rmtree(folder)
         if not folder.is_dir():
@@ -217,7 +217,7 @@ def _converted(file: Path, home: Path | None, progress: Progress) -> Path:
 
 
 @contextmanager
-def _locked(home: Path, name: str) -> Iterator[None]:
+def locked_model(home: Path, name: str) -> Iterator[None]:
     """One process at a time makes a model; what a killed one left behind goes."""
     models = home / FOLDER
     try:

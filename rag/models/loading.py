@@ -144,6 +144,13 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
+def stop_tokens(generation_config: Any, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end an answer, by the model's generation settings and its tokenizer."""
+    found = getattr(generation_config, "eos_token_id", None)
+    listed = found if isinstance(found, list) else [found]
+    return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
 def _load_weights(name: str, config: Any, quantization: str, torch_dtype: Any, *, device: str | None) -> Any:
     """Loads onto `device`; None leaves the placement to a launcher."""
     import torch

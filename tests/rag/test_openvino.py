@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from rag.generators.local.generator import load_local_generator
 from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
 from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece, quantization_of
 from rag.models.adapters import AdapterRecord
-from rag.models.home import find_model
+from rag.models.home import find_model, locked_model
 from rag.settings import GeneratorSettings
 from rag.types import Waiting
 
@@ -303,3 +303,30 @@ def test_a_file_that_changed_is_put_into_openvinos_form_again(
     os.utime(settings.model or "", ns=(1, 1))
     load_openvino_generator(bare).close()
     assert len(built) == before + 1
+
+
+def test_two_that_start_at_once_make_openvinos_form_once_and_clear_what_a_killed_one_left(
+    settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Path] = []
+    both_have_looked = threading.Barrier(2)
+
+    def build(gguf: Path, folder: Path) -> None:
+        built.append(folder)
+        folder.mkdir()
+
+    def lock_once_both_have_looked(home: Path, name: str) -> AbstractContextManager[None]:
+        both_have_looked.wait(PATIENCE_S)
+        return locked_model(home, name)
+
+    monkeypatch.setattr(openvino, "build_ir", build)
+    monkeypatch.setattr(openvino, "locked_model", lock_once_both_have_looked)
+    folder, gguf = Path(find_model(settings.model or "", settings.home)), Path(settings.model or "")
+    ir = folder.with_name(f".{folder.name}.openvino")
+    shutil.rmtree(ir, ignore_errors=True)
+    left = ir.with_name(f".{ir.name}.1.part")
+    left.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: openvino._ir_of(folder, gguf, ""), range(2))) == [ir, ir]
+    assert built == [ir] and not left.exists()
+    shutil.rmtree(ir)

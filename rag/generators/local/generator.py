@@ -42,7 +42,7 @@ from rag.generators.writing import Writing
 from rag.models.adapters import AdapterSet, load_adapters
 from rag.models.devices import default_kv_budget_bytes, free_cached_memory, peak_memory_bytes, reset_peak_memory
 from rag.models.home import find_model
-from rag.models.loading import LoadedModel, load_model
+from rag.models.loading import LoadedModel, load_model, stop_tokens
 from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
@@ -69,7 +69,7 @@ class LocalGenerator:
         form = form_of(loaded.model.config)
         self._chat = ChatPrompt(loaded.tokenizer, loaded.name, brief=form.brief)
         self._excerpts = Excerpts(reader, self.count_tokens, form)
-        self._stop_tokens = _stop_tokens(loaded)
+        self._stop_tokens = stop_tokens(loaded.model.generation_config, loaded.tokenizer)
         self._marks = self._chat.reasoning_marks()
         self._keeps = loaded.capabilities.keeps_every_token
         budget = settings.kv_budget_bytes or default_kv_budget_bytes(loaded.device)
@@ -346,13 +346,6 @@ def load_local_generator(settings: GeneratorSettings, reader: SentenceReader | N
         context_cap_tokens=settings.context_tokens,
     )
     return LocalGenerator(loaded, load_adapters(loaded, settings.adapters), settings, reader)
-
-
-def _stop_tokens(loaded: LoadedModel) -> frozenset[int]:
-    """Tokens that end an answer, by the model's generation settings and its tokenizer."""
-    found = getattr(loaded.model.generation_config, "eos_token_id", None)
-    listed = found if isinstance(found, list) else [found]
-    return frozenset(token for token in (*listed, loaded.tokenizer.eos_token_id) if token is not None)
 
 
 def _capacity(admitted: Admitted) -> int:
