@@ -54,7 +54,7 @@ QUICK_STEPS = 12
 OPEN_QUESTIONS = 100
 """Answerable questions that a language model answers in writing, of those asked: most of the time goes into them."""
 TOLD_TIMES = 50
-"""How often the time left is told anew."""
+"""How many times a run updates its estimate of the time left."""
 MODEL_ARMS = (*ARMS, "quotes")
 """What is compared of a language model where no arms are named."""
 Progress = Callable[[str, int, int], None]
@@ -463,10 +463,10 @@ def _ask(setup: _Setup, facts: RunFacts, out: Path, progress: Progress) -> Seque
     gold = GoldPassages(library, nodes, setup.engine.budget, setup.documents)
     runner = Runner(setup.engine, gold, spec, setup.adapters, setup.documents, setup.quoting)
     jobs = plan_jobs(spec, setup.adapters, setup.open_arms)
-    step, told = "asking, the time it takes is known after the first answers", 0
+    step, told = "asking (estimating the time left)", 0
     for done in runner.run(jobs, records):
         if (not told or done - told >= len(jobs) / TOLD_TIMES) and (left := seconds_left(spec, jobs, records)):
-            step, told = f"asking, about {_in_words(left)} left", done
+            step, told = f"asking (about {_in_words(left)} left)", done
         progress(step, done, len(jobs))
     order = [arm.name for arm in spec.arms]
     return sorted(records.records, key=lambda each: order.index(each.arm) if each.arm in order else len(order))

@@ -13,7 +13,6 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,8 @@ Progress = Callable[[int, int], None]
 """Called with answers graded and answers in all."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeSettings:
-    """The model that grades (`local` or `remote`)."""
-
-    generator: GeneratorSettings
-
-
 def run_judge(
-    settings: JudgeSettings,
+    settings: GeneratorSettings,
     records: Sequence[Record],
     questions: Mapping[str, BankQuestion],
     folder: Path,
@@ -57,6 +49,7 @@ def run_judge(
     """Grades open answers; gives the grades, and `{model, graded, unscored, error, agreement}` for the report.
 
     Args:
+        settings: the model that grades.
         labels: a person's, by `answer_id`.
 
     A judge that goes away leaves the rest unscored and its error in the report; the same command continues there.
@@ -65,7 +58,7 @@ def run_judge(
         InvalidInput, ArmUnavailable: the judge is not configured.
         StorageFull: the grades cannot be kept.
     """
-    generator = build_language_model(settings.generator)
+    generator = build_language_model(settings)
     try:
         judge = Judge(generator, folder / JUDGEMENTS_FILE)
         grades, error = judge.grade(records, questions, progress)

@@ -18,12 +18,12 @@ from statistics import mean
 import numpy as np
 
 from evals.arms import ArmAdapters, ArmSpec, GoldPassages
-from evals.judge import JudgeSettings
 from evals.questions import BankQuestion
 from evals.records import PassageRecord, Record, RecordFile
 from indexes.types import Filters
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
+from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Answer, Event, Passage, PassagesFound, Question
 
 ORDERS = 4
@@ -71,7 +71,7 @@ class RunSpec:
     quick: bool = False
     language: str = "en"
     top_k: int = 5
-    judge: JudgeSettings | None = None
+    judge: GeneratorSettings | None = None
     labels: tuple[Path, ...] = ()
     export: Path | None = None
     against: Path | None = None
@@ -212,7 +212,7 @@ class Runner:
     def _choose(self, job: Job, text: str, passages: tuple[Passage, ...] | None, retrieve_s: float) -> Record:
         started = time.perf_counter()
         choices = job.question.choices
-        count, totals, scored = 0, np.zeros(len(choices)), []
+        totals, scored = np.zeros(len(choices)), []
         for shift in range(0, len(choices), max(1, len(choices) // ORDERS)):
             order = [(index + shift) % len(choices) for index in range(len(choices))]
             scored.append(
@@ -226,11 +226,10 @@ class Runner:
                 )
             )
             totals[order] += scored[-1].scores
-            count += 1
             if scored[-1].by_likelihood or not self._spec.with_model:
                 break  # neither the likelihood of an option nor its similarity sees the order
         first = scored[0]
-        scores, extra = tuple(map(float, totals / count)), dict(first.extra)
+        scores, extra = tuple(map(float, totals / len(scored))), dict(first.extra)
         picked_by = "letter" if self._spec.with_model else "similarity"
         if first.by_likelihood:
             scores, extra, picked_by = extra["likelihood"], extra | {"letters": scores}, "likelihood"

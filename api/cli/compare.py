@@ -79,7 +79,7 @@ def evaluate(
         typer.Option(help="Only these types, by commas: choice,short,why,code; without choice, open answers alone."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few questions, short tuning: minutes, told as it runs.")
+        bool, typer.Option("--quick", help="Ask fewer questions and tune for fewer steps: takes minutes.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Base seed of tuning, bootstrap and random passages.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Tuning runs of the encoder, each with its own seed.")] = 1,
@@ -117,7 +117,6 @@ def evaluate(
         judge_model=judge_model,
     )
     from evals.experiment import plan_run, run_experiment
-    from evals.judge import JudgeSettings
     from indexes.errors import InvalidInput
 
     if language not in ("en", "zh"):
@@ -136,7 +135,7 @@ def evaluate(
         quick=quick,
         language=language,
         top_k=top_k,
-        judge=None if settings.judge is None else JudgeSettings(settings.judge),
+        judge=settings.judge,
         labels=tuple(labels or ()),
         export=export,
         against=against,

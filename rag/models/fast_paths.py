@@ -66,7 +66,7 @@ def grouped_attention(
     packed = query.reshape(batch, key_heads, query_heads // key_heads, query.shape[-1])
     if query.is_cuda:
         attended = attention_in_products(packed, key, value, attention_mask, scaling or query.shape[-1] ** -0.5)
-    else:  # there products are prepared anew for every length
+    else:  # a processor prepares a product again for every new length, so torch's kernel is faster
         attended = torch.nn.functional.scaled_dot_product_attention(
             packed, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
         )
