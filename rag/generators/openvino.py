@@ -407,10 +407,9 @@ class OpenVINOGenerator:
                 yield output
                 continue
             for token in output.generated_ids:
-                thought = writing.answer.thinking
                 if piece := writing.add(token, ends=token in self._stop_tokens):
                     yield TextPiece(piece)
-                if writing.answer.thinking is not None and thought is None and not writing.announced:
+                if writing.answer.thinking is not None and not writing.announced:
                     writing.announced = True
                     yield Thinking()
                 if writing.ended or writing.circling:

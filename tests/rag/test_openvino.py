@@ -33,11 +33,12 @@ from rag.errors import (
 from rag.generators import openvino
 from rag.generators.local.generator import load_local_generator
 from rag.generators.openvino import OpenVINOGenerator, build_ir, load_openvino_generator, runs_here
-from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, TextPiece, quantization_of
+from rag.generators.protocol import ChoiceScorer, GenerationRequest, Generator, Item, TextPiece, quantization_of
+from rag.generators.stream_text import THINK
 from rag.models.adapters import AdapterRecord
 from rag.models.home import find_model, locked_model
 from rag.settings import GeneratorSettings
-from rag.types import Waiting
+from rag.types import Thinking, Waiting
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -194,6 +195,16 @@ def test_a_cancelled_answer_ends_within_two_tokens(generator: OpenVINOGenerator)
             pieces += isinstance(item, TextPiece)
             stopped.set()
     assert pieces <= 2
+
+
+def test_a_model_whose_prompt_opens_its_reasoning_is_heard_to_think(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator._chat, "open_block", lambda _: THINK)
+    items: list[Item] = []
+    with pytest.raises(GenerationFailed, match="no answer"):
+        items.extend(generator.stream(QUESTION))
+    assert items == [Thinking()]
 
 
 def test_what_can_never_run_is_refused_before_anything_is_read(generator: OpenVINOGenerator) -> None:
