@@ -107,8 +107,10 @@ def use_way(loaded: LoadedModel, way: Way) -> Iterator[None]:
     config = loaded.model.config
     served = config._attn_implementation
     config._attn_implementation = "sdpa" if way == "library" else served
-    yield
-    config._attn_implementation = served
+    try:
+        yield
+    finally:
+        config._attn_implementation = served
 
 
 def write(loaded: LoadedModel, prompt: Sequence[int], cache: Any, count: int) -> Iterator[int]:
