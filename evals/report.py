@@ -141,7 +141,7 @@ def report_data(
 
     def left_out(arm: str) -> Sequence[str]:
         if arm == "quotes":
-            return (*WITHOUT_MEANING, "peak_memory_bytes")  # a language model's, which waits meanwhile
+            return (*WITHOUT_MEANING, "peak_memory_bytes")  # that of the language model, which is loaded and not asked
         return WITHOUT_MEANING if facts.generator == "extractive" else ()
 
     def arm_data(arms: Mapping[str, ArmScores]) -> dict[str, Any]:
@@ -201,17 +201,19 @@ def limits(data: Mapping[str, Any]) -> list[str]:
     elif run["generator"] != "extractive":
         said.append(f"It is one model, {run['model']}: a larger one knows more without the book, and reads better.")
     if _questions_of(run["command"]).startswith("bank:"):
-        said.append("The questions were written beside the book that comes with Coalesce: strangers ask otherwise.")
+        said.append(
+            "The questions were written for the book that comes with Coalesce: other readers ask in other words."
+        )
     if smallest:
         said.append(f"A difference below {100 * smallest:.1f} points would probably be missed.")
     if any("tun" in arm for arm in arms):
-        said.append("An adapter stands for its training rows and settings, not for tuning as such.")
+        said.append("An adapter shows what its training rows and settings gain, not what tuning can gain.")
     if "key_fact_recall" in scored and "reader_score" not in scored:
         said.append(
-            "Key facts are found as words: a right answer may miss them, a wrong one hold them; nobody read it."
+            "Key facts are matched as words, nobody read the answers: right ones may lack them, wrong ones hold them."
         )
     if "ttft_s" in scored:
-        said.append("Times are those of this machine, with whatever else ran on it.")
+        said.append("Times are from this machine and include the load of everything else that ran on it.")
     return said
 
 

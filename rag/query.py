@@ -153,7 +153,7 @@ def _in_english(standalone: str) -> Query:
 
 
 def _in_the_books_language(english: Query, library: SearchableLibrary, filters: Filters | None) -> Query:
-    """A Chinese question in its own words, where Chinese texts hold at least as much of it as others of its English."""
+    """The Chinese question as it is, where Chinese texts hold at least as much of it as any hold of its English."""
     asked = english.standalone
     own = _share_found(asked, [text for text in _found(asked, library, filters) if is_chinese(text)])
     if not own or own < _share_found(english.english, _found(english.english, library, filters)):

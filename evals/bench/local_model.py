@@ -114,7 +114,7 @@ def use_way(loaded: LoadedModel, way: Way) -> Iterator[None]:
 
 
 def write(loaded: LoadedModel, prompt: Sequence[int], cache: Any, count: int) -> Iterator[int]:
-    """So many greedy tokens behind a prompt, with our cache as a processor serves; without one all is read again."""
+    """Writes `count` greedy tokens behind a prompt; without a cache it reads everything again for each of them."""
     import torch
 
     model, written = loaded.model, list[int]()

@@ -272,7 +272,7 @@ class _Pipeline:
                 self._end_all(GenerationFailed(msg("OpenVINO GenAI failed: {}", _reason(error)), hint="Ask again."))
 
     def _next(self) -> list[_Request]:
-        """Takes those from the line that can begin, all where it is closed; the others are told their places."""
+        """Takes from the line what can begin, everything once it is closed, and tells the others their places."""
         room = MOST_ROWS - sum(request.queues for request in self._running)
         line = [request for request in self._new if request.queues and not request.given_up]
         begin = line if self._closed else line[: max(room, 0)]
@@ -589,7 +589,7 @@ def _ir_of(folder: Path, gguf: Path, model: str) -> Path:
 
 
 def _check_memory(settings: GeneratorSettings, each_bytes: int) -> None:
-    """Raises DoesNotFitInMemory where so many bytes for the model, and for each adapter, are not free."""
+    """Raises DoesNotFitInMemory where `each_bytes` are not free for the model and for every adapter."""
     free, adapters = free_memory_bytes("cpu"), len(settings.adapters)
     if each_bytes * (1 + adapters) > free:
         raise DoesNotFitInMemory(
