@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from fakes import answer_of
 from tiny_models import build_adapter, build_model, write_gguf
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_until
 
 from indexes.disk import file_sha256
 from indexes.errors import Cancelled, CoalesceError, StorageFull
@@ -139,9 +138,7 @@ def test_answers_beyond_those_that_are_written_at_once_hear_their_place_in_line(
     with ThreadPoolExecutor(len(asked)) as pool:
         listening = pool.map(listen, asked)
         bare = generator._pipelines[None]
-        ends = time.monotonic() + PATIENCE_S
-        while bare.open < len(asked) and time.monotonic() < ends:
-            time.sleep(0.01)
+        wait_until(lambda: bare.open >= len(asked), "all have asked")
         all_have_asked.set()
         texts, places = zip(*listening, strict=True)
     assert list(texts) == alone
