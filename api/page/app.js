@@ -183,7 +183,7 @@ function Login({ onDone }) {
       setProblem(error);
     }
   };
-  return html`<${Dialog} label=${t("login.title")}><form class="login" onSubmit=${signIn}>
+  return html`<${Dialog} label=${t("login.title")}><form onSubmit=${signIn}>
     <h1>${t("login.title")}</h1><p class="soft">${t("login.lead")}</p>
     <${Field} label=${t("settings.keys")}><input class="box" name="key" type="password" autocomplete="current-password" required autofocus /><//>
     <${Button} kind="primary" type="submit">${t("login.open")}<//>

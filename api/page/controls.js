@@ -121,6 +121,9 @@ export async function attempt(act) {
   }
 }
 
+/** What a control holds that cannot be sent, to be thrown. */
+export const invalid = (text) => Object.assign(new Error(text), { type: "invalid_input" });
+
 /** Copies at a press, and says so for a moment. */
 export function CopyButton({ text, label, kind = "quiet", children }) {
   const [done, setDone] = useState(false);
@@ -145,7 +148,6 @@ async function copyText(text) {
   }
 }
 
-/** A number input's, a text input's or a check box's value into `onChange`. */
 export const Check = ({ label, checked, onChange, ...more }) => html`<label class="check">
   <input type="checkbox" checked=${checked} onChange=${(event) => onChange(event.target.checked)} ...${more} /><span>${label}</span></label>`;
 

@@ -1,18 +1,27 @@
 // Preact, with templates in place of JSX.
 import { h, Fragment, render } from "preact";
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
-/** Asks whenever `deps` change; of answers that come out of order only the newest counts. */
-export function useFetched(ask, onFound, deps, onFailed = () => {}) {
+/**
+ * `[found, problem]`: asks whenever `deps` change; of answers that come out of order only the newest counts. What was
+ * found stays until something else is.
+ */
+export function useFetched(ask, deps, onFound = () => {}) {
+  const [{ found, problem }, set] = useState({ found: null, problem: null });
   useEffect(() => {
     let newest = true;
-    ask().then((found) => newest && onFound(found), (error) => newest && onFailed(error));
+    ask().then((now) => {
+      if (!newest) return;
+      onFound(now);
+      set({ found: now, problem: null });
+    }, (error) => newest && set((last) => ({ ...last, problem: error })));
     return () => {
       newest = false;
     };
   }, deps);
+  return [found, problem];
 }
 
-export { h, Fragment, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { h, Fragment, render, useEffect, useMemo, useRef, useState };

@@ -1,9 +1,9 @@
 // One question and its answer: the text as it is written, its sources, and what can be done with it.
 import { Button, CopyButton, Problem, attempt, toast } from "../controls.js";
-import { html, useEffect, useMemo, useState } from "../html.js";
+import { html, useFetched, useMemo, useState } from "../html.js";
 import { draw } from "../markdown.js";
 import * as rest from "../rest.js";
-import { either, language, number, placeOf, t } from "../texts.js";
+import { language, number, placeOf, t } from "../texts.js";
 
 const LONG_CHARS = 500;
 const LONG_LINES = 8;
@@ -11,31 +11,42 @@ const MARKERS = /\s*\[\d{1,3}\](?!\()/g;
 const MOST_ON_A_CARD = 20_000;
 
 export function Turn({ turn, last, site, ask, edit, openSource }) {
-  const { question, answer, running, note, state } = turn;
+  const { question, answer, running } = turn;
   const passages = answer ? answer.passages : turn.passages;
-  const citations = answer ? answer.citations : [];
   const text = answer ? withoutNearest(answer) : turn.text;
-  const open = (marker, cited, element) => openSource({
-    passage: passages[marker - 1], number: marked.numbers.get(marker) ?? marker, citations: cited.map((index) => citations[index]),
-  }, element);
-  const marked = useMemo(() => draw(text, { citations, passages, onCite: open }), [text, answer, passages, language()]);
+  const { elements, numbers, open } = useDrawn(text, answer, passages, openSource);
   return html`<article class="turn" aria-busy=${running ? "true" : undefined}>
     <${Asked} question=${question} />
-    ${(answer?.note || note) && html`<p class="note" role="note">${answer?.note || note}</p>`}
-    <div class="answer" dir="auto">${marked.elements}</div>
-    ${running && !text && html`<p class="thinking"><i></i><i></i><i></i></p>`}
-    ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
-    ${turn.stopped && html`<p class="note" role="status">${t("ask.stopped")}</p>`}
-    ${turn.error && html`<${Problem} error=${turn.error} />`}
+    <${Written} turn=${turn} text=${text} elements=${elements} />
     ${answer?.usage.finish === "length" && html`<p class="note" role="note">${t("ask.cut_off")}</p>`}
     ${answer && html`<div class="answer-notes">
       ${answer.refused && passages.length > 0 && html`<${Nearest} answer=${answer} ask=${ask} open=${open} />`}
-      <${Sources} answer=${answer} numbers=${marked.numbers} open=${open} />
+      <${Sources} answer=${answer} numbers=${numbers} open=${open} />
       <${Tools} answer=${answer} rating=${turn.rating} ask=${ask} edit=${edit} />
       ${last && html`<${Suggestions} kind="next-questions" label=${t("ask.next")} ask=${ask}
         find=${() => (site.documents.length ? rest.suggestions({ answer_id: answer.id }) : [])} />`}
     </div>`}
   </article>`;
+}
+
+/** A text as `elements` whose markers `open` their passages, and the `numbers` that these show. */
+export function useDrawn(text, answer, passages, openSource) {
+  const citations = answer ? answer.citations : [];
+  const open = (marker, cited, element) => openSource({
+    passage: passages[marker - 1], number: numbers.get(marker) ?? marker, citations: cited.map((index) => citations[index]),
+  }, element);
+  const { elements, numbers } = useMemo(() => draw(text, { citations, passages, onCite: open }), [text, answer, passages, language()]);
+  return { elements, numbers, open };
+}
+
+/** An answer as far as it is written, and how it goes on or ended; `stopped` is the key of a text. */
+export function Written({ turn: { answer, note, running, state, stopped, error }, text, elements }) {
+  return html`${(answer?.note || note) && html`<p class="note" role="note">${answer?.note || note}</p>`}
+    <div class="answer" dir="auto">${elements}</div>
+    ${running && !text && html`<p class="thinking"><i></i><i></i><i></i></p>`}
+    ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
+    ${stopped && html`<p class="note" role="status">${t(stopped)}</p>`}
+    ${error && html`<${Problem} error=${error} />`}`;
 }
 
 /** A few lines of a long question, and the button that shows the rest. */
@@ -140,11 +151,8 @@ function withSources(answer) {
 
 /** Questions from the books' headings, as buttons; they are looked up once the view is drawn. */
 export function Suggestions({ find, label, ask, kind = "" }) {
-  const [found, setFound] = useState([]);
-  useEffect(() => {
-    Promise.resolve(find()).then(setFound, () => {}); // the book may have gone meanwhile
-  }, []);
+  const [found] = useFetched(async () => find(), []); // it fails where the book has gone meanwhile
   const textOf = ({ question, section, heading = section.at(-1) }) => (/[?？]$/.test(question) ? question : t("ask.section", { section: heading }));
-  return found.length > 0 && html`<ul class=${`examples ${kind}`} aria-label=${label}>${found.map((one) => html`
+  return found?.length > 0 && html`<ul class=${`examples ${kind}`} aria-label=${label}>${found.map((one) => html`
     <li><${Button} kind="example" onClick=${() => ask(textOf(one))}>${textOf(one)}<//></li>`)}</ul>`;
 }

@@ -1,13 +1,13 @@
 // Questions, answers as they are written, the conversations, and the passage behind a marker.
 import { BASE, navigation } from "../address.js";
-import { Button, Empty, Missing, Problem, attempt } from "../controls.js";
+import { Button, Empty, Missing, Problem, attempt, useKeys } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
 import { Suggestions, Turn } from "./answer.js";
 import { Conversations } from "./conversations.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
-import { Source } from "./source.js";
+import { Source, useSource } from "./source.js";
 
 const EXAMPLES = 3;
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -18,36 +18,27 @@ export function Ask({ site, id }) {
   const [busy, setBusy] = useState(false);
   const [replaces, setReplaces] = useState(null);
   const [filters, setFilters] = useState(filtersFrom());
-  const [source, setSource] = useState(null);
+  const { source, open: openSource, close: closeSource } = useSource();
   const [status, setStatus] = useState("");
   const [asked, setAsked] = useState(0);
   const shown = useRef(undefined); // the conversation whose turns these are
   const reading = useRef(null); // {control, id} of the answer that is being written
   const box = useRef();
-  const opener = useRef(null);
   const thread = useRef();
 
   useEffect(() => {
     if (id !== shown.current) open();
   }, [id]);
   useEffect(() => () => reading.current?.control.abort(), []);
-  useEffect(() => {
-    const focus = (event) => {
-      const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
-      if (event.key !== "/" || typing || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      box.current?.focus();
-    };
-    document.addEventListener("keydown", focus);
-    return () => document.removeEventListener("keydown", focus);
-  }, []);
+  useKeys({ "/": () => box.current?.focus() });
 
   /** Shows the conversation of the address. */
   async function open() {
     reading.current?.control.abort();
     reading.current = null;
     shown.current = id;
-    for (const [set, empty] of [[setTurns, []], [setProblem, null], [setBusy, false], [setReplaces, null], [setSource, null], [setStatus, ""]]) set(empty);
+    for (const [set, empty] of [[setTurns, []], [setProblem, null], [setBusy, false], [setReplaces, null], [setStatus, ""]]) set(empty);
+    closeSource({ back: false });
     if (!id) return;
     try {
       const kept = await rest.conversation(id);
@@ -134,7 +125,7 @@ export function Ask({ site, id }) {
         else if (name === "thinking") change({ state: ["ask.thinking"] });
         else if (name === "lost") change({ state: ["ask.lost"] });
         else if (name === "delta") change({ text: (text += data.text), state: null });
-        else if (name === "stopped") failed({ stopped: true });
+        else if (name === "stopped") failed({ stopped: "ask.stopped" });
         else if (name === "done") {
           setTurns((all) => all.filter((turn) => turn.key !== old).map((turn) => (turn.key === key ? { key: data.id, question, answer: data } : turn)));
           setStatus(count("ask.finished", new Set(data.citations.map((one) => one.marker)).size));
@@ -176,19 +167,6 @@ export function Ask({ site, id }) {
     if (!text.trim()) return;
     box.current.value = "";
     ask(text, { old: replaces });
-  }
-
-  function openSource(wanted, element) {
-    closeSource({ back: false });
-    opener.current = element;
-    if (element.classList.contains("cite")) element.classList.add("open");
-    setSource(wanted);
-  }
-
-  function closeSource({ back = true } = {}) {
-    document.querySelector(".cite.open")?.classList.remove("open");
-    setSource(null);
-    if (back) opener.current?.focus();
   }
 
   if (problem?.status === 404) return html`<${Missing} />`;

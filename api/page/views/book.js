@@ -14,23 +14,17 @@ const MEDIUM = 1100;
 
 /** `query` names a part or a chapter, or a node with the quote to show. */
 export function Book({ site, id, query }) {
-  const [parts, setParts] = useState(null);
-  const [part, setPart] = useState(null);
-  const [place, setPlace] = useState(null);
-  const [problem, setProblem] = useState(null);
   const [page, setPage] = useState(1);
   const text = useRef();
   const book = site.documents.find((one) => one.id === id);
   const asked = Object.fromEntries(new URLSearchParams(query));
 
-  useFetched(open, (found) => {
-    setParts(found.listed);
-    setPlace(found.place);
-    setPart(found.part);
-    setPage(Number(asked.page) || found.part?.sections[found.place?.section || 0]?.page_start || 1);
-    setProblem(found.problem);
+  const [found, failed] = useFetched(open, [id, query], ({ part, place }) => {
+    setPage(Number(asked.page) || part?.sections[place?.section || 0]?.page_start || 1);
     document.title = `${book.title} · Coalesce`;
-  }, [id, query], setProblem);
+  });
+  const { parts, part, place } = found || {};
+  const problem = failed || found?.problem;
   useEffect(() => {
     const mark = place && text.current?.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
@@ -39,8 +33,8 @@ export function Book({ site, id, query }) {
 
   /** The part that is asked for; where the book has changed since it was cited, its beginning and what to say. */
   async function open() {
-    const listed = await rest.contents(id);
-    const found = { listed, place: null, part: null, problem: null };
+    const parts = await rest.contents(id);
+    const found = { parts, place: null, part: null, problem: null };
     if (asked.node) {
       found.place = await rest.place(id, asked.node, asked.quote).catch((error) => {
         if (error.status !== 404) throw error;
@@ -48,8 +42,8 @@ export function Book({ site, id, query }) {
         return null;
       });
     }
-    const number = found.place?.part || Number(asked.part) || listed.find((one) => one.chapter === Number(asked.chapter))?.number || 1;
-    if (listed.length) found.part = await rest.part(id, number);
+    const number = found.place?.part || Number(asked.part) || parts.find((one) => one.chapter === Number(asked.chapter))?.number || 1;
+    if (parts.length) found.part = await rest.part(id, number);
     return found;
   }
 

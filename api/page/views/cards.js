@@ -80,7 +80,7 @@ export function Cards({ site }) {
               <${Field} label=${t("mark.reference")}><textarea class="box" name="answer" rows="2" dir="auto" defaultValue=${card.answer}></textarea><//>
               <div class="row"><${Button} kind="primary" type="submit">${t("cards.keep")}<//><${Button} kind="quiet" onClick=${() => setEditing(false)}>${t("cancel")}<//></div></form>`
             : html`<${Answer} detail=${detail} />
-              <div class="row card-care">
+              <div class="row">
                 <${Button} kind="quiet" onClick=${() => setEditing(true)}>${t("cards.edit")}<//>
                 <${Button} kind="quiet" onClick=${() => act(() => rest.changeCard(card.id, { suspended: true }))}>${t("cards.suspend")}<//>
                 <${Button} kind="quiet" onClick=${remove}>${t("cards.delete")}<//></div>`)}

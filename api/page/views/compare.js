@@ -1,14 +1,15 @@
 // One question answered in several ways side by side, and a vote that does not know which is which.
 import { BASE } from "../address.js";
-import { Button, Check, Field, Problem, Select, attempt, toast } from "../controls.js";
-import { Fragment, html, useEffect, useFetched, useMemo, useRef, useState } from "../html.js";
-import { Rich, draw } from "../markdown.js";
+import { Button, Check, Field, Select, attempt, toast } from "../controls.js";
+import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html.js";
+import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
-import { either, language, number, questionText, t } from "../texts.js";
+import { either, number, questionText, t } from "../texts.js";
+import { Written, useDrawn } from "./answer.js";
 import { sendOnEnter } from "./ask.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
-import { Row, useJobs } from "./jobs.js";
-import { Source } from "./source.js";
+import { Rows, useJobs } from "./jobs.js";
+import { Source, useSource } from "./source.js";
 import { Tune } from "./tune.js";
 
 const ARMS = ["base", "tuned", "rag", "rag+tuned"];
@@ -50,11 +51,10 @@ export function Compare({ site }) {
   const [ballot, setBallot] = useState(null); // {answers} to vote on, {winner} of the vote that was given, {picked} by arms
   const [busy, setBusy] = useState(false);
   const [votes, setVotes] = useState(0);
-  const [source, setSource] = useState(null);
+  const { source, open: openSource, close: closeSource } = useSource();
   const [choice, setChoice] = useState(null); // the choice question, "" where there is none
   const control = useRef(null);
   const box = useRef();
-  const opener = useRef(null);
   const kind = wanted || (arms.length > 1 ? "arms" : "search");
   useEffect(() => () => control.current?.abort(), []);
 
@@ -64,7 +64,11 @@ export function Compare({ site }) {
     if (kind === "books") return [...new Set(books)].map((id) => ({ name: `rag book=${id}`, filters: { document_ids: [id] } }));
     return [...(KINDS[kind] || ARMS.filter((arm) => arms.includes(arm) && !left.has(arm)).map((name) => ({ name })))];
   };
-  const clear = () => [[setColumns, []], [setBallot, null], [setSource, null]].forEach(([set, empty]) => set(empty));
+  const clear = () => {
+    setColumns([]);
+    setBallot(null);
+    closeSource({ back: false });
+  };
 
   const run = () => !busy && attempt(async () => {
     const asked = ways();
@@ -107,7 +111,7 @@ export function Compare({ site }) {
       }
     } catch (error) {
       if (error.name !== "AbortError" && at < 0) throw error;
-      end(error.name === "AbortError" ? { stopped: true } : { error });
+      end(error.name === "AbortError" ? { stopped: "compare.stopped" } : { error });
     }
   }
 
@@ -138,14 +142,6 @@ export function Compare({ site }) {
     if (value === "choice" && choice === null) attempt(another);
   };
 
-  const openSource = (found, element) => {
-    opener.current = element;
-    setSource(found);
-  };
-  const closeSource = () => {
-    setSource(null);
-    opener.current?.focus();
-  };
   const kinds = ["arms", "search", "passages", site.documents.length > 1 && "books", !owner && "choice"].filter(Boolean);
   const chosen = kind === "choice";
   return html`<${Fragment}><${CompareHead} current="compare" />
@@ -189,22 +185,19 @@ function shuffle(items) {
 
 /** Says that only one arm runs, with what opens the others. */
 function Offer({ site }) {
-  const [size, setSize] = useState("");
   const mayChange = !site.session.learner;
   const { rows, look } = useJobs({ kinds: ["generator"] }); // `Tune` hears of its end
-  useFetched(async () => (mayChange ? (await rest.generator()).available : []), (found) => {
-    const model = found.find((one) => one.name === MODEL);
-    if (model) setSize(number(Math.round(model.download_bytes / 1e6)));
-  }, []);
+  const [available] = useFetched(async () => (mayChange ? (await rest.generator()).available : []), []);
+  const model = available?.find((one) => one.name === MODEL);
   const fetchModel = () => attempt(async () => {
     await rest.switchGenerator({ generator: "local", model: MODEL });
     look();
   });
   return html`<section class="card offer"><p>${t("compare.one_arm")}</p>
     ${mayChange && html`<div class="row">
-      ${size && !rows.length && html`<${Button} kind="primary" onClick=${fetchModel}>${t("compare.get_model", { size })}<//>`}
+      ${model && !rows.length && html`<${Button} kind="primary" onClick=${fetchModel}>${t("compare.get_model", { size: number(Math.round(model.download_bytes / 1e6)) })}<//>`}
       <a href=${`${BASE}settings`}>${t("compare.other_model")}</a></div>
-      <div class="uploads">${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} />`)}</div>`}
+      <${Rows} rows=${rows} />`}
   </section>`;
 }
 
@@ -248,24 +241,14 @@ function Ballot({ site, ballot, columns, question, onVote }) {
 const titleOf = (site, { name, letter }) => (letter ? t("compare.answer", { letter }) : nameOf(site, name));
 
 function Column({ site, column, openSource }) {
-  const { answer, passages, running, state, text: begun } = column;
-  const text = answer ? answer.answer : begun;
-  const citations = answer ? answer.citations : [];
-  const open = (marker, cited, element) => openSource({
-    passage: passages[marker - 1], number: marked.numbers.get(marker) ?? marker, citations: cited.map((index) => citations[index]),
-  }, element);
-  const marked = useMemo(() => draw(text, { citations, passages, onCite: open }), [text, answer, passages, language()]);
-  const note = answer?.note || column.note;
+  const { answer, running } = column;
+  const text = answer ? answer.answer : column.text;
+  const { elements } = useDrawn(text, answer, column.passages, openSource);
   const waits = !running && !answer && !column.stopped && !column.error;
   return html`<article class="card arm-answer" aria-busy=${running ? "true" : undefined}>
     <h2>${titleOf(site, column)}</h2>
-    ${note && html`<p class="note" role="note">${note}</p>`}
-    <div class="answer" dir="auto">${marked.elements}</div>
+    <${Written} turn=${column} text=${text} elements=${elements} />
     ${waits && html`<p class="soft">${t(column.skipped ? "compare.not_asked" : "compare.waits")}</p>`}
-    ${running && !text && html`<p class="thinking"><i></i><i></i><i></i></p>`}
-    ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
-    ${column.stopped && html`<p class="note" role="status">${t("compare.stopped")}</p>`}
-    ${column.error && html`<${Problem} error=${column.error} />`}
     ${column.open && answer && html`<${Figures} answer=${answer} />`}
   </article>`;
 }
@@ -286,8 +269,7 @@ function Figures({ answer }) {
 
 /** Everyone's votes: how often each arm or variant was preferred. */
 function Tally({ site, votes, mayTake }) {
-  const [table, setTable] = useState(null);
-  useFetched(rest.votes, setTable, [votes]);
+  const [table] = useFetched(rest.votes, [votes]);
   if (!table?.votes) return null;
   const rows = table.wins.map(({ name, won, shown }) => [nameOf(site, name), won, shown]);
   if (table.undecided) rows.push([t("compare.none_better"), table.undecided, table.votes]);

@@ -1,6 +1,6 @@
 // Where to look, and what answers: books, chapter, pages, arm and adapter. Folded away; a summary says what is chosen.
-import { Button, Check, Field, Icon, Select } from "../controls.js";
-import { html, useFetched, useState } from "../html.js";
+import { Button, Check, Field, Icon, Select, invalid } from "../controls.js";
+import { html, useFetched } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
 
@@ -22,25 +22,24 @@ export function filtersToSend({ books, chapter, first, last, arm, adapter }) {
   if (first.trim() || last.trim()) {
     pages = [first.trim() || "1", last.trim() || String(MOST_PAGES)].map(Number);
     const fine = pages.every((page) => Number.isInteger(page) && page >= 1) && pages[0] <= pages[1];
-    if (!fine) throw Object.assign(new Error(t("filters.bad_pages", { first: first || "1", last: last || "…" })), { type: "invalid_input" });
+    if (!fine) throw invalid(t("filters.bad_pages", { first: first || "1", last: last || "…" }));
   }
   const filters = { document_ids: books, chapters: chapter ? [Number(chapter)] : [], pages };
   return { filters, arm, adapter: adapter && TUNED.has(arm) ? adapter : null };
 }
 
 export function Filters({ site, value, onChange }) {
-  const [chapters, setChapters] = useState({ of: "", listed: [] });
   const { documents, running } = site;
   const only = value.books.length === 1 ? documents.find((one) => one.id === value.books[0]) : undefined;
   const arms = running.arms || [];
   const adapters = running.adapters || [];
-  useFetched(async () => (only ? { of: only.id, listed: await rest.chapters(only.id) } : { listed: [] }), setChapters, [only?.id]);
+  const [chapters] = useFetched(async () => only && { of: only.id, listed: await rest.chapters(only.id) }, [only?.id]);
   const change = (more) => onChange({ ...value, ...more });
   const choose = (books) => change({ books, chapter: "", first: "", last: "" });
   const tick = (id, on) => choose(on ? [...value.books, id] : value.books.filter((one) => one !== id));
   const page = (name, label, standing) => html`<${Field} label=${label}><input class="box" type="number" min="1" max=${only.pages} inputmode="numeric"
     autocomplete="off" placeholder=${standing} value=${value[name]} onInput=${(event) => change({ [name]: event.target.value })} /><//>`;
-  const listed = only && chapters.of === only.id ? chapters.listed.map((one) => [String(one.ordinal), `${one.ordinal}. ${one.title}`]) : [];
+  const listed = only && chapters?.of === only.id ? chapters.listed.map((one) => [String(one.ordinal), `${one.ordinal}. ${one.title}`]) : [];
   return html`<details class="filters">
     <summary><${Icon} name="filter" /><span>${summary(value, documents)}</span></summary>
     <fieldset class="filter-books"><legend class="field-label">${t("filters.books")}</legend>

@@ -11,11 +11,9 @@ const GROUPS = ["definitions", "numbers", "names"];
 const MOST_QUOTED = 300;
 
 export function Guide({ site, id, query }) {
-  const [chapters, setChapters] = useState(null);
-  const [problem, setProblem] = useState(null);
   const book = site.documents.find((one) => one.id === id);
   const wanted = Number(new URLSearchParams(query).get("chapter"));
-  useFetched(() => rest.guide(id), setChapters, [id], setProblem);
+  const [chapters, problem] = useFetched(() => rest.guide(id), [id]);
   if (!book || problem?.status === 404) return html`<${Missing} />`;
   const opened = wanted || chapters?.[0]?.chapter;
   return html`<${StudyHead} site=${site} current="guide" />

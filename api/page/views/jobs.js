@@ -63,7 +63,7 @@ export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
 /** Whether what a job says when it is done is worth reading: how many questions were made, what was learnt. */
 const tells = (job) => job.state === "done" && (job.kind === "questions" || job.kind === "adapter");
 
-export function jobName(job) {
+function jobName(job) {
   const kind = either(`library.job.${job.kind}`, job.kind);
   return job.title ? `${kind}: ${job.title}` : kind;
 }
@@ -80,7 +80,10 @@ function stateOf({ job, stopping }) {
 /** Seconds as minutes and seconds. */
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
 
-export function Row({ row, mayStop = true }) {
+export const Rows = ({ rows, mayStop = true }) => html`<div class="uploads">
+  ${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayStop} />`)}</div>`;
+
+export function Row({ row, mayStop }) {
   const { job, stop, dismiss } = row;
   const ended = FINAL.has(job.state);
   return html`<div class=${job.state === "failed" ? "upload failed" : "upload"} role="status">

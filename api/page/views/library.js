@@ -1,7 +1,7 @@
 // The books: adding some with their progress, what reading them lost, removing one.
 import { BASE, bookPath } from "../address.js";
 import { Button, Empty, Field, Problem, attempt, confirm, toast } from "../controls.js";
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, either, t } from "../texts.js";
 import { Row, useJobs } from "./jobs.js";
@@ -60,11 +60,8 @@ function Upload({ upload }) {
 // --- adding
 
 function Add({ send, onAdded }) {
-  const [formats, setFormats] = useState(null);
   const [over, setOver] = useState(false);
-  useEffect(() => {
-    attempt(rest.formats).then(setFormats);
-  }, []);
+  const [formats] = useFetched(() => attempt(rest.formats), []);
   const take = (files) => attempt(async () => { // who is quick has chosen before the formats are known
     for (const [title, parts] of booksOf(files, formats || await rest.formats())) send(title, parts);
   });
@@ -194,7 +191,7 @@ function Book({ book, mayChange, refresh, look }) {
     </div>
     <${Health} health=${book.health} />
     <${Chapters} book=${book} />
-    <div class="row book-study">
+    <div class="row">
       <a class="button" href=${`${BASE}study/guide/${encodeURIComponent(book.id)}`}>${t("guide.title")}</a>
       ${book.questions > 0 && html`<span class="soft">${count("exam.questions", book.questions)}</span>`}
       ${(book.sample || book.questions > 0) && html`<a class="button" href=${`${BASE}study?book=${encodeURIComponent(book.id)}`}>${t("library.exam")}</a>`}

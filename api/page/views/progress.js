@@ -10,10 +10,8 @@ const sum = (items, name) => items.reduce((all, one) => all + one[name], 0);
 
 export function Progress({ site }) {
   const [source, setSource] = useState("");
-  const [found, setFound] = useState(null);
-  const [problem, setProblem] = useState(null);
   const books = site.documents.filter((one) => one.sample || one.questions > 0);
-  useFetched(() => rest.progress(source), setFound, [source], setProblem);
+  const [found, problem] = useFetched(() => rest.progress(source), [source]);
   return html`<${StudyHead} site=${site} current="progress" />
     ${problem && html`<${Problem} error=${problem} />`}
     ${books.length > 1 && html`<${Field} label=${t("exam.questions_from")}><${Select} value=${source} onChange=${setSource}
@@ -42,7 +40,7 @@ function Chapters({ site, chapters, source }) {
     of = one.document_id;
     const title = first && site.documents.find((book) => book.id === first)?.title;
     const row = html`<${Chapter} chapter=${one} book=${one.document_id || source} />`;
-    return title ? [html`<tr><th class="book-row" colspan="4" scope="colgroup">${title}</th></tr>`, row] : [row];
+    return title ? [html`<tr><th colspan="4" scope="colgroup">${title}</th></tr>`, row] : [row];
   });
   return html`<section class="card"><h2>${t("progress.chapters")}</h2>
     <div class="table-box stacked" tabindex="0" role="region" aria-label=${t("progress.chapters")}><table>
@@ -69,7 +67,7 @@ function Forecast({ chapters }) {
     return day ? `${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}` : t("progress.today");
   };
   return html`<section class="card"><h2>${t("progress.forecast")}</h2>
-    ${days.some(Boolean) ? html`<ol class="columns">${days.map((n, day) => html`<li><span class="day-number">${n}</span>
+    ${days.some(Boolean) ? html`<ol class="columns">${days.map((n, day) => html`<li><span>${n}</span>
         <i class="day-bar" aria-hidden="true" style=${{ height: `${((5 * n) / highest).toFixed(2)}rem` }}></i><span class="soft">${nameOf(day)}</span></li>`)}</ol>`
       : html`<p class="soft">${t("progress.nothing_coming")}</p>`}</section>`;
 }

@@ -5,7 +5,7 @@ import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, either, language, t } from "../texts.js";
 import { CompareHead } from "./compare.js";
-import { Row, useJobs } from "./jobs.js";
+import { Rows, useJobs } from "./jobs.js";
 
 /** The steps that the list shows, as [control, treatment]; a report holds more. */
 const MAIN_STEPS = [["base", "rag"], ["base", "tuned"], ["tuned", "rag"], ["rag", "rag+tuned"]];
@@ -15,9 +15,7 @@ const FRAME_MORE = 40;
 const pathOf = (id) => `reports/${encodeURIComponent(id)}`;
 
 export function Reports({ site }) {
-  const [found, setFound] = useState(null);
-  const [problem, setProblem] = useState(null);
-  useFetched(rest.reports, setFound, [language()], setProblem);
+  const [found, problem] = useFetched(rest.reports, [language()]);
   return html`<${CompareHead} current="reports" /><p class="lead">${t("reports.lead")}</p>
     ${!site.session.learner && html`<${QuickComparison} site=${site} />`}
     ${problem && html`<${Problem} error=${problem} />`}
@@ -38,7 +36,7 @@ function QuickComparison({ site }) {
     ${books.length > 0 && html`<${Field} label=${t("exam.questions_from")}><${Select} value=${book} onChange=${setBook}
       options=${[["", t("exam.bank")], ...books.map((one) => [one.id, one.title])]} /><//>`}
     <div class="row"><${Button} kind="primary" onClick=${begin}>${t("reports.run")}<//><span class="soft">${t("reports.run_note")}</span></div>
-    <div class="uploads">${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} />`)}</div></section>`;
+    <${Rows} rows=${rows} /></section>`;
 }
 
 /** When and with what, and what each step gained. */
@@ -72,8 +70,7 @@ function Step({ step }) {
 }
 
 function Thumbs() {
-  const [given, setGiven] = useState(null);
-  useFetched(rest.feedbackCount, setGiven, []);
+  const [given] = useFetched(rest.feedbackCount, []);
   return given && html`<section class="card"><h2>${t("reports.feedback")}</h2>
     ${given.up + given.down ? html`<p>${t("reports.thumbs", given)}</p><p><a href=${rest.feedbackCasesPath} download>${t("reports.cases")}</a></p>
       <p class="soft">${t("reports.cases_note")}</p>` : html`<p class="soft">${t("reports.no_feedback")}</p>`}</section>`;
@@ -81,9 +78,7 @@ function Thumbs() {
 
 /** A report is a page of its own: no script of it runs, none is in it. */
 export function Report({ id }) {
-  const [there, setThere] = useState(false);
-  const [problem, setProblem] = useState(null);
-  useFetched(() => rest.report(id), () => setThere(true), [id], setProblem);
+  const [there, problem] = useFetched(() => rest.report(id), [id]);
   if (problem?.status === 404) return html`<${Missing} />`;
   const page = rest.reportPagePath(id, language());
   /** As tall as it is, in the colours that the reader chose. */

@@ -3,7 +3,7 @@ import { Button, Field, Missing, Problem, Select, attempt } from "../controls.js
 import { html, useEffect, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, either, number, t } from "../texts.js";
-import { Row, useJobs } from "./jobs.js";
+import { Rows, useJobs } from "./jobs.js";
 
 const QUANTIZATIONS = ["", "none", "int8", "nf4"]; // "" is as the server's settings say
 
@@ -39,14 +39,14 @@ function Answering({ site }) {
     await rest.switchGenerator(choice);
     await look();
   });
-  return html`<section class="card answering" aria-labelledby="answering-title">
+  return html`<section class="card" aria-labelledby="answering-title">
     <div class="book-head"><h2 id="answering-title">${t("settings.answering")}</h2>
       <${Button} kind="quiet" icon="search" disabled=${looking} onClick=${find}>${t("settings.look_again")}<//></div>
     <p role="status">${found ? t("settings.answers_now", { name: nameOf(found) }) : t("settings.looking")}</p>
     ${problem && html`<${Problem} error=${problem} />`}
     ${found?.problem && html`<p class="problem">${t("settings.choice_failed", { why: found.problem })}</p>`}
     ${found?.silent && html`<p class="problem">${t("settings.silent", { url: found.base_url })}</p>`}
-    <div class="uploads">${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} />`)}</div>
+    <${Rows} rows=${rows} />
     ${found && html`<${Choices} found=${found} use=${use} />`}
     <p class="soft">${t("settings.other_servers")}</p>
   </section>`;

@@ -11,6 +11,24 @@ const VERDICTS = ["supported", "partial", "unsupported"];
 export const PLAIN_FORMATS = new Set(["pdf", "text", "code", "pptx"]);
 const QUOTE_IN_ADDRESS = 600;
 
+/** The passage that is open; closing it leads back to the element that opened it, unless `back` is false. */
+export function useSource() {
+  const [source, setSource] = useState(null);
+  const opener = useRef(null);
+  const close = ({ back = true } = {}) => {
+    document.querySelector(".cite.open")?.classList.remove("open");
+    setSource(null);
+    if (back) opener.current?.focus();
+  };
+  const open = (wanted, element) => {
+    close({ back: false });
+    opener.current = element;
+    if (element.classList.contains("cite")) element.classList.add("open");
+    setSource(wanted);
+  };
+  return { source, open, close };
+}
+
 /** `number` is what the reader sees; the place is that of the first of `citations`, the verdict the weakest. */
 export function Source({ passage, number, citations, site, onClose }) {
   const panel = useRef();

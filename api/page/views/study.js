@@ -1,10 +1,10 @@
 // Put an exam together, or go on with an earlier one.
 import { BASE, navigation } from "../address.js";
-import { Button, Check, Field, Problem, Select, attempt } from "../controls.js";
+import { Button, Check, Field, Problem, Select, attempt, invalid } from "../controls.js";
 import { Fragment, html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, number, points, t } from "../texts.js";
-import { Row, useJobs } from "./jobs.js";
+import { Rows, useJobs } from "./jobs.js";
 
 const BOOK = "book:"; // begins a source that is a book, before its id
 const EARLIER_SHOWN = 12;
@@ -22,8 +22,7 @@ const FILE_EXAMPLES = [
 
 /** Heading, learner and the parts of the study view; `changes` counts the due cards again. */
 export function StudyHead({ site, current, changes = 0 }) {
-  const [due, setDue] = useState(0);
-  useFetched(() => rest.dueCards(1), (found) => setDue(found.due), [changes]);
+  const [cards] = useFetched(() => rest.dueCards(1), [changes]);
   const { learner: owner } = site.session;
   const learner = owner || (rest.reader.learner === DEFAULT_LEARNER ? "" : rest.reader.learner);
   const rename = (event) => {
@@ -39,7 +38,7 @@ export function StudyHead({ site, current, changes = 0 }) {
           <p class="soft">${t("study.learner_note")}</p>`}
       </details></div>
     <nav class="subnav" aria-label=${t("nav.study")}>${parts.map(([name, path]) => html`
-      <a href=${BASE + path} aria-current=${name === current ? "page" : undefined}>${t(`study.${name}`)}${name === "cards" && due > 0 ? ` (${number(due)})` : ""}</a>`)}</nav>`;
+      <a href=${BASE + path} aria-current=${name === current ? "page" : undefined}>${t(`study.${name}`)}${name === "cards" && cards?.due ? ` (${number(cards.due)})` : ""}</a>`)}</nav>`;
 }
 
 /** `query` may name a book, a question file or a chapter. */
@@ -143,7 +142,7 @@ function ClassForm({ site, plan }) {
 function numberIn(text, name) {
   const found = Number(text);
   if (Number.isInteger(found) && found > 0) return found;
-  throw Object.assign(new Error(t("exam.bad_number", { name, text: text.slice(0, 20) })), { type: "invalid_input" });
+  throw invalid(t("exam.bad_number", { name, text: text.slice(0, 20) }));
 }
 
 function QuestionFile({ onFile }) {
@@ -170,32 +169,26 @@ function Making({ id, mayMake, onMade }) {
     look();
   });
   return html`<p class="soft">${t("exam.none_made")}</p>
-    <div class="uploads">${mine.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayMake} />`)}</div>
+    <${Rows} rows=${mine} mayStop=${mayMake} />
     ${mayMake && !mine.length && html`<div class="row"><${Button} kind="primary" onClick=${make}>${t("library.make")}<//></div>`}`;
 }
 
 function Earlier() {
-  const [exams, setExams] = useState([]);
-  useEffect(() => {
-    attempt(() => rest.exams(EARLIER_SHOWN)).then((found) => setExams(found || []));
-  }, []);
+  const [exams] = useFetched(() => attempt(() => rest.exams(EARLIER_SHOWN)), []);
   const stateOf = ({ result, waits }) => {
     if (result) return t("exam.score", { score: points(result.score), most: points(result.max_score) });
     return t(waits ? "class.waiting" : "exam.open");
   };
-  return html`<${ExamList} title=${t("exam.earlier")} rows=${exams.map((one) => [`study/exam/${one.id}`, one, one.count, stateOf(one)])} />`;
+  return html`<${ExamList} title=${t("exam.earlier")} rows=${exams?.map((one) => [`study/exam/${one.id}`, one, one.count, stateOf(one)])} />`;
 }
 
 /** The exams given to classes. */
 function Given() {
-  const [classes, setClasses] = useState([]);
-  useEffect(() => {
-    attempt(() => rest.classExams(EARLIER_SHOWN)).then((found) => setClasses(found || []));
-  }, []);
+  const [classes] = useFetched(() => attempt(() => rest.classExams(EARLIER_SHOWN)), []);
   const stateOf = ({ exams }) => t("class.handed_in", { n: exams.filter((exam) => exam.handed_in_at).length, most: exams.length });
-  return html`<${ExamList} title=${t("class.given")} rows=${classes.map((one) => [`study/class/${one.id}`, one, one.questions, stateOf(one)])} />`;
+  return html`<${ExamList} title=${t("class.given")} rows=${classes?.map((one) => [`study/class/${one.id}`, one, one.questions, stateOf(one)])} />`;
 }
 
-const ExamList = ({ title, rows }) => rows.length > 0 && html`<section class="card"><h2>${title}</h2>
+const ExamList = ({ title, rows }) => rows?.length > 0 && html`<section class="card"><h2>${title}</h2>
   <ul class="exam-list">${rows.map(([path, { created_at: at }, questions, state]) => html`<li><a href=${BASE + path}>
     <span>${dateTime(at)}</span><span class="soft">${count("exam.questions", questions)}</span><span class="exam-state">${state}</span></a></li>`)}</ul></section>`;

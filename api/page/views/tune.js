@@ -1,10 +1,10 @@
 // Tuning an adapter on the questions about a book: its job, its curve, and the way to compare it.
 import { BASE } from "../address.js";
-import { Button, Field, Select, attempt, toast } from "../controls.js";
+import { Button, Field, Select, attempt, invalid, toast } from "../controls.js";
 import { html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { t } from "../texts.js";
-import { Row, useJobs } from "./jobs.js";
+import { Rows, useJobs } from "./jobs.js";
 
 const USUAL_EPOCHS = "3";
 const MOST_EPOCHS = 100;
@@ -16,20 +16,18 @@ export function Tune({ site, onReady }) {
   const [source, setSource] = useState(sources.at(-1)[0]);
   const [name, setName] = useState("");
   const [epochs, setEpochs] = useState(USUAL_EPOCHS);
-  const [offered, setOffered] = useState(null);
   const [followed, setFollowed] = useState(""); // the adapter whose curve is shown
   const [open, setOpen] = useState(false);
   const [ends, setEnds] = useState(0);
-  const [points, setPoints] = useState([]);
   const { rows, look } = useJobs({ kinds: ["adapter", "generator"], onEnd: ended });
   const tuning = rows.find(({ job }) => job.kind === "adapter")?.job;
-  useFetched(rest.adapters, setOffered, [ends, site.running.model]);
+  const [offered] = useFetched(rest.adapters, [ends, site.running.model]);
   useEffect(() => {
     if (!tuning) return;
     setFollowed(tuning.title);
     setOpen(true);
   }, [tuning?.id]);
-  useFetched(async () => (followed ? rest.adapterLoss(followed) : []), setPoints, [followed, tuning?.done, tuning?.state], () => setPoints([]));
+  const [points, lost] = useFetched(async () => (followed ? rest.adapterLoss(followed) : []), [followed, tuning?.done, tuning?.state]);
 
   function ended(job) {
     if (job.kind === "generator" && job.state === "done") {
@@ -44,7 +42,7 @@ export function Tune({ site, onReady }) {
   const start = () => attempt(async () => {
     const passes = Number(epochs);
     if (!Number.isInteger(passes) || passes < 1 || passes > MOST_EPOCHS) {
-      throw Object.assign(new Error(t("tune.bad_epochs", { text: epochs.slice(0, 20), most: MOST_EPOCHS })), { type: "invalid_input" });
+      throw invalid(t("tune.bad_epochs", { text: epochs.slice(0, 20), most: MOST_EPOCHS }));
     }
     await rest.tuneAdapter({ name: name.trim(), epochs: passes, document_ids: source ? [source] : null });
     look();
@@ -62,8 +60,8 @@ export function Tune({ site, onReady }) {
         <${Field} label=${t("tune.epochs")}><input class="box" type="number" min="1" max=${MOST_EPOCHS} value=${epochs} onInput=${(event) => setEpochs(event.target.value)} /><//>
       </div>
       <div class="row"><${Button} kind="primary" onClick=${start}>${t("tune.start")}<//></div>`}
-    <div class="uploads">${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} />`)}</div>
-    ${points.length > 0 && html`<${LossCurve} points=${points} />`}
+    <${Rows} rows=${rows} />
+    ${points?.length > 0 && !lost && html`<${LossCurve} points=${points} />`}
     ${offered?.adapters.length > 0 && html`<div class="row" aria-live="polite">${offered.adapters.map((one) => html`
       <${Button} key=${one} onClick=${() => use(one)}>${t("tune.compare", { name: one })}<//>`)}</div>`}
   </details>`;
