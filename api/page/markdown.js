@@ -84,14 +84,18 @@ function identifier(state, silent) {
   return true;
 }
 
-/** Of equal markers in a row the last one stays, with the citations of all. */
+/** Of equal markers in a row the last one stays, with the citations of all; the space before the others goes too. */
 function merged(tokens) {
   const kept = [];
   let last = null;
+  let gone = false;
   for (const token of tokens.toReversed()) {
+    if (gone && token.type === "text") token.content = token.content.trimEnd();
+    gone = false;
     if (token.type === "citation") {
       if (last?.meta.marker === token.meta.marker) {
         last.meta.cited.unshift(...token.meta.cited);
+        gone = true;
         continue;
       }
       last = token;
