@@ -13,7 +13,7 @@ import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running, wait_until
 from browser_help import Open, ask
 from fakes import signals_only
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from api.jobs import JobHandle
 from api.page_files import PAGE
@@ -103,6 +103,23 @@ def test_a_running_answer_is_followed_after_a_reload_and_stopped(rest_site: Live
     expect(page.locator("#question")).to_have_value("And why?")
     (kept,) = rest_site.services.engine.conversations.list(of_the_page=True)
     assert kept.num_answers == 1
+
+
+def test_a_question_does_not_go_into_the_conversation_that_is_opened_before_it_is_sent(
+    rest_site: Live, open_next: Open
+) -> None:
+    page = open_next()
+    ask(page, QUESTION)
+    page.get_by_role("link", name="New conversation").click()
+    held: list[Route] = []
+    page.route("**/v1/conversations", lambda route: held.append(route))
+    with page.expect_request("**/v1/conversations"):
+        begin(page, "And why?")
+    page.locator(".conversation a").click()
+    expect(page.locator(".turn")).to_have_count(1)
+    held[0].continue_()
+    expect(page.locator("#question")).to_have_value("And why?")
+    assert len(rest_site.generator.requests) == 1
 
 
 def test_a_refusal_names_the_nearest_passages_and_answers_anyway(

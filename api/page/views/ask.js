@@ -68,12 +68,14 @@ export function Ask({ site, id }) {
       return;
     }
     const begun = { made: null };
-    reading.current = { control: new AbortController() };
+    const control = new AbortController();
+    reading.current = { control };
     setBusy(true);
     await attempt(async () => {
       try {
         const chosen = filtersToSend(filters);
         if (!shown.current) begun.made = (await rest.startConversation(titleOf(text))).id;
+        control.signal.throwIfAborted(); // another conversation is shown by now
         const conversation_id = shown.current || begun.made;
         const body = { question: text.trim(), conversation_id, answer_anyway: anyway, replaces: old, ...chosen };
         await write(text.trim(), old, (signal) => rest.ask(body, signal), () => {
@@ -86,10 +88,12 @@ export function Ask({ site, id }) {
         });
       } catch (error) {
         restore(text);
-        reading.current = null;
-        setBusy(false);
+        if (reading.current?.control === control) {
+          reading.current = null;
+          setBusy(false);
+        }
         if (begun.made) await rest.deleteConversation(begun.made).catch(() => {});
-        throw error;
+        if (error.name !== "AbortError") throw error;
       }
     });
   }
