@@ -20,7 +20,6 @@ BOTH := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATU
 
 # A file's tests stay in one process: they share its servers and models. Files come in the order of tests/conftest.py.
 ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-NOT_THE_PAGE := --ignore tests/browser
 
 .PHONY: help serve test test-all check test-unmarked install lint format dist clean
 .DEFAULT_GOAL := help
@@ -43,20 +42,17 @@ serve: $(SERVING)
 	else echo "serving without a language model: answers are the books' own sentences"; fi;) \
 	exec $(BIN)/coalesce serve --host "$(HOST)" --port "$(PORT)" "$$@"
 
-# The page's toolkit keeps its state in the process, so the browser tests have processes of their own, after the others.
 test: install
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) $(NOT_THE_PAGE) -m "not slow"
-	@$(BIN)/python -m pytest $(ON_ALL_CORES) tests/browser -m "not slow"
+	@$(BIN)/python -m pytest $(ON_ALL_CORES) -m "not slow"
 
 test-all: install
-	@$(BIN)/python -m pytest $(NOT_THE_PAGE) --timeout 3600 --hypothesis-profile thorough
-	@$(BIN)/python -m pytest tests/browser
+	@$(BIN)/python -m pytest --timeout 3600 --hypothesis-profile thorough
 
 check: install
 	@$(BOTH) test-unmarked lint
 
 test-unmarked:
-	@$(BIN)/python -m pytest -q $(ON_ALL_CORES) $(NOT_THE_PAGE) -m "not integration and not gpu and not slow"
+	@$(BIN)/python -m pytest -q $(ON_ALL_CORES) -m "not integration and not browser and not gpu and not slow"
 
 install: $(TESTING)
 

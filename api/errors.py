@@ -239,8 +239,6 @@ def install_handlers(app: FastAPI) -> None:
         return reply_for(request, reply)
 
     async def _unknown(request: Request, error: Exception) -> JSONResponse:
-        if request.scope["type"] != "http":  # a web socket whose client has gone, which is an OSError too
-            raise error
         reply = describe(error)
         if reply.status == 500:
             logger.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -38,7 +38,7 @@ STATE_FILES = {
     "jobs.sqlite3": JOBS,
 }
 """The databases of a home beside the library."""
-PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi", "nicegui")
+PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,57 +12,87 @@ from base64 import b64encode
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-router = APIRouter(include_in_schema=False)
-PAGE = "/next"
-"""Where the page is; "" puts it at the root."""
-VIEWS = frozenset({"", "c", "compare", "reports", "library", "book", "study", "settings"})
+VIEWS = frozenset({"", "c", "compare", "reports", "library", "book", "study", "settings", "login"})
 """The first part of each address that the page has something to show for."""
+ICON_PATH = "/favicon.ico"
+API_PREFIX = "/v1"
 FOLDER = Path(__file__).parent / "page"
-KATEX = Path(__file__).parent / "pages" / "static" / "katex"
 FOR_EVER = "public, max-age=31536000, immutable"
-PACKED = (".css", ".html", ".js", ".json")
+PACKED = (".css", ".html", ".js", ".json", ".svg")
 POLICY = (
-    "default-src 'none'; script-src 'self' 'sha256-{imports}'; style-src 'self'; img-src 'self'; font-src 'self'; "
+    "default-src 'none'; script-src 'self' {scripts}; style-src 'self'; img-src 'self'; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Nothing from elsewhere, no inline script or style but the list of imports, and no text is ever read as markup."""
-_IMPORTS = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
+_INLINE = {
+    kind: re.compile(rf"<{kind}(?: type=\"importmap\")?>(.*?)</{kind}>", re.DOTALL) for kind in ("script", "style")
+}
+_BEFORE = re.compile(r"/next(/.*)?")
+"""Where the page was for a while."""
 
 
 def is_page(path: str) -> bool:
     """Whether this is the page's own, a view or a file: neither holds anything that needs a key."""
-    return _view(path) in VIEWS or path.startswith(f"{PAGE}/files/")
+    first = _first(path)
+    return first in VIEWS or first == "files" or path == ICON_PATH or _BEFORE.fullmatch(path) is not None
 
 
-def _view(path: str) -> str | None:
-    """The first part of an address within the page; None outside it."""
-    inside = path.startswith(f"{PAGE}/") or path == PAGE
-    return path.removeprefix(PAGE).removeprefix("/").split("/", 1)[0] if inside else None
+def _first(path: str) -> str:
+    """The first part of an address."""
+    return path.removeprefix("/").split("/", 1)[0]
 
 
-@router.api_route(PAGE + "/files/{digest}/{name:path}", methods=["GET", "HEAD"])
-async def page_file(digest: str, name: str, request: Request) -> Response:
+def hashes(page: str, kind: str) -> str:
+    """The inline scripts or styles of a page as its policy allows them, by their digests."""
+    found = (sha256(inline.encode()).digest() for inline in _INLINE[kind].findall(page))
+    return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in found)
+
+
+def page_or(not_found: ASGIApp) -> ASGIApp:
+    """What answers where no route does: unknown calls of the API stay unknown, everything else is the page."""
+
+    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
+        asks_for_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not asks_for_page or scope["path"].startswith(API_PREFIX):
+            await not_found(scope, receive, send)
+            return
+        reply = await _page(Request(scope))
+        await reply(scope, receive, send)
+
+    return choose
+
+
+async def _page(request: Request) -> Response:
+    """The page, whatever it will show, or one of its files; an address that it has nothing for is a 404."""
+    path = request.url.path
+    if path.startswith("/files/"):
+        return await _file(request, *path.removeprefix("/files/").partition("/")[::2])
+    if moved := _BEFORE.fullmatch(path):
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(quote(f"/{(moved[1] or '').lstrip('/')}") + query, 308)
+    files = await run_in_threadpool(_files)
+    if path == ICON_PATH:
+        return _reply(request, files, "icon.svg", "no-cache")
+    reply = _reply(request, files, "index.html", "no-cache")
+    reply.status_code = 200 if _first(path) in VIEWS else 404
+    reply.headers["Content-Security-Policy"] = files.policy
+    return reply
+
+
+async def _file(request: Request, digest: str, name: str) -> Response:
     """One of the page's files; another version's is not here."""
-    files = _newest[0] if _newest else _files()
+    files = _newest[0] if _newest else await run_in_threadpool(_files)
     if digest != files.digest or name not in files.content:
         return PlainTextResponse("The page has no such file; load it again.", 404)
     return _reply(request, files, name, FOR_EVER)
-
-
-@router.api_route(PAGE or "/", methods=["GET", "HEAD"])
-@router.api_route(PAGE + "/{path:path}", methods=["GET", "HEAD"])
-def page(request: Request) -> Response:
-    """The page, whatever it will show; an address that it has nothing for is a 404."""
-    files = _files()
-    reply = _reply(request, files, "index.html", "no-cache")
-    reply.status_code = 200 if _view(request.url.path) in VIEWS else 404
-    reply.headers["Content-Security-Policy"] = files.policy
-    return reply
 
 
 def _reply(request: Request, files: Files, name: str, keep: str) -> Response:
@@ -84,11 +114,9 @@ class Files:
         for name, one in content.items():
             whole.update(name.encode() + one)
         self.digest = whole.hexdigest()[:16]
-        index = content["index.html"].replace(b"{files}", f"{PAGE}/files/{self.digest}".encode())
+        index = content["index.html"].replace(b"{files}", f"/files/{self.digest}".encode())
         self.content = content | {"index.html": index}
-        imports = _IMPORTS.search(index)
-        allowed = sha256(imports[1] if imports else b"").digest()
-        self.policy = POLICY.format(imports=b64encode(allowed).decode())
+        self.policy = POLICY.format(scripts=hashes(index.decode(), "script"))
         self._packed: dict[str, bytes] = {}
 
     def packed(self, name: str) -> bytes:
@@ -100,11 +128,8 @@ class Files:
 
 def _files() -> Files:
     """The files as they are now: who changes one only loads the page again."""
-    # KaTeX is that of the page that this one will replace.
-    found = [("", FOLDER, path) for path in FOLDER.rglob("*")]
-    found += [("vendor/katex/", KATEX, path) for path in KATEX.rglob("*")]
-    named = {f"{under}{path.relative_to(root).as_posix()}": path for under, root, path in found if path.is_file()}
-    _newest[:] = [_read(tuple((name, path, path.stat().st_mtime_ns) for name, path in sorted(named.items())))]
+    found = sorted((path.relative_to(FOLDER).as_posix(), path) for path in FOLDER.rglob("*") if path.is_file())
+    _newest[:] = [_read(tuple((name, path, path.stat().st_mtime_ns) for name, path in found))]
     return _newest[0]
 
 

@@ -1,14 +1,14 @@
 """Who may talk to the server, and as whom: the bind, API keys, and pages of other sites in the user's own browser.
 
 * A bind that other machines reach needs an API key, or `--insecure`.
-* With keys, every call needs `Authorization: Bearer KEY`, or the cookie that the login page sets (a digest of the
-  key). `/healthz`, `/readyz`, the login page and the page's own files are open.
+* With keys, every call needs `Authorization: Bearer KEY`, or the cookie that signing in sets (a digest of the key).
+  `/healthz`, `/readyz` and the page's own files are open.
 * A learner's key sees and changes that learner's exams, cards, progress, conversations and feedback only. It reads
   the library, the question bank and the reports, and does not change them. Any other key, and the user of this
   machine where no key is set, may do everything for any learner.
 * Without keys, the `Host` header must name this machine: a page of another site that rebinds its own name to
   127.0.0.1 carries its name there (DNS rebinding).
-* Calls that change something, and web sockets, may not carry the `Origin` of another site.
+* Calls that change something may not carry the `Origin` of another site.
 """
 
 from __future__ import annotations
@@ -133,14 +133,16 @@ def _owner(known: list[tuple[bytes, Caller]], given: bytes) -> Caller | None:
 
 COOKIE = "coalesce_key"
 LOGIN_PATH = "/login"
-LOGOUT_PATH = "/logout"
-OPEN_PATHS = frozenset({"/healthz", "/readyz", LOGIN_PATH, LOGOUT_PATH})
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; object-src 'none'; "
-    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""Of what is no page: nothing in it is run, drawn or fetched."""
+REPORT_POLICY = "default-src 'none'; style-src {styles}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+"""Of a report, a page without scripts that this server's own page shows in a frame."""
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self' {scripts}; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Makes the browser keep every request on this server. NiceGUI's own scripts are inline and compile templates."""
+"""Of the page that shows the calls of REST; its sheet has pictures in it."""
 SESSION_PATH = "/v1/session"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -170,7 +172,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 401 or 403, or hands on."""
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
@@ -185,7 +187,7 @@ class Guard:
         host = headers.get("host", "")
         if self._keys.empty:
             self._check_host(host)
-        if scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS:
+        if scope["method"] not in SAFE_METHODS:
             self._check_origin(headers, host)
         if self._keys.empty:
             put_caller(scope, Caller())
@@ -232,10 +234,6 @@ class Guard:
         raise NoKey(given, hint="Send `Authorization: Bearer KEY` with a key of the server.")
 
     async def _refuse(self, error: CoalesceError, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-            return
         request = Request(scope)
         wants_page = scope["method"] == "GET" and "text/html" in request.headers.get("accept", "")
         response: Response = reply_for(request, describe(error))

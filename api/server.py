@@ -7,22 +7,22 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import uvicorn
 from fastapi import FastAPI, Security
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
-from api.page_files import router as page_router
-from api.pages.mount import LazyPages
+from api.page_files import ICON_PATH, hashes, page_or
 from api.routes import ask, books, conversations, evaluation, openai, service, study
 from api.running_server import announce, withdraw
-from api.security import Guard, SafeHeaders, check_bind
+from api.security import DOCS_POLICY, Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
 from api.uploads import BodyLimit
@@ -41,12 +41,8 @@ ROUTERS = (
 BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
 """Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
 
-API_PREFIX = "/v1"
-PAGE_PREFIX = "/_nicegui"
-"""Where the page keeps its assets, uploads and socket."""
-
 GRACE_S = 3
-"""How long open streams and pages may take to end after Ctrl-C."""
+"""How long open streams may take to end after Ctrl-C."""
 
 
 def run_server(settings: CoalesceSettings, console: Console) -> None:
@@ -85,6 +81,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         log_level="warning",
         access_log=False,
         lifespan="on",
+        ws="none",
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
     )
@@ -139,43 +136,36 @@ def _address(settings: CoalesceSettings, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def create_app(services: Services, *, pages: bool = True) -> FastAPI:
-    """The application over `services`, which start and stop with it.
-
-    Args:
-        pages: mount the web page too; one application of a process may.
-    """
+def create_app(services: Services) -> FastAPI:
+    """The application over `services`, which start and stop with it."""
     settings = services.settings
-    lazy_pages = LazyPages(services) if pages else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            stack.callback(services.close)
-            if lazy_pages is not None:
-                await stack.enter_async_context(lazy_pages.running())
-            services.start(lazy_pages.import_pages if lazy_pages is not None else None)
+        try:
+            services.start()
             yield
+        finally:
+            services.close()
 
-    # Its API page comes with its script; FastAPI's own loads it from the network.
+    # The script of its API page comes with it; FastAPI's own is loaded from the network.
     app = FastAPIOffline(
         title="Coalesce",
         version=program_version(),
         summary="Cited answers from GPU-programming books.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
-        favicon_url="/favicon.ico",
     )
     app.state.services = services
     install_handlers(app)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Security(BEARER)])
     app.include_router(service.router)
-    app.include_router(page_router)
-    if lazy_pages is not None:
-        # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
-        app.router.default = _pages_or_not_found(lazy_pages, app.router.default)
+    app.add_api_route("/docs", _api_page, include_in_schema=False)
+    # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
+    app.router.default = page_or(app.router.default)
     # The one added last sees a request first.
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Guard, settings=settings)
@@ -184,12 +174,15 @@ def create_app(services: Services, *, pages: bool = True) -> FastAPI:
     return app
 
 
-def _pages_or_not_found(pages: ASGIApp, not_found: ASGIApp) -> ASGIApp:
-    """Unknown paths of the API stay unknown; everything else is the page's."""
-
-    async def choose(scope: Scope, receive: Receive, send: Send) -> None:
-        asks_for_page = scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD")
-        of_page = scope["path"].startswith(PAGE_PREFIX) or (asks_for_page and not scope["path"].startswith(API_PREFIX))
-        await (pages if of_page else not_found)(scope, receive, send)
-
-    return choose
+async def _api_page() -> HTMLResponse:
+    """The calls of REST, to read and to try."""
+    page = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="Coalesce - Swagger UI",
+        swagger_js_url="/static-offline-docs/swagger-ui-bundle.js",
+        swagger_css_url="/static-offline-docs/swagger-ui.css",
+        swagger_favicon_url=ICON_PATH,
+    )
+    scripts = hashes(bytes(page.body).decode(), "script")
+    page.headers["Content-Security-Policy"] = DOCS_POLICY.format(scripts=scripts)
+    return page

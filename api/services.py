@@ -168,7 +168,6 @@ class Services:
         self._add_sample = add_sample
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
-        self._first: Callable[[], None] | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._prepare_and_sweep, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
@@ -286,17 +285,13 @@ class Services:
         """Adds a page of the web, or those of a sitemap; raises as `Books.fetch` does."""
         return self.books.fetch(url, self.settings.max_upload_bytes, private=self.settings.private_urls)
 
-    def start(self, first: Callable[[], None] | None = None) -> None:
+    def start(self) -> None:
         """Begins to prepare; returns at once.
-
-        Args:
-            first: imports that the preparing thread does before its own, so that no two threads import at once.
 
         Raises:
             HomeNotWritable: the home cannot be created or written.
         """
         check_home(self.settings.home, read_only=True)
-        self._first = first
         try:
             self.jobs.start()
         except CoalesceError as error:
@@ -350,9 +345,6 @@ class Services:
         started = time.perf_counter()
         preparation = self.preparation
         try:
-            if self._first is not None:
-                preparation.report("loading the page")
-                self._first()
             slow = resolve_kind(self.generators.running) in LOADED_GENERATORS
             if slow:
                 self._or_without_choice(self.generators.check_there)

@@ -1,8 +1,7 @@
 """What the program says, put into another language: messages of its errors and jobs, and the page of a report.
 
 A message is looked up by its template, and its arguments take the places of `{0}`, `{1}` there, themselves translated.
-A report is text already: there `{}` stands for anything, which is put into the same place. The page's own texts are in
-`api/pages/texts.py`.
+A report is text already: there `{}` stands for anything, which is put into the same place. The page has its own texts.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def _key(template: str) -> str:
 @cache
 def _messages(language: str) -> dict[str, str]:
     """The messages by their English templates; none for English."""
-    path = Path(__file__).parent / "pages" / "languages" / f"said-{language}.json"
+    path = Path(__file__).with_name(f"messages.{language}.json")
     table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {_key(english): own for english, own in table.items()}
 

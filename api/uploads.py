@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from indexes.library import Library
 
 UPLOAD_PATH = "/v1/documents"
-PAGE_UPLOAD_PREFIX = "/_nicegui/client/"
 MAX_DRAINED_BYTES = 64 * 1024**2
 """Read and discarded before a 413, so that a client that is still sending can read the answer."""
 
@@ -56,8 +55,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
-        upload = path.rstrip("/") == UPLOAD_PATH or (path.startswith(PAGE_UPLOAD_PREFIX) and "/upload/" in path)
+        upload = scope["path"].rstrip("/") == UPLOAD_PATH
         limit = self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
         declared = Headers(scope=scope).get("content-length", "0")
         if not (declared.isascii() and declared.isdecimal() and len(declared) < 20):

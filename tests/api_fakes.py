@@ -210,9 +210,9 @@ _ROUTES: list[Any] = []
 
 
 @contextmanager
-def serving(services: Services, *, pages: bool = False) -> Iterator[str]:
-    """The address of a server over `services`, in a thread of this process. Only one of a process may have the page."""
-    app = create_app(services, pages=pages)
+def serving(services: Services) -> Iterator[str]:
+    """The address of a server over `services`, in a thread of this process."""
+    app = create_app(services)
     if not _ROUTES:
         _ROUTES.extend(app.router.routes)
     app.router.routes[:] = _ROUTES
@@ -233,13 +233,12 @@ def running(
     builder: FakeBuilder | None = None,
     *,
     wait: bool = True,
-    pages: bool = False,
     **work: Any,
 ) -> Iterator[Live]:
     """A server without models, as `serving` makes it; ready unless `wait` is false. `work` stands in for long jobs."""
     builder = builder or FakeBuilder()
     services = Services(settings, load=builder.load, add_sample=builder.add_sample, **work)
-    with serving(services, pages=pages) as address:
+    with serving(services) as address:
         try:
             if wait:
                 wait_until(lambda: services.preparation.ready, "the services are ready")

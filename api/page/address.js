@@ -1,7 +1,7 @@
 // Addresses of the page.
 
-/** Where the page is on its server; ends with a slash. */
-export const BASE = new URL("../../", import.meta.url).pathname;
+/** Where the page is on its server. */
+export const BASE = "/";
 
 /** Moves to another address of the page: `go("c/…")`; set by app.js. */
 export const navigation = { go: () => {} };

@@ -24,6 +24,7 @@ const ROUTES = [
   [/^reports$/, "compare", async () => (await import("./views/reports.js")).Reports],
   [/^reports\/(?<id>[^/]+)$/, "compare", async () => (await import("./views/reports.js")).Report],
   [/^study\/class\/(?<id>[^/]+)$/, "study", async () => (await import("./views/class.js")).Class],
+  [/^login$/, "ask", async () => SignedIn],
   [/^settings$/, "settings", async () => (await import("./views/settings.js")).Settings],
   [/^book\/(?<id>[^/]+)$/, "library", async () => (await import("./views/book.js")).Book],
 ];
@@ -102,7 +103,7 @@ function App() {
 }
 
 function here() {
-  const path = location.pathname.startsWith(BASE) ? location.pathname.slice(BASE.length) : "";
+  const path = location.pathname.slice(BASE.length);
   for (const [pattern, view, fetchView] of ROUTES) {
     const found = pattern.exec(path);
     const given = Object.entries(found?.groups || {}).map(([name, value]) => [name, value && decodeURIComponent(value)]);
@@ -135,7 +136,7 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href]");
   const plain = !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button);
   if (!link || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
-  if (link.hash || !link.pathname.startsWith(BASE)) return;
+  if (link.hash) return;
   event.preventDefault();
   navigation.go(link.pathname.slice(BASE.length) + link.search);
 });
@@ -169,6 +170,12 @@ function Waiting({ on }) {
   return html`<section class="empty" role="status"><h1>${title}</h1>
     <p>${on.waiting_for ? either(`waiting.${on.waiting_for}`, on.waiting_for) + counted : said(on.error)}</p>
     <${Progress} label=${title} done=${on.done} most=${on.total} /></section>`;
+}
+
+/** Who came to sign in goes on to what they asked for, on this server. */
+function SignedIn({ query }) {
+  const wanted = new URL(new URLSearchParams(query).get("next") || BASE, location.origin);
+  useEffect(() => location.replace(wanted.origin === location.origin ? wanted : BASE), []);
 }
 
 /** Over the view, so that what was typed in it is there afterwards. */

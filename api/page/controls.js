@@ -1,6 +1,6 @@
 // Small pieces that every view is made of.
 import { BASE } from "./address.js";
-import { h, html, render, useEffect, useRef, useState } from "./html.js";
+import { h, html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { said, t } from "./texts.js";
 
 const SHAPES = {
@@ -154,9 +154,9 @@ export const Check = ({ label, checked, onChange, ...more }) => html`<label clas
 export const Select = ({ options, value, onChange, ...more }) => html`<select class="box" onChange=${(event) => onChange(event.target.value)} ...${more}>
   ${options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))}</select>`;
 
-/** Presses a key's act while nothing is typed and no dialog is open: `useKeys({ u: undo })`. */
+/** Presses a key's act while nothing is typed and no dialog is open, as soon as the view is drawn: `useKeys({ u: undo })`. */
 export function useKeys(acts) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const press = (event) => {
       const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
       const act = !typing && !event.ctrlKey && !event.metaKey && !event.altKey && acts[event.key];

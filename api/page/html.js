@@ -1,6 +1,6 @@
 // Preact, with templates in place of JSX.
 import { h, Fragment, render } from "preact";
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
@@ -24,4 +24,4 @@ export function useFetched(ask, deps, onFound = () => {}) {
   return [found, problem];
 }
 
-export { h, Fragment, render, useEffect, useMemo, useRef, useState };
+export { h, Fragment, render, useEffect, useLayoutEffect, useMemo, useRef, useState };

@@ -193,7 +193,7 @@ export const deleteCard = (id) => call("DELETE", at`/v1/cards/${id}`, { query: r
 export const exportCardsPath = (ending) => `/v1/cards/export.${ending}?${new URLSearchParams(reader)}`;
 export const progress = (document_id) => call("GET", "/v1/progress", { query: { document_id, ...reader } });
 export const guide = (id) => call("GET", at`/v1/documents/${id}/guide`).then((found) => found.chapters);
-export const exportGuidePath = (id) => at`/v1/documents/${id}/guide.md`;
+export const exportGuidePath = (id) => `${at`/v1/documents/${id}/guide.md`}?language=${language()}`;
 
 // --- comparing
 /** The events of a comparison as `{name, data}`: `answer` begins each, `compared` ends them all. */

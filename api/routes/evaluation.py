@@ -9,10 +9,12 @@ from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, ServicesDep, StudyDep
 from api.errors import LANGUAGE_HEADER
+from api.page_files import hashes
 from api.questions import BANK_TUNE
 from api.schemas.answers import AdapterIn, AdaptersOut, LossOut, ReportIn, VoteIn, VoteOut
 from api.schemas.base import JobStartedOut, attached, error_responses
 from api.schemas.study import ReportsOut, ReportSummaryOut
+from api.security import REPORT_POLICY
 from api.translation import report_in_chinese, report_text_in_chinese
 from evals.study import Asked
 from indexes.errors import InvalidInput
@@ -60,7 +62,8 @@ def get_report_page(
     report = read_report(folder, report_id)
     shown = _without(report, study.asked_now())
     page = report_page(folder, report_id) if shown == report else render(shown, "report.html.j2")
-    return HTMLResponse(report_in_chinese(page) if language == "zh" else page)
+    page = report_in_chinese(page) if language == "zh" else page
+    return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY.format(styles=hashes(page, "style"))})
 
 
 def _without(report: dict[str, Any], asked: Asked) -> dict[str, Any]:

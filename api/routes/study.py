@@ -11,7 +11,6 @@ from urllib.parse import quote as url_quote
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 
 from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
-from api.pages.texts import language_of, texts_of
 from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
@@ -44,6 +43,7 @@ from api.schemas.study import (
     card_out,
 )
 from api.services import Services
+from api.translation import translate
 from api.uploads import file_name
 from evals.anki import anki_deck, book_of, cards_csv
 from evals.exam import ExamPlan
@@ -52,6 +52,7 @@ from evals.schedule import RATINGS, review
 from evals.study import Asked, class_marks_csv, justify
 from evals.study_guide import guide_markdown
 from indexes.errors import InvalidInput, NotFound
+from indexes.messages import msg
 from indexes.types import Document
 from rag.question import whole_number
 
@@ -185,11 +186,16 @@ def read_guide(
 
 
 @router.get("/documents/{document_id}/guide.md", response_class=Response, responses=error_responses(404, 503))
-def export_guide(document_id: str, request: Request, services: ServicesDep) -> Response:
-    """The study guide as Markdown, in the reader's language; every entry leads to its place in the book."""
-    t = texts_of(language_of(request.cookies.get("coalesce_lang"), request.headers.get("accept-language", "")))
-    headings = {name: t(f"guide.{name}") for name in ("definitions", "numbers", "names")}
-    title = f"{services.library.document(document_id).title}: {t('guide.title')}"
+def export_guide(
+    document_id: str,
+    request: Request,
+    services: ServicesDep,
+    language: Annotated[Literal["en", "zh"], Query()] = "en",
+) -> Response:
+    """The study guide as Markdown; every entry leads to its place in the book."""
+    english = {"definitions": "Definitions", "numbers": "Numbers", "names": "Names of code"}
+    headings = {name: translate(msg(text), language) for name, text in english.items()}
+    title = f"{services.library.document(document_id).title}: {translate(msg('Study guide'), language)}"
     address = f"{request.base_url}book/{url_quote(document_id, safe='')}"
     text = guide_markdown(title, services.questions.guide(document_id), headings, address)
     return attached(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")

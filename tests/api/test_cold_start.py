@@ -13,7 +13,7 @@ WITHOUT_LLAMA_INDEX = """
 import sys
 sys.modules["llama_index"] = None  # whatever imports it fails
 from api.cli import run
-heavy = ("torch", "transformers", "peft", "faiss", "sentence_transformers", "nicegui")
+heavy = ("torch", "transformers", "peft", "faiss", "sentence_transformers")
 for words, others in ((["ask", "--help"], ["fastapi"]), (["list"], [])):
     assert run(words) == 0
     assert [name for name in (*heavy, *others) if name in sys.modules] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import sqlite3
 from collections.abc import Iterator
@@ -16,9 +15,6 @@ import indexes.errors
 import rag.errors
 from api import errors
 from api.errors import ERROR_TABLE, describe
-from api.server import create_app
-from api.services import Services
-from api.settings import CoalesceSettings
 from indexes.errors import CoalesceError
 
 MODULES = (indexes.errors, rag.errors, evals.errors, errors)
@@ -51,22 +47,6 @@ def test_a_full_disk_is_an_error_of_its_own_and_an_unknown_error_shows_nothing_o
     assert describe(OSError(errno.ENOSPC, "No space left on device")).type == "storage_full"
     reply = describe(RuntimeError("secret /home/somebody"))
     assert (reply.status, "secret" in str(reply.body)) == (500, False)
-
-
-def test_a_web_socket_whose_client_has_gone_is_no_fault_of_the_program(settings: CoalesceSettings):
-    class Gone(OSError):
-        """As the web server's own for this."""
-
-    async def send(_: object):
-        raise Gone
-
-    async def receive():
-        return {"type": "websocket.connect"}
-
-    app = create_app(Services(settings), pages=False)
-    scope = {"type": "websocket", "path": "/none", "headers": [(b"host", b"127.0.0.1")], "query_string": b""}
-    with pytest.raises(Gone):
-        asyncio.run(app(scope, receive, send))
 
 
 def test_a_damaged_row_is_a_word_of_its_own_wherever_it_is_read_and_the_connection_stays(live: Live):

@@ -8,12 +8,12 @@ import re
 import pytest
 from api_fakes import Live
 
-from api.page_files import FOLDER, PAGE
+from api.page_files import FOLDER
 
 
 def test_the_page_is_its_file_and_names_files_that_browsers_keep_for_ever(shared: Live) -> None:
-    page = shared.client.get(PAGE)
-    (files,) = set(re.findall(r'"(/[^"]*/files/\w+)/', page.text))
+    page = shared.client.get("/")
+    (files,) = set(re.findall(r'"(/files/\w+)/', page.text))
     assert page.text == (FOLDER / "index.html").read_text(encoding="utf-8").replace("{files}", files)
     assert page.headers["cache-control"] == "no-cache"
     for name in ("app.js", "style.css", "en.json", "views/ask.js", "vendor/preact.js"):
@@ -26,19 +26,46 @@ def test_the_page_is_its_file_and_names_files_that_browsers_keep_for_ever(shared
     assert plain.headers["content-type"].startswith("text/javascript")
     for name in ("nothing.js", "../page_files.py", "views", "%2e%2e/security.py"):
         assert shared.client.get(f"{files}/{name}").status_code == 404
-    assert shared.client.get(f"{PAGE}/files/0000000000000000/app.js").status_code == 404
+    assert shared.client.get("/files/0000000000000000/app.js").status_code == 404
 
 
-@pytest.mark.parametrize(("path", "status"), [("", 200), ("/c/abc", 200), ("/nowhere", 404), ("/nowhere/c", 404)])
+@pytest.mark.parametrize(("path", "status"), [("/", 200), ("/c/abc", 200), ("/nowhere", 404), ("/nowhere/c", 404)])
 def test_an_address_of_the_page_is_the_page_and_any_other_is_a_404(shared: Live, path: str, status: int) -> None:
-    reply = shared.client.get(PAGE + path)
+    reply = shared.client.get(path)
     assert (reply.status_code, reply.headers["content-type"]) == (status, "text/html; charset=utf-8")
 
 
+def test_an_unknown_call_is_a_word_of_the_api_and_no_page(shared: Live) -> None:
+    for method, path, status in (
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/nowhere", 404),
+        ("POST", "/study", 404),
+        ("GET", "/v1/ask", 405),
+    ):
+        reply = shared.client.request(method, path)
+        assert (reply.status_code, reply.headers["content-type"]) == (status, "application/json"), path
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("/next", "/"),
+        ("/next/", "/"),
+        ("/next/study?book=a%20b", "/study?book=a%20b"),
+        ("/next//evil.test", "/evil.test"),
+    ],
+)
+def test_an_address_that_the_page_had_leads_to_the_one_it_has(shared: Live, before: str, now: str) -> None:
+    reply = shared.client.get(before)
+    assert (reply.status_code, reply.headers["location"]) == (308, now)
+
+
 def test_the_policy_allows_no_inline_script_no_eval_and_no_other_host(shared: Live) -> None:
-    policy = shared.client.get(PAGE).headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "require-trusted-types-for 'script'" in policy
-    assert not re.search(r"unsafe|https?:|data:|blob:|\*", policy)
+    for path in ("/", "/nowhere", "/docs", "/v1/documents", "/v1/nothing"):
+        policy = shared.client.get(path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none';")
+        assert not re.search(r"unsafe|https?:|blob:|\*", policy), path
+    assert "require-trusted-types-for 'script'" in shared.client.get("/").headers["content-security-policy"]
 
 
 def test_both_languages_have_the_texts_that_the_modules_name_and_no_others() -> None:

@@ -21,7 +21,7 @@ REBOUND = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "local
 LOOPBACK = ("127.0.0.1", "127.8.9.1", "localhost", "::1")
 OWN = ["localhost", "localhost:9", "127.0.0.1:8000", "[::1]:8000", "192.168.1.5:8000"]
 CLOSED = ("/v1/documents", "/v1/models", "/metrics", "/docs", "/openapi.json", "/v1/conversations", "/v1/nothing")
-OPEN = ("/healthz", "/readyz", "/login", "/next", "/next/c/1")
+OPEN = ("/", "/healthz", "/readyz", "/login", "/c/1", "/study/cards", "/favicon.ico")
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,8 @@ def test_a_known_key_opens_and_probes_need_none(locked: Live):
 
 def test_a_browser_logs_in_and_its_cookie_does_not_hold_the_key(locked: Live):
     assert locked.client.get("/docs", headers={"accept": "text/html"}).headers["location"] == "/login?next=%2Fdocs"
-    assert locked.client.post("/login", data={"key": "wrong"}).status_code == 401
-    reply = locked.client.post("/login", data={"key": "right-key"})
-    assert reply.status_code == 303
+    assert locked.client.post("/v1/session", json={"key": "wrong"}).status_code == 401
+    reply = locked.client.post("/v1/session", json={"key": "right-key"})
     cookie = reply.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()

@@ -1,8 +1,7 @@
-"""A headless Chromium and one live server with the page, over fakes: no models, real HTTP and web sockets."""
+"""A headless Chromium and one live server with the page, over fakes: no models, real HTTP."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -13,12 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running
-from browser_help import NOTICES, Open, drawn
+from browser_help import Open
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
-from api.page_files import PAGE
 from api.settings import load_settings
 
 CHROMIUM_ARGUMENTS = [
@@ -35,8 +33,8 @@ CHROMIUM_ARGUMENTS = [
 ]
 PIECES = ("A warp has ", "32 threads [1].")
 ARMS = ("base", "rag")
-CALLED = (PAGE, "/v1/", "/page-image/", "/readyz")
-"""What the page over REST may ask a server for."""
+CALLED = ("/files/", "/v1/", "/page-image/", "/readyz")
+"""What the page may ask a server for."""
 TIMEOUT_MS = PATIENCE_S * 1000
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -57,21 +55,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """NiceGUI keeps one application per process, so all tests share the server; `site` puts it back in order."""
-    with running(load_settings({"home": tmp_path_factory.mktemp("home")}), pages=True) as live:
+    """One server for the tests of a process; `site` puts it back in order."""
+    with running(load_settings({"home": tmp_path_factory.mktemp("home")})) as live:
         yield live
 
 
 @pytest.fixture
 def site(server: Live) -> Iterator[Live]:
-    """The server as it was at the beginning: the sample book alone, no conversation, the usual answer."""
+    """The server as it was at the beginning: the sample book alone, no conversation, no card, the usual answer."""
     _reset(server)
-    faults = _Faults()
-    logging.getLogger("nicegui").addHandler(faults)
     yield server
-    logging.getLogger("nicegui").removeHandler(faults)
     server.generator.before_piece = lambda index: None
-    assert faults.said == [], "a view failed on the server"
 
 
 def _reset(server: Live) -> None:
@@ -83,62 +77,11 @@ def _reset(server: Live) -> None:
     shelf.before_step = lambda step: None
     shelf.clear()
     shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
-    store = server.services.engine.conversations
+    store, study = server.services.engine.conversations, server.services.study
     for conversation in store.list():
         store.delete(conversation.id)
-
-
-@pytest.fixture(scope="session")
-def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server with REST and the files of the page, without NiceGUI."""
-    with running(load_settings({"home": tmp_path_factory.mktemp("home")})) as live:
-        yield live
-
-
-@pytest.fixture
-def rest_site(rest_server: Live) -> Iterator[Live]:
-    """The server as it was at the beginning."""
-    _reset(rest_server)
-    study = rest_server.services.study
     for card in study.cards():
         study.delete_card(card.id)
-    yield rest_server
-    rest_server.generator.before_piece = lambda index: None
-
-
-@pytest.fixture
-def open_next(profiles: Profiles, rest_site: Live) -> Iterator[Open]:
-    """Opens a path of the page over REST; at the end no script failed, no policy was broken, nothing but REST was
-    called."""
-    watch = Watch(rest_site.address)
-    with ExitStack() as stack:
-
-        def opened(path: str = "", *, context: BrowserContext | None = None, **options: Any) -> Page:
-            if context is None:
-                options = {"locale": "en-US", "reduced_motion": "reduce", **options}
-                context = stack.enter_context(profiles.one(options))
-            page = context.new_page()
-            page.set_default_timeout(TIMEOUT_MS)
-            watch.follow(page)
-            page.goto(f"{rest_site.address}{PAGE}{path}")
-            page.locator("main > *").first.wait_for()
-            return page
-
-        yield opened
-    assert watch.errors == []
-    assert watch.strangers == [], "a request left this machine"
-    assert [path for path in watch.paths if not path.startswith(CALLED)] == [], "not a call of REST"
-
-
-class _Faults(logging.Handler):
-    """What NiceGUI logs when a handler of a view raises."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(self.format(record))
 
 
 class Watch:
@@ -149,20 +92,22 @@ class Watch:
         self.errors: list[str] = []
         self.strangers: list[str] = []
         self.paths: set[str] = set()
+        """What the page asked for."""
 
     def follow(self, page: Page) -> None:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._hear)
-        page.on("request", lambda request: self._check(request.url))
+        page.on("request", self._check)
 
     def _hear(self, message: ConsoleMessage) -> None:
         if "Content Security Policy" in message.text or "TrustedHTML" in message.text:
             self.errors.append(message.text)
 
-    def _check(self, url: str) -> None:
-        self.paths.add(urlsplit(url).path)
-        if not url.startswith((self._address, self._address.replace("http", "ws"), "data:", "blob:")):
-            self.strangers.append(url)
+    def _check(self, request: Request) -> None:
+        if not request.url.startswith(self._address):
+            self.strangers.append(request.url)
+        elif not request.is_navigation_request() and not request.headers.get("referer", "").endswith("/docs"):
+            self.paths.add(urlsplit(request.url).path)
 
 
 class Profiles:
@@ -191,7 +136,8 @@ def profiles(browser: Browser) -> Profiles:
 
 @pytest.fixture
 def open_page(profiles: Profiles, site: Live) -> Iterator[Open]:
-    """Opens a path in an empty profile or in `context`, without animations; at the end no script may have failed."""
+    """Opens a path of the page in an empty profile or in `context`, without animations; at the end no script failed, no
+    policy was broken, and nothing but REST was called."""
     watch = Watch(site.address)
     with ExitStack() as stack:
 
@@ -201,19 +147,21 @@ def open_page(profiles: Profiles, site: Live) -> Iterator[Open]:
                 context = stack.enter_context(profiles.one(options))
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
-            page.add_init_script(NOTICES)
             watch.follow(page)
             page.goto(site.address + path)
-            drawn(page)
+            page.locator("main > *").first.wait_for()
             return page
 
         yield opened
     assert watch.errors == []
     assert watch.strangers == [], "a request left this machine"
+    assert [path for path in watch.paths if not path.startswith(CALLED)] == [], "not a call of REST"
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here drives a browser. Files with the most tests come first, so that no process is left with one."""
+    """Everything here drives a browser, and comes last: while one is driven, no other test of the process may run an
+    event loop. Files with the most tests come first, so that no process is left with one."""
     here = Path(__file__).parent
     tests_in = Counter(item.path for item in items if here in item.path.parents)
     for item in items:

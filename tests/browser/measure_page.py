@@ -71,7 +71,7 @@ def interactive(browser: Browser, home: str) -> list[float]:
         started = time.perf_counter()
         page = browser.new_page()
         page.goto(address, wait_until="commit")
-        page.wait_for_function("window.did_handshake === true && document.querySelector('#question') !== null")
+        page.locator("#question").wait_for()
         found.append(round(time.perf_counter() - started, 3))
         page.close()
         process.terminate()
@@ -92,31 +92,29 @@ def over_fakes(browser: Browser) -> dict[str, Any]:
     generator = ScriptedGenerator(("first words ", "and more [1]."), before_piece=lambda index: _note(index, begun))
     with (
         tempfile.TemporaryDirectory() as home,
-        running(load_settings({"home": Path(home) / "home"}), FakeBuilder(generator), pages=True) as live,
+        running(load_settings({"home": Path(home) / "home"}), FakeBuilder(generator)) as live,
     ):
         page = browser.new_page()
         for _ in range(REPEATS):
             page.goto(live.address)
-            page.wait_for_function("window.did_handshake === true")
+            page.locator("#question").wait_for()
             page.evaluate(WATCH)
             begun.clear()
             page.fill("#question", "How many threads are in a warp?")
             page.press("#question", "Enter")
-            page.wait_for_function("window.seen > 0")
-            times.append(page.evaluate("window.seen") - 1000 * begun[0])
             page.locator(".answer-tools").wait_for()
+            times.append(page.evaluate("window.seen") - 1000 * begun[0])
         gc.freeze()  # as `coalesce serve` does when it is ready
         lists = lists_ms(live, page)
         process = psutil.Process()
         page.close()
-        time.sleep(25)  # the server forgets the pages that were closed
         gc.collect()
         before = process.memory_full_info().pss
         context = browser.new_context()
         for _ in range(PAGES):
             tab = context.new_page()
             tab.goto(live.address)
-            tab.wait_for_function("window.did_handshake === true")
+            tab.locator("#question").wait_for()
         time.sleep(3)
         grown = process.memory_full_info().pss - before
         context.close()

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, running, wait_until
+from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, Live, wait_until
 from browser_help import Open, ask
 from fakes import signals_only
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from api.jobs import JobHandle
-from api.page_files import PAGE
 from api.settings import load_settings
 from evals.arms import parse_arms
 from evals.comparison import compare
@@ -58,8 +57,8 @@ def begin(page: Page, text: str = QUESTION) -> None:
     page.press("#question", "Enter")
 
 
-def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_next: Open) -> None:
-    page = open_next()
+def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_page: Open) -> None:
+    page = open_page()
     page.locator(".example").first.click()
     page.locator(".answer-tools").wait_for()
     page.wait_for_url(re.compile(r"/c/\w+"))
@@ -82,9 +81,9 @@ def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_next: Open)
     expect(page.locator(".turn")).to_have_count(2)
 
 
-def test_a_running_answer_is_followed_after_a_reload_and_stopped(rest_site: Live, open_next: Open) -> None:
-    gate = Gate(rest_site, 1)
-    page = open_next()
+def test_a_running_answer_is_followed_after_a_reload_and_stopped(site: Live, open_page: Open) -> None:
+    gate = Gate(site, 1)
+    page = open_page()
     begin(page)
     expect(page.locator(".answer")).to_contain_text("A warp has")
     page.wait_for_url(re.compile(r"/c/\w+"))
@@ -93,22 +92,22 @@ def test_a_running_answer_is_followed_after_a_reload_and_stopped(rest_site: Live
     gate.open()
     page.locator(".answer-tools").wait_for()
     expect(page.locator(".answer")).to_contain_text("32 threads")
-    assert len(rest_site.generator.requests) == 1
-    rest_site.generator.pieces = ("word ",) * 2000
-    rest_site.generator.before_piece = lambda index: threading.Event().wait(0.05) and None
+    assert len(site.generator.requests) == 1
+    site.generator.pieces = ("word ",) * 2000
+    site.generator.before_piece = lambda index: threading.Event().wait(0.05) and None
     begin(page, "And why?")
     expect(page.locator(".answer").last).to_contain_text("word word")
     page.get_by_role("button", name="Stop the answer").click()
     expect(page.locator(".turn").last).to_contain_text("Stopped")
     expect(page.locator("#question")).to_have_value("And why?")
-    (kept,) = rest_site.services.engine.conversations.list(of_the_page=True)
+    (kept,) = site.services.engine.conversations.list(of_the_page=True)
     assert kept.num_answers == 1
 
 
 def test_a_question_does_not_go_into_the_conversation_that_is_opened_before_it_is_sent(
-    rest_site: Live, open_next: Open
+    site: Live, open_page: Open
 ) -> None:
-    page = open_next()
+    page = open_page()
     ask(page, QUESTION)
     page.get_by_role("link", name="New conversation").click()
     held: list[Route] = []
@@ -119,14 +118,14 @@ def test_a_question_does_not_go_into_the_conversation_that_is_opened_before_it_i
     expect(page.locator(".turn")).to_have_count(1)
     held[0].continue_()
     expect(page.locator("#question")).to_have_value("And why?")
-    assert len(rest_site.generator.requests) == 1
+    assert len(site.generator.requests) == 1
 
 
 def test_a_refusal_names_the_nearest_passages_and_answers_anyway(
-    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rest_site.services.engine, "_judge", EvidenceJudge(LearnedReader(signals_only), 1.1))
-    page = open_next()
+    monkeypatch.setattr(site.services.engine, "_judge", EvidenceJudge(LearnedReader(signals_only), 1.1))
+    page = open_page()
     ask(page, QUESTION)
     expect(page.locator(".answer")).to_have_text("The library does not answer this question.")
     page.locator(".answer-notes .source-link").first.click()
@@ -138,10 +137,10 @@ def test_a_refusal_names_the_nearest_passages_and_answers_anyway(
 
 
 def test_an_answer_is_rated_copied_with_its_doubt_kept_as_a_card_changed_and_asked_again(
-    rest_site: Live, open_next: Open
+    site: Live, open_page: Open
 ) -> None:
-    rest_site.generator.pieces = ("Warps dream of 99 electric lanes [1].",)
-    page = open_next(permissions=["clipboard-read", "clipboard-write"])
+    site.generator.pieces = ("Warps dream of 99 electric lanes [1].",)
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
     ask(page, QUESTION)
     page.get_by_role("button", name="Copy with sources").click()
     page.get_by_role("button", name="Copied").wait_for()
@@ -151,17 +150,17 @@ def test_an_answer_is_rated_copied_with_its_doubt_kept_as_a_card_changed_and_ask
     page.get_by_role("button", name="Bad answer").click()
     page.get_by_label("What was wrong?").fill("It is 32.")
     page.keyboard.press("Enter")
-    store = rest_site.services.engine.conversations
+    store = site.services.engine.conversations
     wait_until(lambda: any(given.comment for given, _ in store.feedback()), "the comment was kept")
     page.get_by_role("button", name="Save as card").click()
-    wait_until(lambda: rest_site.get("/v1/cards/due")["cards"], "the card was kept")
+    wait_until(lambda: site.get("/v1/cards/due")["cards"], "the card was kept")
     page.reload()
     expect(page.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
-    rest_site.generator.before_piece = _fail
+    site.generator.before_piece = _fail
     page.get_by_role("button", name="Ask again").click()
     expect(page.locator(".problem")).to_contain_text("the engine has gone", ignore_case=True)
     expect(page.locator(".asked")).to_have_count(2)  # what was there is back, and what went wrong below it
-    rest_site.generator.before_piece = lambda index: None
+    site.generator.before_piece = lambda index: None
     page.reload()
     page.get_by_role("button", name="Change the question").click()
     expect(page.locator("#question")).to_have_value(QUESTION)
@@ -176,15 +175,15 @@ def _fail(index: int) -> None:
     raise GenerationFailed("the engine has gone")
 
 
-def test_the_books_ticked_are_searched_and_remembered(rest_site: Live, open_next: Open) -> None:
+def test_the_books_ticked_are_searched_and_remembered(site: Live, open_page: Open) -> None:
     for name in ("Other", "Third"):
-        rest_site.shelf.put(name.lower(), f"A warp of the {name} book has 64 lanes.", source=name)
-    page = open_next()
+        site.shelf.put(name.lower(), f"A warp of the {name} book has 64 lanes.", source=name)
+    page = open_page()
     page.click(".filters summary")
     for name in ("Other", "Third"):
         page.get_by_label(name).check()
     ask(page, QUESTION)
-    assert {passage.document_id for passage in rest_site.generator.requests[-1].passages} == {"other", "third"}
+    assert {passage.document_id for passage in site.generator.requests[-1].passages} == {"other", "third"}
     page.reload()
     expect(page.locator(".filters summary")).to_have_text("2 books")
     page.click(".filters summary")
@@ -198,9 +197,9 @@ def test_the_books_ticked_are_searched_and_remembered(rest_site: Live, open_next
     expect(page.locator("#question")).to_have_value(QUESTION)
 
 
-def test_in_chinese_on_a_phone_conversations_are_searched_renamed_and_deleted(rest_site: Live, open_next: Open) -> None:
-    rest_site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
-    page = open_next(**PHONE, locale="zh-CN")
+def test_in_chinese_on_a_phone_conversations_are_searched_renamed_and_deleted(site: Live, open_page: Open) -> None:
+    site.client.post("/v1/ask", json={"question": "Asked by a program: what is a warp?"})
+    page = open_page(**PHONE, locale="zh-CN")
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     ask(page, "一个线程束有多少个线程？")
     page.get_by_role("button", name="打开出处 1").click()
@@ -220,16 +219,16 @@ def test_in_chinese_on_a_phone_conversations_are_searched_renamed_and_deleted(re
     page.get_by_role("button", name="全部删除").click()
     expect(page.locator("dialog [autofocus]")).to_be_focused()
     page.locator("dialog").get_by_role("button", name="删除").click()
-    page.wait_for_url(f"{rest_site.address}{PAGE}/")
-    wait_until(lambda: len(rest_site.services.engine.conversations.list()) == 1, "those of the page are gone")
+    page.wait_for_url(f"{site.address}/")
+    wait_until(lambda: len(site.services.engine.conversations.list()) == 1, "those of the page are gone")
 
 
-def test_what_cannot_be_asked_is_said_and_stays_in_the_box(rest_site: Live, open_next: Open) -> None:
-    page = open_next()
+def test_what_cannot_be_asked_is_said_and_stays_in_the_box(site: Live, open_page: Open) -> None:
+    page = open_page()
     begin(page, "x" * 60_000)
     expect(page.locator(".toast.bad")).to_contain_text("characters")
     expect(page.locator("#question")).to_have_value("x" * 60_000)
-    assert rest_site.services.engine.conversations.list() == ()
+    assert site.services.engine.conversations.list() == ()
     code = "\n".join(f"line {number} of my code;" for number in range(900))
     ask(page, f"{QUESTION}\n{code}")
     height = "(element) => element.getBoundingClientRect().height"
@@ -241,8 +240,8 @@ def test_what_cannot_be_asked_is_said_and_stays_in_the_box(rest_site: Live, open
 
 
 @pytest.mark.parametrize("path", ["/c/nobody", "/nowhere", "/c/a/b"])
-def test_an_unknown_address_says_so(open_next: Open, path: str) -> None:
-    expect(open_next(path).get_by_role("heading", name="This page does not exist")).to_be_visible()
+def test_an_unknown_address_says_so(open_page: Open, path: str) -> None:
+    expect(open_page(path).get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
 CUT = """
@@ -258,28 +257,28 @@ undefined;
 """Breaks the stream of an answer by `cut()`, as a server that goes away does."""
 
 
-def held_with_a_wire_to_cut(rest_site: Live, open_next: Open) -> tuple[Page, Gate]:
+def held_with_a_wire_to_cut(site: Live, open_page: Open) -> tuple[Page, Gate]:
     """An answer that is held after its first piece."""
-    gate = Gate(rest_site, 1)
-    page = open_next()
+    gate = Gate(site, 1)
+    page = open_page()
     page.evaluate(CUT)
     begin(page)
     expect(page.locator(".answer")).to_contain_text("A warp has")
     return page, gate
 
 
-def test_a_lost_connection_is_said_and_the_answer_found_again(rest_site: Live, open_next: Open) -> None:
-    page, gate = held_with_a_wire_to_cut(rest_site, open_next)
+def test_a_lost_connection_is_said_and_the_answer_found_again(site: Live, open_page: Open) -> None:
+    page, gate = held_with_a_wire_to_cut(site, open_page)
     page.evaluate("cut()")
     expect(page.locator(".turn")).to_contain_text("The connection was lost")
     gate.open()
     page.locator(".answer-tools").wait_for()
     expect(page.locator(".answer")).to_contain_text("A warp has 32 threads")
-    assert len(rest_site.generator.requests) == 1
+    assert len(site.generator.requests) == 1
 
 
-def test_an_answer_that_a_restart_took_is_said_and_the_question_kept(rest_site: Live, open_next: Open) -> None:
-    page, gate = held_with_a_wire_to_cut(rest_site, open_next)
+def test_an_answer_that_a_restart_took_is_said_and_the_question_kept(site: Live, open_page: Open) -> None:
+    page, gate = held_with_a_wire_to_cut(site, open_page)
     page.route("**/v1/answers/**", lambda route: route.fulfill(status=404, json={"error": {"type": "not_found"}}))
     page.evaluate("cut()")
     expect(page.locator(".problem")).to_contain_text("The answer was lost")
@@ -292,42 +291,16 @@ def test_an_answer_that_a_restart_took_is_said_and_the_question_kept(rest_site: 
     expect(page.locator(".turn")).to_have_count(1)
 
 
-def test_a_key_is_asked_for_over_the_page_and_what_was_typed_stays(browser: Browser, tmp_path_factory) -> None:
-    keys = {"api_keys": "teacher-key", "learner_keys": "alice=alices-key"}
-    with running(load_settings({"home": tmp_path_factory.mktemp("home"), **keys})) as live:
-        page = browser.new_context(locale="en-US").new_page()
-        page.goto(f"{live.address}{PAGE}")
-        page.get_by_label("API key").fill("wrong")
-        page.keyboard.press("Enter")
-        expect(page.locator("dialog .problem")).to_contain_text("This key is not known")
-        page.keyboard.press("Escape")
-        page.get_by_label("API key").fill("alices-key")
-        page.keyboard.press("Enter")
-        page.fill("#question", QUESTION)
-        expect(page.locator(".views a")).to_have_text(["Ask", "Library", "Study"])
-        page.context.clear_cookies()
-        page.press("#question", "Enter")
-        page.get_by_label("API key").fill("alices-key")
-        page.keyboard.press("Enter")
-        expect(page.locator("dialog")).to_have_count(0)
-        expect(page.locator("#question")).to_have_value(QUESTION)
-        page.press("#question", "Enter")
-        page.locator(".answer-tools").wait_for()
-        page.get_by_role("button", name="Sign out").click()
-        page.get_by_label("API key").wait_for()
-        page.context.close()
-
-
 def test_markup_of_questions_answers_and_books_stays_text_and_formulas_and_code_are_set(
-    rest_site: Live, open_next: Open
+    site: Live, open_page: Open
 ) -> None:
-    rest_site.shelf.clear()
-    rest_site.shelf.put(SAMPLE_ID, f"{WARP} {EVIL}", source=f"{EVIL}.pdf", sample=True, pages=True)
-    rest_site.generator.pieces = (
+    site.shelf.clear()
+    site.shelf.put(SAMPLE_ID, f"{WARP} {EVIL}", source=f"{EVIL}.pdf", sample=True, pages=True)
+    site.generator.pieces = (
         f"A warp has 32 threads [1]. {EVIL}\n\n{EVIL_MARKDOWN}\n\n$$\n\\frac{{a}}{{b}}\n$$\n\n",
         "```cuda\n__global__ void add(float* x) { x[0] = 1.0f; }\n```\n\n| a | b |\n| :-- | --: |\n| 1 | 2 |\n",
     )
-    page = open_next()
+    page = open_page()
     ask(page, f"What is a warp? {EVIL}")
     answer = page.locator(".answer")
     expect(page.locator(".asked")).to_contain_text("<script>")
@@ -347,19 +320,19 @@ def test_markup_of_questions_answers_and_books_stays_text_and_formulas_and_code_
     assert page.evaluate("window.ran") is None
 
 
-def test_a_book_is_added_followed_stopped_and_removed(rest_site: Live, open_next: Open) -> None:
-    page = open_next("/library")
+def test_a_book_is_added_followed_stopped_and_removed(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
     files = page.locator("input[type=file][accept]")
     name = "<img src=x onerror=window.ran=1>.txt"
     held = threading.Event()
-    rest_site.shelf.before_step = lambda step: held.wait(PATIENCE_S) and None
+    site.shelf.before_step = lambda step: held.wait(PATIENCE_S) and None
     files.set_input_files({"name": "slow.txt", "mimeType": "text/plain", "buffer": b"A slow book about warps."})
     row = page.locator(".upload").filter(has_text="Adding a book: slow.txt")
     row.get_by_role("button", name="Cancel").click()
     expect(row).to_contain_text("Stopping")
     held.set()
     expect(row).to_have_count(0)
-    rest_site.shelf.before_step = lambda step: None
+    site.shelf.before_step = lambda step: None
     files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
     expect(page.locator(".book")).to_have_count(2)
     files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
@@ -380,9 +353,9 @@ def test_a_book_is_added_followed_stopped_and_removed(rest_site: Live, open_next
     assert page.evaluate("window.ran") is None
 
 
-def test_a_book_is_read_on_from_a_quote_turned_and_searched(rest_site: Live, open_next: Open) -> None:
-    rest_site.shelf.extend(SAMPLE_ID, "Occupancy is a share. " * 30, path=("Occupancy",), chapter=2)
-    page = open_next()
+def test_a_book_is_read_on_from_a_quote_turned_and_searched(site: Live, open_page: Open) -> None:
+    site.shelf.extend(SAMPLE_ID, "Occupancy is a share. " * 30, path=("Occupancy",), chapter=2)
+    page = open_page()
     ask(page, QUESTION)
     page.click(".answer .cite")
     page.get_by_role("link", name="Read on in the book").click()
@@ -395,12 +368,12 @@ def test_a_book_is_read_on_from_a_quote_turned_and_searched(rest_site: Live, ope
     expect(page.locator(".book-text")).to_contain_text("32 threads")
     page.go_back()
     expect(page.locator(".book-text")).to_contain_text("Occupancy is a share")
-    page.goto(f"{rest_site.address}{PAGE}/book/nothing")
+    page.goto(f"{site.address}/book/nothing")
     expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
-def test_an_exam_is_taken_reloaded_handed_in_and_its_marks_decided(rest_site: Live, open_next: Open) -> None:
-    page = open_next("/study")
+def test_an_exam_is_taken_reloaded_handed_in_and_its_marks_decided(site: Live, open_page: Open) -> None:
+    page = open_page("/study")
     page.get_by_label("Short answer").check()
     page.get_by_label("Number of questions").fill("2")
     page.get_by_label("Time limit in minutes").fill("5")
@@ -412,7 +385,7 @@ def test_an_exam_is_taken_reloaded_handed_in_and_its_marks_decided(rest_site: Li
     expect(page.locator(".question")).to_be_focused()
     expect(page.locator(".step.done")).to_have_count(1)
     exam = page.url.rpartition("/")[2]
-    wait_until(lambda: rest_site.get(f"/v1/exams/{exam}/draft")["answers"], "the answer was kept")
+    wait_until(lambda: site.get(f"/v1/exams/{exam}/draft")["answers"], "the answer was kept")
     page.reload()
     expect(page.locator(".question textarea")).to_have_value(typed)
     page.get_by_role("button", name="Hand in").click()
@@ -431,13 +404,13 @@ LATER = "(() => { const now = Date.now; Date.now = () => now() + 601_000; })()"
 
 
 def test_an_exam_ends_when_its_time_does_with_what_was_typed(
-    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = rest_site.services.study
-    exam = rest_site.post("/v1/exams", count=1, types=["short"], time_limit_s=600)
-    page = open_next(f"/study/exam/{exam['id']}")
+    study = site.services.study
+    exam = site.post("/v1/exams", count=1, types=["short"], time_limit_s=600)
+    page = open_page(f"/study/exam/{exam['id']}")
     page.locator(".question textarea").fill("something")
-    wait_until(lambda: rest_site.get(f"/v1/exams/{exam['id']}/draft")["answers"], "the answer was kept")
+    wait_until(lambda: site.get(f"/v1/exams/{exam['id']}/draft")["answers"], "the answer was kept")
     clock = study._clock
     monkeypatch.setattr(study, "_clock", lambda: clock() + timedelta(seconds=601))
     page.evaluate(LATER)
@@ -446,12 +419,12 @@ def test_an_exam_ends_when_its_time_does_with_what_was_typed(
 
 
 def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_on_a_phone(
-    rest_site: Live, open_next: Open
+    site: Live, open_page: Open
 ) -> None:
     learner = "学生"
-    exam = rest_site.post("/v1/exams", count=2, types=["choice"], learner=learner)
-    rest_site.post(f"/v1/exams/{exam['id']}/answers", answers={}, learner=learner)
-    page = open_next("/study", **PHONE, locale="zh-CN")
+    exam = site.post("/v1/exams", count=2, types=["choice"], learner=learner)
+    site.post(f"/v1/exams/{exam['id']}/answers", answers={}, learner=learner)
+    page = open_page("/study", **PHONE, locale="zh-CN")
     page.locator(".learner summary").click()
     page.get_by_label("学习者的名字").fill(learner)
     page.keyboard.press("Enter")
@@ -474,12 +447,12 @@ def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_o
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_arms_are_compared_blind_and_the_vote_is_counted(rest_site: Live, open_next: Open) -> None:
-    store = rest_site.services.engine.conversations
+def test_arms_are_compared_blind_and_the_vote_is_counted(site: Live, open_page: Open) -> None:
+    store = site.services.engine.conversations
     before = len(store.votes())
-    page = open_next("/compare")
+    page = open_page("/compare")
     expect(page.locator(".arm", has_text="tuned model alone")).to_contain_text("--adapter NAME=FOLDER")
-    gate = Gate(rest_site, 1)
+    gate = Gate(site, 1)
     begin(page)
     columns = page.locator(".arm-answer")
     expect(columns.first).to_contain_text("A warp has")
@@ -498,23 +471,21 @@ def test_arms_are_compared_blind_and_the_vote_is_counted(rest_site: Live, open_n
     page.locator(".arm-answer .cite").first.click()
     expect(page.locator("#source mark")).to_contain_text("32 threads")
     page.keyboard.press("Escape")
-    rest_site.generator.pieces = ("word ",) * 2000
-    rest_site.generator.before_piece = lambda index: threading.Event().wait(0.05) and None
-    closed = rest_site.generator.closed_streams
+    site.generator.pieces = ("word ",) * 2000
+    site.generator.before_piece = lambda index: threading.Event().wait(0.05) and None
+    closed = site.generator.closed_streams
     page.get_by_role("button", name="Compare", exact=True).click()
     expect(columns.first).to_contain_text("word word")
     page.get_by_role("button", name="Stop the answer").click()
     expect(columns.first).to_contain_text("Stopped")
     expect(columns.last).to_contain_text("Not asked")
-    wait_until(lambda: rest_site.generator.closed_streams == closed + 1, "the generator was closed")
+    wait_until(lambda: site.generator.closed_streams == closed + 1, "the generator was closed")
 
 
-def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone(
-    rest_site: Live, open_next: Open
-) -> None:
-    rest_site.generator.arms = ("rag",)
-    rest_site.generator.pieces = (f"A warp has 32 threads [1].\n\n```\n{'x' * 400}\n```\n",)
-    page = open_next("/compare", **PHONE, locale="zh-CN")
+def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone(site: Live, open_page: Open) -> None:
+    site.generator.arms = ("rag",)
+    site.generator.pieces = (f"A warp has 32 threads [1].\n\n```\n{'x' * 400}\n```\n",)
+    page = open_page("/compare", **PHONE, locale="zh-CN")
     expect(page.get_by_role("button", name="获取语言模型（1,093 MB）")).to_be_visible()
     page.get_by_role("button", name="对比", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("问题是空的。")
@@ -537,11 +508,11 @@ def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone
 
 
 def test_of_several_adapters_the_one_that_is_shown_answers(
-    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rest_site.generator, "arms", ("rag", "tuned"))
-    monkeypatch.setattr(rest_site.generator, "adapters", ("qa", "raft"))
-    page = open_next()
+    monkeypatch.setattr(site.generator, "arms", ("rag", "tuned"))
+    monkeypatch.setattr(site.generator, "adapters", ("qa", "raft"))
+    page = open_page()
     page.locator(".filters summary").click()
     page.get_by_label("Answered by").select_option("tuned")
     ask(page, QUESTION)
@@ -551,13 +522,13 @@ def test_of_several_adapters_the_one_that_is_shown_answers(
     page.get_by_text("Hide which is which until I have voted").click()
     begin(page)
     page.locator(".ballot").wait_for()
-    assert [request.adapter for request in rest_site.generator.requests] == ["qa", "raft", None]
+    assert [request.adapter for request in site.generator.requests] == ["qa", "raft", None]
 
 
 def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
-    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reports = rest_site.services.settings.reports_folder
+    reports = site.services.settings.reports_folder
     gate = threading.Event()
 
     def compared(_source: str, _arms: tuple[str, ...], handle: JobHandle) -> str:
@@ -568,8 +539,8 @@ def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
         write_report(reports / "one", a_report())
         return "one"
 
-    monkeypatch.setattr(rest_site.services, "_compare", compared)
-    page = open_next("/compare")
+    monkeypatch.setattr(site.services, "_compare", compared)
+    page = open_page("/compare")
     page.get_by_role("link", name="Reports").click()
     expect(page.locator(".empty")).to_contain_text("coalesce eval")
     row = page.locator(".upload")
@@ -583,7 +554,8 @@ def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
     try:
         page.get_by_role("button", name="Run the quick comparison").click()
         page.wait_for_url("**/reports/one")
-        expect(page.frame_locator(".report-frame").locator("body")).to_contain_text("How <b>many</b> threads?")
+        body = page.frame_locator(".report-frame").locator("body")
+        expect(body).to_contain_text("How <b>many</b> threads?")
         page.get_by_role("link", name="All reports").click()
         expect(page.locator("article tbody tr")).to_have_text(
             [re.compile(r"with the books, over model alone\s*\+100\.0")]
@@ -606,10 +578,10 @@ def a_report() -> dict[str, Any]:
 
 
 def test_an_adapter_is_tuned_with_its_curve_and_offered(
-    rest_site: Live, open_next: Open, monkeypatch: pytest.MonkeyPatch
+    site: Live, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    adapters = rest_site.services.adapters
+    adapters = site.services.adapters
 
     def tune(_model: str, _rows: Any, out: Path, _settings: Any, progress: Any, _cancelled: Any) -> str:
         out.mkdir(parents=True)
@@ -622,7 +594,7 @@ def test_an_adapter_is_tuned_with_its_curve_and_offered(
     monkeypatch.setattr(adapters, "_tune", tune)
     monkeypatch.setattr(adapters, "_running", lambda: local)
     monkeypatch.setattr(adapters, "_rows", lambda *_: [])
-    page = open_next("/compare")
+    page = open_page("/compare")
     page.get_by_text("Tune an adapter").click()
     page.get_by_label("Name of the adapter").fill("../up")
     page.get_by_role("button", name="Tune", exact=True).click()
@@ -637,11 +609,11 @@ def test_an_adapter_is_tuned_with_its_curve_and_offered(
     gate.set()
     expect(page.locator(".upload")).to_contain_text("3 steps")
     expect(page.get_by_role("button", name="Compare with mine")).to_be_visible()
-    shutil.rmtree(rest_site.services.settings.home / "adapters")
+    shutil.rmtree(site.services.settings.home / "adapters")
 
 
 STUDY = ("/study", "/study/cards", "/study/progress", f"/study/guide/{SAMPLE_ID}")
-VIEWS = ("", "/settings", "/compare", "/reports", "/library", f"/book/{SAMPLE_ID}", *STUDY)
+VIEWS = ("/", "/settings", "/compare", "/reports", "/library", f"/book/{SAMPLE_ID}", *STUDY)
 WIDTHS = (320, 390, 768, 1152)
 _TOO_WIDE = """async () => {
   await new Promise((done) => requestAnimationFrame(() => done()));
@@ -651,15 +623,15 @@ _TOO_WIDE = """async () => {
 
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_no_view_scrolls_sideways_or_has_a_serious_fault_of_access_in_light_or_dark(
-    rest_site: Live, open_next: Open, locale: str
+    site: Live, open_page: Open, locale: str
 ) -> None:
-    page = open_next(locale=locale)
+    page = open_page(locale=locale)
     ask(page, QUESTION)
     page.click(".answer .cite")
     expect(page.locator("#source mark")).to_be_visible()
     found = {"an answer": _faults(page)}
     for view in VIEWS:
-        page.goto(f"{rest_site.address}{PAGE}{view}")
+        page.goto(f"{site.address}{view}")
         page.locator("main > * > *").first.wait_for()
         found[view] = _faults(page)
     assert {where: faults for where, faults in found.items() if faults} == {}
@@ -680,28 +652,47 @@ def _faults(page: Page) -> list[str]:
     return found
 
 
-def test_the_exam_and_its_marks_have_no_serious_fault_of_access(rest_site: Live, open_next: Open) -> None:
-    given = rest_site.post("/v1/class-exams", count=2, learners=["Ada"], time_limit_s=60)
-    exam = rest_site.post("/v1/exams", count=2, types=["choice", "short"])
-    page = open_next(f"/study/class/{given['id']}")
+def test_the_exam_and_its_marks_have_no_serious_fault_of_access(site: Live, open_page: Open) -> None:
+    given = site.post("/v1/class-exams", count=2, learners=["Ada"], time_limit_s=60)
+    exam = site.post("/v1/exams", count=2, types=["choice", "short"])
+    page = open_page(f"/study/class/{given['id']}")
     page.locator("tbody").wait_for()
     found = _faults(page)
-    page.goto(f"{rest_site.address}{PAGE}/study/exam/{exam['id']}")
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
     page.locator(".question").wait_for()
     found += _faults(page)
-    rest_site.post(f"/v1/exams/{exam['id']}/answers", answers={})
+    site.post(f"/v1/exams/{exam['id']}/answers", answers={})
     page.reload()
     page.locator(".result").wait_for()
     found += _faults(page)
-    page.goto(f"{rest_site.address}{PAGE}/study/cards")
+    page.goto(f"{site.address}/study/cards")
     page.locator(".flashcard").wait_for()
     page.keyboard.press(" ")
     page.locator(".rate").first.wait_for()
     assert found + _faults(page) == []
 
 
-def test_the_theme_and_the_language_are_chosen_and_kept(open_next: Open) -> None:
-    page = open_next()
+def test_the_pages_of_reports_and_of_the_calls_are_drawn_under_their_policies(
+    site: Live, open_page: Open, tmp_path: Path
+) -> None:
+    reports = site.services.settings.reports_folder
+    write_report(reports / "drawn", a_report())
+    try:
+        page = open_page("/reports/drawn")
+        body = page.frame_locator(".report-frame").locator("body")
+        expect(body.locator(".plot svg").first).to_be_visible()
+        assert body.evaluate("(body) => getComputedStyle(body).maxWidth") == "1040px"
+        assert body.locator("[style]").count() == 0
+    finally:
+        shutil.rmtree(reports / "drawn")
+    page = open_page("/settings")
+    page.get_by_role("link", name="API documentation").click()
+    expect(page.locator("#swagger-ui")).to_contain_text("/v1/ask")
+    page.get_by_role("button", name="Authorize").first.wait_for()
+
+
+def test_the_theme_and_the_language_are_chosen_and_kept(open_page: Open) -> None:
+    page = open_page()
     page.click("#theme")
     page.click("#theme")
     page.locator("#language").select_option("zh")
