@@ -6,6 +6,7 @@ is used (DNS rebinding). Redirects are followed by hand, each checked like the f
 
 from __future__ import annotations
 
+import asyncio
 import html
 import io
 import ipaddress
@@ -35,6 +36,8 @@ SITE_TIME_LIMIT_S = 180.0
 PAGES_AT_ONCE = 4
 MOST_SITEMAPS = 20
 MOST_SITEMAP_BYTES = 10_000_000
+_EMBEDDING = tuple(map(ipaddress.ip_network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+"""Networks whose addresses hold an IPv4 address in their last 32 bits."""
 _SITEMAP = re.compile(rb"<(urlset|sitemapindex)[\s>]")
 _LOCATION = re.compile(r"<loc>\s*(?:<!\[CDATA\[)?\s*([^<>\]]+?)\s*(?:\]\]>)?\s*</loc>")
 ENDINGS = {
@@ -157,22 +160,31 @@ def fetch(url: str, most_bytes: int, *, private: bool = False) -> Fetched:
         private: whether addresses of this machine and its network may be asked.
 
     Raises:
-        InvalidInput: the address is not one of the web, is private, or gives no page.
+        InvalidInput: the address is not one of the web, is private, or gives no page in `TIME_LIMIT_S`.
         TooLarge: the page has more than `most_bytes`.
     """
+    try:
+        return asyncio.run(asyncio.wait_for(_fetch(url, most_bytes, private=private), TIME_LIMIT_S))
+    except TimeoutError as error:
+        raise InvalidInput(
+            msg("{} took more than {} s", f"{url:.200}", f"{TIME_LIMIT_S:.0f}"), hint="Download it, and add the file."
+        ) from error
+
+
+async def _fetch(url: str, most_bytes: int, *, private: bool) -> Fetched:
     import httpx
 
-    deadline = time.monotonic() + TIME_LIMIT_S
-    with httpx.Client(timeout=SILENCE_S, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=SILENCE_S, trust_env=False) as client:
         for _ in range(MOST_REDIRECTS + 1):
             host, address = _checked(url, private=private)
             parts = urlsplit(url)
             pinned = parts._replace(netloc=_netloc(address, parts.port), fragment="").geturl()
-            headers = {"Host": _netloc(host, parts.port), "User-Agent": "coalesce"}
+            # Unpacked, a few bytes may be gigabytes before their length is known.
+            headers = {"Host": _netloc(host, parts.port), "User-Agent": "coalesce", "Accept-Encoding": "identity"}
             try:
                 request = client.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
-                response = client.send(request, stream=True)
-                with_content = _read(response, url, most_bytes, deadline)
+                response = await client.send(request, stream=True)
+                with_content = await _read(response, url, most_bytes)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise InvalidInput(
                     msg("{} cannot be fetched: {}", f"{url:.200}", f"{type(error).__name__}: {error}"),
@@ -207,7 +219,7 @@ def _checked(url: str, *, private: bool) -> tuple[str, str]:
     except (OSError, UnicodeError) as error:
         raise InvalidInput(msg("there is no host {}", f"{host!r:.200}"), hint="Check the address.") from error
     addresses = [str(one[4][0]) for one in found]
-    if not private and not all(ipaddress.ip_address(one.partition("%")[0]).is_global for one in addresses):
+    if not private and not all(map(_is_public, addresses)):
         raise InvalidInput(
             msg("{} is an address of this machine or its network", f"{host!r:.200}"),
             hint="Allow such addresses with COALESCE_PRIVATE_URLS=true.",
@@ -215,32 +227,44 @@ def _checked(url: str, *, private: bool) -> tuple[str, str]:
     return host if host.isascii() else host.encode("idna").decode(), addresses[0]
 
 
-def _read(response: httpx.Response, url: str, most_bytes: int, deadline: float) -> Fetched | None:
+def _is_public(address: str) -> bool:
+    """Whether a network address is one of the web, and so is the IPv4 address that it may hold."""
+    bare = ipaddress.ip_address(address.partition("%")[0])
+    if bare.is_multicast or not bare.is_global:
+        return False
+    if isinstance(bare, ipaddress.IPv4Address):
+        return True
+    embeds = any(bare in network for network in _EMBEDDING)
+    inside = bare.sixtofour or (ipaddress.IPv4Address(int(bare) & 0xFFFFFFFF) if embeds else None)
+    return inside is None or _is_public(str(inside))
+
+
+async def _read(response: httpx.Response, url: str, most_bytes: int) -> Fetched | None:
     """The page of a response; None for a redirect."""
     try:
         if response.is_redirect and "location" in response.headers:
             return None
         if response.status_code != 200:
             raise InvalidInput(msg("{} answered {}", f"{url:.200}", response.status_code), hint="Check the address.")
+        if (packed := response.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+            raise InvalidInput(
+                msg("{} comes packed as {}, which was not asked for", f"{url:.200}", f"{packed!r:.40}"),
+                hint="Download it, and add the file.",
+            )
         content = tempfile.SpooledTemporaryFile(max_size=2**20)  # noqa: SIM115  handed on open
         try:
-            for block in response.iter_bytes():
+            async for block in response.aiter_raw():
                 content.write(block)
                 if content.tell() > most_bytes:
                     raise TooLarge(
                         msg("{} has more than {} bytes", f"{url:.200}", f"{most_bytes:,}"),
                         hint="Raise COALESCE_MAX_UPLOAD_BYTES.",
                     )
-                if time.monotonic() > deadline:
-                    raise InvalidInput(
-                        msg("{} took more than {} s", f"{url:.200}", f"{TIME_LIMIT_S:.0f}"),
-                        hint="Download it, and add the file.",
-                    )
         except BaseException:
             content.close()
             raise
     finally:
-        response.close()
+        await response.aclose()
     content.seek(0)
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return Fetched(content, _name(url, kind), url)

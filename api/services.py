@@ -28,7 +28,8 @@ from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.study import Study, justify
 from evals.study_store import StudyStore
-from indexes.errors import Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing
+from indexes.errors import Busy, Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing
+from indexes.messages import msg
 from indexes.sample import add_sample
 from rag.assemble import resolve_kind
 from rag.conversations import Conversation, ConversationStore, Feedback
@@ -50,6 +51,7 @@ DAY_S = 24 * 3600.0
 SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
+FETCHES_AT_ONCE = 8
 REPORT = "report"
 """The kind of the job that runs a comparison."""
 
@@ -168,6 +170,7 @@ class Services:
         self._add_sample = add_sample
         self._library: Library | None = None
         self._engine: AnswerEngine | None = None
+        self._fetches = threading.BoundedSemaphore(FETCHES_AT_ONCE)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._prepare_and_sweep, name="coalesce-prepare", daemon=True)
         self.metrics.watch("coalesce_ready", "1 when questions are answered.", lambda: float(self.preparation.ready))
@@ -282,8 +285,15 @@ class Services:
         return folder.name
 
     def fetch_book(self, url: str) -> Taken:
-        """Adds a page of the web, or those of a sitemap; raises as `Books.fetch` does."""
-        return self.books.fetch(url, self.settings.max_upload_bytes, private=self.settings.private_urls)
+        """Adds a page of the web, or those of a sitemap; raises as `Books.fetch` does, and Busy."""
+        if not self._fetches.acquire(blocking=False):  # a silent host must not take every thread of the server
+            raise Busy(
+                msg("{} pages are being fetched", FETCHES_AT_ONCE), hint="Try again in a moment.", retry_after_s=10.0
+            )
+        try:
+            return self.books.fetch(url, self.settings.max_upload_bytes, private=self.settings.private_urls)
+        finally:
+            self._fetches.release()
 
     def start(self) -> None:
         """Begins to prepare; returns at once.

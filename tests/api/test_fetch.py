@@ -5,11 +5,15 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from api_fakes import PATIENCE_S, Live, running
+from waiting import wait_until
 
 from api import fetch as fetching
 from api.fetch import fetch, fetch_pages, listed_pages
@@ -36,10 +40,19 @@ class _Web(http.server.BaseHTTPRequestHandler):
             listed = "".join(f"<url><loc> {one} </loc></url>" for one in maps[self.path])
             kind, content = "application/xml", f"<?xml version='1.0'?><{root} xmlns='x'>{listed}</{root}>".encode()
         where = moved.get(self.path)
+        if self.path == "/drip":  # a byte of a header at a time, for ever
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"X: 1\r\n")
+                    time.sleep(0.02)
+            return
         self.send_response(302 if where else 404 if self.path == "/gone" else 200)
         self.send_header("Content-Type", kind)
         if where:
             self.send_header("Location", where)
+        if self.path == "/packed":
+            self.send_header("Content-Encoding", "gzip, gzip")
         self.end_headers()
         self.wfile.write(b"" if where else content)
 
@@ -80,9 +93,11 @@ def test_a_page_is_fetched_through_its_redirects_and_named_by_its_type(web: str)
 
 @pytest.mark.parametrize(
     ("path", "most_bytes", "error"),
-    [("round", 1000, InvalidInput), ("gone", 1000, InvalidInput), ("tiles", 10, TooLarge)],
-)
-def test_what_gives_no_page_is_an_error(web: str, path: str, most_bytes: int, error: type[Exception]) -> None:
+    [("round", 1000, InvalidInput), ("gone", 1000, InvalidInput), ("tiles", 10, TooLarge),
+     ("packed", 1000, InvalidInput), ("drip", 1000, InvalidInput)],
+)  # fmt: skip
+def test_what_gives_no_page_is_an_error_in_time(web, path, most_bytes, error, monkeypatch) -> None:
+    monkeypatch.setattr(fetching, "TIME_LIMIT_S", 1.0)
     with pytest.raises(error):
         fetch(f"{web}/{path}", most_bytes, private=True)
 
@@ -90,11 +105,13 @@ def test_what_gives_no_page_is_an_error(web: str, path: str, most_bytes: int, er
 @pytest.mark.parametrize(
     "url",
     ["http://127.0.0.1/", "http://localhost:9/", "http://[::1]/", "http://10.1.2.3/", "http://169.254.169.254/latest",
-     "http://[::ffff:127.0.0.1]/", "http://0.0.0.0/", "http://2130706433/", "file:///etc/passwd", "ftp://x/", "http://",
+     "http://[::ffff:127.0.0.1]/", "http://0.0.0.0/", "http://2130706433/", "http://[64:ff9b::7f00:1]/",
+     "http://[64:ff9b:1::7f00:1]/", "http://[2002:7f00:1::]/", "http://[::127.0.0.1]/", "http://[ff02::1]/",
+     "http://224.0.0.1/", "file:///etc/passwd", "ftp://x/", "http://",
      "//x"],
 )  # fmt: skip
 def test_private_addresses_and_other_schemes_are_never_asked(url: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"this machine or its network|not an address of the web"):
         fetch(url, 1000)
 
 
@@ -178,6 +195,16 @@ def test_a_sitemap_of_another_site_or_of_too_many_pages_is_refused(web: str, mon
     monkeypatch.setattr(fetching, "MOST_PAGES", 1)
     with pytest.raises(InvalidInput, match="lists 2 pages"):
         _listed(f"{web}/map.xml")
+
+
+def test_silent_hosts_leave_threads_to_others(web: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIME_LIMIT_S", 3.0)
+    with running(settings.model_copy(update={"private_urls": True})) as live, ThreadPoolExecutor(45) as threads:
+        adds = [threads.submit(live.refusal, "POST", "/v1/documents", {"url": f"{web}/drip"}) for _ in range(45)]
+        wait_until(lambda: sum(add.done() for add in adds) >= 30, "the adds beyond a few are sent away")
+        assert not all(add.done() for add in adds)
+        assert live.status("POST", "/v1/exams", {"count": 1}) == 201
+        assert {add.result() for add in adds} == {(400, "invalid_input"), (503, "busy")}
 
 
 def test_a_private_url_or_none_is_refused_over_rest(shared: Live, web: str) -> None:
