@@ -14,7 +14,7 @@ from api.settings import CoalesceSettings
 from evals.made_store import MadeQuestions, is_for_tuning
 from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank
 from evals.study import Asked, Progress, Study
-from evals.study_guide import GuideChapter, study_guide
+from evals.study_guide import GuideChapter, study_guide, without_entries
 from indexes.errors import Conflict, InvalidInput
 from indexes.messages import msg
 from indexes.types import book_id
@@ -58,10 +58,16 @@ class BookQuestions:
         """The questions on some books; raises NotFound, and Conflict where none were made yet."""
         return self.made.about([self._library().document(document_id) for document_id in document_ids])
 
-    def named(self, document_ids: Sequence[str], file: str | None) -> tuple[BankQuestion, ...]:
+    def named(
+        self, document_ids: Sequence[str], file: str | None, learner: str | None = None
+    ) -> tuple[BankQuestion, ...]:
         """Those on some books where they are named and no file is, else those of a question file or, without one, the
-        bank's; raises as `on`."""
-        return self.on(document_ids) if document_ids and file is None else self.files.load(file)
+        bank's; raises as `on`.
+
+        Args:
+            learner: who brought the file; None is the teacher.
+        """
+        return self.on(document_ids) if document_ids and file is None else self.files.of(learner).load(file)
 
     def books(self) -> list[Document]:
         """The books that questions were made from."""
@@ -75,9 +81,9 @@ class BookQuestions:
             asked: questions that are left out.
         """
         books = self._library().documents()
-        found = [question for book in books for question in self.made.of(book) if question.choices]
+        found = [question for book in books for question in self.made.of(book) if question.type == "choice"]
         if any(book.sample for book in books):
-            found += [question for question in load_bank(split="test") if question.choices]
+            found += [question for question in load_bank(split="test") if question.type == "choice"]
         found = [question for question in found if question not in asked]
         return random.choice(found) if found else None
 
@@ -126,8 +132,12 @@ class BookQuestions:
             titles |= {(book, chapter.ordinal): chapter.title for chapter in library.chapters(book)}
         return found, titles
 
-    def guide(self, document_id: str) -> tuple[GuideChapter, ...]:
-        """The study guide of a book, kept until the book or its questions change; raises NotFound."""
+    def guide(self, document_id: str, study: Study | None = None) -> tuple[GuideChapter, ...]:
+        """The study guide of a book, kept until the book or its questions change; raises NotFound.
+
+        Args:
+            study: as the caller may see it: what an open exam of a class asks is left out.
+        """
         library = self._library()
         document = library.document(document_id)
         made = self.made.of(document)
@@ -137,7 +147,7 @@ class BookQuestions:
             if known is None or known[0] != key:
                 titles = {chapter.ordinal: chapter.title for chapter in library.chapters(document_id)}
                 known = self._guides[document_id] = (key, study_guide(library.nodes_of(document_id), titles, made))
-        return known[1]
+        return known[1] if study is None else without_entries(known[1], study.hides)
 
     def make(self, document_id: str, count: int | None, types: Sequence[str]) -> Job:
         """Queues the job that makes questions from a book, in place of those made before.

@@ -193,7 +193,7 @@ class Services:
         return self._engine
 
     def conversations(self, owner: str | None) -> ConversationStore:
-        """The conversations that `owner` may see; None sees everyone's. Raises NotReady."""
+        """The conversations that `owner` may see; None sees everyone's, "" those without one. Raises NotReady."""
         return self.engine.conversations.of(owner)
 
     def runtime_info(self) -> dict[str, Any]:
@@ -226,8 +226,8 @@ class Services:
         self.answering.forget(conversation_id)
 
     def delete_conversations(self, owner: str | None, *, of_the_page: bool = False) -> None:
-        """Removes every conversation that `owner` may see, and stops answers that are being written in them."""
-        store = self.conversations(owner)
+        """Removes every conversation of `owner`, or those without one, and stops answers being written in them."""
+        store = self.conversations(owner or "")
         for conversation in store.list(of_the_page=of_the_page):
             self.answering.forget(conversation.id)
         store.delete_all(of_the_page=of_the_page)

@@ -59,7 +59,8 @@ class Mark:
         answer: what was handed in.
         answer_index: the right option of a choice question.
         by: how it was marked.
-        needs_check: uncertain; the learner decides.
+        needs_check: uncertain; the learner decides, or the teacher of a class.
+        requested: the share of the points that the learner of a class asks for instead.
         facts_met, facts_missed: the first wording of each key fact of an open question, where key facts made the mark.
         passage: where the book answers the question.
     """
@@ -75,6 +76,7 @@ class Mark:
     max_score: float = 1.0
     by: By = "key_facts"
     needs_check: bool = False
+    requested: float | None = None
 
     @property
     def share(self) -> float:

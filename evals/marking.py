@@ -26,8 +26,8 @@ from evals.scoring import GRADES
 from evals.text_match import Embed, normalize
 from indexes.words import is_chinese
 
-By: TypeAlias = Literal["choice", "key_facts", "similarity", "judge", "self"]
-"""How a mark was made: `self` is the learner's own verdict."""
+By: TypeAlias = Literal["choice", "key_facts", "similarity", "judge", "self", "teacher"]
+"""How a mark was made: `self` is the learner's own verdict, `teacher` that of whoever gave the class its exam."""
 AskJudge: TypeAlias = Callable[[BankQuestion, str], str | None]
 """Grades an answer `correct`, `partial` or `wrong`; None when it cannot."""
 

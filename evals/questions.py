@@ -16,6 +16,7 @@ import csv
 import hashlib
 import io
 import re
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -51,6 +52,9 @@ _COLUMNS = (
     "key_facts", "difficulty", "answerable", "source", "section", "quote",
 )  # fmt: skip
 _DELIMITERS = ",;\t"
+MOST_LEARNER_BYTES = 8 * 1024**2
+LEAST_FILE_BYTES = 64 * 1024
+"""What a smaller file is counted as, so that there are not thousands of them."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 """How a cell begins that a spreadsheet runs."""
 _CSV_TEXTS = ("id", "type", "question", "question_zh", "answer")
@@ -272,10 +276,22 @@ def load_bank(*, split: Split | None = None, chapter: int | None = None) -> tupl
 
 
 class QuestionFolder:
-    """A home's own question files, beside the bundled bank."""
+    """A home's own question files, beside the bundled bank.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        most_bytes: what all files together may have; None is no limit.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self._folder = folder
+        self._most_bytes = most_bytes
+
+    def of(self, learner: str | None) -> QuestionFolder:
+        """The files that a learner brought, of whom nobody else reads or counts any; None are the teacher's."""
+        if learner is None:
+            return self
+        digest = hashlib.sha256(learner.encode()).hexdigest()[:32]  # a name may hold what no file name may
+        return QuestionFolder(self._folder / "learners" / digest, MOST_LEARNER_BYTES)
 
     def names(self) -> tuple[str, ...]:
         """Names of the question files, in order."""
@@ -294,7 +310,7 @@ class QuestionFolder:
             return load_bank()
         path = self._folder / _checked_name(name)
         if not path.is_file():
-            raise NotFound(msg("there is no question file {}", repr(name)), hint=f"put it into {self._folder}")
+            raise NotFound(msg("there is no question file {}", repr(name)), hint="add it first")
         return load_questions(path)
 
     def add(self, name: str, content: bytes) -> tuple[BankQuestion, ...]:
@@ -303,21 +319,38 @@ class QuestionFolder:
         Raises:
             InvalidInput: the name is not that of a `.jsonl` or `.csv` file.
             MalformedQuestions: a line is broken; nothing is kept.
-            Conflict: another file has this name, with other questions in it.
+            Conflict: another file has this name, with other questions in it, or there is no room for one more.
         """
         path = self._folder / _checked_name(name)
         questions = parse_questions(_decode(content, name), name)
         self._folder.mkdir(parents=True, exist_ok=True)
+        held = sum(max(one.stat().st_size, LEAST_FILE_BYTES) for one in self._folder.glob("*") if one.is_file())
+        new = max(len(content), LEAST_FILE_BYTES)
+        if self._most_bytes is not None and not path.exists() and held + new > self._most_bytes:
+            raise Conflict(
+                msg("your question files have {} bytes; {} more is too much", f"{held:,}", f"{new:,}"),
+                hint="remove one of them first",
+            )
+        part = self._folder / f".{secrets.token_hex(8)}.part"
         try:
-            with path.open("xb") as kept:  # two uploads at once cannot overwrite each other
-                kept.write(content)
+            part.write_bytes(content)
+            path.hardlink_to(part)  # whole, and two uploads at once cannot overwrite each other
         except FileExistsError:
             if path.read_bytes() != content:
                 raise Conflict(
                     msg("there is a question file {} with other questions in it", repr(name)),
                     hint="give yours another name",
                 ) from None
+        finally:
+            part.unlink(missing_ok=True)
         return questions
+
+    def remove(self, name: str) -> None:
+        """Removes a question file; exams that were drawn from it keep their questions. Raises as `load`."""
+        try:
+            (self._folder / _checked_name(name)).unlink()
+        except FileNotFoundError:
+            raise NotFound(msg("there is no question file {}", repr(name)), hint="list them first") from None
 
 
 def _checked_name(name: str) -> str:

@@ -3,7 +3,8 @@
 An exam past its deadline is closed with its draft when it, or anything that follows from it, is next read.
 
 What a learner's own key sees (`Study.seen_by`) answers no question of an exam that this learner has not handed in:
-cards of any open exam stay hidden; questions of a class's open exam are not drawn, marked or counted elsewhere either.
+cards of any open exam stay hidden; questions of a class's open exam are not drawn, marked or counted elsewhere either,
+and while it runs no question of the learner's is answered unless the teacher lets the assistant help.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from evals.exam import (
     readable_answer,
 )
 from evals.learners import DEFAULT_LEARNER, checked_learner
-from evals.marking import AskJudge
+from evals.marking import AskJudge, By
 from evals.questions import BankQuestion, csv_table, load_bank, sections_of
 from evals.schedule import review
 from evals.study_store import Attempt, StoredCard, StoredExam, StudyStore
@@ -95,6 +96,7 @@ class Asked:
 
     ids: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    evidence: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, exams: Iterable[StoredExam]) -> Self:
@@ -103,7 +105,13 @@ class Asked:
         return cls(
             frozenset(question.id for question in questions),
             frozenset(normalize(question.question) for question in questions),
+            frozenset(normalize(gold.evidence) for question in questions for gold in question.gold) - {""},
         )
+
+    def rests_on(self, quote: str) -> bool:
+        """Whether the answer to one of them stands in a sentence, or the sentence in what proves it."""
+        sentence = normalize(quote)
+        return any(sentence in proof or proof in sentence for proof in self.evidence)
 
     def __bool__(self) -> bool:
         return bool(self.ids)
@@ -175,9 +183,17 @@ class Study:
         return exam
 
     def start_class_exam(
-        self, plan: ExamPlan, learners: Sequence[str], questions: Sequence[BankQuestion] | None = None
+        self,
+        plan: ExamPlan,
+        learners: Sequence[str],
+        questions: Sequence[BankQuestion] | None = None,
+        *,
+        assistant: bool = False,
     ) -> tuple[StoredExam, ...]:
         """Gives every learner of a class the same questions; each learner's time begins when they begin the exam.
+
+        Args:
+            assistant: whether a learner's questions are answered meanwhile.
 
         Raises:
             InvalidInput: a plan that cannot be met, an invalid name, or not 1 to `MAX_LEARNERS` names.
@@ -189,6 +205,7 @@ class Study:
             )
         drawn = draw_exam(self._questions() if questions is None else questions, plan)
         one = StoredExam("", "", self._clock(), None, drawn, class_id=_new_id("class"), time_limit_s=plan.time_limit_s)
+        one = replace(one, assistant=assistant)
         exams = tuple(replace(one, id=_new_id("exam"), learner=name) for name in names)
         self._store.add_exams(exams)
         return exams
@@ -232,6 +249,18 @@ class Study:
     def asked_now(self) -> Asked:
         """The questions of exams that the caller has not handed in yet: their answers stay hidden."""
         return Asked.of(self._open_exams())
+
+    def check_assistant(self) -> None:
+        """Raises Conflict while the caller's class takes an exam without the assistant's help."""
+        running = (exam for exam in self._open_exams() if exam.class_id is not None and not exam.waits)
+        if any(not exam.assistant for exam in running):
+            raise Conflict(
+                "while your class's exam is open, the assistant does not answer", hint="hand in the exam first"
+            )
+
+    def hides(self, quote: str) -> bool:
+        """Whether a sentence of a book is what the caller's class is asked now."""
+        return self._asked_of_class().rests_on(quote)
 
     def _asked_of_class(self) -> Asked:
         """Those of them that a class is asked: they are not practised meanwhile."""
@@ -283,9 +312,9 @@ class Study:
         return _without(replace(exam, result=result), self._asked_of_class()) or result
 
     def decide(self, exam_id: str, question_id: str, share: float, learner: str | None = None) -> Mark:
-        """Keeps the learner's own verdict on a mark; the cards are then as if the exam had marked it so.
+        """Keeps the caller's own verdict on a mark; the cards are then as if the exam had marked it so.
 
-        The marks of a class's exam stand.
+        The marks of a class's exam are the teacher's: what a learner says of them is kept beside them as a request.
 
         Args:
             share: of the points, from 0.0 to 1.0.
@@ -293,7 +322,7 @@ class Study:
         Raises:
             NotFound: no such exam of this learner.
             InvalidInput: a question that is not in the exam, or a share outside 0 to 1.
-            Conflict: the exam is not marked yet, or a class's.
+            Conflict: the exam is not marked yet, or a class is asked the question now.
         """
         exam = self.exam(exam_id, learner)
         question = next((question for question in exam.questions if question.id == question_id), None)
@@ -307,11 +336,12 @@ class Study:
             )
         if exam.result is None:
             raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
-        if exam.class_id is not None:
-            raise Conflict(f"exam {exam.id} was given to a class, and its marks stand", hint="ask who gave the exam")
         if question in self._asked_of_class():
             raise Conflict(f"question {question_id!r} is in your class's open exam", hint="hand it in first")
-        return self._store.keep_verdict(exam, question, Attempt.of(question, share, self._clock()))
+        if exam.class_id is not None and self._caller is not None:
+            return self._store.keep_request(exam, question, share)
+        by: By = "self" if exam.class_id is None else "teacher"
+        return self._store.keep_verdict(exam, question, Attempt.of(question, share, self._clock()), by)
 
     def _open_exam(self, exam_id: str, learner: str | None) -> StoredExam:
         """An exam that answers can still be given to. Raises NotFound, ExamClosed."""
@@ -495,17 +525,25 @@ class Study:
 
 
 def class_marks_csv(exams: Sequence[StoredExam]) -> str:
-    """The marks of a class: a row for each learner, and after the total a column of points for each question."""
-    asked = [f"{number}. {question.question}" for number, question in enumerate(exams[0].questions, 1)]
-    rows: list[Sequence[object]] = [["learner", "handed_in_at", "score", "max_score", "percent", "needs_check", *asked]]
+    """The marks of a class: a row for each learner, and after the total three columns for each question: its points,
+    how they were given, and the points that the learner asks for instead."""
+    numbered = list(enumerate(exams[0].questions, 1))
+    asked = [f"{number}. {question.question}" for number, question in numbered]
+    made = [f"{number}. {what}" for number, _ in numbered for what in ("marked by", "requested")]
+    head = ["learner", "handed_in_at", "score", "max_score", "percent", "needs_check", "requests"]
+    rows: list[Sequence[object]] = [[*head, *asked, *made]]
     for exam in exams:
         if exam.result is None or exam.handed_in_at is None:
-            rows.append([exam.learner, "", "", len(exam.questions), "", "", *[""] * len(exam.questions)])
+            rows.append([exam.learner, "", "", len(exam.questions), "", "", "", *[""] * len(asked + made)])
             continue
         score, most, marks = exam.result.score, exam.result.max_score, exam.result.marks
         share, unsure = f"{100 * score / most:.1f}", sum(mark.needs_check for mark in marks)
         handed_in = exam.handed_in_at.isoformat(timespec="seconds")
-        rows.append([exam.learner, handed_in, score, most, share, unsure, *(mark.score for mark in marks)])
+        asks = [None if mark.requested is None else round(mark.requested * mark.max_score, 4) for mark in marks]
+        how = [cell for mark, more in zip(marks, asks, strict=True) for cell in (mark.by, "" if more is None else more)]
+        requests = len(asks) - asks.count(None)
+        scores = [mark.score for mark in marks]
+        rows.append([exam.learner, handed_in, score, most, share, unsure, requests, *scores, *how])
     return csv_table(rows)
 
 

@@ -6,8 +6,8 @@ Every entry is a sentence of the book that can be read alone, as questions are m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote as url_quote
 
 from evals.question_drafts import Draft, draft_questions
@@ -102,6 +102,18 @@ def study_guide(
             kinds["name"].chosen(),
         )
         for chapter, kinds in sorted(found.items())
+    )
+
+
+def without_entries(chapters: Sequence[GuideChapter], hidden: Callable[[str], bool]) -> tuple[GuideChapter, ...]:
+    """The guide without the entries whose sentences are hidden."""
+
+    def shown(entries: tuple[GuideEntry, ...]) -> tuple[GuideEntry, ...]:
+        return tuple(entry for entry in entries if not hidden(entry.quote))
+
+    return tuple(
+        replace(each, definitions=shown(each.definitions), numbers=shown(each.numbers), names=shown(each.names))
+        for each in chapters
     )
 
 

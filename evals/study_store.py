@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
     REAL,
+    Boolean,
     Column,
     ColumnElement,
     Connection,
@@ -35,6 +36,7 @@ from sqlalchemy import (
 
 from evals.errors import ExamClosed
 from evals.exam import Given, Mark, Result
+from evals.marking import By
 from evals.questions import BankQuestion, parse_question
 from evals.schedule import SUSPENDED, Scheduled, make_due, new_card, stored_schedule
 from indexes.database import Database, IsoTime, JsonText, Schema, stored_values
@@ -56,6 +58,7 @@ _exams = Table(
     Column("result", JsonText),
     Column("class_id", Text),
     Column("time_limit_s", REAL),  # of an exam whose time begins with its learner
+    Column("assistant", Boolean, nullable=False, server_default="0"),
     Index("exams_of", "learner", "created_at"),
     Index("exams_of_class", "class_id"),
 )
@@ -101,7 +104,9 @@ _reviews = Table(
     Column("at", IsoTime, nullable=False),
     Column("fsrs", Text, nullable=False),
 )
-STUDY = Schema("study_2", _TABLES)
+TWICE_S = 1.0
+"""A second review so soon after the first is the same one sent twice."""
+STUDY = Schema("study_3", _TABLES)
 _PASSAGE_FIELDS = (
     "node_id", "document_id", "title", "section", "page_label", "page_start", "page_end", "text", "score",
 )  # fmt: skip
@@ -115,6 +120,7 @@ class StoredExam:
     Attributes:
         class_id: what the exams of one class have in common.
         time_limit_s: seconds from when its learner begins it, where they count from then.
+        assistant: whether questions are answered for its learner meanwhile, where it is a class's.
     """
 
     id: str
@@ -126,6 +132,7 @@ class StoredExam:
     result: Result | None = None
     class_id: str | None = None
     time_limit_s: float | None = None
+    assistant: bool = False
 
     @property
     def waits(self) -> bool:
@@ -194,6 +201,7 @@ class StudyStore:
                 "questions": [asdict(question) for question in exam.questions],
                 "class_id": exam.class_id,
                 "time_limit_s": exam.time_limit_s,
+                "assistant": exam.assistant,
             }
             for exam in exams
         ]
@@ -291,23 +299,22 @@ class StudyStore:
             for question in missed:
                 _make_card(connection, exam.learner, question, now)
 
-    def keep_verdict(self, exam: StoredExam, question: BankQuestion, attempt: Attempt) -> Mark:
-        """Keep the learner's own verdict in place of a mark, in one transaction; cards are as if it had been the mark.
+    def keep_request(self, exam: StoredExam, question: BankQuestion, share: float) -> Mark:
+        """Keep beside a mark what its learner asks for."""
+        with self._database.writing() as connection:
+            return _change_mark(connection, exam, question, requested=share)[1]
+
+    def keep_verdict(self, exam: StoredExam, question: BankQuestion, attempt: Attempt, by: By) -> Mark:
+        """Keep somebody's own verdict in place of a mark, in one transaction; cards are as if it had been the mark.
 
         A verdict that is there already changes nothing.
         """
         with self._database.writing() as connection:
-            row = connection.execute(select(_exams).where(_exams.c.id == exam.id)).one()
-            result = _result(row.result)
-            place = next(at for at, mark in enumerate(result.marks) if mark.question_id == question.id)
-            before = result.marks[place]
-            score = round(attempt.score * before.max_score, 4)
-            mark = replace(before, score=score, by="self", needs_check=False)
+            before, mark = _change_mark(
+                connection, exam, question, share=attempt.score, by=by, needs_check=False, requested=None
+            )
             if mark == before:
                 return before
-            marks = (*result.marks[:place], mark, *result.marks[place + 1 :])
-            new = {"result": _result_record(Result(marks))}
-            connection.execute(update(_exams).where(_exams.c.id == exam.id).values(new))
             _keep_attempts(connection, exam.learner, [attempt])
             if mark.passed:
                 _forget_miss(connection, exam, question)
@@ -344,13 +351,16 @@ class StudyStore:
         """Keep a review: the card's new schedule, the review itself, and the attempt that it is.
 
         Raises:
-            Conflict: the card was reviewed since it was read.
+            Conflict: the card was reviewed since it was read, or within `TWICE_S` of this time.
         """
+        of_card = select(_reviews.c.at).where(_reviews.c.card_id == card.id).order_by(_reviews.c.number.desc())
         as_read = (_cards.c.id == card.id, _cards.c.fsrs == card.fsrs_json)
         new = {"fsrs": schedule.fsrs_json, "due": schedule.due, "state": schedule.state}
         row = {"card_id": card.id, "rating": rating, "at": attempt.at, "fsrs": schedule.fsrs_json}
         with self._database.writing() as connection:
-            if connection.execute(update(_cards).where(*as_read).values(new)).rowcount == 0:
+            last = connection.scalars(of_card.limit(1)).one_or_none()
+            twice = last is not None and abs((attempt.at - last).total_seconds()) < TWICE_S
+            if twice or connection.execute(update(_cards).where(*as_read).values(new)).rowcount == 0:
                 raise Conflict(f"card {card.id!r} was just reviewed", hint="read it again, then rate it")
             connection.execute(insert(_reviews), row)
             _keep_attempts(connection, card.learner, [attempt])
@@ -448,6 +458,24 @@ def _make_card(connection: Connection, learner: str, question: BankQuestion, now
     connection.execute(insert(_cards), row)
 
 
+def _change_mark(
+    connection: Connection, exam: StoredExam, question: BankQuestion, *, share: float | None = None, **new: Any
+) -> tuple[Mark, Mark]:
+    """Change one mark of a result: to a share of its points, where one is given. Gives the mark before and after."""
+    row = connection.execute(select(_exams).where(_exams.c.id == exam.id)).one()
+    result = _result(row.result)
+    place = next(at for at, mark in enumerate(result.marks) if mark.question_id == question.id)
+    before = result.marks[place]
+    if share is not None:
+        new["score"] = round(share * before.max_score, 4)
+    mark = replace(before, **new)
+    if mark != before:
+        marks = (*result.marks[:place], mark, *result.marks[place + 1 :])
+        record = {"result": _result_record(Result(marks))}
+        connection.execute(update(_exams).where(_exams.c.id == exam.id).values(record))
+    return before, mark
+
+
 def _forget_miss(connection: Connection, exam: StoredExam, question: BankQuestion) -> None:
     """Leave the cards as if an exam's answer had been marked right: a card that exams made goes, one that this exam
     made due is due again as its last review said. While another exam's miss holds, the card stays as it is."""
@@ -494,6 +522,7 @@ def _exam(row: Row[Any]) -> StoredExam:
         result,
         row.class_id,
         row.time_limit_s,
+        row.assistant,
     )
 
 

@@ -99,13 +99,18 @@ CONVERSATIONS = Schema("conversations_2", _TABLES)
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation without its answers; times are ISO 8601 in UTC."""
+    """A conversation without its answers; times are ISO 8601 in UTC.
+
+    Attributes:
+        owner: the learner whose it is, None for that of an open key.
+    """
 
     id: str
     title: str
     created_at: str
     updated_at: str
     num_answers: int
+    owner: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,8 @@ class ConversationStore:
     """The conversations and votes of one home. Light to make; the file is created at the first call.
 
     Args:
-        owner: sees the conversations of this owner only; None sees everyone's, and those it creates have no owner.
+        owner: sees the conversations of this owner only, "" those without one; None sees everyone's, and those it
+            creates have no owner.
     """
 
     def __init__(self, path: Path, owner: str | None = None) -> None:
@@ -180,7 +186,7 @@ class ConversationStore:
     def create(self, title: str = "", begun_in: Place = "call") -> Conversation:
         """Start an empty conversation; without a title it takes the first question's words."""
         now = _now()
-        conversation = Conversation(uuid.uuid4().hex, clean_title(title), now, now, 0)
+        conversation = Conversation(uuid.uuid4().hex, clean_title(title), now, now, 0, self._owner or None)
         row = {"id": conversation.id, "title": conversation.title, "created_at": now, "updated_at": now}
         with self._database.writing() as connection:
             connection.execute(insert(_conversations), row | {"owner": self._owner or "", "begun_in": begun_in})
@@ -421,7 +427,14 @@ def _with_counts() -> Select[Any]:
     """Conversations as `Conversation` lists its fields."""
     table = _conversations.c
     return (
-        select(table.id, table.title, table.created_at, table.updated_at, func.count(_answers.c.id))
+        select(
+            table.id,
+            table.title,
+            table.created_at,
+            table.updated_at,
+            func.count(_answers.c.id),
+            func.nullif(table.owner, ""),
+        )
         .join_from(_conversations, _answers, isouter=True)
         .group_by(table.id)
     )

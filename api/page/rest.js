@@ -176,7 +176,7 @@ export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, 
 export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);
 export const exam = (id) => call("GET", at`/v1/exams/${id}`, { query: reader });
 export const beginExam = (id) => call("POST", at`/v1/exams/${id}/begin`, { query: reader });
-export const giveExam = (plan, learners) => call("POST", "/v1/class-exams", { body: { ...plan, learners } });
+export const giveExam = (plan, learners, assistant) => call("POST", "/v1/class-exams", { body: { ...plan, learners, assistant } });
 export const classExams = (limit) => call("GET", "/v1/class-exams", { query: { limit } }).then((found) => found.classes);
 export const classExam = (id) => call("GET", at`/v1/class-exams/${id}`);
 export const exportMarksPath = (id) => at`/v1/class-exams/${id}/marks.csv`;

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import ServerSentEvent
 
-from api.deps import CallerDep, ServicesDep
+from api.deps import CallerDep, ServicesDep, check_assistant
 from api.errors import describe
 from api.schemas.answers import (
     AnswerOut,
@@ -35,6 +35,7 @@ from api.streaming import event_stream, sse, unless_gone
 from rag.types import Answer, Event, Question
 
 router = APIRouter(prefix="/v1", tags=["ask"])
+EXAM_ALLOWS = [Depends(check_assistant)]
 ANSWER_ID = "X-Answer-Id"
 """The header of a streamed answer that names the id to follow it by, should the connection be lost."""
 CLIENT_LEFT = 499
@@ -43,7 +44,12 @@ Named = tuple[str, dict[str, Any]]
 """An event of a stream: its name and its data."""
 
 
-@router.post("/ask", response_model=AnswerOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
+@router.post(
+    "/ask",
+    response_model=AnswerOut,
+    dependencies=EXAM_ALLOWS,
+    responses=error_responses(400, 404, 409, 413, 422, 429, 503),
+)
 async def ask(body: AskIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answers a question with citations; with `stream: true` as it is written."""
     question = Question(
@@ -76,7 +82,7 @@ async def follow_answer(answer_id: str, services: ServicesDep, caller: CallerDep
     return await _streamed(_named(run.events()), **{ANSWER_ID: answer_id})
 
 
-@router.post("/search", responses=error_responses(400, 404, 413, 422, 429, 503))
+@router.post("/search", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def search(body: SearchIn, request: Request, services: ServicesDep) -> PassagesOut:
     """Finds passages for a query, best first."""
     engine = services.engine
@@ -85,7 +91,12 @@ async def search(body: SearchIn, request: Request, services: ServicesDep) -> Pas
     return PassagesOut.model_validate({"passages": passages})
 
 
-@router.post("/compare", response_model=AnswersOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
+@router.post(
+    "/compare",
+    response_model=AnswersOut,
+    dependencies=EXAM_ALLOWS,
+    responses=error_responses(400, 404, 409, 413, 422, 429, 503),
+)
 async def compare(body: CompareIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answers with every arm or variant named, or with all arms that can run; if a named one cannot, none is asked.
 
@@ -130,7 +141,7 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
     return Response(status_code=CLIENT_LEFT) if answers is None else JSONResponse(await kept(answers))
 
 
-@router.post("/choose", responses=error_responses(400, 404, 409, 413, 422, 429, 503))
+@router.post("/choose", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def choose(body: ChooseIn, request: Request, services: ServicesDep) -> PicksOut:
     """Which option of a choice question each arm takes: with a language model by likelihood, else with the encoder."""
     chooser = services.engine.chooser
@@ -141,7 +152,7 @@ async def choose(body: ChooseIn, request: Request, services: ServicesDep) -> Pic
     return PicksOut.model_validate({"generator": chooser.name, "model": chooser.model_name, "picks": picks})
 
 
-@router.post("/explain", responses=error_responses(400, 404, 413, 422, 429, 503))
+@router.post("/explain", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
 async def explain(body: ExplainIn, request: Request, services: ServicesDep) -> ExplanationOut:
     """Says why a page or a section was not found: its rank in each search, and the words it lacks."""
     found = await services.answering.run(

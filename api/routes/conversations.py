@@ -19,6 +19,7 @@ from api.schemas.answers import (
     Unfinished,
 )
 from api.schemas.base import attached, error_responses
+from api.schemas.study import Learner
 from evals.export import feedback_cases
 from indexes.jsonl import to_jsonl
 from rag.conversations import Conversation, Feedback, Place, conversation_markdown
@@ -34,14 +35,20 @@ def list_conversations(
     search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
     begun_in: BegunIn = None,
 ) -> ConversationsOut:
-    """The conversations that the key may see, the one used last first."""
+    """The conversations that the key may see, the one used last first. An open key sees everyone's, by `owner`."""
     return ConversationsOut.model_validate({"conversations": store.list(search, of_the_page=begun_in == "page")})
 
 
-@router.delete("/conversations", status_code=204, responses=error_responses(503))
-def delete_conversations(services: ServicesDep, caller: CallerDep, begun_in: BegunIn = None) -> None:
-    """Removes every conversation that the key may see, with their answers."""
-    services.delete_conversations(caller.learner, of_the_page=begun_in == "page")
+@router.delete("/conversations", status_code=204, responses=error_responses(403, 422, 503))
+def delete_conversations(
+    services: ServicesDep,
+    caller: CallerDep,
+    begun_in: BegunIn = None,
+    learner: Annotated[Learner | None, Query(description="whose; by default the caller's own")] = None,
+) -> None:
+    """Removes the caller's own conversations with their answers, or with an open key those of the learner named."""
+    owner = learner if caller.learner is None else caller.learner_for(learner)
+    services.delete_conversations(owner, of_the_page=begun_in == "page")
 
 
 @router.post("/conversations", status_code=201, responses=error_responses(400, 422, 503))

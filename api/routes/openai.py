@@ -18,7 +18,7 @@ from sse_starlette import ServerSentEvent
 from api.answering import AnswerRun
 from api.deps import ServicesDep
 from api.errors import describe, openai_body
-from api.routes.ask import CLIENT_LEFT
+from api.routes.ask import CLIENT_LEFT, EXAM_ALLOWS
 from api.schemas.answers import filters_of
 from api.schemas.base import error_responses
 from api.schemas.openai import (
@@ -60,7 +60,12 @@ def get_model(model_id: str, services: ServicesDep) -> ModelOut:
     raise NotFound(f"no model has the id {model_id!r}", hint="GET /v1/models lists them.")
 
 
-@router.post("/chat/completions", response_model=ChatOut, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
+@router.post(
+    "/chat/completions",
+    response_model=ChatOut,
+    dependencies=EXAM_ALLOWS,
+    responses=error_responses(400, 404, 409, 413, 422, 429, 503),
+)
 async def complete(body: ChatIn, request: Request, services: ServicesDep) -> Response:
     """Answers the last user message, whole or streamed."""
     question = question_of(body)

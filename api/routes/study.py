@@ -10,7 +10,7 @@ from urllib.parse import quote as url_quote
 
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 
-from api.deps import CallerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
+from api.deps import CallerDep, FileOwnerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
 from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
@@ -64,6 +64,7 @@ Limit = Annotated[int, Query(ge=1, le=5000)]
 def list_questions(
     services: ServicesDep,
     study: StudyDep,
+    caller: CallerDep,
     document_id: Annotated[Id | None, Query()] = None,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     type: Annotated[QuestionType | None, Query()] = None,  # noqa: A002  the contract's name
@@ -76,7 +77,7 @@ def list_questions(
     A learner's key gets no answer to a question of an exam that is not handed in yet.
     """
     document = services.library.document(document_id) if document_id is not None else None
-    questions = _questions(services, document, question_file)
+    questions = _questions(services, document, question_file, caller.learner)
     chosen = [
         question
         for question in questions
@@ -104,12 +105,13 @@ def draw_choice_question(services: ServicesDep, study: StudyDep, caller: CallerD
 @router.get("/questions/chapters", responses=error_responses(400, 404, 422, 503))
 def list_question_chapters(
     services: ServicesDep,
+    caller: CallerDep,
     document_id: Annotated[Id | None, Query()] = None,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> QuestionChaptersOut:
     """The chapters that an exam can ask about: of the bank, of a question file, or of a book."""
     document = services.library.document(document_id) if document_id is not None else None
-    questions = _questions(services, document, question_file)
+    questions = _questions(services, document, question_file, caller.learner)
     of_bank = question_file is None and (document is None or document.sample)
     titles = chapter_titles() if of_bank else {}
     if document is not None and not of_bank:
@@ -125,23 +127,35 @@ def list_question_chapters(
     )
 
 
-def _questions(services: Services, document: Document | None, question_file: str | None) -> tuple[BankQuestion, ...]:
+def _questions(
+    services: Services, document: Document | None, question_file: str | None, learner: str | None
+) -> tuple[BankQuestion, ...]:
     if document is None or document.sample or question_file is not None:
-        return services.questions.files.load(question_file)
+        return services.questions.files.of(learner).load(question_file)
     return services.questions.made.of(document)
 
 
-@router.get("/questions/files", responses=error_responses(503))
-def list_question_files(services: ServicesDep) -> QuestionFilesOut:
-    """Question files in the home, for `question_file` of an exam."""
-    return QuestionFilesOut(files=list(services.questions.files.names()))
+@router.get("/questions/files", responses=error_responses(403, 422, 503))
+def list_question_files(services: ServicesDep, whose: FileOwnerDep) -> QuestionFilesOut:
+    """The caller's question files, for `question_file` of an exam: a learner's own, or those of all open keys."""
+    return QuestionFilesOut(files=list(services.questions.files.of(whose).names()))
 
 
 @router.post("/questions/files", status_code=201, responses=error_responses(400, 409, 413, 422, 503))
-def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep) -> QuestionFileOut:
-    """Keeps a question file: JSON Lines, or a table as CSV. A broken line is a 422 that names it; nothing is kept."""
+def add_question_file(file: Annotated[UploadFile, File()], services: ServicesDep, caller: CallerDep) -> QuestionFileOut:
+    """Keeps a question file: JSON Lines, or a table as CSV. A broken line is a 422 that names it; nothing is kept.
+
+    A learner's files are that learner's alone, and have a bound together.
+    """
     name = file_name(file.filename or "")
-    return QuestionFileOut(name=name, questions=len(services.questions.files.add(name, file.file.read())))
+    kept = services.questions.files.of(caller.learner).add(name, file.file.read())
+    return QuestionFileOut(name=name, questions=len(kept))
+
+
+@router.delete("/questions/files/{name}", status_code=204, responses=error_responses(400, 403, 404, 422, 503))
+def remove_question_file(name: str, services: ServicesDep, whose: FileOwnerDep) -> None:
+    """Removes a question file of the caller's, or with an open key a learner's; exams drawn from it stay."""
+    services.questions.files.of(whose).remove(name)
 
 
 @router.get(
@@ -177,10 +191,12 @@ def make_questions(
 def read_guide(
     document_id: str,
     services: ServicesDep,
+    study: StudyDep,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
 ) -> GuideOut:
     """What to know of each chapter of a book, or of one: definitions, numbers, names of code, with their sentences."""
-    chapters = [item for item in services.questions.guide(document_id) if chapter is None or item.chapter == chapter]
+    guide = services.questions.guide(document_id, study)
+    chapters = [item for item in guide if chapter is None or item.chapter == chapter]
     title = services.library.document(document_id).title
     return GuideOut.model_validate({"document_id": document_id, "title": title, "chapters": chapters})
 
@@ -190,6 +206,7 @@ def export_guide(
     document_id: str,
     request: Request,
     services: ServicesDep,
+    study: StudyDep,
     language: Annotated[Literal["en", "zh"], Query()] = "en",
 ) -> Response:
     """The study guide as Markdown; every entry leads to its place in the book."""
@@ -197,26 +214,29 @@ def export_guide(
     headings = {name: translate(msg(text), language) for name, text in english.items()}
     title = f"{services.library.document(document_id).title}: {translate(msg('Study guide'), language)}"
     address = f"{request.base_url}book/{url_quote(document_id, safe='')}"
-    text = guide_markdown(title, services.questions.guide(document_id), headings, address)
+    text = guide_markdown(title, services.questions.guide(document_id, study), headings, address)
     return attached(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")
 
 
 @router.post("/exams", status_code=201, responses=error_responses(400, 403, 404, 409, 422, 503))
 def start_exam(body: ExamIn, services: ServicesDep, study: StudyDep, caller: CallerDep) -> ExamOut:
     """Draws an exam. The same seed gives the same questions in the same order under a new id."""
-    plan, questions = _drawn_from(body, services)
+    plan, questions = _drawn_from(body, services, caller.learner)
     learner = caller.learner_for(body.learner)
     return ExamOut.of(study.start_exam(plan, learner, questions), to_learner=caller.learner is not None)
 
 
-def _drawn_from(body: ExamIn, services: Services) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
+def _drawn_from(
+    body: ExamIn, services: Services, whose: str | None = None
+) -> tuple[ExamPlan, tuple[BankQuestion, ...]]:
     """The plan of an exam, and the questions that it draws from."""
     unreadable = [chapter for chapter in body.weights or {} if whole_number(chapter) is None]
     if unreadable:
         raise InvalidInput(f"weights name chapter {unreadable[0]!r:.40}", hint="Name chapters by their numbers.")
     if body.document_ids is not None and body.question_file is not None:
         raise InvalidInput("`document_ids` and `question_file` both name questions", hint="Name one of them.")
-    return body.plan(secrets.randbelow(2**31)), services.questions.named(body.document_ids or (), body.question_file)
+    questions = services.questions.named(body.document_ids or (), body.question_file, whose)
+    return body.plan(secrets.randbelow(2**31)), questions
 
 
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
@@ -245,7 +265,8 @@ def start_class_exam(body: ClassExamIn, services: ServicesDep, caller: CallerDep
     """Gives the same exam to every learner named, each with a link; a time limit counts from when they begin."""
     caller.need_open_key("give exams to a class")
     plan, questions = _drawn_from(body, services)
-    return ClassExamOut.of(services.study.start_class_exam(plan, body.learners, questions))
+    given = services.study.start_class_exam(plan, body.learners, questions, assistant=body.assistant)
+    return ClassExamOut.of(given)
 
 
 @router.get("/class-exams", responses=error_responses(403, 422, 503))
@@ -303,8 +324,8 @@ def hand_in(exam_id: str, body: AnswersIn, study: StudyDep, caller: CallerDep) -
 
 @router.post("/exams/{exam_id}/marks", responses=error_responses(400, 403, 404, 409, 422, 503))
 def decide(exam_id: str, body: VerdictIn, study: StudyDep, caller: CallerDep) -> MarkOut:
-    """Keeps the learner's own verdict in place of a mark; the cards are then as if the exam had marked it so. The marks
-    of a class's exam stand: 409."""
+    """Keeps the caller's own verdict in place of a mark; the cards are then as if the exam had marked it so. The marks
+    of a class's exam are its teacher's: what the learner says stands beside the mark as `requested`."""
     owner = caller.owner_for(body.learner)
     mark = study.decide(exam_id, body.question_id, body.share, owner)
     asked = next(one for one in study.exam(exam_id, owner).questions if one.id == mark.question_id)

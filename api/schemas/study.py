@@ -133,6 +133,7 @@ class ClassExamIn(ExamIn):
 
     learner: None = None
     learners: list[Learner] = Field(min_length=1, max_length=MAX_LEARNERS)
+    assistant: bool = Field(False, description="whether the learners' questions are answered while the exam is open")
 
 
 class LearnersExamOut(WireOut):
@@ -146,7 +147,8 @@ class LearnersExamOut(WireOut):
     waits: bool = Field(description="the learner has not begun it yet")
     score: float | None = None
     max_score: float | None = None
-    needs_check: int = Field(0, description="marks that the learner should check")
+    needs_check: int = Field(0, description="uncertain marks, which the teacher should look at")
+    requests: int = Field(0, description="marks that the learner asks to have changed")
 
 
 class ClassExamOut(WireOut):
@@ -155,6 +157,7 @@ class ClassExamOut(WireOut):
     id: str
     created_at: datetime
     questions: int
+    assistant: bool = Field(description="whether the learners' questions are answered while the exam is open")
     exams: list[LearnersExamOut]
 
     @classmethod
@@ -165,6 +168,7 @@ class ClassExamOut(WireOut):
             id=first.class_id or "",
             created_at=first.created_at,
             questions=len(first.questions),
+            assistant=first.assistant,
             exams=[
                 LearnersExamOut(
                     id=exam.id,
@@ -176,6 +180,7 @@ class ClassExamOut(WireOut):
                     score=exam.result.score if exam.result else None,
                     max_score=exam.result.max_score if exam.result else None,
                     needs_check=sum(mark.needs_check for mark in exam.result.marks) if exam.result else 0,
+                    requests=sum(mark.requested is not None for mark in exam.result.marks) if exam.result else 0,
                 )
                 for exam in exams
             ],
@@ -221,7 +226,8 @@ class MarkOut(WireOut):
     answer_index: int | None = None
     reference_answer: str
     by: By = Field(description="`similarity`: compared with the reference; `self`: the learner's own verdict")
-    needs_check: bool = Field(description="uncertain: the learner decides with POST …/marks")
+    needs_check: bool = Field(description="uncertain: the learner, or a class's teacher, decides with POST …/marks")
+    requested: float | None = Field(None, description="the share that the learner of a class asks for instead")
     facts_met: list[str] = Field(default_factory=list)
     facts_missed: list[str] = Field(default_factory=list)
     passage: PassageOut | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import zipfile
@@ -145,6 +146,7 @@ QUESTIONS = [
 ]  # fmt: skip
 FREE = {"id": "free", "question": "What is asked of nobody?", "answer": "known", "key_facts": ["known"]}
 REPORT = "/v1/reports/one"
+FILES = "/v1/questions/files"
 
 
 def write_report(folder: Path) -> None:
@@ -165,9 +167,10 @@ def classroom(tmp_path: Path) -> Iterator[tuple[Live, Live]]:
     with running(settings) as server:
         teacher, alice = as_(server, "teacher-key"), as_(server, "alices-key")
         copied = [{**each, "id": f"copy-{each['id']}"} for each in QUESTIONS] + [FREE]
+        assert teacher.upload("\n".join(map(json.dumps, QUESTIONS)).encode(), "class.jsonl", FILES).status_code == 201
         for name, questions in (("class.jsonl", QUESTIONS), ("copy.jsonl", copied)):
             data = "\n".join(map(json.dumps, questions)).encode()
-            assert teacher.upload(data, name, "/v1/questions/files").status_code == 201
+            assert alice.upload(data, name, FILES).status_code == 201  # as somebody told her
             practised = exam_of(alice, count=len(questions), question_file=name)
             alice.post(f"/v1/exams/{practised['id']}/answers", answers={})
         exam_of(alice, count=3, question_file="class.jsonl")
@@ -217,24 +220,121 @@ def test_no_door_answers_a_learner_what_the_open_exam_of_a_class_asks(classroom:
     assert b"secret" not in deck.read("collection.anki2")
     assert seen(learner) == 4
 
-    assert all("secret" in teacher.client.get("/v1/questions", params=params).text for params in files)
+    assert "secret" in teacher.client.get("/v1/questions", params=files[0]).text
     assert QUESTIONS[2]["question"] in teacher.client.get(f"{REPORT}/page").text
     assert "secret" in alice.post(f"/v1/exams/{of_class}/answers", json={"answers": {}}).text
     learner.post(f"/v1/exams/{practice['id']}/answers", answers={})
     assert "secret" in alice.get("/v1/cards/export.csv").text
 
 
-def test_no_verdict_changes_the_marks_of_a_class_exam(classroom: tuple[Live, Live]) -> None:
+def test_a_verdict_on_a_class_exam_is_the_teachers_and_a_learners_stands_beside_it(classroom) -> None:
     teacher, alice = classroom
     given = teacher.get("/v1/class-exams")["classes"][0]
-    address, table = f"/v1/exams/{given['exams'][0]['id']}", f"/v1/class-exams/{given['id']}/marks.csv"
-    alice.post(f"{address}/answers", answers={"q3": 1})
-    marks = teacher.client.get(table).text
-    for question_id in ("q1", "q2", "q3"):
-        verdict = {"question_id": question_id, "share": 1}
-        assert alice.refusal("POST", f"{address}/marks", verdict) == (409, "conflict")
-    assert teacher.client.get(table).text == marks
+    address = f"/v1/exams/{given['exams'][0]['id']}"
+
+    def row() -> dict[str, str]:
+        text = teacher.client.get(f"/v1/class-exams/{given['id']}/marks.csv").text
+        return next(csv.DictReader(io.StringIO(text)))
+
+    alice.post(f"{address}/answers", answers={"q1": "else", "q3": 1})
+    places = {mark["question_id"]: at for at, mark in enumerate(alice.get(address)["result"]["marks"], 1)}
+    for question_id in ("q1", "q3"):
+        asked = alice.post(f"{address}/marks", question_id=question_id, share=1)
+        assert (asked["score"], asked["requested"], asked["by"] != "self") == (0, 1, True)
     assert alice.get(address)["result"]["score"] == 0
+    first, last = places["q1"], places["q3"]
+    assert (row()["score"], row()["requests"], row()[f"{first}. requested"]) == ("0.0", "2", "1.0")
+    assert row()[f"{last}. marked by"] == "choice"
+    decided = teacher.post(f"{address}/marks", question_id="q1", share=0.5)
+    assert (decided["score"], decided["requested"], decided["by"]) == (0.5, None, "teacher")
+    assert (row()["score"], row()["requests"], row()[f"{first}. marked by"]) == ("0.5", "1", "teacher")
+    assert teacher.get("/v1/class-exams")["classes"][0]["exams"][0]["requests"] == 1
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_while_a_class_takes_its_exam_the_assistant_answers_where_the_teacher_lets_it(tmp_path, allowed) -> None:
+    chat = {"model": "coalesce-rag", "messages": [{"role": "user", "content": ASKED["question"]}]}
+    calls = {
+        "/v1/ask": ASKED, "/v1/compare": ASKED, "/v1/search": {"query": ASKED["question"]},
+        "/v1/chat/completions": chat,
+        "/v1/explain": {**ASKED, "document_id": SAMPLE_ID, "page": 3},
+        "/v1/choose": {**ASKED, "choices": ["32", "64"]},
+    }  # fmt: skip
+    with running(load_settings({"home": tmp_path, **KEYS})) as server:
+        teacher, alice, bob = (as_(server, key) for key in ("teacher-key", "alices-key", "key=with=signs="))
+        with closing(teacher.client), closing(alice.client), closing(bob.client):
+
+            def answered(live: Live) -> set[int]:
+                return {live.client.post(path, json=body).status_code for path, body in calls.items()}
+
+            body = {"count": 1, "types": ["choice"], "learners": ["alice"], "time_limit_s": 600}
+            given = teacher.post("/v1/class-exams", **body, **({"assistant": True} if allowed else {}))
+            assert given["assistant"] is allowed
+            address = f"/v1/exams/{given['exams'][0]['id']}"
+            assert answered(alice) == {200}, "who has not begun knows no question"
+            alice.client.post(f"{address}/begin")
+            assert answered(alice) == ({200} if allowed else {409})
+            assert answered(bob) == answered(teacher) == {200}
+            alice.post(f"{address}/answers", answers={})
+            assert answered(alice) == {200}
+
+
+def test_the_guide_leaves_out_what_an_open_exam_of_the_class_asks(tmp_path: Path) -> None:
+    book = "# Warps\n\n" + "\n\n".join(
+        f"A {name} is a group of {number} threads that run together on one scheduler."
+        for name, number in (("warp", 32), ("wavefront", 64), ("block", 128))
+    )
+    asked = {"id": "w", "question": "What is a wavefront?", "answer": "a group",
+             "gold": [{"file": "b", "heading": "Warps", "evidence":
+                       "A wavefront is a group of 64 threads that run together on one scheduler."}]}  # fmt: skip
+    with running(load_settings({"home": tmp_path, **KEYS})) as server:
+        teacher, alice = as_(server, "teacher-key"), as_(server, "alices-key")
+        with closing(teacher.client), closing(alice.client):
+            taken = teacher.upload(book.encode(), "warps.md").json()
+            teacher.ended(taken["job_id"])
+            teacher.upload(json.dumps(asked).encode(), "w.jsonl", FILES)
+            guide = f"/v1/documents/{taken['document_id']}/guide"
+            assert "64 threads" in alice.client.get(guide).text
+            teacher.post("/v1/class-exams", count=1, question_file="w.jsonl", learners=["alice"])
+            for path in (guide, f"{guide}.md"):
+                assert "64 threads" not in alice.client.get(path).text
+                assert "32 threads" in alice.client.get(path).text
+                assert "64 threads" in teacher.client.get(path).text
+
+
+def test_question_files_are_their_owners_have_a_bound_and_can_be_removed(school, alice, bob, teacher) -> None:
+    line = json.dumps(FREE).encode()
+    for live in (teacher, alice):
+        assert live.upload(line, "own.jsonl", FILES).status_code == 201
+    own = {"question_file": "own.jsonl", "with_answers": True}
+    assert bob.get(FILES) == {"files": []}
+    for method, path, body in (("GET", "/v1/questions", None), ("GET", "/v1/questions/chapters", None),
+                               ("POST", "/v1/exams", {"count": 1, "question_file": "own.jsonl"}),
+                               ("DELETE", f"{FILES}/own.jsonl", None)):  # fmt: skip
+        assert bob.status(method, path, body, **(own if method == "GET" else {})) == 404, path
+    assert bob.status("GET", FILES, learner="alice") == 403
+    assert "known" in alice.client.get("/v1/questions", params=own).text
+    assert alice.client.delete(f"{FILES}/own.jsonl").status_code == 204
+    assert (alice.get(FILES)["files"], teacher.get(FILES)["files"]) == ([], ["own.jsonl"])
+    kept = [bob.upload(line, f"{number}.jsonl", FILES).status_code for number in range(140)]
+    assert kept == [201] * kept.count(201) + [409] * kept.count(409) and kept.count(409)
+    assert teacher.client.delete(f"{FILES}/1.jsonl", params={"learner": "张三"}).status_code == 204
+    assert bob.upload(line, "one-more.jsonl", FILES).status_code == 201
+
+
+def test_a_teacher_sees_whose_a_conversation_is_and_deletes_her_own_by_default(alice, bob, teacher) -> None:
+    for live, title in ((alice, "of alice"), (bob, "of bob"), (teacher, "of the teacher")):
+        live.post("/v1/conversations", title=title)
+
+    def titles(live: Live) -> dict[str, str | None]:
+        return {one["title"]: one["owner"] for one in live.get("/v1/conversations")["conversations"]}
+
+    assert titles(teacher).items() >= {"of alice": "alice", "of bob": "张三", "of the teacher": None}.items()
+    assert alice.status("DELETE", "/v1/conversations", learner="张三") == 403
+    assert teacher.client.delete("/v1/conversations").status_code == 204
+    assert "of the teacher" not in titles(teacher) and {"of alice", "of bob"} <= titles(teacher).keys()
+    teacher.client.delete("/v1/conversations", params={"learner": "alice"})
+    assert titles(alice) == {} and "of bob" in titles(bob)
 
 
 def test_conversations_answers_and_feedback_are_the_learners_own(alice: Live, bob: Live, teacher: Live) -> None:

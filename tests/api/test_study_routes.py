@@ -323,6 +323,14 @@ def test_one_answer_is_kept_beside_the_others_and_proof_has_its_place(live: Live
     assert any(mark["evidence"] for mark in live.get(f"/v1/exams/{exam['id']}")["result"]["marks"])
 
 
+def test_a_rating_that_is_sent_twice_counts_once(live: Live) -> None:
+    card = live.post("/v1/cards", question="What is a warp?", answer="32 threads")
+    review = f"/v1/cards/{card['id']}/review"
+    assert [live.status("POST", review, {"rating": 3}) for _ in range(2)] == [200, 409]
+    assert live.status("POST", f"/v1/cards/{card['id']}/undo") == 200
+    assert live.status("POST", review, {"rating": 4}) == 200, "one that was taken back is rated again"
+
+
 def test_a_card_says_when_each_rating_would_make_it_due_and_the_list_counts_all(live: Live) -> None:
     assert live.get("/v1/cards/due") == {"cards": [], "due": 0, "kept": 0, "next_due": None}
     hand_in(live, start(live, types=["choice"], count=3))

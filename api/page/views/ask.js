@@ -176,7 +176,7 @@ export function Ask({ site, id }) {
   if (problem?.status === 404) return html`<${Missing} />`;
   const newest = turns.at(-1);
   return html`<div class="ask-layout">
-    <${Conversations} current=${shown.current} asked=${asked} />
+    <${Conversations} site=${site} current=${shown.current} asked=${asked} />
     <section class="desk">
       <div class="thread" ref=${thread}>
         <h1 class="sr-only">${t("nav.ask")}</h1>

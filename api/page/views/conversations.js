@@ -10,7 +10,7 @@ const SEARCH_AFTER_MS = 150;
 const MOST_IN_A_NAME = 200;
 
 /** `current` is the one that is open; the list is fetched again whenever `asked` changes. */
-export function Conversations({ current, asked }) {
+export function Conversations({ site, current, asked }) {
   const [kept, setKept] = useState(null);
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState(false); // on a phone it is folded away until it is asked for
@@ -26,8 +26,9 @@ export function Conversations({ current, asked }) {
     return () => clearTimeout(timer);
   }, [search, asked, current]);
 
+  const own = (kept || []).filter((one) => one.owner === null || one.owner === site.session.learner);
   const removeAll = () => confirm({
-    question: count("conversations.delete_all_question", kept.length), detail: t("conversations.delete_all_detail"), yes: t("delete"),
+    question: count("conversations.delete_all_question", own.length), detail: t("conversations.delete_all_detail"), yes: t("delete"),
     onYes: async () => {
       await rest.deleteConversations();
       navigation.go("");
@@ -47,7 +48,7 @@ export function Conversations({ current, asked }) {
       ${kept && !kept.length && html`<p class="soft">${t(search ? "conversations.not_found" : "conversations.none")}</p>`}
       ${[...days].map(([day, listed]) => html`<h3 class="day">${day}</h3>
         <ul>${listed.map((one) => html`<${Row} key=${one.id} conversation=${one} mine=${one.id === current} refresh=${refresh} />`)}</ul>`)}
-      ${kept?.length > 0 && !search && html`<${Button} kind="quiet" onClick=${removeAll}>${t("conversations.delete_all")}<//>`}
+      ${own.length > 0 && !search && html`<${Button} kind="quiet" onClick=${removeAll}>${t("conversations.delete_all")}<//>`}
     </div>
   </aside>`;
 }
@@ -71,7 +72,7 @@ function Row({ conversation, mine, refresh }) {
   });
   return html`<li class=${mine ? "conversation current" : "conversation"}>
     <a href=${`${BASE}c/${conversation.id}`} aria-current=${mine ? "page" : undefined}>
-      <span class="name" dir="auto">${title}</span><span class="when">${dateTime(conversation.updated_at).slice(11)}</span></a>
+      <span class="name" dir="auto">${title}</span>${conversation.owner && html`<span class="soft" dir="auto">${conversation.owner}</span>`}<span class="when">${dateTime(conversation.updated_at).slice(11)}</span></a>
     ${mine && html`<span class="conversation-tools">
       <${Button} kind="quiet" icon="edit" label=${t("conversations.rename")} onClick=${rename} />
       <a class="button quiet" href=${rest.exportPath(conversation.id)} download title=${t("conversations.export")} aria-label=${t("conversations.export")}><${Icon} name="download" /></a>

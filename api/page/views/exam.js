@@ -172,7 +172,6 @@ function Question({ question, place, most, answer, keep, save }) {
 
 function Marks({ exam, onDecided }) {
   const { result } = exam;
-  const own = exam.class_id === null; // the marks of a class's exam stand
   const asked = new Map(exam.questions.map((question) => [question.id, question]));
   const missed = result.marks.filter((mark) => !mark.passed).length;
   const unsure = result.marks.filter((mark) => mark.needs_check).length;
@@ -180,17 +179,17 @@ function Marks({ exam, onDecided }) {
       <p class="big">${t("exam.score", { score: points(result.score), most: points(result.max_score) })}</p>
       <progress class="bar" max="1" value=${result.max_score ? result.score / result.max_score : 0} aria-label=${t("exam.result")} />
       ${exam.closed_by_deadline && html`<p class="note">${t("exam.handed_in_late")}</p>`}
-      ${unsure > 0 && own && html`<p class="note">${count("exam.to_check", unsure)}</p>`}
+      ${unsure > 0 && html`<p class="note">${count("exam.to_check", unsure)}</p>`}
       <p class="soft">${missed ? count("exam.became_cards", missed) : t("exam.all_right")}</p>
       <div class="row">
         ${missed > 0 && html`<a class="button primary" href=${`${BASE}study/cards`}>${t("exam.review")}</a>`}
         <a class="button" href=${`${BASE}study`}>${t("exam.another")}</a><a class="button" href=${`${BASE}study/progress`}>${t("study.progress")}</a></div>
     </section>
     ${result.marks.map((mark, index) => html`<${Mark} key=${mark.question_id} exam=${exam} mark=${mark} number=${index + 1}
-      question=${asked.get(mark.question_id)} own=${own} onDecided=${onDecided} />`)}`;
+      question=${asked.get(mark.question_id)} onDecided=${onDecided} />`)}`;
 }
 
-function Mark({ exam, mark, number, question, own, onDecided }) {
+function Mark({ exam, mark, number, question, onDecided }) {
   const state = mark.passed ? "right" : mark.score <= 0 ? "wrong" : "part";
   const decide = (share) => attempt(async () => {
     await rest.decide(exam.id, mark.question_id, share);
@@ -203,15 +202,16 @@ function Mark({ exam, mark, number, question, own, onDecided }) {
   return html`<article class=${`card mark ${state}`}>
     <div class="mark-head"><span class=${`badge ${state}`}>${t(`mark.${state}`)}</span>
       <span class="soft">${t("exam.score", { score: points(mark.score), most: points(mark.max_score) })}</span>
-      ${["similarity", "judge", "self"].includes(mark.by) && html`<span class="soft">${t(`mark.by_${mark.by}`)}</span>`}</div>
+      ${["similarity", "judge", "self", "teacher"].includes(mark.by) && html`<span class="soft">${t(`mark.by_${mark.by}`)}</span>`}</div>
     <h3 class="mark-question"><span>${number}. </span><${Rich} kind="rich inline" text=${questionText(question)} /></h3>
     <dl><dt>${t("mark.yours")}</dt><dd>${yours}</dd>
       ${(state !== "right" || question.type !== "choice") && html`<dt>${t("mark.reference")}</dt><dd>${right}</dd>`}</dl>
     ${mark.by === "key_facts" && html`<${Facts} name="met" sign="✓" facts=${mark.facts_met} /><${Facts} name="missed" sign="✗" facts=${mark.facts_missed} />`}
-    ${own && question.type !== "choice" && mark.answer !== null && html`
+    ${question.type !== "choice" && mark.answer !== null && html`
+      ${mark.requested !== null && html`<p class="note">${t("mark.requested", { score: points(mark.requested * mark.max_score) })}</p>`}
       ${mark.needs_check && html`<p class="note">${t("mark.check")}</p>`}
       <div class="row verdict" role="group" aria-label=${t("mark.verdict")}>${[["right", 1], ["part", 0.5], ["wrong", 0]].map(([name, given]) => html`
-        <${Button} kind="quiet" aria-pressed=${String(mark.by === "self" && share === given)} onClick=${() => decide(given)}>${t(`mark.was_${name}`)}<//>`)}</div>`}
+        <${Button} kind="quiet" aria-pressed=${String(mark.requested === given || (["self", "teacher"].includes(mark.by) && share === given))} onClick=${() => decide(given)}>${t(`mark.was_${name}`)}<//>`)}</div>`}
     ${mark.passage && html`<details class="proof" open=${state !== "right"}><summary>${t("mark.proof", { place: placeOf(mark.passage) })}</summary>
       <${Passage} text=${mark.passage.text} spans=${mark.evidence ? [mark.evidence] : []} plain=${PLAIN_FORMATS.has(mark.passage.format)} /></details>`}
   </article>`;

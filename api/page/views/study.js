@@ -125,17 +125,19 @@ function Plan({ site, source, chapter, onFile }) {
 /** Names of learners, and the button that gives each of them this exam. */
 function ClassForm({ site, plan }) {
   const [names, setNames] = useState(site.session.learners.join("\n"));
+  const [assistant, setAssistant] = useState(false);
   const prefill = (event) => event.target.open && !names && attempt(async () => {
     const [last] = await rest.classExams(1);
     if (last) setNames((typed) => typed || last.exams.map((exam) => exam.learner).join("\n"));
   });
   const give = () => attempt(async () => {
     const learners = names.split("\n").map((name) => name.trim()).filter(Boolean);
-    navigation.go(`study/class/${(await rest.giveExam(plan(), learners)).id}`);
+    navigation.go(`study/class/${(await rest.giveExam(plan(), learners, assistant)).id}`);
   });
   return html`<details class="file-form" onToggle=${prefill}><summary>${t("class.give")}</summary>
     <${Field} label=${t("class.names")}><textarea class="box" rows="6" dir="auto" value=${names} onInput=${(event) => setNames(event.target.value)}></textarea><//>
     <p class="soft">${t("class.note")}</p>
+    <${Check} label=${t("class.assistant")} checked=${assistant} onChange=${setAssistant} />
     <div class="row"><${Button} kind="primary" onClick=${give}>${t("class.make")}<//></div></details>`;
 }
 
