@@ -8,6 +8,7 @@
   machine where no key is set, may do everything for any learner.
 * Without keys, the `Host` header must name this machine: a page of another site that rebinds its own name to
   127.0.0.1 carries its name there (DNS rebinding).
+* An address that sends many unknown keys is let in only with a key that was right there before.
 * Calls that change something may not carry the `Origin` of another site.
 """
 
@@ -17,7 +18,9 @@ import hashlib
 import hmac
 import ipaddress
 import socket
-from collections.abc import MutableMapping
+import threading
+import time
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -28,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import ForeignOrigin, NoKey, NotAllowed, UnsafeBind, describe, reply_for
+from api.errors import ForeignOrigin, NoKey, NotAllowed, RateLimited, UnsafeBind, describe, reply_for
 from api.page_files import is_page
 from api.settings import CoalesceSettings
 from evals.learners import DEFAULT_LEARNER
@@ -89,9 +92,15 @@ def caller_of(scope: MutableMapping[str, Any]) -> Caller:
     return caller
 
 
+def address_of(scope: MutableMapping[str, Any]) -> str:
+    """The network address that a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
 def client_of(request: Request) -> str:
     """Who asks, for the rate limit: the caller's key where there is one, else the network address."""
-    return caller_of(request.scope).key_digest or (request.client.host if request.client else "unknown")
+    return caller_of(request.scope).key_digest or address_of(request.scope)
 
 
 def cookie_value(key: str) -> str:
@@ -123,6 +132,45 @@ class KeyRing:
         return _owner(self._cookies, given)
 
 
+class KeyGuesses:
+    """Bounds the unknown keys that come from one address. A key that was right there before stays let in.
+
+    Args:
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(self, keys: KeyRing, clock: Callable[[], float] = time.monotonic) -> None:
+        self.keys = keys
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: dict[str, tuple[float, float]] = {}
+        self._right: dict[tuple[str, str], None] = {}
+
+    def caller(self, given: bytes, address: str) -> Caller | None:
+        """The caller whose key `given` is; None for an unknown key. Raises RateLimited."""
+        caller = self.keys.by_key(given)
+        with self._lock:
+            if caller is not None and (address, caller.key_digest) in self._right:
+                return caller
+            now = self._clock()
+            left, seen = self._left.pop(address, (float(MOST_GUESSES), now))
+            left = min(MOST_GUESSES, left + (now - seen) * MOST_GUESSES / 60)
+            self._left[address] = (left if caller is not None else max(left - 1, 0.0), now)
+            if left < 1:
+                raise RateLimited(
+                    msg("more than {} unknown keys per minute came from this address", MOST_GUESSES),
+                    hint="Wait as long as Retry-After says, then send a key of the server.",
+                    retry_after_s=60 / MOST_GUESSES,
+                )
+            if caller is not None:
+                self._right[address, caller.key_digest] = None
+            while len(self._left) > MOST_ADDRESSES:
+                del self._left[next(iter(self._left))]
+            while len(self._right) > MOST_ADDRESSES:
+                del self._right[next(iter(self._right))]
+            return caller
+
+
 def _owner(known: list[tuple[bytes, Caller]], given: bytes) -> Caller | None:
     found: Caller | None = None
     for item, caller in known:
@@ -132,6 +180,9 @@ def _owner(known: list[tuple[bytes, Caller]], given: bytes) -> Caller | None:
 
 
 COOKIE = "coalesce_key"
+MOST_GUESSES = 60
+"""Unknown keys that an address may send at once, and again within a minute."""
+MOST_ADDRESSES = 10_000
 LOGIN_PATH = "/login"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -163,9 +214,10 @@ def check_bind(settings: CoalesceSettings) -> None:
 class Guard:
     """ASGI middleware that refuses callers without a key and requests from other sites' pages."""
 
-    def __init__(self, app: ASGIApp, settings: CoalesceSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: CoalesceSettings, guesses: KeyGuesses | None = None) -> None:
         self._app = app
-        self._keys = KeyRing(settings)
+        self._guesses = guesses or KeyGuesses(KeyRing(settings))
+        self._keys = self._guesses.keys
         self._hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), settings.host.lower()}
         self._allowed = {host.lower() for host in settings.allowed_hosts}
         self._hosts |= self._allowed
@@ -192,7 +244,7 @@ class Guard:
         if self._keys.empty:
             put_caller(scope, Caller())
         elif not (scope["path"] in OPEN_PATHS or is_page(scope["path"]) or _opens_session(scope)):
-            put_caller(scope, self._caller(headers))
+            put_caller(scope, self._caller(headers, address_of(scope)))
 
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
@@ -218,10 +270,10 @@ class Guard:
             f"the request comes from a page of {origin!r:.100}", hint="Call from this server's own page or a program."
         )
 
-    def _caller(self, headers: Headers) -> Caller:
+    def _caller(self, headers: Headers, address: str) -> Caller:
         # Header bytes are read as Latin-1, whatever they were written in: this takes the bytes back.
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and (caller := self._keys.by_key(key.strip().encode("latin-1"))):
+        if scheme.lower() == "bearer" and (caller := self._guesses.caller(key.strip().encode("latin-1"), address)):
             return caller
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))

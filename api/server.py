@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Security
@@ -76,16 +77,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
 
     services = Services(settings, listener=report)
     services.generators.own_port = listener.getsockname()[1]
-    config = uvicorn.Config(
-        create_app(services),
-        log_level="warning",
-        access_log=False,
-        lifespan="on",
-        ws="none",
-        timeout_graceful_shutdown=GRACE_S,
-        server_header=False,
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(create_app(services), settings, timeout_graceful_shutdown=GRACE_S))
     # uvicorn raises the signals it caught once more when it has stopped; by then there is nothing left to stop.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -97,6 +89,21 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         listener.close()
     if services.preparation.error is not None:
         raise services.preparation.error
+
+
+def server_config(app: FastAPI, settings: CoalesceSettings, **more: Any) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        **more,
+    )
 
 
 def take_port(settings: CoalesceSettings) -> socket.socket:
@@ -168,7 +175,7 @@ def create_app(services: Services) -> FastAPI:
     app.router.default = page_or(app.router.default)
     # The one added last sees a request first.
     app.add_middleware(BodyLimit, settings=settings)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, guesses=services.guesses)
     app.add_middleware(SafeHeaders)
     app.add_middleware(RequestMeter, metrics=services.metrics)
     return app

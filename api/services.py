@@ -24,6 +24,7 @@ from api.generator import AdapterTuning, GeneratorSwitch, Tune
 from api.jobs import Job, JobHandle, JobQueue
 from api.metrics import Metrics
 from api.questions import BookQuestions
+from api.security import KeyGuesses, KeyRing
 from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.study import Study, justify
@@ -155,6 +156,7 @@ class Services:
         self.settings = settings
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
+        self.guesses = KeyGuesses(KeyRing(settings))
         self.jobs = JobQueue(settings.home, settings.reading_processes)
         self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)

@@ -254,6 +254,10 @@ class CoalesceSettings(BaseSettings):
     allowed_hosts: Commas = Field(
         (), description="Names of this server, besides its own, that requests without keys may carry."
     )
+    trusted_proxies: Commas = Field(
+        (),
+        description="Addresses of reverse proxies whose X-Forwarded headers say who a client is; by default none.",
+    )
     max_upload_bytes: int = Field(512 * 1024**2, ge=1, description="The largest upload of a book; 512 MiB by default.")
     max_body_bytes: int = Field(2 * 1024**2, ge=1024, description="The largest other request; 2 MiB by default.")
     private_urls: bool = Field(
@@ -267,7 +271,7 @@ class CoalesceSettings(BaseSettings):
 
     _chosen: GeneratorChoice | None = PrivateAttr(default=None)
 
-    @field_validator("api_keys", "allowed_hosts", mode="before")
+    @field_validator("api_keys", "allowed_hosts", "trusted_proxies", mode="before")
     @classmethod
     def _read_commas(cls, value: object) -> object:
         return _split_commas(value)

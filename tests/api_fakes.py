@@ -19,7 +19,7 @@ import uvicorn
 from fakes import HashEncoder, ScriptedGenerator, put_book, signals_only
 from waiting import PATIENCE_S, wait_until
 
-from api.server import create_app
+from api.server import create_app, server_config
 from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.catalog import open_catalog
@@ -216,7 +216,7 @@ def serving(services: Services) -> Iterator[str]:
     if not _ROUTES:
         _ROUTES.extend(app.router.routes)
     app.router.routes[:] = _ROUTES
-    server = _Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
+    server = _Server(server_config(app, services.settings, port=0, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_until(lambda: server.started, "the server started")

@@ -19,7 +19,7 @@ from api.jobs import Job, JobQueue
 from api.schemas.answers import GeneratorIn
 from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
 from api.schemas.books import JobsOut
-from api.security import COOKIE, Caller, KeyRing, cookie_value
+from api.security import COOKIE, Caller, address_of, cookie_value
 from api.settings import CoalesceSettings
 from api.streaming import event_stream, sse
 from api.translation import TRANSLATED, translate
@@ -67,11 +67,11 @@ def get_session(services: ServicesDep, caller: CallerDep) -> SessionOut:
     return _session(caller, services.settings)
 
 
-@api_router.post("/session", responses=error_responses(401, 422))
+@api_router.post("/session", responses=error_responses(401, 422, 429))
 def sign_in(body: SignInIn, request: Request, response: Response, services: ServicesDep) -> SessionOut:
     """Lets a browser in: sets a cookie for a known key."""
     key = body.key.strip()
-    caller = KeyRing(services.settings).by_key(key.encode())
+    caller = services.guesses.caller(key.encode(), address_of(request.scope))
     if caller is None:
         raise NoKey("this key is not known", hint="Ask the person who runs this server for yours.")
     _set_cookie(response, key, request)

@@ -1,4 +1,4 @@
-"""An exam of version 0.1 may be one of a class: its time begins when its learner opens it, and the assistant may help."""
+"""An exam of version 0.1 may be one of a class: its time begins with its learner, and the assistant may help."""
 
 import sqlalchemy as sa
 from alembic import op

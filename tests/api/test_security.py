@@ -11,6 +11,7 @@ import httpx
 import pytest
 from api_fakes import Live, running
 
+from api import security
 from api.errors import UnsafeBind
 from api.security import COOKIE, check_bind
 from api.settings import CoalesceSettings, load_settings
@@ -133,3 +134,20 @@ def test_a_page_of_another_site_cannot_change_anything(headers, shared: Live):
         reply = shared.client.request(method, path, json={"question": "x"}, headers=headers)
         assert (reply.status_code, reply.json()["error"]["type"]) == (403, "foreign_origin")
     assert shared.client.get("/v1/documents/sample").status_code == 200
+
+
+def test_who_guesses_keys_is_held_up_and_who_was_let_in_before_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(security, "MOST_GUESSES", 5)
+    with running(load_settings({"home": tmp_path, **KEYS})) as live:
+
+        def statuses(key: str, times: int, **headers: str) -> list[int]:
+            headers["authorization"] = f"Bearer {key}"
+            return [live.client.get("/v1/documents", headers=headers).status_code for _ in range(times)]
+
+        assert statuses("right-key", 1) == [200]
+        spoofed = [statuses(f"guess-{n}", 1, **{"X-Forwarded-For": f"10.0.0.{n}"})[0] for n in range(9)]
+        assert spoofed == [401] * 5 + [429] * 4
+        assert live.client.post("/v1/session", json={"key": "guess"}).status_code == 429
+        assert live.client.post("/login", data={"key": "guess"}).status_code == 429
+        assert statuses("second-kéy".encode().decode("latin-1"), 1) == [429], "not even the right one"
+        assert statuses("right-key", 20) == [200] * 20
