@@ -47,7 +47,9 @@ def mcp(
 ) -> None:
     """Serve search, ask and quiz as tools (Model Context Protocol) on standard input and output."""
     settings = settings_of(context, **writer.given)
-    from api.mcp_server import build_mcp_server
+    import anyio
+
+    from api.mcp_server import build_mcp_server, serve_stdio
     from api.services import open_study
     from evals.learners import DEFAULT_LEARNER, checked_learner
     from indexes.library import open_library
@@ -64,7 +66,7 @@ def mcp(
         return built
 
     with open_study(settings) as study:
-        build_mcp_server(engine, study, whose).run("stdio")
+        anyio.run(serve_stdio, build_mcp_server(engine, study, whose))
 
 
 @commands.command(epilog="Example: coalesce doctor --repair")

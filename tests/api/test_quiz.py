@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
-from api_fakes import WARP, FakeBuilder, Shelf
+from api_fakes import PATIENCE_S, WARP, FakeBuilder, Shelf
+from serving import COMMAND, environment
 
 from api.cli import run
 from api.mcp_server import build_mcp_server
@@ -105,6 +108,7 @@ def test_assistants_ask_and_set_and_mark_a_quiz_and_get_errors_in_words(tmp_path
         async with Client(build_mcp_server(no_engine, study, "ada")) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == {"search", "ask", "quiz", "mark_quiz"}
             assert (await called(client, "search", query="warp"))["error"]["hint"] == "coalesce add PATH"
+            assert (await client.call_tool("search", {"query": "warp"})).is_error
             exam = await called(client, "quiz", count=2, types=["choice"])
             answers = {question["id"]: 0 for question in exam["questions"]}
             assert (await called(client, "mark_quiz", exam_id=exam["exam_id"], answers=answers))["max_score"] == 2.0
@@ -115,8 +119,30 @@ def test_assistants_ask_and_set_and_mark_a_quiz_and_get_errors_in_words(tmp_path
                 error = (await called(stranger, tool, **{argument: "bell \x07"}))["error"]
                 assert (error["type"], "U+0007" in error["message"]) == ("InvalidInput", True)
             assert (await called(stranger, "search", query="warp"))["passages"]
+            for book, found in (("Sample", "sample"), ("other", None)):
+                reply = await called(stranger, "ask", question="How many threads are in a warp?", book=book)
+                assert [each["document_id"] for each in reply.get("citations", ())] == ([found] if found else [])
+            assert (await stranger.call_tool("ask", {"question": " "})).is_error
         assert study.due_cards("bob") == ()
         assert study.exams("ada")[0].id == exam["exam_id"]
 
     with open_study(load_settings({"home": tmp_path})) as study:
         asyncio.run(talk(study))
+
+
+@pytest.mark.integration
+def test_a_line_that_is_no_message_gets_its_error(tmp_path: Path) -> None:
+    who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}
+    lines = [b"garbage", json.dumps(first).encode(), b'{"jsonrpc": "2.0", "id": 2, "method": "\\ud800"}', b"\xff\xfe"]
+    command = [*COMMAND, "mcp"]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment(tmp_path)) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(b"\n".join(lines) + b"\n")
+        server.stdin.flush()
+        replies = [json.loads(server.stdout.readline()) for _ in lines]
+        server.stdin.close()
+        assert server.wait(PATIENCE_S) == 0
+    [hello] = [reply["result"] for reply in replies if "error" not in reply]
+    assert hello["serverInfo"]["version"]
+    assert [reply["error"]["code"] for reply in replies if "error" in reply] == [-32700] * 3
