@@ -9,7 +9,8 @@
 * Without keys, the `Host` header must name this machine: a page of another site that rebinds its own name to
   127.0.0.1 carries its name there (DNS rebinding).
 * An address that sends many unknown keys is let in only with a key that was right there before.
-* Calls that change something may not carry the `Origin` of another site.
+* Calls that change something may not carry the `Origin` of another site, unless they carry a key as well, or the
+  settings list it. No cookie counts for such a call.
 """
 
 from __future__ import annotations
@@ -183,6 +184,14 @@ COOKIE = "coalesce_key"
 MOST_GUESSES = 60
 """Unknown keys that an address may send at once, and again within a minute."""
 MOST_ADDRESSES = 10_000
+MOST_ORIGIN_CHARS = 300
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "*, Authorization",
+    "Access-Control-Allow-Private-Network": "true",
+    "Access-Control-Max-Age": "600",
+    "Vary": "Origin",
+}
 LOGIN_PATH = "/login"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -221,30 +230,53 @@ class Guard:
         self._hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname().lower(), settings.host.lower()}
         self._allowed = {host.lower() for host in settings.allowed_hosts}
         self._hosts |= self._allowed
+        self._origins = {origin.lower() for origin in settings.allowed_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 401 or 403, or hands on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if (origin := self._open_to(scope)) is not None:
+            if scope["method"] == "OPTIONS":
+                await Response(status_code=204, headers=_PREFLIGHT | {"Access-Control-Allow-Origin": origin})(
+                    scope, receive, send
+                )
+                return
+            send = _readable_by(origin, send)
         try:
-            self._check(scope)
+            self._check(scope, origin)
         except CoalesceError as error:
             await self._refuse(error, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _open_to(self, scope: Scope) -> str | None:
+        """The origin of another site's page that may call: a listed one, or any where a key, not a cookie, is sent.
+
+        A browser asks first, without the key, whether it may send it.
+        """
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is None or scope["type"] != "http" or not _is_origin(origin):
+            return None
+        if origin.lower() in self._origins:
+            return origin
+        asks_first = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        with_key = asks_first or headers.get("authorization", "").lower().startswith("bearer ")
+        return origin if with_key and not self._keys.empty else None
+
+    def _check(self, scope: Scope, open_to: str | None) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if self._keys.empty:
             self._check_host(host)
-        if scope["method"] not in SAFE_METHODS:
+        if open_to is None and scope["method"] not in SAFE_METHODS:
             self._check_origin(headers, host)
         if self._keys.empty:
             put_caller(scope, Caller())
         elif not (scope["path"] in OPEN_PATHS or is_page(scope["path"]) or _opens_session(scope)):
-            put_caller(scope, self._caller(headers, address_of(scope)))
+            put_caller(scope, self._caller(headers, address_of(scope), with_cookie=open_to is None))
 
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
@@ -270,7 +302,7 @@ class Guard:
             f"the request comes from a page of {origin!r:.100}", hint="Call from this server's own page or a program."
         )
 
-    def _caller(self, headers: Headers, address: str) -> Caller:
+    def _caller(self, headers: Headers, address: str, *, with_cookie: bool) -> Caller:
         # Header bytes are read as Latin-1, whatever they were written in: this takes the bytes back.
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and (caller := self._guesses.caller(key.strip().encode("latin-1"), address)):
@@ -279,7 +311,7 @@ class Guard:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
             cookies = SimpleCookie()
-        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
+        cookie = cookies[COOKIE].value if COOKIE in cookies and with_cookie else ""
         if caller := self._keys.by_cookie(cookie.encode("utf-8", "replace")):
             return caller
         given = "no API key was given" if not scheme else "the API key is not known"
@@ -294,6 +326,25 @@ class Guard:
             after = f"?next={quote(wanted, safe='')}" if wanted != "/" else ""
             response = RedirectResponse(f"{LOGIN_PATH}{after}", status_code=303)
         await response(scope, receive, send)
+
+
+def _readable_by(origin: str, send: Send) -> Send:
+    """Lets the page of another site read the reply."""
+
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = "Retry-After, X-Answer-Id"
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return with_headers
+
+
+def _is_origin(text: str) -> bool:
+    """Whether a header can be sent back as an origin; `null` is that of many pages."""
+    return text.isascii() and text.isprintable() and "://" in text and len(text) <= MOST_ORIGIN_CHARS
 
 
 class SafeHeaders:

@@ -254,6 +254,11 @@ class CoalesceSettings(BaseSettings):
     allowed_hosts: Commas = Field(
         (), description="Names of this server, besides its own, that requests without keys may carry."
     )
+    allowed_origins: Commas = Field(
+        (),
+        description="Origins of other sites' pages and apps, such as `app://obsidian.md`, that may call where no key "
+        "is asked for; a call with a valid key may come from any.",
+    )
     trusted_proxies: Commas = Field(
         (),
         description="Addresses of reverse proxies whose X-Forwarded headers say who a client is; by default none.",
@@ -271,7 +276,7 @@ class CoalesceSettings(BaseSettings):
 
     _chosen: GeneratorChoice | None = PrivateAttr(default=None)
 
-    @field_validator("api_keys", "allowed_hosts", "trusted_proxies", mode="before")
+    @field_validator("api_keys", "allowed_hosts", "allowed_origins", "trusted_proxies", mode="before")
     @classmethod
     def _read_commas(cls, value: object) -> object:
         return _split_commas(value)

@@ -391,6 +391,8 @@ class AnswerEngine:
             max_tokens=question.max_tokens,
             temperature=question.temperature,
             sampling_top_p=question.sampling_top_p,
+            sampling_top_k=question.sampling_top_k,
+            system=question.system,
             seed=question.seed,
             stop=question.stop,
             cancelled=cancelled,

@@ -90,7 +90,9 @@ class Question:
         adapter: name of the adapter for tuned arms; None takes the only one configured.
         top_k: number of passages to retrieve.
         max_tokens: longest answer, in the generator's tokens; None is the generator's default.
-        temperature: 0 is greedy; sampling_top_p: the smallest set of tokens as likely as this is drawn from.
+        temperature: 0 is greedy; sampling_top_p: the smallest set of tokens as likely as this is drawn from;
+            sampling_top_k: of the so many likeliest alone, 0 for all.
+        system: what the caller tells a language model beside our own rules.
         stop: strings before which the answer ends.
         turns: earlier `(question, answer)` pairs that the caller brings, oldest first, in place of a conversation's.
         owner: whose conversations it may continue, and who owns a new one; None continues anyone's.
@@ -111,6 +113,8 @@ class Question:
     temperature: float = 0.0
     seed: int | None = None
     sampling_top_p: float = 1.0
+    sampling_top_k: int = 0
+    system: str = ""
     stop: tuple[str, ...] = ()
     turns: tuple[tuple[str, str], ...] = ()
     owner: str | None = None

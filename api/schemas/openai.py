@@ -50,7 +50,10 @@ class StreamOptions(OpenAIIn):
 
 
 class ChatIn(OpenAIIn):
-    """Body of `POST /v1/chat/completions`; `adapter`, `top_k`, `filters` and `answer_anyway` are ours."""
+    """Body of `POST /v1/chat/completions`; `adapter`, `num_passages`, `filters` and `answer_anyway` are ours.
+
+    What is `Any` is there to be refused by its name where it asks for what is not done.
+    """
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -62,16 +65,30 @@ class ChatIn(OpenAIIn):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Seed | None = None
     stop: StopStrings | None = None
-    n: int | None = None
-    tools: list[Any] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000, description="of sampling; 0 and -1 set no bound")] | None = None
+    n: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    response_format: Any = None
+    logit_bias: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
     adapter: Id | None = None
-    top_k: TopK | None = None
+    num_passages: TopK | None = None
     filters: FiltersIn | None = None
     answer_anyway: bool = False
 
 
 class ModelOut(WireOut):
-    """An arm as a model; `available` says whether it can run with what is configured.
+    """An arm as a model.
 
     `quantization` is what a model in this process is held in: `none`, `int8`, `nf4`, or a GGUF file's own (`q4_k`).
     """
@@ -80,7 +97,6 @@ class ModelOut(WireOut):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "coalesce"
-    available: bool
     generator: str
     base_model: str
     quantization: str | None = None
@@ -88,7 +104,7 @@ class ModelOut(WireOut):
 
 
 class ModelsOut(WireOut):
-    """Every arm."""
+    """The arms that can answer."""
 
     object: Literal["list"] = "list"
     data: list[ModelOut]

@@ -497,6 +497,8 @@ def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationReq
         config.do_sample = True
         config.temperature = request.temperature
         config.top_p = request.sampling_top_p
+        if request.sampling_top_k:
+            config.top_k = request.sampling_top_k
         config.rng_seed = (secrets.randbits(32) if request.seed is None else request.seed) & 0xFFFF_FFFF
     return config
 

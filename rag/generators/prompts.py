@@ -56,7 +56,8 @@ def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[
     Args:
         brief: in the words for small models.
     """
-    messages: list[Message] = [{"role": "system", "content": _system(request, brief)}]
+    told = "\n\n".join(filter(None, (_system(request, brief), request.system)))
+    messages: list[Message] = [{"role": "system", "content": told}]
     for turn in request.turns:
         messages.append({"role": "user", "content": turn.question})
         messages.append({"role": "assistant", "content": turn.answer})

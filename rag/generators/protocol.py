@@ -39,6 +39,7 @@ class GenerationRequest:
         said: what a generator of sentences should not say again, since it was not enough ('why?').
         excerpts: what the model is shown of the passages, best first; empty where it reads them whole.
         adapter: name of the LoRA adapter, None for the bare base model.
+        system: what the caller tells a language model beside our own rules.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.
         cancelled: polled between tokens; the generator stops within two tokens of its becoming true.
@@ -52,6 +53,8 @@ class GenerationRequest:
     max_tokens: int | None = None
     temperature: float = 0.0
     sampling_top_p: float = 1.0
+    sampling_top_k: int = 0
+    system: str = ""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     query: Query | None = None

@@ -349,6 +349,8 @@ class RemoteGenerator:
         }
         if request.temperature > 0:
             body["top_p"] = request.sampling_top_p
+            if request.sampling_top_k:
+                body["top_k"] = request.sampling_top_k
         if request.seed is not None:
             body["seed"] = request.seed
         if request.stop:

@@ -16,7 +16,8 @@ from api.schemas.openai import ChatIn
 from rag.errors import GenerationFailed
 
 MESSAGES = [{"role": "user", "content": "How many threads are in a warp?"}]
-SAYS = "A warp has 32 threads [1]."
+SOURCES = "\n\nSources:\n[1] Sample › Chapter › Section, page iii"
+SAYS = f"A warp has 32 threads [1].{SOURCES}"
 
 
 class Client(openai.OpenAI):
@@ -35,10 +36,11 @@ def client(live: Live) -> Iterator[Client]:
         yield made
 
 
-def test_every_arm_is_a_model_and_says_whether_it_can_run(client: Client):
-    models = {model.id: model.available for model in client.models.list()}
-    assert models == {"coalesce-base": True, "coalesce-tuned": False, "coalesce-rag": True, "coalesce-rag+tuned": False}
+def test_the_arms_that_can_answer_are_models_and_no_others(client: Client):
+    assert [model.id for model in client.models.list()] == ["coalesce-base", "coalesce-rag"]
     assert client.models.retrieve("coalesce-rag").id == "coalesce-rag"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("coalesce-tuned")
 
 
 def test_a_completion_and_its_stream_carry_citations_and_usage_beside_the_content(client: Client, live: Live):
@@ -72,14 +74,14 @@ def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: C
     earlier = [
         ("system", "Be brief."),
         ("user", "What is a warp?"),
-        ("assistant", "A group of threads."),
+        ("assistant", f"A group of threads.{SOURCES}"),
         ("user", parts),
     ]
     messages = [{"role": role, "content": content} for role, content in earlier]
     answer_id = client.ask(messages=messages).id.removeprefix("chatcmpl-")
     list(client.ask(messages=messages, stream=True))
     request = live.generator.requests[-1]
-    assert request.question == "How many\nthreads?"
+    assert (request.question, request.system) == ("How many\nthreads?", "Be brief.")
     assert [(turn.question, turn.answer) for turn in request.turns] == [("What is a warp?", "A group of threads.")]
     assert live.get("/v1/conversations") == {"conversations": []}
     assert live.status("POST", "/v1/feedback", {"answer_id": answer_id, "rating": "up"}) == 404
@@ -97,6 +99,59 @@ def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: C
 def test_odd_sequences_of_messages_still_make_pairs(messages, turns):
     body = ChatIn(model="coalesce-rag", messages=[{"role": role, "content": text} for role, text in messages])
     assert question_of(body).turns == turns
+
+
+def test_markers_count_from_one_in_the_order_of_the_text_and_the_list_names_their_pages(settings):
+    builder = FakeBuilder(ScriptedGenerator(["Blocks [2], 3", " of them [2]", "[1], `a[1]`."]))
+    with running(settings, builder) as live, Client(live) as client:
+        live.shelf.put("second", "A warp of threads: how many threads a block has.", source="Second")
+        message = client.ask().choices[0].message
+        first, second = (" › ".join((each["title"], *each["section"])) for each in message.passages[:2])
+        text, _, listed = message.content.partition("\n\nSources:\n")
+        assert text == "Blocks [1], 3 of them [1][2], `a[1]`."
+        assert [line.partition(", page")[0] for line in listed.splitlines()] == [f"[1] {first}", f"[2] {second}"]
+        assert {citation["marker"] for citation in message.citations} == {1, 2}
+        for citation in message.citations:
+            assert citation["quote"] in message.passages[citation["marker"] - 1]["text"]
+        chunks = [chunk.choices[0].delta for chunk in client.ask(stream=True)]
+        assert "".join(delta.content or "" for delta in chunks) == message.content
+        assert chunks[-1].citations == message.citations
+
+
+def test_a_system_message_is_said_not_to_be_used_where_no_model_answers(settings):
+    builder = FakeBuilder(ScriptedGenerator(["A warp has 32 threads [1]."], arms=("rag",)))
+    told = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    with running(settings, builder) as live, Client(live) as client:
+        assert "system message" in client.ask(messages=told).choices[0].message.note
+        *_, last = client.ask(messages=told, stream=True)
+        assert "system message" in last.choices[0].delta.note
+        assert client.ask().choices[0].message.note is None
+
+
+TASK = """### Task:
+Generate a concise, 3-5 word title with an emoji summarizing the chat history.
+### Output:
+JSON format: { "%s": %s }
+### Chat History:
+<chat_history>
+USER: How many threads
+are in a warp?
+ASSISTANT: 32
+</chat_history>"""
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "reply"),
+    [("title", '"your title"', "How many threads"), ("tags", '["tag1"]', []), ("follow_ups", '["Q?"]', [])],
+)
+def test_open_webuis_own_prompts_get_the_json_that_they_ask_for(shared: Live, name: str, form: str, reply: Any):
+    asked = len(shared.generator.requests)
+    with Client(shared) as client:
+        messages = [{"role": "user", "content": TASK % (name, form)}]
+        assert json.loads(client.ask(messages=messages).choices[0].message.content) == {name: reply}
+        stream = client.ask(messages=messages, stream=True)
+        assert json.loads("".join(chunk.choices[0].delta.content or "" for chunk in stream)) == {name: reply}
+    assert len(shared.generator.requests) == asked
 
 
 def test_an_arm_that_cannot_run_is_a_conflict_and_an_unknown_model_not_found(live: Live, client: Client):
@@ -128,9 +183,11 @@ def test_an_answer_cut_by_the_clients_or_the_servers_bound_says_so(live: Live, c
 
 
 def test_sampling_settings_and_stop_strings_reach_the_generator(live: Live, client: Client):
-    completion = client.ask("base", temperature=0.7, top_p=0.9, seed=11, stop=["threads", "x"])
+    harmless = {"n": 1, "tools": [], "presence_penalty": 0.0, "logprobs": False, "response_format": {"type": "text"}}
+    more = {"extra_body": {"top_k": 40}}
+    completion = client.ask("base", temperature=0.7, top_p=0.9, seed=11, stop=["threads", "x"], **harmless, **more)
     request = live.generator.requests[-1]
-    assert (request.temperature, request.sampling_top_p, request.seed) == (0.7, 0.9, 11)
+    assert (request.temperature, request.sampling_top_p, request.sampling_top_k, request.seed) == (0.7, 0.9, 40, 11)
     assert request.stop == ("threads", "x")
     assert completion.choices[0].message.content == "A warp has 32 "
     stream = client.ask("base", stream=True, stop="32")
@@ -141,7 +198,9 @@ def test_sampling_settings_and_stop_strings_reach_the_generator(live: Live, clie
     ("name", "value"),
     [
         ("n", 2), ("top_p", 0), ("stop", [""]), ("stop", ["x"] * 17), ("stop", ""), ("temperature", 3),
-        ("tools", [{"type": "function"}]), ("max_tokens", 0),
+        ("tools", [{"type": "function"}]), ("max_tokens", 0), ("response_format", {"type": "json_object"}),
+        ("logprobs", True), ("top_logprobs", 3), ("logit_bias", {"1": 5}), ("frequency_penalty", 0.5), ("top_k", "x"),
+        ("functions", [{"name": "f"}]), ("audio", {"voice": "x"}), ("modalities", ["audio"]),
         *(("messages", messages) for messages in (
             [], [{"role": "user"}], [{"role": "assistant", "content": "x"}], [{"role": "wizard", "content": "x"}],
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "hello", [5],

@@ -13,7 +13,7 @@ from api_fakes import Live, running
 
 from api import security
 from api.errors import UnsafeBind
-from api.security import COOKIE, check_bind
+from api.security import COOKIE, check_bind, cookie_value
 from api.settings import CoalesceSettings, load_settings
 
 KEYS = {"api_keys": "right-key, second-kéy"}
@@ -136,18 +136,54 @@ def test_a_page_of_another_site_cannot_change_anything(headers, shared: Live):
     assert shared.client.get("/v1/documents/sample").status_code == 200
 
 
+PAGES = ("app://obsidian.md", "https://chat.example", "http://localhost:3000")
+
+
+def test_a_page_of_another_site_may_call_with_a_key_which_its_browser_asks_first(locked: Live):
+    for origin in PAGES:
+        asks = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-y"}
+        first = locked.client.options("/v1/search", headers=asks)
+        assert (first.status_code, first.headers["access-control-allow-origin"]) == (204, origin)
+        for key, status in (("right-key", 200), ("wrong", 401)):
+            headers = {"origin": origin, "authorization": f"Bearer {key}"}
+            reply = locked.client.post("/v1/search", json={"query": "warp"}, headers=headers)
+            assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (status, origin)
+
+
+def test_a_cookie_does_not_count_for_a_page_of_another_site(locked: Live):
+    cookie = f"{COOKIE}={cookie_value('right-key')}"
+    for more, status in (({}, 403), ({"authorization": "Bearer x"}, 401)):
+        headers = {"origin": "https://evil.example", "cookie": cookie, **more}
+        assert locked.client.post("/v1/search", json={"query": "warp"}, headers=headers).status_code == status
+        assert "access-control-allow-credentials" not in locked.client.get("/v1/documents", headers=headers).headers
+
+
+def test_without_keys_only_the_listed_pages_of_other_sites_may_call(tmp_path):
+    with running(load_settings({"home": tmp_path, "allowed_origins": "app://obsidian.md"})) as live:
+        for origin, status, asked in (("app://obsidian.md", 200, 204), ("https://evil.example", 403, 405)):
+            headers = {"origin": origin, "access-control-request-method": "POST"}
+            assert live.client.options("/v1/search", headers=headers).status_code == asked
+            headers = {"origin": origin, "authorization": "Bearer none"}
+            reply = live.client.post("/v1/search", json={"query": "warp"}, headers=headers)
+            assert (reply.status_code, reply.headers.get("access-control-allow-origin")) == (
+                status,
+                origin if status == 200 else None,
+            )
+
+
 def test_who_guesses_keys_is_held_up_and_who_was_let_in_before_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(security, "MOST_GUESSES", 5)
     with running(load_settings({"home": tmp_path, **KEYS})) as live:
 
         def statuses(key: str, times: int, **headers: str) -> list[int]:
             headers["authorization"] = f"Bearer {key}"
-            return [live.client.get("/v1/documents", headers=headers).status_code for _ in range(times)]
+            sent = {name.encode(): value.encode() for name, value in headers.items()}
+            return [live.client.get("/v1/documents", headers=sent).status_code for _ in range(times)]
 
         assert statuses("right-key", 1) == [200]
         spoofed = [statuses(f"guess-{n}", 1, **{"X-Forwarded-For": f"10.0.0.{n}"})[0] for n in range(9)]
         assert spoofed == [401] * 5 + [429] * 4
         assert live.client.post("/v1/session", json={"key": "guess"}).status_code == 429
         assert live.client.post("/login", data={"key": "guess"}).status_code == 429
-        assert statuses("second-kéy".encode().decode("latin-1"), 1) == [429], "not even the right one"
+        assert statuses("second-kéy", 1) == [429], "not even the right one"
         assert statuses("right-key", 20) == [200] * 20

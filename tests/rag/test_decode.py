@@ -90,22 +90,25 @@ def test_the_likelihood_of_an_option_is_that_of_the_whole_text_read_for_every_to
 
 
 @pytest.mark.parametrize("spread", [0.1, 3.0])
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9), (1.5, 0.5), (0.8, 0.05)])
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.5, 0.5, 0), (0.8, 0.05, 0), (1.0, 0.9, 40)]
+)
 def test_sampling_draws_from_the_distribution_that_generate_draws_from(
-    monkeypatch: pytest.MonkeyPatch, spread: float, temperature: float, top_p: float
+    monkeypatch: pytest.MonkeyPatch, spread: float, temperature: float, top_p: float, top_k: int
 ) -> None:
     """Of 20,000 tokens in the order of likelihood, also where the likeliest 1,024 hold a small part of the mass."""
     import torch
-    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(1, 20_000, generator=torch.Generator().manual_seed(3)) * spread
-    warped = TopPLogitsWarper(top_p)(None, TemperatureLogitsWarper(temperature)(None, logits))
+    warm = TemperatureLogitsWarper(temperature)(None, logits)
+    warped = TopPLogitsWarper(top_p)(None, TopKLogitsWarper(top_k)(None, warm) if top_k else warm)
     ordered, tokens = warped[0].double().softmax(-1).sort(descending=True, stable=True)
     below = ordered.cumsum(0) - ordered
     points = (torch.arange(60) + 0.5) / 60
     coming = iter(points)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: next(coming))
-    sampler = Sampler(temperature=temperature, top_p=top_p, seed=0)
+    sampler = Sampler(temperature=temperature, top_p=top_p, seed=0, top_k=top_k)
     for point in points:
         place = int((tokens == sampler.pick(logits[0])).nonzero())
         assert below[place] - 1e-4 <= point <= below[place] + ordered[place] + 1e-4

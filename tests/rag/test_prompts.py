@@ -16,6 +16,15 @@ from rag.generators.protocol import Excerpt, GenerationRequest, Turn
 PASSAGE = make_passage("A warp holds 32 threads.", page_start=4, page_label="iv", section=("Warps",))
 
 
+def test_what_the_caller_tells_the_model_stands_behind_our_own_rules() -> None:
+    for brief in (False, True):
+        plain, told = (
+            render_messages(GenerationRequest("q", "base", system=system), brief=brief)[0]["content"]
+            for system in ("", "Be brief.")
+        )
+        assert told == f"{plain}\n\nBe brief."
+
+
 def test_what_repeats_comes_first_and_the_question_last() -> None:
     turns = (Turn("Earlier?", "So."),)
     request = GenerationRequest("What is a warp?", "rag", (PASSAGE,), turns)

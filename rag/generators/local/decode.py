@@ -98,10 +98,12 @@ class Sampler:
     Args:
         temperature: 0 takes the most likely token; above, logits are divided by it.
         top_p: the smallest set of tokens whose probabilities reach this sum is kept (1 keeps all).
+        top_k: the so many likeliest tokens are kept, 0 keeps all.
         seed: None takes one from the system's randomness.
     """
 
-    def __init__(self, temperature: float = 0.0, top_p: float = 1.0, seed: int | None = None) -> None:
+    def __init__(self, temperature: float = 0.0, top_p: float = 1.0, seed: int | None = None, top_k: int = 0) -> None:
+        self._top_k = top_k
         self._temperature = temperature
         self._top_p = top_p
         self._random: Any = None
@@ -120,6 +122,8 @@ class Sampler:
 
         if self._random is None:
             return int(logits.argmax())
+        if 0 < self._top_k < len(logits):
+            logits = logits.masked_fill(logits < logits.topk(self._top_k).values[-1], float("-inf"))
         probabilities = torch.softmax(logits.float() / self._temperature, dim=-1)
         point = torch.rand((), generator=self._random)
         for count in (min(_LIKELIEST, len(probabilities)), len(probabilities)):

@@ -234,7 +234,7 @@ class LocalGenerator:
 
         check()
         request = admitted.request
-        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed)
+        sampler = Sampler(request.temperature, request.sampling_top_p, request.seed, request.sampling_top_k)
         unread = admitted.prompt[cache.get_seq_length() :]
         while not writing.ended:
             block = writing.answer.thinking
