@@ -20,6 +20,7 @@ from fastapi_offline import FastAPIOffline
 from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
+from api.openapi import document
 from api.page_files import ICON_PATH, hashes, page_or
 from api.routes import ask, books, conversations, evaluation, openai, service, study
 from api.running_server import announce, withdraw
@@ -173,6 +174,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_api_route("/docs", _api_page, include_in_schema=False)
     # Not a mount: one at "/" would take wrong methods and unknown calls of the API for paths of its own.
     app.router.default = page_or(app.router.default)
+    document(app)
     # The one added last sees a request first.
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Guard, settings=settings, guesses=services.guesses)

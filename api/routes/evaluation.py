@@ -51,7 +51,7 @@ def get_report(report_id: str, services: ServicesDep, study: StudyDep) -> dict[s
     return _without(read_report(services.settings.reports_folder, report_id), study.asked_now())
 
 
-@router.get("/reports/{report_id}/page", response_class=HTMLResponse, responses=error_responses(404, 503))
+@router.get("/reports/{report_id}/page", response_class=Response, responses=error_responses(404, 503))
 def get_report_page(
     report_id: str, services: ServicesDep, study: StudyDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
 ) -> HTMLResponse:
