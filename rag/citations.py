@@ -20,6 +20,9 @@ MARKER = re.compile(r"\[(\d{1,3})\]")
 _UNFINISHED = re.compile(r"\[[\d\s,;，、]*")
 _MARKERS = re.compile(r"\[\d{1,3}(?:\s*[,;，、]\s*\d{1,3})*\]")
 """A marker of one passage or several."""
+_RUN = re.compile(r"(?:\[\d{1,3}\])+")
+_RUN_AT_END = re.compile(r"(?<!\])(?:\[\d{1,3}\])+$")
+_GOES_ON = re.compile(r"[ \t]+\w")
 _MARKS = " \t\n.,;:。，；：*_-"
 _LONGEST_HELD = 64
 _QUOTE_SENTENCES = 3
@@ -45,7 +48,8 @@ class Marked:
 class MarkerFilter:
     """Lets an answer through piece by piece, without markers that name no passage.
 
-    `[1, 2]` becomes `[1][2]`. Held back between pieces is only what may still become a marker.
+    `[1, 2]` becomes `[1][2]`. Held back between pieces is only what may still become a marker. Several in a row inside a
+    sentence that name no passage, as in 'the tile is [32][33] because', are sizes: they stay, as code.
 
     Args:
         num_passages: markers from 1 to this number stay.
@@ -74,7 +78,10 @@ class MarkerFilter:
         """Where the space or the unfinished marker begins with which `text` ends."""
         bare = len(text[:end].rstrip(" \t"))
         start = text.rfind("[", 0, bare)
-        return start if start >= 0 and _UNFINISHED.fullmatch(text, start, bare) else bare
+        if start >= 0 and _UNFINISHED.fullmatch(text, start, bare):
+            return start
+        run = _RUN_AT_END.search(text, max(0, bare - _LONGEST_HELD), bare)
+        return run.start() if run and not self._named(run.group()) else bare
 
     def _named(self, marker: str) -> list[int]:
         """The passages that a marker names."""
@@ -96,12 +103,23 @@ class MarkerFilter:
                 out.extend(f"[{number}]" for number in dict.fromkeys(kept))
                 self._code.marker()
                 position = match.end()
+            elif sizes := self._sizes(text, position):
+                out.append(f"`{sizes}`")
+                self._code.marker()
+                position += len(sizes)
             else:
                 if out and out[-1] in " \t":
                     out.pop()
                 self._code.marker()
                 position = match.end()
         return "".join(out)
+
+    def _sizes(self, text: str, position: int) -> str:
+        """The brackets in a row from a place on that can be no markers; "" where they are, or where one stands alone."""
+        run = _RUN.match(text, position)
+        if run is None or run.group().count("[") < 2 or self._named(run.group()):
+            return ""
+        return run.group() if self._num_passages and _GOES_ON.match(text, run.end()) else ""
 
 
 def without_markers(text: str) -> str:

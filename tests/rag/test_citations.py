@@ -85,6 +85,7 @@ def test_a_marker_belongs_to_the_sentence_before_it_or_behind_it_where_they_come
         ("Both say so [1, 2].", 2, "Both say so [1][2]."),
         ("It is so [7] and [2] so.", 2, "It is so and [2] so."),
         ("It is so [8][9]. And so [8][9]", 5, "It is so. And so"),
+        ("Declare it as [32][33] because [1] says so.", 5, "Declare it as `[32][33]` because [1] says so."),
         *((code, 1, code) for code in ("Write a[1] = b[2]; or `x [3]` and", "```\ny [4];\n```\nend [1].")),
     ],
 )
