@@ -48,6 +48,8 @@ class ChatPrompt:
         self._tokenizer = tokenizer
         self._model_name = model_name
         self.brief = brief
+        known = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._control = tuple(sorted(token for token in known if token.strip()))  # some vocabularies add runs of blanks
         self._lock = threading.Lock()
 
     def tokens(self, request: GenerationRequest) -> list[int]:
@@ -56,7 +58,7 @@ class ChatPrompt:
         Raises:
             ModelCannotLoad: the chat template does not accept the messages.
         """
-        return self.message_tokens(render_messages(request, brief=self.brief))
+        return self.message_tokens(render_messages(request, brief=self.brief, control=self._control))
 
     def message_tokens(self, messages: list[Message], *, answer_follows: bool = True) -> list[int]:
         """As `tokens`, for any messages; with `answer_follows=False` the last one is the answer (for training)."""

@@ -7,7 +7,8 @@ in the user's turn; only the brief prompt has them behind its rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Literal, TypedDict
 
 from indexes.sentences import split_spans
@@ -50,11 +51,21 @@ ANSWER_IN_ENGLISH = "Answer in English."
 CHOICE_LETTERS = "ABCDEFGHIJ"
 
 
-def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[Message]:
-    """The chat for one request; the last message is the user's question.
+_CONTROL = re.compile(
+    r"<(?=[|｜]|/?(?:s|bos|eos|pad|unk|think|(?:start|end)_of_turn)>)|\[(?=/?(?:INST|SYSTEM_PROMPT|THINK)\])"
+)
+"""What control tokens of the families begin with, where a model's own list of them is not at hand."""
+_PASSAGE_NUMBER = re.compile(r"^([ \t]*)\[(\d{1,3})\]", re.MULTILINE)
+_JOINER = "\u2060"
+"""A word joiner: not seen, and no part of a control token."""
+
+
+def render_messages(request: GenerationRequest, *, brief: bool = False, control: Collection[str] = ()) -> list[Message]:
+    """The chat for one request; the last message is the user's question. Control tokens in it are text.
 
     Args:
         brief: in the words for small models.
+        control: the model's control tokens.
     """
     told = "\n\n".join(filter(None, (_system(request, brief), request.system)))
     messages: list[Message] = [{"role": "system", "content": told}]
@@ -62,12 +73,23 @@ def render_messages(request: GenerationRequest, *, brief: bool = False) -> list[
         messages.append({"role": "user", "content": turn.question})
         messages.append({"role": "assistant", "content": turn.answer})
     messages.append({"role": "user", "content": _question(request, brief)})
-    return messages
+    return [{"role": one["role"], "content": _as_text(one["content"], control)} for one in messages]
+
+
+def _as_text(text: str, control: Collection[str]) -> str:
+    """A text of which a tokenizer makes no control token: a book, a question or an earlier answer may hold some."""
+    text = _CONTROL.sub(lambda found: found[0] + _JOINER, text)
+    for token in control:
+        if len(token) > 1 and token in text:
+            text = text.replace(token, token[0] + _JOINER + token[1:])
+    return text
 
 
 def render_passages(passages: Sequence[Passage]) -> str:
     """Numbered passages, each under its source line."""
-    return "\n\n".join(f"[{number}] {_source(passage)}\n{passage.text}" for number, passage in enumerate(passages, 1))
+    return "\n\n".join(
+        f"[{number}] {_source(passage)}\n{_unnumbered(passage.text)}" for number, passage in enumerate(passages, 1)
+    )
 
 
 def render_choices(question: str, choices: Sequence[str]) -> str:
@@ -95,7 +117,12 @@ _REFUSALS = (_letters(REFUSAL), _letters(REFUSAL_IN_CHINESE))
 
 def render_excerpts(excerpts: Sequence[Excerpt]) -> str:
     """Numbered excerpts, each behind its nearest heading."""
-    return "\n".join(f"[{each.number}] {': '.join((*each.section[-1:], each.text))}" for each in excerpts)
+    return "\n".join(f"[{each.number}] {': '.join((*each.section[-1:], _unnumbered(each.text)))}" for each in excerpts)
+
+
+def _unnumbered(text: str) -> str:
+    """A passage without lines that begin as another passage does."""
+    return _PASSAGE_NUMBER.sub(r"\1(\2)", text)
 
 
 def _system(request: GenerationRequest, brief: bool) -> str:
