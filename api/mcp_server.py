@@ -60,6 +60,9 @@ def build_mcp_server(engine: Callable[[], AnswerEngine], study: Study, learner: 
         """Answers from the books, or from the one of this id or title; every quote is verbatim on the page named, or
         the question is refused.
 
+        With a language model, sentences that it wrote and that a passage supports come first (`written`), and the
+        books' own (`quotes`) below.
+
         `note` is what a reader should know beside the answer. `answer_anyway` answers from the nearest passages where
         the question would be refused.
         """

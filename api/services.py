@@ -273,7 +273,7 @@ class Services:
                 raise Cancelled("the comparison was cancelled")
             handle.progress(done, total, step)
 
-        rag = self.generators.rag
+        rag = self.settings.measured(self.generators.rag)
         spec = plan_run(
             source,
             rag.generator,

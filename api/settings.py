@@ -176,9 +176,11 @@ class CoalesceSettings(BaseSettings):
         "OpenVINO runs it, else on a processor whole as long as they fit, on a GPU 4 bits and `none` below half a "
         "billion weights.",
     )
-    answers: Literal["free", "quotes"] = Field(
-        "free",
-        description="Whether a local model writes freely, or may only say whole sentences of the passages, cited.",
+    answers: Literal["both", "free", "quotes"] = Field(
+        "both",
+        description="What a language model's answers are made of: the sentences that it writes and that a passage "
+        "supports, above the books' own (`both`); what it writes alone, each sentence checked (`free`); the books' own "
+        "sentences alone (`quotes`).",
     )
     adapters: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict,
@@ -379,12 +381,17 @@ class CoalesceSettings(BaseSettings):
             kind=choice.generator,
             model=choice.model,
             quantization=choice.quantization or self.quantization,
-            answers=self.answers if choice.generator == "local" else "free",
             adapters=adapters,
             base_url=choice.base_url,
             api_key=settings.generator.api_key if same_address else None,
         )
         return replace(settings, generator=generator)
+
+    def measured(self, rag: RagSettings) -> RagSettings:
+        """Settings of `rag` for a comparison: what a model writes as it comes, unless these say what answers are of."""
+        if "answers" in self.model_fields_set:
+            return rag
+        return replace(rag, generator=replace(rag.generator, answers="unchecked"))
 
     @property
     def _configured_rag(self) -> RagSettings:

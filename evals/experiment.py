@@ -83,7 +83,7 @@ class _Setup:
     @property
     def open_arms(self) -> frozenset[str]:
         """Engine arms that the generator can answer openly in."""
-        return frozenset(self.engine.generator.arms)
+        return frozenset(self.engine.arms)
 
 
 def choose_questions(
@@ -206,7 +206,7 @@ def plan_run(
         own_library=not source.startswith("bank:") and texts is None,
         texts={} if texts is None else find_texts(questions, texts),
         with_model=with_model,
-        together=ASKED_TOGETHER if kind == "local" and generator.answers == "free" else 1,
+        together=ASKED_TOGETHER if kind == "local" else 1,
         **fields,
     )
 

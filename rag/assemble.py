@@ -57,6 +57,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         ConversationStore(settings.conversations_path),
         chooser=chooser,
         judge=EvidenceJudge(reader, retrieval.refusal_threshold),
+        answers=settings.generator.answers,
         budget=budget,
         load=load,
     )
@@ -85,14 +86,13 @@ def switch_generator(engine: AnswerEngine, settings: RagSettings, library: Libra
     except BaseException:
         generator.close()
         raise
-    return engine.with_generator(generator, chooser, budget)
+    return engine.with_generator(generator, chooser, budget, wanted.answers)
 
 
 def _writing(
     settings: RagSettings, library: Library, reader: SentenceReader
 ) -> tuple[Generator, ChoiceScorer, PassageBudget]:
     """What writes answers, what scores options, and how many passages fit: all that depends on the generator."""
-    _check_quotes(settings.generator)
     generator: Generator  # `encoder` writes as `extractive` does and scores choices itself
     if resolve_kind(settings.generator) in LANGUAGE_MODELS:
         generator = build_language_model(settings.generator, reader)
@@ -105,15 +105,6 @@ def _writing(
     return generator, chooser, PassageBudget.of_tokens(settings.retrieval.passage_budget_tokens, count_tokens)
 
 
-def _check_quotes(settings: GeneratorSettings) -> None:
-    """Raises InvalidInput if quotes are asked of a generator other than a local model."""
-    if settings.answers == "quotes" and (kind := resolve_kind(settings)) != "local":
-        raise InvalidInput(
-            f"generator `{kind}` cannot answer in quotes: only a local model can",
-            hint="Name one with `--generator local --model PATH_OR_NAME`, or leave `--answers quotes` out.",
-        )
-
-
 def check_before_loading(settings: RagSettings, library: SearchableLibrary, question: Question) -> None:
     """Refuses what can never be answered before any model is loaded.
 
@@ -124,7 +115,6 @@ def check_before_loading(settings: RagSettings, library: SearchableLibrary, ques
     """
     question = check_question(question)
     generator = settings.generator
-    _check_quotes(generator)
     if resolve_kind(generator) in LANGUAGE_MODELS:
         choose_adapter(question.arm, question.adapter, tuple(generator.adapters))
     else:
@@ -151,11 +141,9 @@ def build_language_model(settings: GeneratorSettings, reader: SentenceReader | N
             raise InvalidInput("generator `local` needs a model", hint="add `--model PATH_OR_NAME`")
         from rag.generators.local.generator import load_local_generator
         from rag.generators.openvino import load_openvino_generator, runs_here
-        from rag.generators.quotes import QuotingGenerator
 
         load = load_openvino_generator if runs_here(settings) else load_local_generator
-        model = load(settings, reader)
-        return QuotingGenerator(model, reader) if reader and settings.answers == "quotes" else model
+        return load(settings, reader)
     if kind == "remote":
         if not settings.base_url or not settings.model:
             raise InvalidInput(

@@ -48,8 +48,8 @@ class Marked:
 class MarkerFilter:
     """Lets an answer through piece by piece, without markers that name no passage.
 
-    `[1, 2]` becomes `[1][2]`. Held back between pieces is only what may still become a marker. Several in a row inside a
-    sentence that name no passage, as in 'the tile is [32][33] because', are sizes: they stay, as code.
+    `[1, 2]` becomes `[1][2]`. Held back between pieces is only what may still become a marker. Several in a row
+    inside a sentence that name no passage, as in 'the tile is [32][33] because', are sizes: they stay, as code.
 
     Args:
         num_passages: markers from 1 to this number stay.
@@ -115,7 +115,7 @@ class MarkerFilter:
         return "".join(out)
 
     def _sizes(self, text: str, position: int) -> str:
-        """The brackets in a row from a place on that can be no markers; "" where they are, or where one stands alone."""
+        """The brackets in a row from a place on that can be no markers; "" where they are some, or one stands alone."""
         run = _RUN.match(text, position)
         if run is None or run.group().count("[") < 2 or self._named(run.group()):
             return ""
@@ -126,6 +126,19 @@ def without_markers(text: str) -> str:
     """`text` without bracketed numbers outside code: a book's own references would read as markers."""
     markers = MarkerFilter(0)
     return markers.feed(text) + markers.finish()
+
+
+def take_markers(text: str, num_passages: int) -> tuple[str, tuple[int, ...]]:
+    """`text` without markers, and the numbers of passages that stand behind words of it, not before its first."""
+    markers = MarkerFilter(num_passages)
+    text = markers.feed(text) + markers.finish()
+    kept, numbers, at = "", [], 0
+    for match in _outside_code(text):
+        if 1 <= int(match[1]) <= num_passages:
+            kept += text[at : match.start()].rstrip(" \t")
+            numbers += [int(match[1])] if kept.strip(_MARKS) else []
+            at = match.end()
+    return kept + text[at:], tuple(numbers)
 
 
 class _CodeState:

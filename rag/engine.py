@@ -1,7 +1,9 @@
 """The one path from a question to a cited answer; REST, page, command line and evaluation all run it.
 
 `stream` yields `PassagesFound`, then `TextDelta`s, then `AnswerDone`, always in this order, for refusals too; the
-deltas joined are the answer. Errors are raised, not yielded. The engine holds no lock while a generator writes.
+deltas joined are the answer. Where a language model may write, `QuotesFound` comes before the first delta: the answer
+ends with these quotes, and begins with what the model wrote and `rag/written.py` let through. Errors are raised, not
+yielded. The engine holds no lock while a generator writes.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from indexes.errors import (
     NotFound,
     StorageFull,
 )
+from indexes.messages import msg
 from indexes.types import Filters
-from rag.citations import MarkerFilter, resolve
+from indexes.words import is_chinese
+from rag.citations import MARKER, MarkerFilter, resolve
 from rag.conversations import ConversationStore
-from rag.errors import GenerationFailed
+from rag.errors import ArmUnavailable, DoesNotFitInMemory, EngineUnreachable, GenerationFailed
 from rag.evidence import JUDGED_BUDGET, JUDGED_PASSAGES, EvidenceJudge, Judgement, clear_option, not_found
 from rag.explanation import Explanation, explain
+from rag.generators.extractive import ExtractiveGenerator
 from rag.generators.protocol import (
     ChoiceScorer,
     ChoiceScores,
@@ -57,12 +62,14 @@ from rag.types import (
     TUNED_ARMS,
     Answer,
     AnswerDone,
+    Answers,
     Arm,
     Event,
     Passage,
     PassagesFound,
     Question,
     Quoted,
+    QuotesFound,
     SearchableLibrary,
     TextDelta,
     Thinking,
@@ -73,6 +80,7 @@ from rag.types import (
     Waiting,
 )
 from rag.wording import note_on_english
+from rag.written import DIVIDER, WrittenCheck
 
 _REFUSED = GenerationDone(Usage(), 0.0, 0, refused=True)
 _SAID = GenerationDone(Usage(), 0.0, 0)
@@ -85,6 +93,23 @@ _UNCITED = (
 _NOT_KEPT = ("The answer could not be kept: {reason}", "答案没能保存：{reason}")
 _CANNOT_KEEP = (Busy, HomeNotWritable, IndexCorrupt, StorageFull)
 _NOTHING_SAID = ("The model gave no answer.", "模型没有给出回答。")
+_FAILED = ("The model wrote no whole answer: {reason}", "模型没有写完回答：{reason}")
+_MODEL_FAILS = (Busy, DoesNotFitInMemory, EngineUnreachable, GenerationFailed)
+_LEFT_OUT = (
+    (
+        "{n} sentences that the model wrote are left out: no passage supports them.",
+        "模型写的 {n} 句没有段落支持，已略去。",
+    ),
+    ("One sentence that the model wrote is left out: no passage supports it.", "模型写的 1 句没有段落支持，已略去。"),
+)
+_UNSUPPORTED = (
+    ("{n} sentences of this answer are supported by no passage.", "回答中有 {n} 句没有段落支持。"),
+    ("One sentence of this answer is supported by no passage.", "回答中有 1 句没有段落支持。"),
+)
+_OTHER_LANGUAGE = (
+    "The books are in another language, so the model wrote nothing: these are their own sentences.",
+    "书是另一种语言的，所以模型没有写：这些是书中的原句。",
+)
 _CUT_OFF = ("The model was cut off before its first word.", "模型还没写出第一个字就被截断了。")
 
 
@@ -109,13 +134,22 @@ class _Prepared:
         return " ".join(self.notes) or None
 
 
-class _Written:
-    """The answer so far: its text, what is quoted in it, and when its first text came."""
+@dataclass(frozen=True, slots=True)
+class _Quotes:
+    """The books' own sentences, known before the first piece of the answer, which will end with them."""
 
-    def __init__(self) -> None:
+    pieces: tuple[TextPiece, ...]
+
+
+class _Text:
+    """An answer so far: its text, what is quoted in it, and when its first text came."""
+
+    def __init__(self, pieces: Sequence[TextPiece] = ()) -> None:
         self.text = ""
         self.quoted: dict[int, Quoted] = {}
         self.first_at = 0.0
+        for piece in pieces:
+            self.add(piece)
 
     def add(self, piece: TextPiece) -> None:
         self.first_at = self.first_at or time.perf_counter()
@@ -130,6 +164,7 @@ class AnswerEngine:
     Args:
         generator: writes answers.
         chooser: scores the options of choice questions; often the generator itself.
+        answers: what a language model's answers are made of, where a question does not say.
         judge: decides whether the passages found can answer a question.
         budget: of the passages of a prompt.
         load: loads the models that answering needs.
@@ -144,6 +179,7 @@ class AnswerEngine:
         *,
         chooser: ChoiceScorer,
         judge: EvidenceJudge,
+        answers: Answers = "both",
         budget: PassageBudget | None = None,
         load: Callable[[], None] = lambda: None,
     ) -> None:
@@ -151,6 +187,8 @@ class AnswerEngine:
         self.generator = generator
         self.conversations = conversations
         self.chooser = chooser
+        self.answers = answers
+        self._quoter = ExtractiveGenerator(judge.reader, library.embedder_name)
         self._retriever = retriever
         self._judge = judge
         self.budget = budget or PassageBudget()
@@ -158,8 +196,9 @@ class AnswerEngine:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """Arms that can run with what is configured."""
-        return self.generator.arms
+        """Arms that can run with what is configured; without passages there is nothing to quote."""
+        arms = self.generator.arms
+        return tuple(arm for arm in arms if arm in RETRIEVING_ARMS) if self.answers == "quotes" else arms
 
     @property
     def evidence_thresholds(self) -> Mapping[str, float]:
@@ -171,10 +210,12 @@ class AnswerEngine:
         """What reads sentences, for judging evidence and for quoting."""
         return self._judge.reader
 
-    def with_generator(self, generator: Generator, chooser: ChoiceScorer, budget: PassageBudget) -> AnswerEngine:
+    def with_generator(
+        self, generator: Generator, chooser: ChoiceScorer, budget: PassageBudget, answers: Answers
+    ) -> AnswerEngine:
         """This engine with another generator, over the same library and conversations."""
         other = copy(self)
-        other.generator, other.chooser, other.budget = generator, chooser, budget
+        other.generator, other.chooser, other.budget, other.answers = generator, chooser, budget, answers
         return other
 
     def load(self) -> None:
@@ -209,7 +250,8 @@ class AnswerEngine:
         """
         started = time.perf_counter()
         question, request = self._admit(question, cancelled or (lambda: False))
-        prepared = self._prepare(question, request, passages)
+        answers = self._answers(question)
+        prepared = self._prepare(question, request, passages, answers)
         request, judged, found = prepared.request, prepared.judged, prepared.request.passages
         evidence = judged.evidence if judged else None
         retrieved = time.perf_counter()
@@ -217,11 +259,15 @@ class AnswerEngine:
             raise Cancelled("the question was withdrawn")
         yield PassagesFound(found, evidence, prepared.note, judged.score if judged else None)
 
-        written = _Written()
-        for piece in self._pieces(prepared):
+        text, quotes = _Text(), ""
+        for piece in self._pieces(prepared, answers):
             if isinstance(piece, TextPiece):
-                written.add(piece)
+                text.add(piece)
                 yield TextDelta(piece.text)
+            elif isinstance(piece, _Quotes):
+                below = _Text(piece.pieces)
+                text.first_at, quotes = below.first_at, below.text
+                yield QuotesFound(quotes, resolve(quotes, found, below.quoted))
             elif isinstance(piece, Waiting | Thinking):
                 yield piece
             else:
@@ -230,24 +276,26 @@ class AnswerEngine:
         if done.passages_used is not None:
             found = found[: done.passages_used]  # the answer shows what was read; what did not fit was dropped
         is_relevant = partial(self._judge.is_relevant, request.query, found) if request.query else None
-        citations = () if done.refused else resolve(written.text, found, written.quoted, is_relevant)
+        citations = () if done.refused else resolve(text.text, found, text.quoted, is_relevant)
         if done.refused and judged and judged.note:
             prepared.notes.remove(judged.note)  # a refusal says so itself
         elif found and not citations and not done.refused:
             prepared.notes.append(_UNCITED[request.chinese])
+        prepared.notes += done.notes
+        writer = self._quoter if answers == "quotes" else self.generator
         answer = Answer(
             id=question.answer_id or uuid.uuid4().hex,
             conversation_id=question.conversation_id or "",
             question=question.text,
-            answer=written.text,
+            answer=text.text,
             refused=done.refused,
             arm=question.arm,
-            generator=self.generator.name,
-            model=self.generator.model_name,
+            generator=writer.name,
+            model=writer.model_name,
             adapter=question.adapter,
             citations=citations,
             passages=found,
-            timings=Timings(retrieved - started, (written.first_at or ended) - started, ended - started),
+            timings=Timings(retrieved - started, (text.first_at or ended) - started, ended - started),
             usage=done.usage,
             tokens_per_s=done.tokens_per_s,
             peak_memory_bytes=done.peak_memory_bytes,
@@ -255,6 +303,8 @@ class AnswerEngine:
             note=prepared.note,
             variant=question.variant,
             filters=question.filters,
+            written=done.written,
+            quotes=quotes,
         )
         yield AnswerDone(self._kept(answer, question) if keep else answer)
 
@@ -316,6 +366,7 @@ class AnswerEngine:
                     top_k=one.top_k or question.top_k,
                     retrieval=one.retrieval or question.retrieval,
                     filters=one.filters or question.filters,
+                    answers=one.answers or question.answers,
                     variant=one.name,
                 )
                 for one in dict.fromkeys(variants)
@@ -397,7 +448,13 @@ class AnswerEngine:
             stop=question.stop,
             cancelled=cancelled,
         )
-        self.generator.check(request)
+        if self._answers(question) != "quotes":
+            self.generator.check(request)
+        elif question.arm not in RETRIEVING_ARMS:
+            raise ArmUnavailable(
+                msg("arm {} cannot run where a model only quotes", repr(question.arm)),
+                hint="Ask with arm rag, or with answers both or free.",
+            )
         if question.arm in RETRIEVING_ARMS:
             check_filters(question.filters, self.library)
         return question, request
@@ -416,11 +473,20 @@ class AnswerEngine:
         """The passages that evidence is judged by, whatever a generator can read."""
         return select_passages(retrieval.hits, self.library, JUDGED_PASSAGES, JUDGED_BUDGET)
 
-    def _prepare(self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None) -> _Prepared:
+    def _answers(self, question: Question) -> Answers:
+        """What an answer is made of; the text as it comes where no model writes, or there is nothing to check it by."""
+        if not self._has_model:
+            return "unchecked"
+        answers = question.answers or self.answers
+        return answers if question.arm in RETRIEVING_ARMS or answers == "quotes" else "unchecked"
+
+    def _prepare(
+        self, question: Question, request: GenerationRequest, passages: Sequence[Passage] | None, answers: Answers
+    ) -> _Prepared:
         """The request with its passages, and what the search is worth. All notes known before writing are made here."""
         if passages is None and question.arm not in RETRIEVING_ARMS:
             return _Prepared(request)
-        if passages is None and (reply := self._talk(question, request)) is not None:
+        if passages is None and (reply := self._talk(question, request, answers)) is not None:
             return reply
         query = understand(question.text, self.library, question.filters, request.turns)
         request = replace(request, query=query)
@@ -437,32 +503,35 @@ class AnswerEngine:
         )
         request = replace(request, passages=found)
         notes = [*query.notes, *filter(None, [note_on_english(query.standalone, [each.text for each in found])])]
-        if not self._writes:
+        writes = self._has_model and answers != "quotes"
+        if not writes:
             notes += query.undone
-            if judged.evidence == "strong" and (named := clear_option(query, found, self.reader)) is not None:
-                request = replace(request, query=named[0])
-                notes.append(named[1])
+        quotes = not writes or answers == "both"
+        if quotes and judged.evidence == "strong" and (named := clear_option(query, found, self.reader)) is not None:
+            request = replace(request, query=named[0])
+            notes.append(named[1])
         if judged.note:
             notes.append(judged.note)
         if query.asks_for_more:
             request = replace(request, said=" ".join(turn.answer for turn in request.turns))
         return _Prepared(request, judged, notes)
 
-    def _talk(self, question: Question, request: GenerationRequest) -> _Prepared | None:
+    def _talk(self, question: Question, request: GenerationRequest, answers: Answers) -> _Prepared | None:
         """What is said to a message that is no question for the books; None where the library has to be searched."""
         kind = talk_kind(question.text)
         if kind is None:
             return None
-        if kind == "rewrite" and self._writes:
+        if kind == "rewrite" and self._has_model and answers != "quotes":
             last = next((answer for answer in reversed(self._earlier(question)) if answer.citations), None)
-            if last is None and not request.turns:
-                return None
-            return _Prepared(replace(request, passages=last.passages if last is not None else ()))
+            if last is None:
+                return _Prepared(request) if request.turns else None
+            query = replace(understand(last.question, self.library, last.filters), chinese=request.chinese)
+            return _Prepared(replace(request, query=query, passages=last.passages))
         chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese))
 
     @property
-    def _writes(self) -> bool:
+    def _has_model(self) -> bool:
         """Whether the generator is a language model."""
         return "base" in self.generator.arms
 
@@ -479,18 +548,86 @@ class AnswerEngine:
             )
         return kept
 
-    def _pieces(self, prepared: _Prepared) -> Iterator[Item]:
+    def _pieces(self, prepared: _Prepared, answers: Answers) -> Iterator[Item | _Quotes]:
         """The answer's text in pieces, then its figures."""
+        request = prepared.request
         if prepared.judged and prepared.judged.refusal:
             yield TextPiece(prepared.judged.refusal)
             yield _REFUSED
         elif prepared.said:
             yield TextPiece(prepared.said)
             yield _SAID
+        elif answers == "quotes":
+            yield from self._write(request, self._quoter)
+        elif answers == "unchecked" or not request.passages:
+            yield from self._write(request, self.generator)
         else:
-            yield from self._write(prepared.request)
+            yield from self._free(request) if answers == "free" else self._both(request)
 
-    def _write(self, request: GenerationRequest) -> Iterator[Item]:
+    def _free(self, request: GenerationRequest) -> Iterator[Item]:
+        """What the model writes, each sentence that holds with its marker."""
+        check = WrittenCheck(request.passages, keep_all=True)
+        for item in self._write(request, self.generator):
+            if isinstance(item, TextPiece):
+                yield from check.feed(item.text)
+            elif isinstance(item, GenerationDone):
+                yield from check.finish(whole=True)
+                notes = () if item.refused else _counted(_UNSUPPORTED, check.left_out, request)
+                yield replace(item, notes=notes)
+            else:
+                yield item
+
+    def _both(self, request: GenerationRequest) -> Iterator[Item | _Quotes]:
+        """What holds of what the model writes, and the books' own sentences below, which are known first."""
+        *pieces, quoted = self._write(request, self._quoter)
+        quotes = tuple(piece for piece in pieces if isinstance(piece, TextPiece))
+        found = isinstance(quoted, GenerationDone) and not quoted.refused
+        if found:
+            yield _Quotes(quotes)
+        check = WrittenCheck(request.passages, first_quote=MARKER.sub("", quotes[0].text) if found else "")
+        done, notes = _SAID, []
+        if any(is_chinese(passage.text) == request.chinese for passage in request.passages):
+            try:
+                for item in self._generated(request, self.generator):
+                    if isinstance(item, GenerationDone):
+                        done = item
+                        yield from check.finish(whole=done.usage.finish == "stop")
+                    elif isinstance(item, TextPiece):
+                        yield from check.feed(item.text)
+                    else:
+                        yield item
+                if not check.heard:
+                    notes.append((_CUT_OFF if done.usage.finish == "length" else _NOTHING_SAID)[request.chinese])
+            except _MODEL_FAILS as error:
+                notes.append(_FAILED[request.chinese].format(reason=error.message))
+        else:
+            notes.append(_OTHER_LANGUAGE[request.chinese])
+        if found and check.written:
+            yield TextPiece(DIVIDER)
+        if found or not check.written:
+            yield from quotes
+        notes += _counted(_LEFT_OUT, check.left_out, request)
+        refused = not (found or check.written)
+        yield replace(done, refused=refused, passages_used=None, notes=tuple(notes), written=check.written)
+
+    def _generated(self, request: GenerationRequest, generator: Generator) -> Iterator[Item]:
+        """What a generator yields, to its end.
+
+        Raises:
+            GenerationFailed: it did not finish.
+        """
+        items = generator.stream(request)
+        try:
+            for item in items:
+                yield item
+                if isinstance(item, GenerationDone):
+                    return
+        finally:
+            if isinstance(items, GeneratorType):
+                items.close()
+        raise GenerationFailed(f"{generator.name} stopped without finishing")
+
+    def _write(self, request: GenerationRequest, generator: Generator) -> Iterator[Item]:
         """The generator's text without markers that name no passage, then its figures.
 
         A text without words is a refusal, unless it was cut off: then the answer says so.
@@ -499,28 +636,20 @@ class AnswerEngine:
             GenerationFailed: it did not finish.
         """
         markers = MarkerFilter(len(request.passages))
-        done: GenerationDone | None = None
+        done = _SAID
         blank = ""  # what begins the text before its first word
         empty = True
-        pieces = self.generator.stream(request)
-        try:
-            for piece in pieces:
-                if isinstance(piece, GenerationDone):
-                    done = piece
-                    break
-                if isinstance(piece, Waiting | Thinking):
-                    yield piece
-                elif text := markers.feed(piece.text):
-                    if empty and not text.strip():
-                        blank += text
-                        continue
-                    text, blank, empty = blank + text, "", False
-                    yield TextPiece(text, piece.quoted)
-        finally:
-            if isinstance(pieces, GeneratorType):
-                pieces.close()
-        if done is None:
-            raise GenerationFailed(f"{self.generator.name} stopped without finishing")
+        for piece in self._generated(request, generator):
+            if isinstance(piece, GenerationDone):
+                done = piece
+            elif isinstance(piece, Waiting | Thinking):
+                yield piece
+            elif text := markers.feed(piece.text):
+                if empty and not text.strip():
+                    blank += text
+                    continue
+                text, blank, empty = blank + text, "", False
+                yield TextPiece(text, piece.quoted)
         if (text := blank + markers.finish()) and (not empty or text.strip()):
             empty = False
             yield TextPiece(text)
@@ -530,7 +659,7 @@ class AnswerEngine:
             done = replace(done, refused=True)
             found = request.arm in RETRIEVING_ARMS
             yield TextPiece(not_found(request.chinese, request.passages) if found else _NOTHING_SAID[request.chinese])
-        yield done
+        yield replace(done, written=generator is not self._quoter and self._has_model and not done.refused)
 
     def _kept(self, answer: Answer, question: Question) -> Answer:
         """The answer in its conversation, or with a note where it cannot be kept now: it is written, and given."""
@@ -542,6 +671,11 @@ class AnswerEngine:
         except _CANNOT_KEEP as error:
             return _not_kept(replace(answer, conversation_id=question.conversation_id or ""), error)
         return answer
+
+
+def _counted(notes: tuple[tuple[str, str], tuple[str, str]], count: int, request: GenerationRequest) -> tuple[str, ...]:
+    """The note on so many sentences, of those for several and for one; none for none."""
+    return (notes[count == 1][request.chinese].format(n=count),) if count else ()
 
 
 def _not_kept(answer: Answer, error: CoalesceError) -> Answer:

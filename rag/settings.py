@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from rag.types import Answers
+
 GeneratorName: TypeAlias = Literal["auto", "extractive", "local", "remote", "vllm", "encoder", "llama_index"]
 QuantizationName: TypeAlias = Literal["none", "int8", "nf4"]
 GENERATORS: tuple[str, ...] = get_args(GeneratorName)
@@ -49,7 +51,7 @@ class GeneratorSettings:
         model: folder, .gguf file, fetched model's or hub name (local, vllm), model name (remote),
             `llama_index:MODULE:NAME?…` (llama_index).
         quantization: one of `QUANTIZATIONS`, or `auto` (by the model's size), for `local`.
-        answers: `free`, or `quotes` for a local model that may only say sentences of the passages.
+        answers: what a language model's answers are made of.
         adapters: LoRA adapters by name: a folder (local, vllm) or the engine's model name (remote).
         vllm: the command that serves with vLLM, to which model, port and adapters are added.
         base_url: the remote engine's `/v1` address.
@@ -65,7 +67,7 @@ class GeneratorSettings:
     kind: str = "auto"
     model: str | None = None
     quantization: str = "auto"
-    answers: str = "free"
+    answers: Answers = "both"
     adapters: dict[str, str] = field(default_factory=dict)
     base_url: str | None = None
     vllm: str = "vllm serve"

@@ -21,11 +21,19 @@ Verdict: TypeAlias = Literal["supported", "partial", "unsupported"]
 Searched: TypeAlias = Literal["hybrid", "dense", "lexical"]
 Evidence: TypeAlias = Literal["strong", "weak", "none"]
 """How sure the search is that the passages answer the question."""
+Answers: TypeAlias = Literal["both", "free", "quotes", "unchecked"]
+"""Of a language model's answers: the written sentences that hold, above the books' own; the written text alone, each
+sentence checked; the books' own sentences alone; the written text as it comes, for measuring."""
 Finish: TypeAlias = Literal["stop", "length"]
 
 
 class SearchableLibrary(Protocol):
     """What answering asks of a library (`indexes.library.Library`); scores are higher for better hits."""
+
+    @property
+    def embedder_name(self) -> str:
+        """What made the vectors."""
+        ...
 
     @property
     def generation(self) -> int:
@@ -100,6 +108,7 @@ class Question:
         replaces: the answer of its conversation that this one takes the place of, once it is finished.
         answer_anyway: answer from the nearest passages even where the evidence is `none`.
         retrieval: both searches fused, or one of them alone.
+        answers: what a language model's answer is made of; None takes the engine's.
         variant: what a comparison calls this question's way of being answered.
     """
 
@@ -122,6 +131,7 @@ class Question:
     replaces: str | None = None
     answer_anyway: bool = False
     retrieval: Searched = "hybrid"
+    answers: Answers | None = None
     variant: str | None = None
 
 
@@ -133,6 +143,7 @@ class Variant:
     top_k: int | None = None
     retrieval: Searched | None = None
     filters: Filters | None = None
+    answers: Answers | None = None
 
     @property
     def name(self) -> str:
@@ -142,6 +153,8 @@ class Variant:
             parts.append(f"retrieval={self.retrieval}")
         if self.top_k is not None:
             parts.append(f"top_k={self.top_k}")
+        if self.answers is not None:
+            parts.append(f"answers={self.answers}")
         if self.filters is not None:
             parts += [f"book={document_id}" for document_id in self.filters.document_ids]
             parts += [f"chapter={chapter}" for chapter in self.filters.chapters]
@@ -272,6 +285,8 @@ class Answer:
         note: what a reader should know beside the answer, never part of it; None when there is nothing.
         variant: what a comparison called this way of answering, where more than the arm was varied.
         filters: what the question was restricted to.
+        written: a sentence of a language model is in the answer.
+        quotes: the books' own sentences with which the answer ends, where a language model may write above them.
     """
 
     id: str
@@ -293,6 +308,8 @@ class Answer:
     note: str | None = None
     variant: str | None = None
     filters: Filters = field(default_factory=Filters)
+    written: bool = False
+    quotes: str = ""
 
     @property
     def name(self) -> str:
@@ -314,6 +331,18 @@ class PassagesFound:
     evidence: Evidence | None = None
     note: str | None = None
     evidence_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotesFound:
+    """The books' own sentences, before a language model begins to write: the answer will end with them.
+
+    Attributes:
+        citations: of `text`, as `Answer.citations`.
+    """
+
+    text: str
+    citations: tuple[Citation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +371,7 @@ class AnswerDone:
     answer: Answer
 
 
-Event: TypeAlias = PassagesFound | Waiting | Thinking | TextDelta | AnswerDone
+Event: TypeAlias = PassagesFound | QuotesFound | Waiting | Thinking | TextDelta | AnswerDone
 
 
 def place_of(title: str, section: Sequence[str], page: str | int | None = None) -> str:

@@ -32,6 +32,7 @@ from rag.evidence import EvidenceJudge
 from rag.retrieval import HybridRetriever
 from rag.sentence_reader import LearnedReader
 from rag.settings import RetrievalSettings
+from rag.types import Answers
 
 WARP = "A warp is a group of 32 threads that run in lockstep on one scheduler of a streaming multiprocessor."
 SAMPLE_ID = "sample"
@@ -110,7 +111,8 @@ class Shelf(Library):
 class FakeBuilder:
     """Builds a real engine over the shelf with a scripted generator. `gate` holds the preparation back."""
 
-    def __init__(self, generator: ScriptedGenerator | None = None) -> None:
+    def __init__(self, generator: ScriptedGenerator | None = None, answers: Answers = "unchecked") -> None:
+        self.answers = answers
         self.shelf = Shelf()
         self.generator = generator or ScriptedGenerator(["A warp has ", "32 threads [1]."])
         self.judge = EvidenceJudge(LearnedReader(signals_only), 0.0)
@@ -138,6 +140,7 @@ class FakeBuilder:
             ConversationStore(settings.rag.conversations_path),
             chooser=self.generator,
             judge=self.judge,
+            answers=self.answers,
         )
 
 

@@ -30,7 +30,7 @@ from rag.query import Query
 from rag.retrieval import HybridRetriever, PassageBudget
 from rag.sentence_reader import Pair, ScoredUnit, SentenceReader, units_of
 from rag.settings import RetrievalSettings
-from rag.types import Answer, Arm, Finish, Passage, Timings, Usage
+from rag.types import Answer, Answers, Arm, Finish, Passage, Timings, Usage
 
 DIM = 256
 
@@ -187,12 +187,14 @@ def make_engine(
     *,
     reader: SentenceReader | None = None,
     threshold: float | None = 0.0,
+    answers: Answers = "unchecked",
     budget: PassageBudget | None = None,
 ) -> AnswerEngine:
     """An engine over a library; without a generator it is scripted, and without a reader nothing is a good answer.
 
     Args:
         threshold: the least evidence that is answered, 0 all, more than 1 none; None as it is served.
+        answers: by default what is scripted, as it is.
     """
     scripted = generator if isinstance(generator, ScriptedGenerator) else ScriptedGenerator()
     return AnswerEngine(
@@ -202,6 +204,7 @@ def make_engine(
         ConversationStore(home / "conversations.sqlite3"),
         chooser=scripted,
         judge=EvidenceJudge(reader or ScriptedReader({}), threshold),
+        answers=answers,
         budget=budget,
     )
 

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = RagSettings(home=home, generator=GeneratorSettings("extractive"))
         with closing(build_engine(settings, library)) as built:
             listener = _Listener()
-            engine = built.with_generator(listener, built.chooser, PassageBudget())
+            engine = built.with_generator(listener, built.chooser, PassageBudget(), "unchecked")
             alone, conversations = [], []
             for question in first:
                 engine.ask(Question(question.question, answer_anyway=True), keep=False)

@@ -37,6 +37,7 @@ Chapter = Annotated[
 Pages = Annotated[str | None, typer.Option("--pages", metavar="A-B", help="Only these pages of the file, from 1.")]
 TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="How many passages to use.")]
 QUOTE_CHARS = 160
+WRITTEN = "Written from these passages:"
 CUT_OFF = "The answer was cut off: it reached its longest length (see --max-tokens) or began to repeat itself."
 
 
@@ -65,9 +66,15 @@ def ask(
     filters = _filters(book, chapter, pages)
     console = Console(json_output=json_output)
     asked = Question(
-        question, arm=arm, top_k=top_k, filters=filters, max_tokens=max_tokens, answer_anyway=answer_anyway
+        question,
+        arm=arm,
+        top_k=top_k,
+        filters=filters,
+        max_tokens=max_tokens,
+        answer_anyway=answer_anyway,
+        answers=writer.answers,
     )
-    with _answering(settings, console, asked, own=bool(writer.given)) as answering:
+    with _answering(settings, console, asked, own=bool(writer.given.keys() - {"answers"})) as answering:
         answer = _shown(answering(asked), console)
     console.result(answer, _sources(answer))
 
@@ -89,8 +96,9 @@ def chat(
     from rag.types import Question
 
     console = Console()
-    question = Question("What is a warp?", arm=arm, top_k=top_k, filters=_filters(book, chapter, None))
-    with _answering(settings, console, question, own=bool(writer.given)) as answering:
+    filters = _filters(book, chapter, None)
+    question = Question("What is a warp?", arm=arm, top_k=top_k, filters=filters, answers=writer.answers)
+    with _answering(settings, console, question, own=bool(writer.given.keys() - {"answers"})) as answering:
         while text := _next_question():
             try:
                 answer = _shown(answering(replace(question, text=text)), console)
@@ -152,7 +160,7 @@ def _answering(settings: CoalesceSettings, console: Console, question: Question,
         filters = asdict(_by_id(question.filters, books))
 
         def ask_server(asked: Question) -> Iterable[tuple[str, Any]]:
-            names = ("arm", "top_k", "conversation_id", "max_tokens", "answer_anyway")
+            names = ("arm", "top_k", "conversation_id", "max_tokens", "answer_anyway", "answers")
             body = {"question": asked.text, "filters": filters} | {name: getattr(asked, name) for name in names}
             console.step(f"asking {server.address}")
             return server.stream("/v1/ask", body)
@@ -195,10 +203,14 @@ def _engine(
 
 
 def _shown(events: Iterable[tuple[str, Any]], console: Console) -> Document:
-    """Prints the answer as it comes, its note above it or, where that is known later, below; gives it whole."""
+    """Prints the answer as it comes, its note above it or, where that is known later, below; gives it whole.
+
+    Quotes that a language model writes above come first here too, and what it wrote below them once that is whole.
+    """
     from indexes.errors import CoalesceError
 
     note: str | None = None
+    quotes = ""
     for name, data in events:
         if console.json_output and name != "done":
             continue
@@ -208,10 +220,19 @@ def _shown(events: Iterable[tuple[str, Any]], console: Console) -> Document:
             console.text(f"{note}\n\n")
         elif name == "thinking":
             console.step("the model is thinking")
-        elif name == "delta":
+        elif name == "quotes":
+            quotes = data["text"]
+            console.clear()
+            console.text(f"{quotes}\n")
+            console.step("the model is writing")
+        elif name == "delta" and not quotes:
             console.clear()
             console.text(data["text"])
         elif name == "done":
+            console.clear()
+            if not console.json_output and quotes and data["written"]:
+                written = data["answer"].removesuffix(quotes)
+                console.text(f"\n{WRITTEN}\n{written.rstrip().removesuffix('---').strip()}")
             if not console.json_output and data["note"] not in (None, note):
                 console.text(f"\n\n{data['note']}")
             return dict(data)

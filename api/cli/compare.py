@@ -143,7 +143,7 @@ def evaluate(
     )
     folder = out or settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
     console = Console(json_output=json_output)
-    data = run_experiment(spec, settings.index, settings.rag, folder, console.step)
+    data = run_experiment(spec, settings.index, settings.measured(settings.rag), folder, console.step)
     console.result(data, _lines(data, folder))
 
 

@@ -65,8 +65,12 @@ class AnswerOptions(WriterOptions):
     """What answers, and how."""
 
     answers: Annotated[
-        Literal["free", "quotes"] | None,
-        typer.Option("--answers", help="free: a local model writes; quotes: it says only sentences of the passages."),
+        Literal["both", "free", "quotes"] | None,
+        typer.Option(
+            "--answers",
+            help="With a language model: both, its sentences that a passage supports above the books' own; free, its "
+            "text alone, checked; quotes, the books' sentences alone.",
+        ),
     ] = None
 
 

@@ -64,6 +64,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
         seed=body.seed,
         owner=caller.learner,
         answer_anyway=body.answer_anyway,
+        answers=body.answers,
         replaces=body.replaces,
     )
     run = services.answering.start(question, client_of(request), grace_s=body.grace_s)

@@ -190,6 +190,7 @@ def question_of(body: ChatIn) -> Question:
         seed=body.seed,
         stop=tuple(body.stop or ()),
         answer_anyway=body.answer_anyway,
+        answers=body.answers,
     )
 
 
@@ -303,7 +304,7 @@ async def _chunks(
                         yield chunk({"content": rest})
                     whole = _completion(_noted(answer, note), body.model, max_tokens)
                     finish = whole.choices[0].finish_reason
-                    parts = {"citations", "passages", "refused", "evidence", "note"}
+                    parts = {"citations", "passages", "refused", "written", "evidence", "note"}
                     message = whole.choices[0].message.model_dump(mode="json", include=parts)
                     usage = whole.usage.model_dump(mode="json")
                     # Clients that read `choices[0]` of every chunk break on one with usage alone: only when asked for.

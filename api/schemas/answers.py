@@ -19,6 +19,7 @@ from rag.types import (
     Event,
     Evidence,
     PassagesFound,
+    QuotesFound,
     Searched,
     TextDelta,
     Thinking,
@@ -34,6 +35,13 @@ MAX_TITLE_CHARS = 300
 Page = Annotated[int, Field(ge=1, le=10_000_000)]
 Chapter = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1, max_length=1000)]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+WhatAnswers = Annotated[
+    Literal["both", "free", "quotes"],
+    Field(
+        description="of a language model's answer: its sentences that a passage supports above the books' own, its "
+        "text alone, or the books' own sentences alone; by default what the settings say"
+    ),
+]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 MaxTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -76,6 +84,7 @@ class VariantIn(WireIn):
     arm: Arm = "rag"
     top_k: TopK | None = None
     retrieval: Searched | None = Field(default=None, description="both searches fused, or one of them alone")
+    answers: WhatAnswers | None = None
     filters: FiltersIn | None = None
 
 
@@ -101,7 +110,7 @@ class CompareIn(WireIn):
     def ways(self) -> tuple[Variant, ...]:
         """The variants as the engine takes them."""
         return tuple(
-            Variant(one.arm, one.top_k, one.retrieval, filters_of(one.filters) if one.filters else None)
+            Variant(one.arm, one.top_k, one.retrieval, filters_of(one.filters) if one.filters else None, one.answers)
             for one in self.variants or ()
         )
 
@@ -147,6 +156,7 @@ class AskIn(WireIn):
     seed: Seed | None = None
     stream: bool = False
     answer_anyway: bool = Field(default=False, description="answer from the nearest passages where nothing fits")
+    answers: WhatAnswers | None = None
     grace_s: float = Field(
         default=0.0, ge=0, le=60, description="how long the answer is written on after its last reader has left"
     )
@@ -183,17 +193,28 @@ class PassagesEventOut(PassagesOut):
     note: str | None
 
 
+class QuotesEventOut(WireOut):
+    """The books' own sentences, before the first `delta` of an answer that will end with them."""
+
+    text: str
+    citations: list[Citation]
+
+
 class AnswerOut(WireOut):
     """A finished answer.
 
-    `evidence` is null where nothing was searched; `note` is what a reader should know beside the answer.
+    `evidence` is null where nothing was searched; `note` is what a reader should know beside the answer. `written`: a
+    sentence of a language model is in it; then it ends with `quotes`, the books' own sentences, unless those were not
+    wanted.
     """
 
     id: str
     conversation_id: str
     question: str
     answer: str
+    quotes: str
     refused: bool
+    written: bool
     evidence: Evidence | None
     note: str | None
     arm: Arm
@@ -359,6 +380,8 @@ def wire_event(event: Event) -> tuple[str, dict[str, Any]]:
     match event:
         case PassagesFound():
             return "passages", PassagesEventOut.model_validate(event).model_dump(mode="json")
+        case QuotesFound():
+            return "quotes", QuotesEventOut.model_validate(event).model_dump(mode="json")
         case Waiting(before):
             return "waiting", {"before": before}
         case Thinking():

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from api.schemas.answers import FiltersIn, MaxTokens, PassageOut, TopK
+from api.schemas.answers import FiltersIn, MaxTokens, PassageOut, TopK, WhatAnswers
 from api.schemas.base import Id, Seed, WireOut
 from rag.types import Citation, Evidence, Finish
 
@@ -50,7 +50,7 @@ class StreamOptions(OpenAIIn):
 
 
 class ChatIn(OpenAIIn):
-    """Body of `POST /v1/chat/completions`; `adapter`, `num_passages`, `filters` and `answer_anyway` are ours.
+    """Body of `POST /v1/chat/completions`; `adapter`, `num_passages`, `filters`, `answer_anyway` and `answers` are ours.
 
     What is `Any` is there to be refused by its name where it asks for what is not done.
     """
@@ -85,6 +85,7 @@ class ChatIn(OpenAIIn):
     num_passages: TopK | None = None
     filters: FiltersIn | None = None
     answer_anyway: bool = False
+    answers: WhatAnswers | None = None
 
 
 class ModelOut(WireOut):
@@ -129,6 +130,7 @@ class ChatMessageOut(WireOut):
     citations: list[Citation]
     passages: list[PassageOut]
     refused: bool
+    written: bool
     evidence: Evidence | None
     note: str | None
 

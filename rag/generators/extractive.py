@@ -76,7 +76,6 @@ _REFERS_BACK = re.compile(
     r"|^(?:这|那|它|该|此)",
     re.IGNORECASE,
 )
-"""Begins with what an earlier sentence names."""
 _CLOSING = "\"'”’)]}*_` \n"
 """What may stand behind the mark that ends a sentence."""
 _PROSE = frozenset({"sentence", "item"})
@@ -319,7 +318,7 @@ def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> li
     if unit.kind == "formula":
         announcing = book.get((unit.passage, first - 1))
         return [(unit.passage, first - 1), (unit.passage, first)] if announcing and announcing.kind in _PROSE else []
-    if _REFERS_BACK.match(unit.text):
+    if refers_back(unit.text):
         before = book.get((unit.passage, first - 1))
         if before is None or before.kind not in _PROSE | {"formula"}:
             return []
@@ -332,6 +331,11 @@ def _with_context(unit: Unit, book: dict[Place, Unit], kind: QuestionKind) -> li
     if last == unit.place and _is_cut_off(unit):
         return []
     return [(unit.passage, place) for place in range(first, last + 1)]
+
+
+def refers_back(sentence: str) -> bool:
+    """Whether a sentence begins with what an earlier one names."""
+    return _REFERS_BACK.match(sentence) is not None
 
 
 def _announces(unit: Unit, following: Unit) -> bool:

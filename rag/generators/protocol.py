@@ -90,6 +90,8 @@ class GenerationDone:
         peak_memory_bytes: of the device (CUDA), or of the process on CPU.
         refused: the generator itself found no answer in the passages.
         passages_used: how many of the passages fitted the prompt (the lowest are dropped first).
+        notes: what a reader should know of the text.
+        written: a sentence of a language model is in it.
     """
 
     usage: Usage
@@ -97,6 +99,8 @@ class GenerationDone:
     peak_memory_bytes: int
     refused: bool = False
     passages_used: int | None = None
+    notes: tuple[str, ...] = ()
+    written: bool = False
 
 
 Item: TypeAlias = TextPiece | Waiting | Thinking | GenerationDone

@@ -19,8 +19,8 @@ from rag.sentence_reader import LearnedReader
 
 PLACE = "node_id document_id title section page_label page_start page_end"
 ANSWER_FIELDS = set(
-    "id conversation_id question answer refused evidence note arm generator model adapter citations passages timings "
-    "usage tokens_per_s peak_memory_bytes filters".split()
+    "id conversation_id question answer quotes refused written evidence note arm generator model adapter citations "
+    "passages timings usage tokens_per_s peak_memory_bytes filters".split()
 )
 PARTS = {
     "passages": f"{PLACE} text score format",
@@ -198,6 +198,27 @@ def test_what_would_be_refused_is_answered_anyway_when_asked_so(settings):
     with running(settings, builder) as live:
         answers = [live.post("/v1/ask", **ASKED, answer_anyway=anyway) for anyway in (False, True)]
     assert [(answer["refused"], answer["evidence"]) for answer in answers] == [(True, "none"), (False, "none")]
+
+
+@pytest.mark.parametrize("answers", ["both", "free", "quotes"])
+def test_quotes_come_before_a_written_answer_and_end_it(settings, answers: str):
+    holds = "A warp is a group of 32 threads."
+    with running(settings, FakeBuilder(ScriptedGenerator([holds, " It has 64 lanes."]), "both")) as live:
+        events = events_of(live.client.post("/v1/ask", json=STREAM | {"answers": answers}))
+        assert live.status("POST", "/v1/ask", ASKED | {"answers": "some"}) == 422
+        ways = [{"answers": how} for how in ("quotes", "both")]
+        compared = live.post("/v1/compare", **ASKED, variants=ways)
+    _, *deltas, (_, done) = events
+    quotes = [data for name, data in deltas if name == "quotes"]
+    said = "".join(data["text"] for name, data in deltas if name == "delta")
+    assert said == done["answer"] and done["written"] is (answers != "quotes")
+    assert holds in said if answers != "quotes" else WARP in said
+    assert (WARP in said) is (answers != "free") and ("64" in said) is (answers == "free")
+    assert [one["text"] for one in quotes] == [done["quotes"]] * (answers == "both")
+    if quotes:
+        assert deltas[0] == ("quotes", quotes[0]) and said.endswith(done["quotes"]) and quotes[0]["citations"]
+    assert [answer["written"] for answer in compared["answers"]] == [False, True]
+    assert compared["variants"] == ["rag answers=quotes", "rag answers=both"]
 
 
 def test_each_arm_takes_an_option_of_a_choice_question(live: Live):

@@ -110,7 +110,9 @@ def test_a_fetched_model_brings_its_adapter_also_where_it_is_chosen_later_unless
     settings = load_settings({"home": tmp_path, "answers": "quotes"})
     chosen = settings.rag_with(GeneratorChoice(generator="local", model="smollm2-135m")).generator
     assert (chosen.adapters, chosen.answers) == (adapters(model="smollm2-135m"), "quotes")
-    assert settings.rag_with(GeneratorChoice(generator="extractive")).generator.answers == "free"
+    by_default = load_settings({"home": tmp_path})
+    measured = [each.measured(each.rag).generator.answers for each in (by_default, settings)]
+    assert (by_default.rag.generator.answers, measured) == ("both", ["unchecked", "quotes"])
     (name, folder) = next(iter(chosen.adapters.items()))
     assert (Path(folder) / "adapter_model.safetensors").stat().st_size < 10_000_000
     assert name == "gpu-books"

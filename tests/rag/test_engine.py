@@ -237,8 +237,6 @@ def test_invisible_characters_are_taken_out(make: Make) -> None:
         (Question("q", arm="tuned"), {"kind": "local", "model": "m"}, ArmUnavailable, "LoRA adapter"),
         (Question("q", arm="tuned"), {"kind": "local", "model": "m", "adapters": {"a": "x", "b": "y"}},
          ArmUnavailable, "a, b"),
-        *((WARP, {"kind": kind, "answers": "quotes"}, InvalidInput, "only a local model can")
-          for kind in ("auto", "extractive", "remote")),
         (Question("q", filters=Filters(document_ids=("nope",))), {}, NotFound, "nope"),
         (Question("q", filters=Filters(chapters=(99,))), {}, NotFound, "no chapter 99; this book has 2"),
         (Question("q\x1b"), {}, InvalidInput, r"U\+001B at position 1"),

@@ -1,19 +1,14 @@
-"""Generators that wrap another: one gives an answer again to the same request only, one only quotes."""
+"""A generator that wraps another: it gives an answer again to the same request only."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from fakes import ScriptedGenerator, answer_of, make_passage, signals_only
+from fakes import ScriptedGenerator, answer_of, make_passage
 
-from rag.errors import ArmUnavailable
 from rag.generators.answer_cache import with_answer_cache
-from rag.generators.extractive import ExtractiveGenerator
-from rag.generators.protocol import ChoiceScores, GenerationRequest
-from rag.generators.quotes import QuotingGenerator
-from rag.sentence_reader import LearnedReader
+from rag.generators.protocol import GenerationRequest
 
 REQUEST = GenerationRequest("What is a warp?", "rag", (make_passage("A warp has 32 threads."),))
 
@@ -52,31 +47,3 @@ def test_chance_failure_and_age_are_not_kept() -> None:
         answer_of(generator, replace(REQUEST, question=question))
     assert len(scripted.requests) == 6
     assert with_answer_cache(scripted, 0) is scripted
-
-
-class Model:
-    """A local model that writes nothing and likes the second option."""
-
-    name, model_name, adapters, closed = "local", "small", ("qa",), False
-
-    def score_choices(self, request: GenerationRequest, choices: tuple[str, ...]) -> ChoiceScores:
-        return ChoiceScores((0.0, 1.0))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_quoting_model_says_what_the_default_says_and_scores_options_itself() -> None:
-    reader, model = LearnedReader(signals_only), Model()
-    quoting = QuotingGenerator(model, reader)  # type: ignore[arg-type]
-    assert answer_of(quoting, REQUEST)[0] == answer_of(ExtractiveGenerator(reader, "default"), REQUEST)[0] != ""
-    assert (quoting.name, quoting.model_name, quoting.arms, quoting.adapters) == ("local", "small", ("rag",), ())
-    assert quoting.score_choices(REQUEST, ("a", "b")).scores == (0.0, 1.0)
-    quoting.close()
-    assert model.closed
-
-
-@pytest.mark.parametrize("arm", ["base", "tuned", "rag+tuned"])
-def test_there_is_nothing_to_quote_without_passages_and_nothing_to_tune(arm: Any) -> None:
-    with pytest.raises(ArmUnavailable, match="only quotes"):
-        QuotingGenerator(Model(), LearnedReader(signals_only)).check(GenerationRequest("Why?", arm))  # type: ignore[arg-type]

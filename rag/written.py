@@ -1,0 +1,247 @@
+"""Checks what a language model writes, sentence by sentence while it streams, against the passages that it read.
+
+A sentence holds when a passage supports it by its terms, with as many negations and with all its numbers, number words
+included. A listing, table or formula holds where it stands in a passage line by line. What is cut off, says again what
+was said, or leans on a sentence that did not hold ('It …', the rest of an item, the items behind an announcement) does
+not hold. Each that holds gets the marker of its passage, whatever the model wrote. What still passes: the wrong one of
+two things that a passage names, and swapped antonyms and quantifiers (`docs/serving.md`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from indexes.sentences import Span, iter_spans
+from indexes.words import terms_of
+from rag.citations import best_quote, support_of, take_markers
+from rag.generators.extractive import as_markdown, refers_back
+from rag.generators.prompts import says_unknown
+from rag.generators.protocol import TextPiece
+from rag.types import Passage, Quoted
+
+DIVIDER = "\n\n---\n\n"
+"""Stands between the written sentences of an answer and the books' own."""
+_LEAST_TERMS = 2
+"""A sentence of fewer states nothing that could be checked."""
+_VERBATIM = frozenset({"code", "table", "formula"})
+_NEGATION = re.compile(
+    r"\b(?:no|not|never|none|neither|nor|nothing|nobody|nowhere|without|cannot)\b|n['’]t\b|[不没无未非]", re.IGNORECASE
+)
+_WHOLE = re.compile(r"[.!?。！？:：][\"'”’)\]}*_`]*$")
+_ANNOUNCES = re.compile(r"[:：][\"'”’)\]}*_`]*$")
+
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_NUMBERS = {word: value for value, word in enumerate(_UNITS)}
+_NUMBERS |= {
+    word: 10 * value
+    for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
+}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000, "billion": 1_000_000_000}
+_NUMBER_WORDS = re.compile(
+    rf"\b(?:{'|'.join((*_NUMBERS, *_SCALES))})(?:(?:[ -]|(?<=hundred) and )(?:{'|'.join((*_NUMBERS, *_SCALES))}))*\b",
+    re.IGNORECASE,
+)
+
+
+def supporting_quote(sentence: str, passages: Sequence[Passage], named: Sequence[int] = ()) -> Quoted | None:
+    """The stretch of a passage that supports a sentence; None where none does.
+
+    Args:
+        named: numbers of passages, from 1, that are taken before others.
+    """
+    negations, sentence = _negations(sentence), in_digits(sentence)
+    if len(terms_of(sentence).pieces) < _LEAST_TERMS:
+        return None
+    best: tuple[bool, float, int] | None = None
+    found: Quoted | None = None
+    for number, passage in enumerate(passages, 1):
+        start, end = best_quote(sentence, passage.text)
+        quote = passage.text[start:end]
+        support = support_of(sentence, in_digits(quote))
+        if support.verdict != "supported" or _negations(quote) != negations:
+            continue
+        rank = (number in named, support.recall, -number)
+        if best is None or rank > best:
+            best, found = rank, Quoted(number, start, end)
+    return found
+
+
+def _negations(text: str) -> int:
+    return len(_NEGATION.findall(text))
+
+
+def in_digits(text: str) -> str:
+    """A text with its numbers in words as digits; 'one' alone is mostly no number."""
+    return _NUMBER_WORDS.sub(lambda match: match[0] if match[0].lower() == "one" else _value(match[0].lower()), text)
+
+
+def _value(said: str) -> str:
+    """The value of a number in words: `sixty-four`, `two hundred and fifty-six`."""
+    total = group = 0
+    for word in re.findall(r"[a-z]+", said):
+        if word in _NUMBERS:
+            group += _NUMBERS[word]
+        elif word == "hundred":
+            group = max(group, 1) * 100
+        elif word in _SCALES:
+            total, group = total + max(group, 1) * _SCALES[word], 0
+    return str(total + group)
+
+
+def stands_in(block: str, passages: Sequence[Passage]) -> Quoted | None:
+    """The whole of the first passage in which every line of a listing, table or formula stands; None without one."""
+    lines = {_bare(line) for line in block.splitlines() if not line.lstrip().startswith(("```", "~~~"))} - {""}
+    for number, passage in enumerate(passages, 1):
+        if lines and lines <= set(map(_bare, passage.text.splitlines())):
+            return Quoted(number, 0, len(passage.text))
+    return None
+
+
+def _bare(line: str) -> str:
+    return " ".join(line.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A sentence, list item or block of what is written, without markers; `lead` is what stands before it."""
+
+    kind: str
+    paragraph: int
+    lead: str
+    text: str
+    named: tuple[int, ...]
+
+
+class WrittenCheck:
+    """Lets through what holds of a text that comes in pieces, each sentence with its marker.
+
+    Args:
+        keep_all: what does not hold comes too, without a marker of ours.
+        first_quote: the sentence that stands below what is written; it is not said right above itself.
+
+    Attributes:
+        left_out: sentences that did not hold.
+        written: something was let through.
+    """
+
+    def __init__(self, passages: Sequence[Passage], *, keep_all: bool = False, first_quote: str = "") -> None:
+        self.left_out = 0
+        self.written = False
+        self._passages = passages
+        self._keep_all = keep_all
+        self._first_quote = _plain(first_quote)
+        self._text = ""
+        self._done = 0
+        self._before: _Unit | None = None
+        self._before_held = True
+        self._list_holds = True
+        self._said: set[tuple[frozenset[str], int]] = set()
+        self._waiting: list[TextPiece] = []  # until something else holds
+        self._announcement: list[TextPiece] = []  # until one of its items holds
+
+    @property
+    def heard(self) -> bool:
+        """Whether there was any text."""
+        return bool(self._text.strip())
+
+    def feed(self, piece: str) -> Iterator[TextPiece]:
+        """What can be shown once `piece` is written: sentences that are followed by more text."""
+        self._text += piece
+        if piece.strip():
+            yield from self._through(last=False, whole=True)
+
+    def finish(self, *, whole: bool) -> Iterator[TextPiece]:
+        """The rest; `whole` unless the text was cut off."""
+        yield from self._through(last=True, whole=whole)
+
+    def _through(self, *, last: bool, whole: bool) -> Iterator[TextPiece]:
+        spans = [span for span in iter_spans(self._text) if span.start >= self._done]
+        for place, span in enumerate(spans):
+            ends = place + 1 == len(spans)
+            if ends and not last:
+                return
+            yield from self._judge(self._unit(span), cut_off=ends and not whole)
+            self._done = span.end
+
+    def _unit(self, span: Span) -> _Unit:
+        raw = self._text[span.start : span.end]
+        named: tuple[int, ...] = ()
+        if span.kind not in _VERBATIM:
+            raw, named = take_markers(raw, len(self._passages))
+            raw = as_markdown(raw.strip(), "markdown")
+        lead = self._text[self._done : span.start] if self._done else self._text[: span.start].lstrip()
+        return _Unit(span.kind, span.paragraph, lead, raw, named)
+
+    def _judge(self, unit: _Unit, *, cut_off: bool) -> Iterator[TextPiece]:
+        if not unit.text.strip(" .*_-"):  # markers alone
+            return
+        quoted = self._support(unit)
+        if self._keep_all:
+            yield from self._show(unit, quoted)
+            self.left_out += quoted is None and unit.kind != "heading"
+            return
+        key = (terms_of(unit.text).pieces, _negations(unit.text))
+        again, new = key in self._said, unit.kind != "heading" and not says_unknown(unit.text)
+        self._said.add(key)
+        if unit.kind not in {"item", *_VERBATIM}:
+            self._announcement, self._list_holds = [], True
+        holds = quoted is not None and new and not again and not self._leans(unit) and self._is_whole(unit, cut_off)
+        if holds:
+            yield from self._let_through(unit, quoted)
+        elif new and not again:
+            self.left_out += 1
+        if _ANNOUNCES.search(unit.text):
+            self._list_holds = holds
+        self._before, self._before_held = unit, holds
+
+    def _support(self, unit: _Unit) -> Quoted | None:
+        if unit.kind in _VERBATIM:
+            return stands_in(unit.text, self._passages)
+        return None if unit.kind == "heading" else supporting_quote(unit.text, self._passages, unit.named)
+
+    def _leans(self, unit: _Unit) -> bool:
+        """Whether a unit is read with one that did not hold."""
+        if unit.kind in {"item", *_VERBATIM} and not self._list_holds:
+            return True
+        if self._before is None or self._before_held:
+            return False
+        goes_on = unit.kind == self._before.kind == "item" and unit.paragraph == self._before.paragraph
+        return goes_on or refers_back(unit.text)
+
+    @staticmethod
+    def _is_whole(unit: _Unit, cut_off: bool) -> bool:
+        if unit.kind == "sentence":
+            return bool(_WHOLE.search(unit.text)) and not (cut_off and _ANNOUNCES.search(unit.text))
+        return not cut_off
+
+    def _let_through(self, unit: _Unit, quoted: Quoted | None) -> Iterator[TextPiece]:
+        if _ANNOUNCES.search(unit.text):
+            self._announcement += self._show(unit, quoted)
+            return
+        if not self.written and not self._waiting and _plain(unit.text) == self._first_quote:
+            self._waiting = list(self._show(unit, quoted))
+            return
+        for piece in (*self._waiting, *self._announcement, *self._show(unit, quoted)):
+            text = piece.text if self.written else piece.text.lstrip("\n ")
+            self.written = True
+            yield TextPiece(text, piece.quoted)
+        self._waiting, self._announcement = [], []
+
+    def _show(self, unit: _Unit, quoted: Quoted | None) -> Iterator[TextPiece]:
+        markers = [quoted.passage] if quoted is not None else unit.named if self._keep_all else []
+        gap = "\n\n" if unit.kind in _VERBATIM else " "
+        said = f"{unit.lead}{unit.text}"
+        if quoted is not None:
+            yield TextPiece(f"{said}{gap}[{quoted.passage}]", quoted)
+        else:
+            yield TextPiece(said + (gap if markers else "") + "".join(f"[{number}]" for number in markers))
+        self.written = self.written or self._keep_all
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
