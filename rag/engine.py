@@ -558,7 +558,7 @@ class AnswerEngine:
             yield TextPiece(prepared.said)
             yield _SAID
         elif answers == "quotes":
-            yield from self._write(request, self._quoter)
+            yield from self._quote(request)
         elif answers == "unchecked" or not request.passages:
             yield from self._write(request, self.generator)
         else:
@@ -579,12 +579,12 @@ class AnswerEngine:
 
     def _both(self, request: GenerationRequest) -> Iterator[Item | _Quotes]:
         """What holds of what the model writes, and the books' own sentences below, which are known first."""
-        *pieces, quoted = self._write(request, self._quoter)
+        *pieces, quoted = self._quote(request)
         quotes = tuple(piece for piece in pieces if isinstance(piece, TextPiece))
         found = isinstance(quoted, GenerationDone) and not quoted.refused
         if found:
             yield _Quotes(quotes)
-        check = WrittenCheck(request.passages, first_quote=MARKER.sub("", quotes[0].text) if found else "")
+        check = WrittenCheck(request.passages, quotes=[MARKER.sub("", quote.text) for quote in quotes if found])
         done, notes = _SAID, []
         if any(is_chinese(passage.text) == request.chinese for passage in request.passages):
             try:
@@ -609,6 +609,10 @@ class AnswerEngine:
         notes += _counted(_LEFT_OUT, check.left_out, request)
         refused = not (found or check.written)
         yield replace(done, refused=refused, passages_used=None, notes=tuple(notes), written=check.written)
+
+    def _quote(self, request: GenerationRequest) -> Iterator[Item]:
+        """The books' own sentences, whatever the arm."""
+        return self._write(replace(request, arm="rag", adapter=None), self._quoter)
 
     def _generated(self, request: GenerationRequest, generator: Generator) -> Iterator[Item]:
         """What a generator yields, to its end.

@@ -122,26 +122,27 @@ class WrittenCheck:
 
     Args:
         keep_all: what does not hold comes too, without a marker of ours.
-        first_quote: the sentence that stands below what is written; it is not said right above itself.
+        quotes: the sentences that stand below what is written, in order. The first is not said right above itself, and
+            the others only first, or where a sentence leans on them.
 
     Attributes:
         left_out: sentences that did not hold.
         written: something was let through.
     """
 
-    def __init__(self, passages: Sequence[Passage], *, keep_all: bool = False, first_quote: str = "") -> None:
+    def __init__(self, passages: Sequence[Passage], *, keep_all: bool = False, quotes: Sequence[str] = ()) -> None:
         self.left_out = 0
         self.written = False
         self._passages = passages
         self._keep_all = keep_all
-        self._first_quote = _plain(first_quote)
+        self._quotes = [_plain(quote) for quote in quotes]
         self._text = ""
         self._done = 0
         self._before: _Unit | None = None
         self._before_held = True
         self._list_holds = True
         self._said: set[tuple[frozenset[str], int]] = set()
-        self._waiting: list[TextPiece] = []  # until something else holds
+        self._waiting: list[TextPiece] = []  # what stands below, until a sentence that holds is said with it
         self._announcement: list[TextPiece] = []  # until one of its items holds
 
     @property
@@ -223,9 +224,11 @@ class WrittenCheck:
         if _ANNOUNCES.search(unit.text):
             self._announcement += self._show(unit, quoted)
             return
-        if not self.written and not self._waiting and _plain(unit.text) == self._first_quote:
+        if _plain(unit.text) in (self._quotes if self.written else self._quotes[:1]):
             self._waiting = list(self._show(unit, quoted))
             return
+        if self.written and not refers_back(unit.text):
+            self._waiting = []
         for piece in (*self._waiting, *self._announcement, *self._show(unit, quoted)):
             text = piece.text if self.written else piece.text.lstrip("\n ")
             self.written = True

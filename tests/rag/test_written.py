@@ -18,7 +18,7 @@ from rag.written import DIVIDER, WrittenCheck, in_digits
 
 BOOK = (
     "A warp is a group of 32 threads that run in lockstep. Two warps never share registers. "
-    "The host launches a kernel with a grid of blocks. It returns at once.\n\n"
+    "The host launches a kernel with a grid of blocks. It returns before the kernel ends.\n\n"
     "There are three memories:\n\n- Global memory is large and slow.\n- Shared memory is small and fast.\n"
     "- Constant memory is cached.\n\n```cuda\nsaxpy<<<grid, block>>>(n, a, x, y);\n```"
 )
@@ -42,7 +42,10 @@ def shown(text: str, *, size: int = 7, whole: bool = True, **how: object) -> str
         ("A warp is not a group of 32 threads.", ""),
         ("Two warps share registers.", ""),
         ("A warp runs `cudaFoo` in lockstep with a group of threads.", ""),
-        ("Dogs bark. It returns at once. The host launches a kernel.", "The host launches a kernel. [2]"),
+        (
+            "Dogs bark. It returns before the kernel ends. The host launches a kernel.",
+            "The host launches a kernel. [2]",
+        ),
         ("The host launches a kernel with a grid of", ""),
         ("A warp is a group of 32 threads. A warp is a group of 32 threads.", "A warp is a group of 32 threads. [2]"),
         ("# Warps\n\nWarps. Yes. No.", ""),
@@ -84,10 +87,15 @@ def test_what_is_cut_off_holds_only_up_to_its_last_whole_sentence() -> None:
     assert shown(text, whole=True).endswith("- Global memory is large [2]")
 
 
-def test_the_sentence_that_the_quotes_begin_with_is_not_said_right_above_itself() -> None:
-    first = "The host launches a kernel with a grid of blocks."
-    assert shown(first, first_quote=first) == ""
-    assert shown(f"{first} A warp has 32 threads.", first_quote=first) == f"{first} [2] A warp has 32 threads. [2]"
+def test_what_stands_below_is_said_only_first_or_where_a_sentence_leans_on_it() -> None:
+    first, second, other = "A warp has 32 threads.", "The host launches a kernel.", "Two warps never share registers."
+    quotes = [first, second]
+    assert shown(first, quotes=quotes) == ""
+    assert shown(f"{first} {other}", quotes=quotes) == f"{first} [2] {other} [2]"
+    assert shown(f"{second} {first} {other}", quotes=quotes) == f"{second} [2] {other} [2]"
+    assert shown(f"{other} {second} It returns before the kernel ends.", quotes=quotes) == (
+        f"{other} [2] {second} [2] It returns before the kernel ends. [2]"
+    )
 
 
 def test_a_free_text_is_whole_and_only_what_holds_is_marked() -> None:
@@ -192,6 +200,8 @@ def test_a_question_says_what_its_answer_is_made_of(make: Make, library: Library
     quoting = ExtractiveGenerator(READER, "hash")
     by_default = make_engine(tmp_path, library, quoting, reader=READER).ask(WARP)
     quoted, free = (make(HOLDS).ask(Question(WARP.text, answers=how)) for how in ("quotes", "free"))
+    tuned = make(HOLDS, arms=("base", "rag", "rag+tuned"), adapters=("qa",)).ask(Question(WARP.text, arm="rag+tuned"))
+    assert (tuned.answer, tuned.adapter) == (f"{HOLDS} [1]{DIVIDER}{QUOTES}", "qa")
     assert (quoted.answer, quoted.generator) == (by_default.answer, "extractive")
     assert free.answer == f"{HOLDS} [1]"
 
