@@ -210,6 +210,7 @@ class Services:
             "model": engine.generator.model_name,
             "adapters": list(engine.generator.adapters),
             "arms": list(engine.arms),
+            "answers": engine.answers,
             "quantization": self.generators.now().quantization,
             "embedder": library.embedder_name,
             "faiss_device": library.faiss_device,

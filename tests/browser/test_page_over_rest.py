@@ -81,6 +81,36 @@ def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_page: Open)
     expect(page.locator(".turn")).to_have_count(2)
 
 
+def test_what_a_model_writes_comes_above_the_quotes_and_can_be_turned_off(site: Live, open_page: Open) -> None:
+    engine = site.services.engine
+    engine.answers, site.generator.pieces = "both", ("A warp has 32 threads. ", "It costs nothing. ", "")
+    gate = Gate(site, 1)
+    try:
+        page = open_page()
+        begin(page)
+        quotes = page.locator(".turn .quotes")
+        expect(quotes).to_contain_text("scheduler")
+        expect(page.locator(".turn .answer:not(.quotes)")).to_have_count(0)
+        gate.open()
+        written = page.locator(".turn .answer:not(.quotes)")
+        expect(written).to_contain_text("A warp has 32 threads.")
+        page.locator(".answer-tools").wait_for()
+        expect(page.locator(".turn")).to_contain_text("left out")
+        expect(page.locator(".turn")).not_to_contain_text("costs nothing")
+        assert written.bounding_box()["y"] < quotes.bounding_box()["y"]
+        written.locator(".cite").click()
+        expect(page.locator("#source")).to_contain_text("Written by the model")
+        quotes.locator(".cite").first.click()
+        expect(page.locator("#source")).not_to_contain_text("Written by the model")
+        page.locator(".filters summary").click()
+        page.get_by_label("An answer is").select_option("quotes")
+        ask(page, QUESTION)
+        expect(page.locator(".turn").last).not_to_contain_text("A warp has 32 threads.")
+        expect(page.locator(".turn .quotes")).to_have_count(1)
+    finally:
+        engine.answers = "unchecked"
+
+
 def test_a_running_answer_is_followed_after_a_reload_and_stopped(site: Live, open_page: Open) -> None:
     gate = Gate(site, 1)
     page = open_page()

@@ -9,11 +9,13 @@ const LONG_CHARS = 500;
 const LONG_LINES = 8;
 const MARKERS = /\s*\[\d{1,3}\](?!\()/g;
 const MOST_ON_A_CARD = 20_000;
+/** Between what a model wrote and the books' own sentences. */
+const DIVIDER = "\n\n---\n\n";
 
 export function Turn({ turn, last, site, ask, edit, openSource }) {
   const { question, answer, running } = turn;
   const passages = answer ? answer.passages : turn.passages;
-  const text = answer ? withoutNearest(answer) : turn.text;
+  const text = answer ? withoutNearest(answer) : soFar(turn);
   const { elements, numbers, open } = useDrawn(text, answer, passages, openSource);
   return html`<article class="turn" aria-busy=${running ? "true" : undefined}>
     <${Asked} question=${question} />
@@ -34,17 +36,29 @@ export function useDrawn(text, answer, passages, openSource) {
   const citations = answer ? answer.citations : [];
   const open = (marker, cited, element) => openSource({
     passage: passages[marker - 1], number: numbers.get(marker) ?? marker, citations: cited.map((index) => citations[index]),
+    written: Boolean(answer?.written && element.closest(".answer:not(.quotes)")),
   }, element);
   const { elements, numbers } = useMemo(() => draw(text, { citations, passages, onCite: open }), [text, answer, passages, language()]);
   return { elements, numbers, open };
 }
 
+/** The answer that is being written: what came of it, above the quotes that it will end with. */
+export function soFar({ text, quotes }) {
+  if (!quotes) return text;
+  const [written] = text.split(DIVIDER);
+  return quotes.startsWith(written) ? quotes : written + DIVIDER + quotes;
+}
+
 /** An answer as far as it is written, and how it goes on or ended; `stopped` is the key of a text. */
-export function Written({ turn: { answer, note, running, state, stopped, error }, text, elements }) {
+export function Written({ turn: { answer, note, running, state, stopped, error, quotes }, text, elements }) {
+  const below = answer ? answer.written && answer.quotes : quotes;
+  const rule = below ? elements.findLastIndex((one) => one?.type === "hr") : -1;
   return html`${(answer?.note || note) && html`<p class="note" role="note">${answer?.note || note}</p>`}
-    <div class="answer" dir="auto">${elements}</div>
-    ${running && !text && html`<p class="thinking"><i></i><i></i><i></i></p>`}
+    ${(!below || rule >= 0) && html`<div class="answer" dir="auto">${below ? elements.slice(0, rule) : elements}</div>`}
+    ${running && (!text || below) && html`<p class="thinking"><i></i><i></i><i></i></p>`}
     ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
+    ${below && html`<section class="from-books"><h3 class="small-heading">${t("ask.from_books")}</h3>
+      <div class="answer quotes" dir="auto">${elements.slice(rule + 1)}</div></section>`}
     ${stopped && html`<p class="note" role="status">${t(stopped)}</p>`}
     ${error && html`<${Problem} error=${error} />`}`;
 }

@@ -106,6 +106,7 @@ export function Ask({ site, id }) {
     const key = crypto.randomUUID?.() || String(Math.random());
     const change = (more) => setTurns((all) => all.map((turn) => (turn.key === key ? { ...turn, ...more } : turn)));
     let text = "";
+    let quoted = false;
     setBusy(true);
     setReplaces(null);
     setStatus(t("ask.writing"));
@@ -123,12 +124,13 @@ export function Ask({ site, id }) {
           if (run.id === null) onBegun();
           run.id = data.id;
           text = "";
-          change({ text, state: null });
+          change({ text, quotes: "", state: null });
         } else if (name === "passages") change({ passages: data.passages, note: data.note, state: null });
+        else if (name === "quotes") change({ quotes: data.text, state: (quoted = true) && ["ask.model_writes"] });
         else if (name === "waiting") change({ state: data.before ? ["ask.waiting", { n: data.before }] : ["ask.waiting.next"] });
         else if (name === "thinking") change({ state: ["ask.thinking"] });
         else if (name === "lost") change({ state: ["ask.lost"] });
-        else if (name === "delta") change({ text: (text += data.text), state: null });
+        else if (name === "delta") change({ text: (text += data.text), state: quoted ? ["ask.model_writes"] : null });
         else if (name === "stopped") failed({ stopped: "ask.stopped" });
         else if (name === "done") {
           setTurns((all) => all.filter((turn) => turn.key !== old).map((turn) => (turn.key === key ? { key: data.id, question, answer: data } : turn)));

@@ -5,6 +5,7 @@ import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
 
 const MOST_PAGES = 1_000_000;
+const ANSWERS = ["both", "free", "quotes"];
 const TUNED = new Set(["tuned", "rag+tuned"]);
 
 /** What is chosen at first, by an answer's filters; books that have gone are left out. */
@@ -13,11 +14,11 @@ export function filtersFrom(filters, documents = []) {
   const one = books.length === 1;
   const [first, last] = (one && filters.pages) || ["", ""];
   const chapter = (one && filters.chapters.find((name) => typeof name === "number")) || "";
-  return { books, chapter: String(chapter), first: String(first), last: String(last), arm: "rag", adapter: "" };
+  return { books, chapter: String(chapter), first: String(first), last: String(last), arm: "rag", adapter: "", answers: "" };
 }
 
 /** The same as `POST /v1/ask` takes it; throws what to say where pages are not numbers or go backwards. */
-export function filtersToSend({ books, chapter, first, last, arm, adapter }) {
+export function filtersToSend({ books, chapter, first, last, arm, adapter, answers }) {
   let pages = null;
   if (first.trim() || last.trim()) {
     pages = [first.trim() || "1", last.trim() || String(MOST_PAGES)].map(Number);
@@ -25,7 +26,7 @@ export function filtersToSend({ books, chapter, first, last, arm, adapter }) {
     if (!fine) throw invalid(t("filters.bad_pages", { first: first || "1", last: last || "…" }));
   }
   const filters = { document_ids: books, chapters: chapter ? [Number(chapter)] : [], pages };
-  return { filters, arm, adapter: adapter && TUNED.has(arm) ? adapter : null };
+  return { filters, arm, adapter: adapter && TUNED.has(arm) ? adapter : null, answers: answers || null };
 }
 
 export function Filters({ site, value, onChange }) {
@@ -52,6 +53,8 @@ export function Filters({ site, value, onChange }) {
       ${only?.pages && page("last", t("filters.to_page"), String(only.pages))}
       ${arms.length > 1 && html`<${Field} label=${t("filters.arm")}><${Select} value=${value.arm} onChange=${(arm) => change({ arm, adapter: value.adapter || adapters[0] || "" })}
         options=${arms.map((arm) => [arm, t(`arm.${arm}`)])} /><//>`}
+      ${arms.includes("base") && html`<${Field} label=${t("filters.answers")}><${Select} value=${value.answers || running.answers}
+        onChange=${(answers) => change({ answers })} options=${ANSWERS.map((one) => [one, t(`filters.answers.${one}`)])} /><//>`}
       ${adapters.length > 1 && html`<${Field} label=${t("filters.adapter")}><${Select} value=${value.adapter || adapters[0]}
         onChange=${(adapter) => change({ adapter })} options=${adapters.map((name) => [name, name])} /><//>`}
       ${value.books.length > 0 && html`<${Button} kind="quiet" onClick=${() => choose([])}>${t("filters.clear")}<//>`}

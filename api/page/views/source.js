@@ -30,7 +30,7 @@ export function useSource() {
 }
 
 /** `number` is what the reader sees; the place is that of the first of `citations`, the verdict the weakest. */
-export function Source({ passage, number, citations, site, onClose }) {
+export function Source({ passage, number, citations, written, site, onClose }) {
   const panel = useRef();
   const first = citations[0] || passage;
   const book = site.documents.find((one) => one.id === passage.document_id);
@@ -49,6 +49,7 @@ export function Source({ passage, number, citations, site, onClose }) {
       <${Button} kind="quiet" icon="close" label=${t("close")} onClick=${() => onClose()} /></div>
     <p class="place">${placeOf(first, { title: false })}</p>
     ${verdict && verdict !== "supported" && html`<p class=${`verdict ${verdict}`}>${t(`source.${verdict}`)}</p>`}
+    ${written && verdict === "supported" && html`<p class="verdict supported">${t("source.written")}</p>`}
     ${book && html`<a class="read-on" href=${bookPath(book.id, { node: first.node_id, quote, page })}>${t("source.read_on")}</a>`}
     ${book?.format === "pdf" && page && html`<${PageImage} key=${`${book.id} ${page} ${quote}`} book=${book} page=${page} quote=${quote} />`}
     <${Passage} text=${passage.text} plain=${PLAIN_FORMATS.has(passage.format)} spans=${citations.map((one) => [one.char_start, one.char_end])} />
