@@ -30,6 +30,7 @@ _NEGATION = re.compile(
     r"\b(?:no|not|never|none|neither|nor|nothing|nobody|nowhere|without|cannot)\b|n['’]t\b|[不没无未非]", re.IGNORECASE
 )
 _WHOLE = re.compile(r"[.!?。！？:：][\"'”’)\]}*_`]*$")
+_MAY_END = re.compile(r"[.!?…。！？；\n]")
 _ANNOUNCES = re.compile(r"[:：][\"'”’)\]}*_`]*$")
 
 _UNITS = (
@@ -153,7 +154,7 @@ class WrittenCheck:
     def feed(self, piece: str) -> Iterator[TextPiece]:
         """What can be shown once `piece` is written: sentences that are followed by more text."""
         self._text += piece
-        if piece.strip():
+        if piece.strip() and _MAY_END.search(self._text[self._done :].strip()):
             yield from self._through(last=False, whole=True)
 
     def finish(self, *, whole: bool) -> Iterator[TextPiece]:

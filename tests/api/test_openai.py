@@ -69,6 +69,16 @@ def test_a_completion_and_its_stream_carry_citations_and_usage_beside_the_conten
     assert json.loads(data.removeprefix("data: "))["usage"]["total_tokens"] > 0
 
 
+def test_written_sentences_that_hold_stand_above_the_books_own_in_the_content(client: Client):
+    wish = {"extra_body": {"answers": "both"}}
+    message = client.ask(**wish).choices[0].message
+    written, quotes = message.content.split("\n\n---\n\n")
+    assert (written, message.written, len(message.citations)) == ("A warp has 32 threads. [1]", True, 2)
+    assert quotes.startswith("A warp is a group of 32 threads")
+    chunks = list(client.ask(stream=True, **wish))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == message.content
+
+
 def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: Client):
     parts = [{"type": "text", "text": text} for text in ("How many", "threads?")]
     earlier = [

@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import answer_of, make_passage
+from fakes import ScriptedReader, answer_of, make_engine, make_passage, section
 from waiting import PATIENCE_S, wait_until
 
 from indexes.errors import Busy, Cancelled, CoalesceError
+from indexes.library import Library
 from rag.errors import ArmUnavailable, EngineUnreachable, GenerationFailed, PromptTooLong
 from rag.generators import openai_client, remote
 from rag.generators.prompts import REFUSAL
 from rag.generators.protocol import ChoiceScorer, GenerationDone, GenerationRequest, Generator
 from rag.generators.remote import RemoteGenerator
 from rag.settings import GeneratorSettings
-from rag.types import Thinking, Turn, Waiting
+from rag.types import Question, Thinking, Turn, Waiting
 
 Answer = Callable[["Handler", dict[str, Any]], None]
 COUNTS = {"prompt_tokens": 50, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
@@ -377,6 +379,33 @@ def test_an_answer_ends_where_it_should(
     for _ in range(2):
         shown, done = run(generator, replace(REQUEST, **changes))
         assert (shown, done.usage.finish) == (text, finish)
+
+
+LOOP = [f"A warp runs {n} unknown kernels at night. " for n in range(9)] * 20
+BAD: dict[str, Answer] = {
+    "it only thinks": say("<think>", *STEPS, finish="length"),
+    "it loops": say(*LOOP, finish="length"),
+    "another language": say("Un warp est un groupe de trente-deux fils. 线程束有 32 个线程。"),
+    "no whole sentence": say("A warp is a group of 32 threads that run in", finish="length"),
+    "nothing": say(),
+    "it dies before the first word": say(finish=None),
+    "it dies in a sentence": say("A warp is a group of 32 threads that run in ", finish=None),
+    "it is torn off": torn("A warp is a group of 32 threads"),
+    "it is overloaded": reply({"error": {"message": "overloaded"}}, 503),
+    "it sends no answer": reply(b"<html>"),
+}
+
+
+@pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
+def test_whatever_an_engine_does_the_quotes_stand_with_a_word_beside_them(
+    engine: Engine, generator: RemoteGenerator, answer: Answer, tmp_path: Path, library_of: Callable[..., Library]
+) -> None:
+    library = library_of(section("A warp is a group of 32 threads that run in lockstep.", "Warps"))
+    asked = make_engine(tmp_path, library, generator, reader=ScriptedReader({"A warp": 0.99}), answers="both")
+    engine.answer = answer
+    found = asked.ask(Question("What is a warp of threads?"))
+    assert found.answer == found.quotes == "A warp is a group of 32 threads that run in lockstep. [1]"
+    assert (found.written, found.refused, bool(found.note)) == (False, False, True)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
