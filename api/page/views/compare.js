@@ -17,6 +17,7 @@ const ARMS = ["base", "tuned", "rag", "rag+tuned"];
 const KINDS = {
   search: ["hybrid", "dense", "lexical"].map((retrieval) => ({ name: `rag retrieval=${retrieval}`, retrieval })),
   passages: [3, 10].map((top_k) => ({ name: `rag top_k=${top_k}`, top_k })),
+  answers: ["quotes", "both", "free"].map((answers) => ({ name: `rag answers=${answers}`, answers })),
 };
 const LETTERS = "ABCDEFGH";
 const MODEL = "qwen2.5-coder-1.5b"; // what is offered where no language model answers
@@ -35,6 +36,7 @@ function nameOf(site, name) {
     const [what, value] = part.split(/=(.*)/s);
     if (what === "book") return site.documents.find((one) => one.id === value)?.title || value;
     if (what === "retrieval") return either(`compare.retrieval.${value}`, value);
+    if (what === "answers") return either(`filters.answers.${value}`, value);
     return what === "top_k" ? t("compare.passages", { n: value }) : part;
   }).join(" · ");
 }
@@ -142,7 +144,7 @@ export function Compare({ site }) {
     if (value === "choice" && choice === null) attempt(another);
   };
 
-  const kinds = ["arms", "search", "passages", site.documents.length > 1 && "books", !owner && "choice"].filter(Boolean);
+  const kinds = ["arms", arms.includes("base") && "answers", "search", "passages", site.documents.length > 1 && "books", !owner && "choice"].filter(Boolean);
   const chosen = kind === "choice";
   return html`<${Fragment}><${CompareHead} current="compare" />
     <p class="lead">${t("compare.lead")}</p>
