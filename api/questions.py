@@ -173,7 +173,8 @@ class BookQuestions:
         )
 
     def _make(self, document_id: str, count: int | None, types: Sequence[str], handle: JobHandle) -> str:
-        from evals.made_questions import RULES, make_questions
+        from evals.made_questions import make_questions
+        from evals.question_drafts import RULES
 
         engine = self._engine()
         handle.progress(0, 0, "finding what can be asked")

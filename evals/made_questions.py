@@ -1,37 +1,38 @@
-"""Questions made from any book, each checked against the book itself; no language model is needed.
+"""Questions made from any book, best first, each checked against the book itself; no language model is needed.
 
-A draft (`evals/question_drafts.py`) becomes a question only if the question alone finds its own passage first, the
-sentence reader finds its sentence there, and, where it is a choice, the encoder picks its option and no other option
-stands beside it. Wrong options are other terms or numbers of the book, near in meaning or size to the right one.
+Drafts (`evals/question_drafts.py`) are ranked, and the best of them checked: the question alone finds its passage, the
+quote is verbatim and holds the answer, the answer does not stand in the question, no other question is like it, and of
+four options the encoder picks the right one. What does not pass is marked, and kept where a book gives nothing better.
 
-Where a language model answers, it writes up to half of the questions: those that `rag/tuning/synthesis.py` verifies and
-that find their passage first.
+Where a language model answers, it writes up to half of the questions, and the same checks mark them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
-from evals.question_drafts import Draft, Drafts, Option, draft_questions, is_foreign_name, other_capital
+import numpy as np
+
+from evals.question_drafts import BLANK, RULES, Draft, Drafts, draft_questions, points_elsewhere
 from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.embedder import Matrix
 from indexes.errors import Cancelled
-from indexes.types import Filters, StoredNode
-from indexes.words import count_words, is_chinese, terms_of
+from indexes.types import Filters
+from indexes.words import count_words, terms_of
 from rag.engine import AnswerEngine
+from rag.errors import DoesNotFitInMemory, PromptTooLong
 from rag.generators.encoder import EncoderAnswerer
-from rag.generators.protocol import GenerationRequest
+from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.query import english_query
-from rag.tuning.data import RowPassage
-from rag.tuning.synthesis import QuestionsSeen, SynthesizedPair, verified_pairs
-from rag.types import Passage
+from rag.tuning.synthesis import QuestionsSeen
 
 MADE_TYPES: tuple[QuestionType, ...] = ("choice", "short")
 """The types that can be made without a language model."""
@@ -42,29 +43,53 @@ LEAST_ALIKE = 0.2
 MOST_PER_ANSWER = 2
 MOST_AHEAD = 1
 """Questions by which one rank of the right option by length may be ahead of the rarest."""
-CHOICE_SHARE = 0.6
-"""Share of the numbers that are asked as a choice."""
-BESIDE_SHARE = 0.5
-"""A sentence read as well as this share of the best one must not hold a wrong option."""
-_ORDER = ("definition", "name", "number", "term")
+_MOST_COMPARED = 1000
+"""Drafts whose sentences are compared with their headings."""
+_CHECKED_PER_QUESTION = 6
+"""Drafts that are checked for each question wanted."""
+_AGAIN = 0.25
+"""What a draft loses in rank for each earlier one of its kind, as a share of all, and of its chapter."""
 _SCREENED_PASSAGES = 5
-WRITTEN_SHARE = 0.5
-"""Share of the questions that a language model may write."""
-_MOST_NODES = 0.15
-"""An answer in more of a book's nodes than this is known to whoever has opened it."""
-_FEW_NODES = 3
 _PLAUSIBLE = 6
 """So many wrong options, the nearest in meaning or size, are drawn from."""
-_FEW_OF_CLASS = 8
-"""A class of fewer terms is joined with that of the other capital."""
-TERM_SHARE = 0.45
-"""Most terms left out among a book's questions: 8 of 10 are good, of the other kinds 9 (docs/decisions.md)."""
-_NOT_THIN = 8
-"""A book that gives fewer questions is asked for more terms, and for what is off topic."""
-_PASSAGE_WORDS = 60
-_PATIENCE = 12
-"""Passages in a row without a question, after which a model is asked no more."""
-RULES = "rules"
+_NEAREST = 3
+"""So many are drawn from for a statement that is false."""
+_FACT_WORDS = 5
+"""An answer of so many words is one fact; a longer one may be given in other words."""
+_WRITTEN_AT_ONCE = 4
+"""Questions that a language model writes together."""
+_LEAST_ASKED = 0.4
+"""Least share of a sentence's words that a question about it has which a model wrote: one that says less has several
+answers."""
+_WRITTEN_TOKENS = 100
+_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"question": {"type": "string"}},
+        "required": ["question"],
+        "additionalProperties": False,
+    }
+)
+_PROMPT = """\
+Turn a sentence into the exam question that it answers. The question says everything that the sentence says, except \
+the answer. Reply with JSON.
+
+Sentence (Cells): Mitochondria are the parts of a cell that produce most of its energy.
+Answer: Mitochondria
+{{"question": "Which parts of a cell produce most of its energy?"}}
+
+Sentence (Roman roads): The Via Appia was built in 312 BC to connect Rome and Capua.
+Answer: 312
+{{"question": "In which year BC was the Via Appia built to connect Rome and Capua?"}}
+
+Sentence (Lists): Calling `list.sort()` sorts a Python list in place and returns `None`.
+Answer: list.sort()
+{{"question": "Which method sorts a Python list in place and returns None?"}}
+
+Sentence ({heading}): {sentence}
+Answer: {answer}
+"""
+_BACK = "{sentence}\n\n{question} Answer in one to five words."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +110,9 @@ def make_questions(
     progress: Callable[[MakingProgress], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[BankQuestion, ...]:
-    """Questions from a book in reading order: at most `count`, or what the book holds up to `MOST_BY_DEFAULT`.
+    """Questions from a book, best first: `count`, or `MOST_BY_DEFAULT`, or fewer where it has too few sentences.
 
-    The same book gives the same questions. A book too thin gives fewer, or none.
+    The same book gives the same questions.
 
     Args:
         types: of `MADE_TYPES`; empty takes all.
@@ -96,205 +121,195 @@ def make_questions(
         NotFound: no such book.
         Cancelled: `cancelled` became true.
     """
-    nodes = engine.library.nodes_of(document_id)
     wanted = count if count is not None else MOST_BY_DEFAULT
-    drafts = draft_questions(nodes)
-    maker = _Maker(engine, document_id, nodes, drafts, frozenset(types or MADE_TYPES))
-    kept: list[tuple[StoredNode, BankQuestion]] = []
-    if "base" in engine.generator.arms and "short" in (types or MADE_TYPES):
-        for written in maker.written(nodes, cancelled):
-            kept.append(written)
-            progress(MakingProgress(len(kept), wanted, 0))
-            if len(kept) >= wanted * WRITTEN_SHARE:
-                break
-    good, terms, off_topic = _by_worth(drafts.drafts)
-    term_share = TERM_SHARE if "short" in (types or MADE_TYPES) else 1.0  # names are asked openly alone
-    for tried in range(1, len(drafts.drafts) + 1):
+    drafts = _on_topic(draft_questions(engine.library.nodes_of(document_id)), engine.library.embed)
+    checker = _Checker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
+    kept: list[BankQuestion] = []
+    doubtful: list[BankQuestion] = []
+    ranked: Iterator[Draft] = _ranked(drafts.drafts, wanted * _CHECKED_PER_QUESTION)
+    if "base" in engine.generator.arms:
+        ranked = _reworded(engine.generator, list(ranked), wanted, cancelled)
+    for tried, draft in enumerate(ranked, 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
+        if (question := checker.question(draft)) is not None:
+            (kept if question.checked else doubtful).append(question)
+        progress(MakingProgress(len(kept), wanted, tried))
         if len(kept) == wanted:
             break
-        num_terms = sum(question.kind == "term" for _, question in kept)
-        draft = next(terms, None) if num_terms <= term_share * len(kept) else None
-        draft = draft or next(good, None)
-        if draft is None and len(kept) < _NOT_THIN:
-            draft = next(terms, None) or next(off_topic, None)
-        if draft is None:
-            break
-        question = maker.question(draft)
-        if question is not None:
-            kept.append((draft.statement.node, question))
-        progress(MakingProgress(len(kept), wanted, tried))
-    kept.sort(key=lambda item: item[0].ordinal)
-    return tuple(question for _, question in kept)
+    return tuple((kept + doubtful)[:wanted])
 
 
-def _passages_to_ask(nodes: Sequence[StoredNode]) -> list[StoredNode]:
-    """Nodes with enough prose, in an order of which any beginning covers the book."""
-    long = [node for node in nodes if count_words(node.text) >= _PASSAGE_WORDS and not is_chinese(node.text)]
-    random.Random(len(long)).shuffle(long)
-    return long
+def _on_topic(drafts: Drafts, embed: Callable[[Sequence[str]], Matrix]) -> Drafts:
+    """The most promising drafts, worth more the nearer their sentence is to the headings over it and to the book's
+    middle, and what they ask for to their sentence."""
+    best = drafts.drafts[:_MOST_COMPARED]
+    if not best:
+        return drafts
+    said = embed([draft.statement.text for draft in best])
+    headed = embed([" > ".join((*draft.statement.node.heading_path[-2:],)) or " " for draft in best])
+    asked = embed([draft.answer for draft in best])
+    middle = said.mean(axis=0)
+    topic = 3 * said @ middle / float(np.linalg.norm(middle)) + (said * headed).sum(axis=1) + (said * asked).sum(axis=1)
+    ranked = [replace(draft, worth=draft.worth + float(near)) for draft, near in zip(best, topic, strict=True)]
+    ranked.sort(key=lambda draft: -draft.worth)
+    return Drafts((*ranked, *drafts.drafts[_MOST_COMPARED:]), drafts.pool)
 
 
-def _by_worth(drafts: Sequence[Draft]) -> tuple[Iterator[Draft], Iterator[Draft], Iterator[Draft]]:
-    """Drafts that mostly make good questions, those with a term left out, and those that are off topic."""
-    groups: tuple[list[Draft], list[Draft], list[Draft]] = ([], [], [])
-    for draft in drafts:
-        groups[2 if draft.is_off_topic else draft.kind == "term"].append(draft)
-    good, terms, off_topic = map(_spread, groups)
-    return good, terms, off_topic
+def _ranked(drafts: Sequence[Draft], most: int) -> Iterator[Draft]:
+    """The best drafts by worth, less the more of their kind and chapter have come before, so that any beginning of them
+    is of several kinds and covers the book."""
+    left: dict[tuple[str, int], list[Draft]] = defaultdict(list)
+    for draft in reversed(drafts):
+        left[draft.kind, draft.statement.node.chapter].append(draft)
+    kinds: Counter[str] = Counter()
+    chapters: Counter[int] = Counter()
+    for _ in range(min(most, len(drafts))):
+
+        def value(group: tuple[str, int]) -> float:
+            kind, chapter = group
+            return left[group][-1].worth - _AGAIN * (kinds[kind] / 4 + chapters[chapter] / 2)
+
+        best = max(left, key=value)
+        draft = left[best].pop()
+        if not left[best]:
+            del left[best]
+        kinds[draft.kind] += 1
+        chapters[draft.statement.node.chapter] += 1
+        yield draft
 
 
-def _spread(drafts: Sequence[Draft]) -> Iterator[Draft]:
-    """The drafts in turns of chapters and, within a chapter, of kinds, so that any number of them covers the book."""
-    chapters: dict[int, dict[str, list[Draft]]] = defaultdict(lambda: {kind: [] for kind in _ORDER})
-    for draft in drafts:
-        chapters[draft.statement.node.chapter][draft.kind].append(draft)
-    rng = random.Random(len(drafts))
-    turns: dict[int, Iterator[Draft]] = {}
-    for chapter in sorted(chapters):
-        for waiting in chapters[chapter].values():
-            rng.shuffle(waiting)
-            waiting.sort(key=lambda draft: draft.promise)  # taken from the end
-        turns[chapter] = _in_turns(chapters[chapter])
-    while turns:
-        for chapter in sorted(turns):
-            following = next(turns[chapter], None)
-            if following is None:
-                del turns[chapter]
-            else:
-                yield following
+def _reworded(
+    generator: Generator, drafts: Sequence[Draft], most: int, cancelled: Callable[[], bool]
+) -> Iterator[Draft]:
+    """The drafts, before each of the best that leave something out the question which a language model makes of it."""
+    writers = ThreadPoolExecutor(_WRITTEN_AT_ONCE)
+    try:
+        wanted = [draft for draft in drafts if draft.kind in ("term", "name", "number")][:most]
+        asked = {draft.question: writers.submit(_ask, generator, draft, cancelled) for draft in wanted}
+        for draft in drafts:
+            if draft.question in asked and (question := asked[draft.question].result()):
+                alone = question.endswith("?") and not points_elsewhere(question)
+                yield replace(draft, question=question, stands_alone=alone, made_by=generator.model_name)
+            yield draft
+    finally:
+        writers.shutdown(cancel_futures=True)
 
 
-def _in_turns(kinds: dict[str, list[Draft]]) -> Iterator[Draft]:
-    while any(kinds.values()):
-        for waiting in kinds.values():
-            if waiting:
-                yield waiting.pop()
+def _ask(generator: Generator, draft: Draft, cancelled: Callable[[], bool]) -> str:
+    """The question that a language model writes for a draft's sentence and answer; blank where it cannot be read, or
+    where the model itself answers it otherwise (Alberti and others, 2019: round-trip consistency)."""
+
+    def written(prompt: str, schema: str = "") -> str:
+        request = GenerationRequest(prompt, "base", max_tokens=_WRITTEN_TOKENS, schema=schema, cancelled=cancelled)
+        return "".join(piece.text for piece in generator.stream(request) if isinstance(piece, TextPiece))
+
+    said = draft.statement.text
+    heading = (draft.statement.node.heading_path or (draft.statement.node.title,))[-1]
+    try:
+        text = written(_PROMPT.format(heading=heading, sentence=said, answer=draft.answer), _SCHEMA)
+        question = str(json.loads(text[text.index("{") : text.rindex("}") + 1])["question"]).strip()
+        answer = written(_BACK.format(sentence=said, question=question)) if question else ""
+        return question if terms_of(draft.answer).pieces <= terms_of(answer).pieces else ""
+    except (ValueError, KeyError, TypeError, RecursionError, PromptTooLong, DoesNotFitInMemory):
+        return ""
 
 
-class _Maker:
-    """Checks drafts of one book, and gives them options."""
+class _Checker:
+    """Makes drafts of one book into questions, and says of each whether it holds."""
 
-    def __init__(
-        self,
-        engine: AnswerEngine,
-        document_id: str,
-        nodes: Sequence[StoredNode],
-        drafts: Drafts,
-        types: frozenset[str],
-    ) -> None:
+    def __init__(self, engine: AnswerEngine, document_id: str, drafts: Drafts, types: frozenset[str]) -> None:
         self._engine = engine
         self._encoder = EncoderAnswerer(engine.library.embed, "")
+        self._filters = Filters(document_ids=(document_id,))
         self._document_id = document_id
         self._types = types
-        self._pool: dict[str, list[Option]] = defaultdict(list)
-        for option in drafts.pool:
-            self._pool[option.options].append(option)
-        self._texts = [node.text.lower() for node in nodes]
+        self._pool = drafts.pool
         self._options = OptionDrawer(engine.library.embed)
         self._seen = QuestionsSeen()
         self._quotes: set[str] = set()
         self._answers: Counter[str] = Counter()
+        self._true_ones = 0
 
     def question(self, draft: Draft) -> BankQuestion | None:
-        """The draft as a question, None if it does not hold."""
-        answer = draft.answer.lower().removesuffix("s")
-        most = 1 if draft.kind == "definition" else MOST_PER_ANSWER
-        if draft.statement.quote in self._quotes or self._answers[answer] >= most:
-            return None
-        holding = sum(answer in text for text in self._texts)
-        if draft.kind == "term" and holding > max(_FEW_NODES, _MOST_NODES * len(self._texts)):
+        """The draft as a question; None where it is like an earlier one, or of no type that is wanted."""
+        quote, answer = draft.statement.quote, draft.answer.lower().removesuffix("s")
+        often = draft.kind != "statement" and self._answers[answer] >= MOST_PER_ANSWER
+        open_too = "short" in self._types
+        if quote in self._quotes or often or (draft.kind == "statement" and not open_too):
             return None
         rng = random.Random(f"{self._document_id}:{draft.question}")
-        open_too = draft.kind != "term" and "short" in self._types
-        either = draft.kind == "number" and rng.random() < CHOICE_SHARE
-        chosen = "choice" in self._types and (either or not open_too)
-        drawn = self._options.draw(draft.answer, self._wrong(draft), rng) if chosen else None
+        wants_choice = "choice" in self._types and draft.options and (draft.kind != "name" or not open_too)
+        drawn = None
+        if draft.kind == "statement":
+            found = self._twin(draft, rng)
+            if found is None:
+                return None
+            draft = found
+        elif wants_choice:
+            drawn = self._options.draw(draft.answer, self._wrong(draft), rng)
+        if drawn is None and not open_too:
+            return None
         choices = drawn.texts if drawn is not None else ()
-        if not choices and not open_too:
-            return None
-        passages = self._passages(draft)
-        if not passages or not self._is_read(draft, passages, choices):
-            return None
-        if choices and not self._is_chosen(draft, choices, passages):
-            return None
+        checked = self._holds(draft, choices)
+        if draft.made_by != RULES and not checked:
+            return None  # the rules' own follows
         if not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
         if drawn is not None:
             self._options.keep(drawn)
-        self._quotes.add(draft.statement.quote)
+        self._quotes.add(quote)
         self._answers[answer] += 1
-        return _question(draft, choices, self._document_id)
+        return _question(draft, choices, self._document_id, checked=checked)
 
-    def written(
-        self, nodes: Sequence[StoredNode], cancelled: Callable[[], bool]
-    ) -> Iterator[tuple[StoredNode, BankQuestion]]:
-        """Questions that the language model writes, and that find their own passage first."""
-        generator = self._engine.generator
-        fruitless = 0
-        for node in _passages_to_ask(nodes):
-            if cancelled():
-                raise Cancelled("stopped while the model wrote questions; none of them was kept")
-            if fruitless == _PATIENCE:
-                return
-            fruitless += 1
-            for pair in verified_pairs(RowPassage(node.title, node.heading_path, node.text), generator, cancelled):
-                quote = _verbatim(pair.evidence, node.text)
-                found = self._engine.search(pair.question, 1, Filters(document_ids=(self._document_id,)))
-                if not quote or not found or found[0].node_id != node.node_id or quote in self._quotes:
-                    continue
-                if self._seen.add(f"{pair.question} {pair.answer}"):
-                    self._quotes.add(quote)
-                    fruitless = 0
-                    yield node, _written_question(node, pair, quote, self._document_id, generator.model_name)
+    def _twin(self, draft: Draft, rng: random.Random) -> Draft | None:
+        """A statement as the book has it or, every second time, with another answer in the place of its own."""
+        near = self._options.plausible(draft.answer, self._wrong(draft))
+        if not near:
+            return None
+        true = self._true_ones <= 0 if self._true_ones else rng.random() < 0.5
+        self._true_ones += 1 if true else -1
+        said = draft.answer if true else rng.choice(near[:_NEAREST])
+        at = draft.question.index(BLANK)
+        said = said[:1].upper() + said[1:] if draft.question[at - 1] == "“" else said
+        answer = "True" if true else f"False: {draft.answer}, not {said}"
+        return replace(draft, question=draft.question.replace(BLANK, said), answer=answer)
 
-    def _passages(self, draft: Draft) -> tuple[Passage, ...]:
-        """What the question finds; empty unless its own sentence is among it."""
-        filters = Filters(document_ids=(self._document_id,))
-        found = self._engine.search(draft.question, _SCREENED_PASSAGES, filters)
-        return found if any(draft.statement.quote in passage.text for passage in found) else ()
-
-    def _is_read(self, draft: Draft, passages: Sequence[Passage], choices: Sequence[str]) -> bool:
-        """Whether the reader finds the draft's sentence, and no wrong option in one that it likes nearly as well."""
-        read = self._engine.reader.read(english_query(draft.question), passages)
-        quote = draft.statement.quote
+    def _holds(self, draft: Draft, choices: Sequence[str]) -> bool:
+        """Whether a question passes every check."""
+        quote, statement = draft.statement.quote, draft.kind == "statement"
+        if not draft.stands_alone:
+            return False
+        found = self._engine.search(draft.question, _SCREENED_PASSAGES, self._filters)
+        if not any(quote in passage.text for passage in found):
+            return False
+        held = terms_of(draft.answer).pieces
+        if not statement and (not held <= terms_of(quote).pieces or held <= terms_of(draft.question).pieces):
+            return False
+        if draft.made_by != RULES and len(terms_of(draft.question).stems) < _LEAST_ASKED * len(terms_of(quote).stems):
+            return False
+        read = self._engine.reader.read(english_query(draft.question), found)
         if not read or not (read[0].unit.text in quote or quote in read[0].unit.text):
             return False
-        near = [item.unit.text for item in read[1:] if item.score >= BESIDE_SHARE * read[0].score]
-        wrong = [choice for choice in choices if choice != draft.answer]
-        return not any(_holds(text, choice) for text in near for choice in wrong)
-
-    def _is_chosen(self, draft: Draft, choices: Sequence[str], passages: Sequence[Passage]) -> bool:
-        """Whether the encoder prefers the right option."""
-        request = GenerationRequest(draft.question, "rag", tuple(passages))
-        scores = self._encoder.score_choices(request, tuple(choices)).scores
-        return choices[scores.index(max(scores))] == draft.answer
+        if choices:
+            request = GenerationRequest(draft.question, "rag", found)
+            scores = self._encoder.score_choices(request, tuple(choices)).scores
+            return choices[scores.index(max(scores))] == draft.answer
+        return True
 
     def _wrong(self, draft: Draft) -> list[str]:
         """Answers of the draft's class that are wrong."""
-        if not draft.options:
-            return []
-        pool = self._pool[draft.options]
-        if draft.kind == "number":
-            section = draft.statement.node.heading_path
-            found = [option.text for option in pool if section not in option.sections]
-            # '32-bit' and '32 bits' are one option, written as the answer is
-            unit = draft.answer[len(_first_number(draft.answer)) :]
-            spelled = dict.fromkeys(f"{_first_number(text)}{unit}" for text in found)
-            return [text for text in spelled if _size(text) != _size(draft.answer)]
-        if len(pool) < _FEW_OF_CLASS:
-            pool = pool + self._pool[other_capital(draft.options)]
-        if not is_foreign_name(draft.answer):
-            pool = [option for option in pool if not is_foreign_name(option.text)]  # they are right elsewhere only
         said, own = terms_of(draft.question).pieces, terms_of(draft.answer).pieces
-        wrong = [option.text for option in pool if not _holds(draft.statement.quote, option.text)]
-        return [text for text in wrong if _tells_apart(pieces := terms_of(text).pieces, own) and not pieces & said]
-
-
-def _tells_apart(left: Set[str], right: Set[str]) -> bool:
-    """Whether each has a word of its own: `shared memory` beside `global memory`, not beside `memory`."""
-    return bool(left - right) and bool(right - left)
+        wrong = [text for text in self._pool.get(draft.options, ()) if not _holds(draft.statement.quote, text)]
+        if draft.kind == "number":
+            size = _size(draft.answer)
+            return [text for text in wrong if _size(text) != size and size / 10 <= _size(text) <= size * 10]
+        kept = []
+        for text in wrong[:400]:
+            pieces = terms_of(text).pieces
+            if pieces - own and own - pieces and not pieces & said:
+                kept.append(text)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,25 +341,19 @@ class OptionDrawer:
         self._shorter: Counter[int] = Counter()
         self._nearer: Counter[int] = Counter()
         self._used: Counter[str] = Counter()
+        self._vectors: dict[str, Matrix] = {}
 
     def draw(self, answer: str, wrong: Sequence[str], rng: random.Random) -> DrawnOptions | None:
         """Of all threes of plausible wrong options the one that levels best; None where none keeps the level."""
-        wrong = list({text.lower(): text for text in wrong}.values())
-        if len(wrong) < NUM_CHOICES - 1:
-            return None
         numbers = bool(_first_number(answer))
-        vectors = self._embed([answer, *wrong])
-        near = vectors[1:] @ vectors[0]
-        if numbers:
-            plausible = sorted(range(len(wrong)), key=lambda row: abs(_size(wrong[row]) - _size(answer)))
-        else:
-            plausible = [row for row in (-near).argsort().tolist() if LEAST_ALIKE < near[row] < MOST_ALIKE]
+        plausible = self.plausible(answer, wrong)
+        vectors = self._vectors_of([answer, *plausible])
         place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], rng.random()))
         most = min(self._shorter[rank] for rank in range(NUM_CHOICES)) + MOST_AHEAD
         ties: dict[tuple[int, int], float] = defaultdict(rng.random)
         found: list[tuple[tuple[float, ...], DrawnOptions]] = []
-        for three in combinations(plausible[:_PLAUSIBLE], NUM_CHOICES - 1):
-            texts = [wrong[row] for row in three]
+        for three in combinations(range(len(plausible)), NUM_CHOICES - 1):
+            texts = [plausible[row] for row in three]
             sizes = [_size(text) - _size(answer) or rng.random() - 0.5 for text in texts]  # one as long is either
             four = vectors[[0, *(row + 1 for row in three)]]
             middle = four @ four.sum(axis=0)
@@ -358,6 +367,23 @@ class OptionDrawer:
                 drawn = DrawnOptions(tuple(options), place, shorter, nearer)
                 found.append(((level, ties[shorter, nearer], used, rng.random()), drawn))
         return min(found, key=lambda item: item[0])[1] if found else None
+
+    def plausible(self, answer: str, wrong: Sequence[str]) -> list[str]:
+        """The wrong answers nearest in meaning, or size, to the right one, that do not mean the same."""
+        wrong = list({text.lower(): text for text in wrong}.values())
+        if not wrong:
+            return []
+        if _first_number(answer):
+            return sorted(wrong, key=lambda text: abs(_size(text) - _size(answer)))[:_PLAUSIBLE]
+        vectors = self._vectors_of([answer, *wrong])
+        near = vectors[1:] @ vectors[0]
+        return [wrong[row] for row in (-near).argsort().tolist() if LEAST_ALIKE < near[row] < MOST_ALIKE][:_PLAUSIBLE]
+
+    def _vectors_of(self, texts: Sequence[str]) -> Matrix:
+        new = [text for text in texts if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._embed(new), strict=True))
+        return np.stack([self._vectors[text] for text in texts])
 
     def keep(self, drawn: DrawnOptions) -> None:
         """Counts options that are asked."""
@@ -384,47 +410,28 @@ def _holds(text: str, option: str) -> bool:
     return re.search(rf"(?<![\w]){re.escape(held)}(?![\w])", text, re.IGNORECASE) is not None
 
 
-def _verbatim(evidence: str, text: str) -> str:
-    """The stretch of a text that evidence quotes, whatever its white space and capitals; empty where it has none."""
-    match = re.search(r"\s+".join(map(re.escape, evidence.split())), text, re.IGNORECASE)
-    return match[0] if match else ""
-
-
-def _written_question(
-    node: StoredNode, pair: SynthesizedPair, quote: str, document_id: str, model: str
-) -> BankQuestion:
-    return BankQuestion(
-        **_of_book(node, pair.question, quote, document_id),
-        type="short",
-        answer=pair.answer,
-        kind="written",
-        made_by=model,
-    )
-
-
-def _of_book(node: StoredNode, question: str, quote: str, document_id: str) -> dict[str, Any]:
-    """What made questions say of their place."""
+def _question(draft: Draft, choices: Sequence[str], document_id: str, *, checked: bool) -> BankQuestion:
+    node = draft.statement.node
     heading = node.heading_path[-1] if node.heading_path else ""
-    digest = hashlib.sha256(f"{document_id}\n{question}".encode()).hexdigest()
-    return {
-        "id": f"made-{digest[:16]}",
-        "chapter": node.chapter,
-        "question": question,
-        "gold": (Gold(file=node.title or document_id, heading=heading, evidence=quote),),
-        "section": f"{node.heading_path[0] if node.heading_path else node.title}#{heading}",
-        "book": document_id,
-    }
-
-
-def _question(draft: Draft, choices: Sequence[str], document_id: str) -> BankQuestion:
-    statement = draft.statement
+    digest = hashlib.sha256(f"{document_id}\n{draft.question}".encode()).hexdigest()
+    facts: tuple[str, ...] = ()
+    if count_words(draft.answer) <= _FACT_WORDS:
+        facts = (draft.answer, *draft.accepted)
+    if draft.kind == "statement":
+        facts = (draft.answer.partition(":")[0],)
     return BankQuestion(
-        **_of_book(statement.node, draft.question, statement.quote, document_id),
+        id=f"made-{digest[:16]}",
+        chapter=node.chapter,
         type="choice" if choices else "short",
+        question=draft.question,
         choices=tuple(choices),
         answer_index=choices.index(draft.answer) if choices else None,
         answer=draft.answer,
-        key_facts=("|".join(dict.fromkeys((draft.answer, *draft.accepted))),),
+        key_facts=("|".join(dict.fromkeys(facts)),) if facts else (),
+        gold=(Gold(file=node.title or document_id, heading=heading, evidence=draft.statement.quote),),
+        section=f"{node.heading_path[0] if node.heading_path else node.title}#{heading}",
+        book=document_id,
         kind=draft.kind,
-        made_by=RULES,
+        made_by=draft.made_by,
+        checked=checked,
     )

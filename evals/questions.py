@@ -111,6 +111,7 @@ class BankQuestion:
         after: the question that this one follows up.
         book: the question set it was read from, which is named like its text; of a made question, the book's id.
         made_by: of a made question, `rules` or the language model that wrote it.
+        checked: false where a made question did not pass every check against its book.
     """
 
     id: _Text
@@ -136,6 +137,7 @@ class BankQuestion:
     after: _Text = ""
     book: _Text = ""
     made_by: _Text = ""
+    checked: StrictBool = True
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:

@@ -1,21 +1,33 @@
-"""A study guide: what each chapter of a book defines, its numbers with units, and the names of code it describes.
+"""A study guide: what each chapter of a book defines, its numbers, the names of code it describes, and what it says.
 
-Every entry is a sentence of the book that can be read alone, as questions are made from (`evals/question_drafts.py`).
+Every entry is a sentence of the book, as questions are made from (`evals/question_drafts.py`); a chapter without any,
+as in another language, has the sentences that its sections begin with.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote as url_quote
 
-from evals.question_drafts import Draft, draft_questions
+from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
+from indexes.sentences import split_spans
 from indexes.types import StoredNode
 
 MOST_EACH = 25
-"""Entries of one kind in a chapter; those that a question was made from come before others where there are more."""
+"""Entries of one kind in a chapter: those that a question was made from, then those that promise most."""
+MOST_SENTENCES = 8
+GROUPS = ("definitions", "numbers", "names", "sentences")
+_GROUP_OF = {
+    "definition": "definitions",
+    "abbreviation": "definitions",
+    "number": "numbers",
+    "name": "names",
+    "term": "sentences",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,64 +57,70 @@ class GuideChapter:
     definitions: tuple[GuideEntry, ...] = ()
     numbers: tuple[GuideEntry, ...] = ()
     names: tuple[GuideEntry, ...] = ()
+    sentences: tuple[GuideEntry, ...] = ()
 
     @property
     def groups(self) -> Iterator[tuple[str, tuple[GuideEntry, ...]]]:
         """The kinds that the chapter has, by name."""
-        for name, entries in (("definitions", self.definitions), ("numbers", self.numbers), ("names", self.names)):
-            if entries:
+        for name in GROUPS:
+            if entries := getattr(self, name):
                 yield name, entries
-
-
-@dataclass(slots=True)
-class _Found:
-    """Entries of one kind and chapter, each term once."""
-
-    entries: dict[str, GuideEntry] = field(default_factory=dict)
-
-    def add(self, draft: Draft, *, asked: bool) -> None:
-        statement = draft.statement
-        entry = GuideEntry(
-            draft.answer, statement.text, statement.quote, statement.node.node_id, statement.node.heading_path,
-            statement.node.page_start, asked,
-        )  # fmt: skip
-        known = self.entries.setdefault(draft.answer.lower(), entry)
-        if asked and not known.asked:
-            self.entries[draft.answer.lower()] = entry
-
-    def chosen(self) -> tuple[GuideEntry, ...]:
-        entries = list(self.entries.values())
-        kept = sorted(range(len(entries)), key=lambda place: (not entries[place].asked, place))[:MOST_EACH]
-        return tuple(entries[place] for place in sorted(kept))
 
 
 def study_guide(
     nodes: Sequence[StoredNode], titles: Mapping[int, str], made: Sequence[BankQuestion] = ()
 ) -> tuple[GuideChapter, ...]:
-    """The chapters of a book that have something to know, in order.
+    """The chapters of a book that have text, in order.
 
     Args:
         nodes: of the book, in reading order.
         titles: of its chapters, by number.
         made: the questions that were made from it.
     """
-    quotes = {gold.evidence for question in made for gold in question.gold}
-    found: dict[int, dict[str, _Found]] = defaultdict(lambda: defaultdict(_Found))
-    for draft in draft_questions(nodes).drafts:
-        if draft.kind == "term":
-            continue  # such a sentence holds a term without saying what it is
-        statement = draft.statement
-        found[statement.node.chapter][draft.kind].add(draft, asked=statement.quote in quotes)
-    return tuple(
-        GuideChapter(
-            chapter,
-            titles.get(chapter, ""),
-            kinds["definition"].chosen(),
-            kinds["number"].chosen(),
-            kinds["name"].chosen(),
-        )
-        for chapter, kinds in sorted(found.items())
-    )
+    asked = {gold.evidence for question in made for gold in question.gold}
+    found: dict[int, dict[str, dict[str, GuideEntry]]] = defaultdict(lambda: defaultdict(dict))
+    drafts = draft_questions(nodes).drafts  # the best first
+    for draft in sorted(drafts, key=lambda draft: draft.statement.quote not in asked):
+        group, statement = _GROUP_OF.get(draft.kind), draft.statement
+        if group is None or not (draft.stands_alone or statement.quote in asked):
+            continue
+        term = _subject(draft.question) if draft.kind == "definition" and " " in draft.answer else draft.answer
+        entries = found[statement.node.chapter][group]
+        if len(entries) < (MOST_SENTENCES if group == "sentences" else MOST_EACH):
+            entry = _entry(term, statement.text, statement.quote, statement.node, asked=statement.quote in asked)
+            entries.setdefault(term.lower(), entry)
+    for node in nodes:
+        if not found[node.chapter].keys() - {"begins"}:
+            _begin(node, found[node.chapter]["begins"])
+    order = {node.node_id: node.ordinal for node in nodes}
+    chapters = []
+    for chapter, groups in sorted(found.items()):
+        groups["sentences"] |= groups.pop("begins", {})
+        kept = {name: tuple(sorted(groups[name].values(), key=lambda entry: order[entry.node_id])) for name in GROUPS}
+        if any(kept.values()):
+            chapters.append(GuideChapter(chapter, titles.get(chapter, ""), **kept))
+    return tuple(chapters)
+
+
+def _subject(question: str) -> str:
+    """`warp` of 'What is a warp?'."""
+    words = question.removesuffix("?").split()[2:]
+    return " ".join(words[1:] if words[0].lower() in ("a", "an", "the") and words[1:] else words)
+
+
+def _begin(node: StoredNode, entries: dict[str, GuideEntry]) -> None:
+    """Adds the first sentence of a node, under its heading."""
+    heading = node.heading_path[-1] if node.heading_path else node.title
+    if len(entries) < MOST_SENTENCES and heading not in entries:
+        for span in split_spans(node.text):
+            if span.kind in ("sentence", "item"):
+                quote = node.text[span.start : span.end]
+                entries[heading] = _entry(heading, " ".join(quote.split()), quote, node, asked=False)
+                return
+
+
+def _entry(term: str, text: str, quote: str, node: StoredNode, *, asked: bool) -> GuideEntry:
+    return GuideEntry(term, text, quote, node.node_id, node.heading_path, node.page_start, asked)
 
 
 def without_entries(chapters: Sequence[GuideChapter], hidden: Callable[[str], bool]) -> tuple[GuideChapter, ...]:
@@ -111,17 +129,15 @@ def without_entries(chapters: Sequence[GuideChapter], hidden: Callable[[str], bo
     def shown(entries: tuple[GuideEntry, ...]) -> tuple[GuideEntry, ...]:
         return tuple(entry for entry in entries if not hidden(entry.quote))
 
-    return tuple(
-        replace(each, definitions=shown(each.definitions), numbers=shown(each.numbers), names=shown(each.names))
-        for each in chapters
-    )
+    groups: list[dict[str, Any]] = [{name: shown(getattr(each, name)) for name in GROUPS} for each in chapters]
+    return tuple(replace(each, **shown_only) for each, shown_only in zip(chapters, groups, strict=True))
 
 
 def guide_markdown(title: str, chapters: Sequence[GuideChapter], headings: Mapping[str, str], book_address: str) -> str:
     """The guide as Markdown; every entry leads to its place in the book.
 
     Args:
-        headings: of `definitions`, `numbers` and `names`.
+        headings: of the groups, by name.
         book_address: of the book's page.
     """
     lines = [f"# {title}"]

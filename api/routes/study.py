@@ -72,7 +72,7 @@ def list_questions(
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> Response:
-    """Questions in chapter order: of the bank, of a question file, or those made from a book.
+    """Questions of the bank or of a question file, in their order, or those made from a book, best first.
 
     A learner's key gets no answer to a question of an exam that is not handed in yet.
     """
@@ -194,7 +194,7 @@ def read_guide(
     study: StudyDep,
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
 ) -> GuideOut:
-    """What to know of each chapter of a book, or of one: definitions, numbers, names of code, with their sentences."""
+    """What to know of each chapter of a book, or of one: definitions, numbers, names of code, and sentences."""
     guide = services.questions.guide(document_id, study)
     chapters = [item for item in guide if chapter is None or item.chapter == chapter]
     title = services.library.document(document_id).title
@@ -210,7 +210,12 @@ def export_guide(
     language: Annotated[Literal["en", "zh"], Query()] = "en",
 ) -> Response:
     """The study guide as Markdown; every entry leads to its place in the book."""
-    english = {"definitions": "Definitions", "numbers": "Numbers", "names": "Names of code"}
+    english = {
+        "definitions": "Definitions",
+        "numbers": "Numbers",
+        "names": "Names of code",
+        "sentences": "What it says",
+    }
     headings = {name: translate(msg(text), language) for name, text in english.items()}
     title = f"{services.library.document(document_id).title}: {translate(msg('Study guide'), language)}"
     address = f"{request.base_url}book/{url_quote(document_id, safe='')}"

@@ -50,8 +50,9 @@ class StreamOptions(OpenAIIn):
 
 
 class ChatIn(OpenAIIn):
-    """Body of `POST /v1/chat/completions`; `adapter`, `num_passages`, `filters`, `answer_anyway` and `answers` are ours.
+    """Body of `POST /v1/chat/completions`.
 
+    `adapter`, `num_passages`, `filters`, `answer_anyway` and `answers` are ours.
     What is `Any` is there to be refused by its name where it asks for what is not done.
     """
 

@@ -44,6 +44,7 @@ class QuestionOut(WireOut):
     section: str | None
     answerable: bool
     made_by: str = Field("", description="of a made question: `rules`, or the language model that wrote it")
+    checked: bool = Field(True, description="false where a made question did not pass every check against its book")
     answer: str | None = None
     answer_index: int | None = None
     key_facts: list[str] | None = None

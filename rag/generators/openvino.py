@@ -487,12 +487,14 @@ def _answered(writing: Writing) -> int:
 
 
 def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationRequest | None = None) -> Any:
-    from openvino_genai import GenerationConfig
+    from openvino_genai import GenerationConfig, StructuredOutputConfig
 
     config = GenerationConfig()
     config.max_new_tokens = max_tokens
     config.apply_chat_template = False
     config.stop_token_ids = set(stop_tokens)
+    if request is not None and request.schema:
+        config.structured_output_config = StructuredOutputConfig(json_schema=request.schema)
     if request is not None and request.temperature > 0:
         config.do_sample = True
         config.temperature = request.temperature

@@ -42,6 +42,7 @@ class GenerationRequest:
         system: what the caller tells a language model beside our own rules.
         max_tokens: longest answer; None is the generator's default.
         stop: the answer ends before the first of these strings.
+        schema: of the JSON that is written, where the engine can be held to one; others are only asked for it.
         cancelled: polled between tokens; the generator stops within two tokens of its becoming true.
     """
 
@@ -60,6 +61,7 @@ class GenerationRequest:
     query: Query | None = None
     said: str = ""
     excerpts: tuple[Excerpt, ...] = ()
+    schema: str = ""
     cancelled: Callable[[], bool] = field(default=lambda: False)
 
     @property

@@ -7,7 +7,7 @@ import * as rest from "../rest.js";
 import { t } from "../texts.js";
 import { StudyHead } from "./study.js";
 
-const GROUPS = ["definitions", "numbers", "names"];
+const GROUPS = ["definitions", "numbers", "names", "sentences"];
 const MOST_QUOTED = 300;
 
 export function Guide({ site, id, query }) {
