@@ -57,15 +57,19 @@ def hashes(page: str, kind: str) -> str:
 
 
 def page_or(not_found: ASGIApp) -> ASGIApp:
-    """What answers where no route does: unknown calls of the API stay unknown, everything else is the page."""
+    """What answers where no route does: the page; unknown calls of the API, and of programs, stay unknown."""
 
     async def choose(scope: Scope, receive: Receive, send: Send) -> None:
         asks_for_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if not asks_for_page or scope["path"].startswith(API_PREFIX):
             await not_found(scope, receive, send)
             return
-        reply = await _page(Request(scope))
-        await reply(scope, receive, send)
+        request = Request(scope)
+        reply = await _page(request)
+        if reply.status_code == 404 and "html" not in request.headers.get("accept", ""):
+            await not_found(scope, receive, send)
+        else:
+            await reply(scope, receive, send)
 
     return choose
 

@@ -31,13 +31,14 @@ def test_the_page_is_its_file_and_names_files_that_browsers_keep_for_ever(shared
 
 @pytest.mark.parametrize(("path", "status"), [("/", 200), ("/c/abc", 200), ("/nowhere", 404), ("/nowhere/c", 404)])
 def test_an_address_of_the_page_is_the_page_and_any_other_is_a_404(shared: Live, path: str, status: int) -> None:
-    reply = shared.client.get(path)
+    reply = shared.client.get(path, headers={"accept": "text/html,*/*;q=0.8"})
     assert (reply.status_code, reply.headers["content-type"]) == (status, "text/html; charset=utf-8")
 
 
 def test_an_unknown_call_is_a_word_of_the_api_and_no_page(shared: Live) -> None:
     for method, path, status in (
         ("GET", "/v1/nothing", 404),
+        ("GET", "/nowhere", 404),
         ("POST", "/nowhere", 404),
         ("POST", "/study", 404),
         ("GET", "/v1/ask", 405),
