@@ -107,8 +107,8 @@ _UNSUPPORTED = (
     ("One sentence of this answer is supported by no passage.", "回答中有 1 句没有段落支持。"),
 )
 _OTHER_LANGUAGE = (
-    "The books are in another language, so the model wrote nothing: these are their own sentences.",
-    "书是另一种语言的，所以模型没有写：这些是书中的原句。",
+    "What is written is checked in the books' language only, so these are their own sentences.",
+    "模型写的内容只能用书的语言核对，因此这里只有书中的原句。",
 )
 _CUT_OFF = ("The model was cut off before its first word.", "模型还没写出第一个字就被截断了。")
 
