@@ -233,8 +233,9 @@ def _shown(events: Iterable[tuple[str, Any]], console: Console) -> Document:
             if not console.json_output and quotes and data["written"]:
                 written = data["answer"].removesuffix(quotes)
                 console.text(f"\n{WRITTEN}\n{written.rstrip().removesuffix('---').strip()}")
-            if not console.json_output and data["note"] not in (None, note):
-                console.text(f"\n\n{data['note']}")
+            later = (data["note"] or "").removeprefix(note or "").strip()
+            if later and not console.json_output:
+                console.text(f"\n\n{later}")
             return dict(data)
     raise CoalesceError("the answer ended before it was whole", hint="Ask again.")
 
