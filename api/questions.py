@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from api.jobs import Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.made_store import MadeQuestions, is_for_tuning
-from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank
+from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank, read_upload
 from evals.study import Asked, Progress, Study
 from evals.study_guide import GuideChapter, study_guide, without_entries
 from indexes.errors import Conflict, InvalidInput
@@ -71,8 +71,14 @@ class BookQuestions:
 
     def books(self) -> list[Document]:
         """The books that questions were made from."""
-        made = self.made.counts()
-        return [book for book in self._library().documents() if made.get((book.document_id, book.sha256))]
+        books = self._library().documents()
+        made = self.made.counts(books)
+        return [book for book in books if book.document_id in made]
+
+    def counts(self, documents: Sequence[Document]) -> dict[str, int]:
+        """How many questions an exam on each of some books can ask, by its id; books without any are left out."""
+        sample = [document.document_id for document in documents if document.sample]
+        return self.made.counts(documents) | dict.fromkeys(sample, sum(one.answerable for one in load_bank()))
 
     def draw_choice(self, asked: Asked) -> BankQuestion | None:
         """A choice question about one of the books, at random; None where there is none. It has its answer in it.
@@ -81,11 +87,17 @@ class BookQuestions:
             asked: questions that are left out.
         """
         books = self._library().documents()
-        found = [question for book in books for question in self.made.of(book) if question.type == "choice"]
-        if any(book.sample for book in books):
-            found += [question for question in load_bank(split="test") if question.type == "choice"]
-        found = [question for question in found if question not in asked]
-        return random.choice(found) if found else None
+        counts: dict[str, float] = dict(self.made.counts(books))
+        sample = [question for question in load_bank(split="test") if question.choices]
+        counts |= {book.document_id: len(sample) for book in books if book.sample}
+        left = [book for book in books if book.document_id in counts]
+        while left:  # of one book after the other: all together may be tens of thousands
+            (book,) = random.choices(left, [counts[one.document_id] for one in left])
+            found = [one for one in (sample if book.sample else self.made.of(book)) if one.choices and one not in asked]
+            if found:
+                return random.choice(found)
+            left.remove(book)
+        return None
 
     def for_tuning(self, document_ids: Sequence[str] = (), source: str = BANK_TUNE) -> tuple[BankQuestion, ...]:
         """Those that an adapter may learn: of some books, where they are named, or of a source.
@@ -156,11 +168,7 @@ class BookQuestions:
             NotFound: no such book.
             Conflict: it is the bundled book, which has its bank, or a job makes some already.
         """
-        document = self._library().document(document_id)
-        if document.sample:
-            raise Conflict(
-                f"'{document.title}' has a question bank", hint="start an exam on it; nothing needs to be made"
-            )
+        document = self._made_from(document_id)
         return self._jobs.submit_alone(
             MAKING,
             partial(self._make, document_id, count, tuple(types)),
@@ -173,7 +181,7 @@ class BookQuestions:
         )
 
     def _make(self, document_id: str, count: int | None, types: Sequence[str], handle: JobHandle) -> str:
-        from evals.made_questions import make_questions
+        from evals.made_questions import make_questions, why_few
         from evals.question_drafts import RULES
 
         engine = self._engine()
@@ -187,11 +195,11 @@ class BookQuestions:
             cancelled=handle.cancelled,
         )
         self.made.keep(self._library().document(document_id), questions)
-        if not questions:
-            return "the book has no sentence that a question can be made from"
         one = len(questions) == 1
         number = f"{len(questions):,}"
         made = msg("1 question was made") if one else msg("{} questions were made", number)
+        if few := why_few(self._library().nodes_of(document_id), len(questions)):
+            return msg("{}: {}", made, few) if questions else few
         if "base" not in engine.generator.arms or (types and "short" not in types):
             return made
         written = sum(question.made_by != RULES for question in questions)
@@ -199,6 +207,74 @@ class BookQuestions:
         if written:
             return msg("{}, {} of them by {}", made, written, model)
         return msg("{}, none of them by {}: it wrote none that holds", made, model)
+
+    def change(self, question_id: str, change: Mapping[str, Any]) -> BankQuestion:
+        """Changes a made question as `MadeQuestions.change`; one of the bank or of a file is a Conflict."""
+        self._refuse_others(question_id)
+        return self.made.change(question_id, change)
+
+    def drop(self, question_id: str) -> None:
+        """Removes a made question as `MadeQuestions.drop`; one of the bank or of a file is a Conflict."""
+        self._refuse_others(question_id)
+        self.made.drop(question_id)
+
+    def add(self, document_id: str, name: str, content: bytes) -> int:
+        """Adds the questions of a file to those on a book; says how many.
+
+        Raises:
+            NotFound: no such book. MalformedQuestions, InvalidInput: as `evals.questions.read_upload`.
+        """
+        questions = read_upload(name, content)
+        self.made.add(self._made_from(document_id), questions)
+        return len(questions)
+
+    def _made_from(self, document_id: str) -> Document:
+        """A book that questions are made from. Raises NotFound, and Conflict for the bundled one."""
+        document = self._library().document(document_id)
+        if document.sample:
+            raise Conflict(
+                f"'{document.title}' has a question bank", hint="start an exam on it; nothing needs to be made"
+            )
+        return document
+
+    def _refuse_others(self, question_id: str) -> None:
+        if any(question.id == question_id for question in load_bank()):
+            raise Conflict(
+                msg("question {} is in the question bank, which stays as it is", question_id),
+                hint="export it with GET /v1/questions/export.jsonl, and add your own file",
+            )
+
+    def passages(self, questions: Sequence[BankQuestion]) -> dict[str, str]:
+        """The text that proves each made question, by its id."""
+        books = {question.book for question in questions if question.book and question.gold}
+        known = {document.document_id for document in self._library().documents()}
+        texts = {book: [node.text for node in self._library().nodes_of(book)] for book in books & known}
+        found = {}
+        for question in questions:
+            for text in texts.get(question.book, ()):
+                if question.gold and question.gold[0].evidence in text:
+                    found[question.id] = text
+                    break
+        return found
+
+
+@contextmanager
+def opened(settings: CoalesceSettings, book: str) -> Iterator[tuple[Library, MadeQuestions, Document]]:
+    """The library, the made questions and a book of a home, for the command line.
+
+    Args:
+        book: its id or title.
+
+    Raises:
+        NotFound, IndexMissing: there is no such book.
+    """
+    from indexes.library import open_library
+
+    with (
+        closing(open_library(settings.index, create=False)) as library,
+        closing(MadeQuestions(settings.made_questions_path)) as made,
+    ):
+        yield library, made, library.document(book_id(book, [(o.document_id, o.title) for o in library.documents()]))
 
 
 def questions_on(
@@ -214,30 +290,62 @@ def questions_on(
         NotFound, IndexMissing: there is no such book.
         Conflict: no questions were made from it, or none can be.
     """
-    from indexes.library import open_library
-
-    with (
-        closing(open_library(settings.index, create=False)) as library,
-        closing(MadeQuestions(settings.made_questions_path)) as made,
-    ):
-        document = library.document(book_id(book, [(one.document_id, one.title) for one in library.documents()]))
+    with opened(settings, book) as (library, made, document):
         if step is not None and not document.sample and not made.of(document):
-            found = _make_here(settings, library, document.document_id, step)
-            if not found:
-                raise Conflict(
-                    f"no question can be made from '{document.title}'", hint="choose a book with more running text"
-                )
-            made.keep(document, found)
+            _make_here(settings, library, made, document, step)
         return made.about([document])
 
 
+def make_on(
+    settings: CoalesceSettings,
+    book: str,
+    step: Callable[[str, int, int], None],
+    count: int | None = None,
+    types: Sequence[str] = (),
+) -> tuple[tuple[BankQuestion, ...], str | None]:
+    """Makes the questions on a book of a home in place of those made before, for the command line.
+
+    Returns:
+        All questions on it, and why there are few, where there are.
+
+    Raises:
+        as `questions_on`; Conflict too where the book is the bundled one.
+    """
+    from evals.made_questions import why_few
+
+    with opened(settings, book) as (library, made, document):
+        if document.sample:
+            raise Conflict(f"'{document.title}' has a question bank", hint="see `coalesce questions export`")
+        found = _make_here(settings, library, made, document, step, count, types)
+        return made.of(document), why_few(library.nodes_of(document.document_id), len(found))
+
+
 def _make_here(
-    settings: CoalesceSettings, library: Library, document_id: str, step: Callable[[str, int, int], None]
+    settings: CoalesceSettings,
+    library: Library,
+    made: MadeQuestions,
+    document: Document,
+    step: Callable[[str, int, int], None],
+    count: int | None = None,
+    types: Sequence[str] = (),
 ) -> Sequence[BankQuestion]:
-    from evals.made_questions import make_questions
+    from evals.made_questions import make_questions, why_few
     from rag.assemble import build_engine
 
     step("loading the embedder", 0, 0)
     library.load()
     with closing(build_engine(settings.rag, library)) as engine:
-        return make_questions(engine, document_id, progress=lambda at: step("making questions", at.done, at.total))
+        found = make_questions(
+            engine,
+            document.document_id,
+            count=count,
+            types=types,
+            progress=lambda at: step("making questions", at.done, at.total),
+        )
+    if not found:
+        raise Conflict(
+            why_few(library.nodes_of(document.document_id), 0) or "no question was made",
+            hint="choose a book with more running text",
+        )
+    made.keep(document, found)
+    return found

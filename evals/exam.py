@@ -40,6 +40,7 @@ class ExamPlan:
         count: number of questions, 1 to `MAX_QUESTIONS`; None takes `USUAL_COUNT`, or all where there are fewer.
         weights: share of each chapter (any positive scale); empty draws from all alike.
         time_limit_s: seconds until answers come too late; None sets no limit.
+        ids: of the questions that are asked, in this order, whatever the rest says; empty draws them.
     """
 
     count: int | None = None
@@ -48,6 +49,7 @@ class ExamPlan:
     seed: int = 0
     weights: Mapping[int, float] = field(default_factory=dict)
     time_limit_s: float | None = None
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
         InvalidInput: a plan that cannot be met, saying what there is.
     """
     _check_plan(plan)
+    if plan.ids:
+        return _named(questions, plan.ids)
     pool = [question for question in questions if _fits(question, plan)]
     if plan.count is None:
         plan = replace(plan, count=min(USUAL_COUNT, max(len(pool), 1)))
@@ -122,6 +126,8 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
             msg("an exam of {} questions was asked for, {} fit the chapters and types", count, len(pool)),
             hint="ask for fewer questions, or more chapters or types",
         )
+    if sure := [question for question in pool if question.checked or question.accepted]:
+        pool = sure if len(sure) >= count else pool
     generator = random.Random(plan.seed)
     pool.sort(key=lambda question: question.id)
     if not plan.weights:
@@ -132,6 +138,19 @@ def draw_exam(questions: Sequence[BankQuestion], plan: ExamPlan) -> tuple[BankQu
         drawn += generator.sample(of_chapter, number)
     generator.shuffle(drawn)
     return tuple(drawn)
+
+
+def _named(questions: Sequence[BankQuestion], ids: Sequence[str]) -> tuple[BankQuestion, ...]:
+    by_id = {question.id: question for question in questions if question.answerable}
+    missing = [name for name in ids if name not in by_id]
+    if missing:
+        raise InvalidInput(
+            msg("question {} is not among those that the exam is made from", repr(missing[0])[:80]),
+            hint="name questions of one source, by the ids that it lists",
+        )
+    if len(set(ids)) != len(ids) or len(ids) > MAX_QUESTIONS:
+        raise InvalidInput("a question is named twice", hint=msg("name 1 to {} different ones", MAX_QUESTIONS))
+    return tuple(by_id[name] for name in ids)
 
 
 def _check_plan(plan: ExamPlan) -> None:

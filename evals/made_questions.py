@@ -9,7 +9,6 @@ Where a language model answers, it writes up to half of the questions, and the s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
@@ -21,12 +20,15 @@ from itertools import combinations
 
 import numpy as np
 
-from evals.question_drafts import BLANK, RULES, Draft, Drafts, draft_questions, points_elsewhere
-from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
+from evals.made_store import made_id
+from evals.question_drafts import BLANK, MOST_SENTENCES, RULES, Draft, Drafts, draft_questions, points_elsewhere
+from evals.questions import FACT_WORDS, MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.embedder import Matrix
 from indexes.errors import Cancelled
-from indexes.types import Filters
-from indexes.words import count_words, terms_of
+from indexes.messages import Message, msg
+from indexes.sentences import iter_spans
+from indexes.types import Filters, StoredNode
+from indexes.words import count_words, is_chinese, terms_of
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, PromptTooLong
 from rag.generators.encoder import EncoderAnswerer
@@ -54,8 +56,8 @@ _PLAUSIBLE = 6
 """So many wrong options, the nearest in meaning or size, are drawn from."""
 _NEAREST = 3
 """So many are drawn from for a statement that is false."""
-_FACT_WORDS = 5
-"""An answer of so many words is one fact; a longer one may be given in other words."""
+_FEW = 8
+"""Fewer questions than this are explained."""
 _WRITTEN_AT_ONCE = 4
 """Questions that a language model writes together."""
 _LEAST_ASKED = 0.4
@@ -128,7 +130,7 @@ def make_questions(
     doubtful: list[BankQuestion] = []
     ranked: Iterator[Draft] = _ranked(drafts.drafts, wanted * _CHECKED_PER_QUESTION)
     if "base" in engine.generator.arms:
-        ranked = _reworded(engine.generator, list(ranked), wanted, cancelled)
+        ranked = _reworded(engine.generator, list(ranked), wanted // 2, cancelled)
     for tried, draft in enumerate(ranked, 1):
         if cancelled():
             raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
@@ -138,6 +140,24 @@ def make_questions(
         if len(kept) == wanted:
             break
     return tuple((kept + doubtful)[:wanted])
+
+
+def why_few(nodes: Sequence[StoredNode], made: int) -> Message | None:
+    """Why a book gave few questions, or which of its sentences were read; None where there is nothing to say."""
+    texts = [node.text for node in nodes]
+    chinese = sum(map(is_chinese, texts))
+    sentences = sum(span.kind in ("sentence", "item") for text in texts for span in iter_spans(text))
+    if not made and 2 * chinese > len(texts):
+        return msg("no question was made: the book is in Chinese, and questions are made from English sentences")
+    if not made and not sentences:
+        return msg("no question was made: the book has no sentences, only listings, tables or headings")
+    if not made:
+        return msg("no question was made: the book has {} sentences, and none that says enough", f"{sentences:,}")
+    if made < _FEW:
+        return msg("the book has {} sentences, and no more of them say enough", f"{sentences:,}")
+    if sentences > 2 * MOST_SENTENCES:
+        return msg("of its {} sentences {} were read, evenly spread", f"{sentences:,}", f"{MOST_SENTENCES:,}")
+    return None
 
 
 def _on_topic(drafts: Drafts, embed: Callable[[Sequence[str]], Matrix]) -> Drafts:
@@ -413,14 +433,13 @@ def _holds(text: str, option: str) -> bool:
 def _question(draft: Draft, choices: Sequence[str], document_id: str, *, checked: bool) -> BankQuestion:
     node = draft.statement.node
     heading = node.heading_path[-1] if node.heading_path else ""
-    digest = hashlib.sha256(f"{document_id}\n{draft.question}".encode()).hexdigest()
     facts: tuple[str, ...] = ()
-    if count_words(draft.answer) <= _FACT_WORDS:
+    if count_words(draft.answer) <= FACT_WORDS:
         facts = (draft.answer, *draft.accepted)
     if draft.kind == "statement":
         facts = (draft.answer.partition(":")[0],)
     return BankQuestion(
-        id=f"made-{digest[:16]}",
+        id=made_id(document_id, draft.question),
         chapter=node.chapter,
         type="choice" if choices else "short",
         question=draft.question,

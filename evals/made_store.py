@@ -1,17 +1,22 @@
-"""The database of made questions: those of each book, for as long as the book has the content they were made from."""
+"""The database of made questions: those of each book, for as long as the book has the content they were made from.
+
+What a person has accepted, edited or added stays whatever the book's content becomes; what was dropped stays away.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Column, Index, Integer, MetaData, Table, Text, delete, func, insert, select
+from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, delete, func, insert, select, update
 
-from evals.questions import BankQuestion, load_bank, parse_question
+from evals.questions import FACT_WORDS, BankQuestion, load_bank, parse_question
 from indexes.database import Database, JsonText, Schema, stored_values
-from indexes.errors import Conflict
+from indexes.errors import Conflict, NotFound
 from indexes.messages import msg
 from indexes.types import Document
 
@@ -26,6 +31,8 @@ _made = Table(
     Index("made_of", "document_id", "number"),
 )
 QUESTIONS = Schema("questions_1", _TABLES)
+_ACCEPTED, _DROPPED = "accepted", "dropped"
+"""In place of the content's digest: a question that stays with any content, and one that does not come back."""
 
 
 def is_for_tuning(question: BankQuestion) -> bool:
@@ -46,29 +53,67 @@ class MadeQuestions:
         self._database.close()
 
     def keep(self, document: Document, questions: Sequence[BankQuestion]) -> None:
-        """Keep the questions of a book in place of those made before."""
-        rows = [
-            {"document_id": document.document_id, "sha256": document.sha256, "question": asdict(question)}
-            for question in questions
-        ]
+        """Keep the questions of a book in place of those made before, beside those that were accepted."""
+        own = _made.c.document_id == document.document_id
+        by_hand = (_ACCEPTED, _DROPPED)
         with self._database.writing() as connection:
-            connection.execute(delete(_made).where(_made.c.document_id == document.document_id))
-            if rows:
-                connection.execute(insert(_made), rows)
+            connection.execute(delete(_made).where(own, _made.c.sha256.not_in(by_hand)))
+            known = [row.question for row in connection.execute(select(_made.c.question).where(own))]
+            ids = {question["id"] for question in known}
+            quotes = {gold["evidence"] for question in known for gold in question["gold"]}
+            new = [q for q in questions if q.id not in ids and not quotes & {gold.evidence for gold in q.gold}]
+            _insert(connection, document.document_id, document.sha256, new)
+
+    def add(self, document: Document, questions: Sequence[BankQuestion]) -> None:
+        """Keep questions that a person wrote or changed elsewhere, in place of those with the same ids."""
+        ours = [replace(one, id=_own_id(document, one), book=document.document_id, accepted=True) for one in questions]
+        with self._database.writing() as connection:
+            for number, _, question in self._found(connection, document.document_id):
+                if question["id"] in {one.id for one in ours}:
+                    connection.execute(delete(_made).where(_made.c.number == number))
+            _insert(connection, document.document_id, _ACCEPTED, ours)
+
+    def change(self, question_id: str, change: Mapping[str, Any]) -> BankQuestion:
+        """Changes fields of a question, and accepts it. Another answer takes the right option's place, and the facts'.
+
+        Raises:
+            NotFound: no book has a made question with this id.
+            MalformedQuestions: the question would break the schema.
+        """
+        with self._database.writing() as connection:
+            number, question = self._by_id(connection, question_id)
+            record = {**question, **_consistent(question, change), "accepted": True}
+            changed = parse_question(record, where=question_id)
+            row = {"question": asdict(changed), "sha256": _ACCEPTED}
+            connection.execute(update(_made).where(_made.c.number == number).values(row))
+        return changed
+
+    def drop(self, question_id: str) -> None:
+        """Removes a question; making some again does not bring it back. Raises NotFound."""
+        with self._database.writing() as connection:
+            number, _ = self._by_id(connection, question_id)
+            connection.execute(update(_made).where(_made.c.number == number).values(sha256=_DROPPED))
 
     def of(self, document: Document) -> tuple[BankQuestion, ...]:
-        """The questions of a book in reading order; none where it changed since they were made."""
-        own = (_made.c.document_id == document.document_id, _made.c.sha256 == document.sha256)
+        """The questions of a book: those that were accepted, then the best; none of other contents than its own."""
+        own = (_made.c.document_id == document.document_id, _made.c.sha256.in_((document.sha256, _ACCEPTED)))
         with self._database.reading() as connection:
-            rows = connection.execute(select(_made.c.question).where(*own).order_by(_made.c.number))
+            rows = connection.execute(
+                select(_made.c.question).where(*own).order_by(_made.c.sha256 != _ACCEPTED, _made.c.number)
+            )
             with stored_values():
                 return tuple(parse_question(row.question, where="made") for row in rows)
 
-    def counts(self) -> dict[tuple[str, str], int]:
-        """How many questions there are, by the id and the content's digest of their book."""
+    def counts(self, documents: Sequence[Document]) -> dict[str, int]:
+        """How many questions each of some books has, by its id; books without any are left out."""
         wanted = select(_made.c.document_id, _made.c.sha256, func.count()).group_by(_made.c.document_id, _made.c.sha256)
+        content = {document.document_id: document.sha256 for document in documents}
+        found: Counter[str] = Counter()
         with self._database.reading() as connection:
-            return {(document_id, sha256): number for document_id, sha256, number in connection.execute(wanted)}
+            for document_id, sha256, number in connection.execute(wanted):
+                if sha256 in (content.get(document_id), _ACCEPTED) and document_id in content:
+                    found[document_id] += number
+        return dict(found)
 
     def forget(self, document_id: str) -> None:
         """Remove the questions of a book."""
@@ -95,3 +140,53 @@ class MadeQuestions:
                 )
             found.extend(own)
         return tuple(found)
+
+    def _by_id(self, connection: Connection, question_id: str) -> tuple[int, dict[str, Any]]:
+        for number, sha256, question in self._found(connection):
+            if question["id"] == question_id and sha256 != _DROPPED:
+                return number, question
+        raise NotFound(
+            msg("no question made from a book has the id {}", repr(question_id)[:80]),
+            hint="list them with GET /v1/questions?document_id=ID",
+        )
+
+    def _found(self, connection: Connection, document_id: str | None = None) -> list[tuple[int, str, dict[str, Any]]]:
+        wanted = select(_made.c.number, _made.c.sha256, _made.c.question)
+        if document_id is not None:
+            wanted = wanted.where(_made.c.document_id == document_id)
+        return [(row.number, row.sha256, row.question) for row in connection.execute(wanted)]
+
+
+def _consistent(question: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """A change with what follows from it: a choice's answer is its right option."""
+    new = dict(change)
+    if "answer" in new and "key_facts" not in new:
+        new["key_facts"] = [new["answer"]] if len(new["answer"].split()) <= FACT_WORDS else []
+    if question["choices"]:
+        choices = list(new.get("choices", question["choices"]))
+        index = new.get("answer_index", question["answer_index"])
+        if new.get("answer") in choices:
+            index = choices.index(new["answer"])
+        elif "answer" in new:
+            choices[index] = new["answer"]
+        new |= {"choices": choices, "answer_index": index, "answer": choices[index]}
+    return new
+
+
+def _insert(connection: Connection, document_id: str, sha256: str, questions: Sequence[BankQuestion]) -> None:
+    rows = [{"document_id": document_id, "sha256": sha256, "question": asdict(question)} for question in questions]
+    if rows:
+        connection.execute(insert(_made), rows)
+
+
+def _own_id(document: Document, question: BankQuestion) -> str:
+    """The id of a question that was made, else one by its text: a file numbers its questions by their lines."""
+    if question.id.startswith("made-"):
+        return question.id
+    return made_id(document.document_id, question.question)
+
+
+def made_id(document_id: str, question: str) -> str:
+    """The id of a question about a book, by its text."""
+    digest = hashlib.sha256(f"{document_id}\n{question}".encode()).hexdigest()
+    return f"made-{digest[:16]}"

@@ -15,8 +15,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
 import re
-import secrets
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -28,6 +29,7 @@ from pydantic import AfterValidator, Field, StrictBool, ValidationError, Validat
 from pydantic.dataclasses import dataclass
 
 from evals.errors import MalformedQuestions
+from indexes.disk import disk_errors
 from indexes.errors import Conflict, InvalidInput, NotFound
 from indexes.jsonl import parse_jsonl, read_text, to_jsonl
 from indexes.messages import msg
@@ -43,6 +45,8 @@ JUDGED_FOLDER = Path(__file__).parent / "question_sets" / "judged"
 NUM_CHOICES = 4
 MOST_BY_DEFAULT = 60
 """Questions that are made from a book where no number is named."""
+FACT_WORDS = 5
+"""A made question's answer of so many words is one key fact; a longer one may be given in other words."""
 FILE_ENDINGS = (".jsonl", ".csv")
 _FILE_NAME = re.compile(r"[\w\-. ]{1,120}\.(?:jsonl|csv)")
 _LARGEST_NUMBER = 1_000_000
@@ -112,6 +116,7 @@ class BankQuestion:
         book: the question set it was read from, which is named like its text; of a made question, the book's id.
         made_by: of a made question, `rules` or the language model that wrote it.
         checked: false where a made question did not pass every check against its book.
+        accepted: a person has looked at it; it stays when its book is read again, or asked again.
     """
 
     id: _Text
@@ -138,6 +143,7 @@ class BankQuestion:
     book: _Text = ""
     made_by: _Text = ""
     checked: StrictBool = True
+    accepted: StrictBool = False
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
@@ -324,7 +330,7 @@ class QuestionFolder:
             Conflict: another file has this name, with other questions in it, or there is no room for one more.
         """
         path = self._folder / _checked_name(name)
-        questions = parse_questions(_decode(content, name), name)
+        questions = read_upload(name, content)
         self._folder.mkdir(parents=True, exist_ok=True)
         held = sum(max(one.stat().st_size, LEAST_FILE_BYTES) for one in self._folder.glob("*") if one.is_file())
         new = max(len(content), LEAST_FILE_BYTES)
@@ -333,18 +339,17 @@ class QuestionFolder:
                 msg("your question files have {} bytes; {} more is too much", f"{held:,}", f"{new:,}"),
                 hint="remove one of them first",
             )
-        part = self._folder / f".{secrets.token_hex(8)}.part"
-        try:
-            part.write_bytes(content)
-            path.hardlink_to(part)  # whole, and two uploads at once cannot overwrite each other
-        except FileExistsError:
-            if path.read_bytes() != content:
-                raise Conflict(
-                    msg("there is a question file {} with other questions in it", repr(name)),
-                    hint="give yours another name",
-                ) from None
-        finally:
-            part.unlink(missing_ok=True)
+        with disk_errors(path), tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", suffix=".part") as part:
+            part.write(content)
+            part.flush()
+            try:
+                os.link(part.name, path)  # whole or not at all, and never over another upload's
+            except FileExistsError:
+                if path.read_bytes() != content:
+                    raise Conflict(
+                        msg("there is a question file {} with other questions in it", repr(name)),
+                        hint="give yours another name",
+                    ) from None
         return questions
 
     def remove(self, name: str) -> None:
@@ -353,6 +358,16 @@ class QuestionFolder:
             (self._folder / _checked_name(name)).unlink()
         except FileNotFoundError:
             raise NotFound(msg("there is no question file {}", repr(name)), hint="list them first") from None
+
+
+def read_upload(name: str, content: bytes) -> tuple[BankQuestion, ...]:
+    """The questions of a file that somebody sends.
+
+    Raises:
+        InvalidInput: the name is not that of a `.jsonl` or `.csv` file.
+        MalformedQuestions: a line is broken.
+    """
+    return parse_questions(_decode(content, _checked_name(name)), name)
 
 
 def _checked_name(name: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ from api.console import Console, counted
 from indexes.messages import msg
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from evals.exam import Result
     from evals.questions import BankQuestion
     from evals.study import Study
@@ -54,6 +56,9 @@ def quiz(
     weights: Annotated[str | None, typer.Option(help="Weights of chapters, separated by commas: 5=2,6=1.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed asks the same questions.")] = None,
     questions: Annotated[Path | None, typer.Option(help="A question file of your own (JSONL or CSV).")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Ids of the questions to ask, separated by commas, in this order.")
+    ] = None,
     learner: Annotated[str | None, typer.Option(help="Whose progress this is.")] = None,
     chinese: Annotated[bool, typer.Option("--zh", help="Ask in Chinese.")] = False,
     json_output: Json = False,
@@ -78,13 +83,14 @@ def quiz(
         types=tuple(name.strip() for name in (types or "").split(",") if name.strip()),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         weights=_weights(weights),
+        ids=tuple(name.strip() for name in (only or "").split(",") if name.strip()),
     )
     if questions is not None and book is not None:
         raise InvalidInput("--book and --questions both name questions", hint="Name one of them.")
     own = load_questions(questions) if questions is not None else None
     if book is not None:
         own = _questions_on(context, book, console)
-    if count is None:
+    if count is None and not plan.ids:
         plan = replace(plan, count=min(5, len(own)) if own else 5)
     with open_study(settings) as study:
         exam = study.start_exam(plan, DEFAULT_LEARNER if learner is None else learner, own)
@@ -95,11 +101,12 @@ def quiz(
     console.result({"exam_id": exam.id, **document}, _marks(exam, result))
 
 
-def _questions_on(context: typer.Context, book: str, console: Console) -> tuple[BankQuestion, ...]:
+def _questions_on(context: typer.Context, book: str, console: Console | None) -> tuple[BankQuestion, ...]:
+    """The questions on a book; with a console they are made where there are none."""
     from api.questions import questions_on
 
     # No language model is needed.
-    return questions_on(settings_of(context, generator="extractive"), book, console.step)
+    return questions_on(settings_of(context, generator="extractive"), book, console.step if console else None)
 
 
 def _numbers(chapters: str | None) -> list[int]:
@@ -227,6 +234,130 @@ def _proof(passage: Passage, question: BankQuestion) -> list[str]:
     quote = question.gold[0].evidence if question.gold else textwrap.shorten(passage.text, 200)
     filled = textwrap.fill(f"“{quote}”", WIDTH, initial_indent="   ", subsequent_indent="   ")
     return [filled, f"   {place_of(passage.title, passage.section, passage.page_label or passage.page_start)}"]
+
+
+@bank.command(epilog='Example: coalesce questions make "My notes" --count 40')
+def make(
+    context: typer.Context,
+    book: Annotated[str, typer.Argument(metavar="BOOK", help="A book's id or title. See `coalesce list`.")],
+    count: Annotated[
+        int | None, typer.Option(min=1, max=500, help="How many questions; by default what the book holds, up to 60.")
+    ] = None,
+    types: Annotated[str | None, typer.Option(help="Kinds of questions, separated by commas: choice,short.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Make questions from a book, best first, in place of those made before; what you accepted stays."""
+    from api.questions import make_on
+
+    console = Console(json_output=json_output)
+    chosen = [name.strip() for name in (types or "").split(",") if name.strip()]
+    questions, few = make_on(settings_of(context), book, console.step, count, _made_types(chosen))
+    lines = [f"{counted(len(questions), 'question')} on the book; see them with `coalesce questions list`"]
+    console.result(_listing(questions), [*lines, *([few] if few else [])])
+
+
+def _made_types(names: Sequence[str]) -> Sequence[str]:
+    from evals.made_questions import MADE_TYPES
+    from indexes.errors import InvalidInput
+
+    if unknown := [name for name in names if name not in MADE_TYPES]:
+        raise InvalidInput(f"{unknown[0]!r:.40} is not made from books", hint=f"Types are {', '.join(MADE_TYPES)}.")
+    return names
+
+
+@bank.command("list", epilog='Example: coalesce questions list "My notes" --chapter 2')
+def list_questions(
+    context: typer.Context,
+    book: Annotated[str, typer.Argument(metavar="BOOK", help="A book's id or title. See `coalesce list`.")],
+    chapter: Annotated[int | None, typer.Option(min=0, help="Of one chapter.")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="Of one kind: choice or short.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="At most so many.")] = 100,
+    json_output: Json = False,
+) -> None:
+    """List the questions on a book with their answers and the sentences that prove them, best first."""
+    questions = _questions_on(context, book, None)
+    chosen = [q for q in questions if chapter in (None, q.chapter) and type_ in (None, q.type)][:limit]
+    lines = []
+    for question in chosen:
+        state = "accepted" if question.accepted else "" if question.checked else "not checked"
+        where = ", ".join(part for part in (f"chapter {question.chapter}", question.type, state) if part)
+        lines += ["", f"{question.id}  ({where})", textwrap.fill(question.question, WIDTH, subsequent_indent="   ")]
+        lines += [f"   {letter}. {choice}" for letter, choice in zip(LETTERS, question.choices, strict=False)]
+        lines.append(textwrap.fill(f"= {question.answer}", WIDTH, initial_indent="   ", subsequent_indent="     "))
+        if question.gold and question.gold[0].evidence:
+            quote = " ".join(question.gold[0].evidence.split())
+            lines.append(textwrap.fill(f"“{quote}”", WIDTH, initial_indent="   ", subsequent_indent="   "))
+    Console(json_output=json_output).result(_listing(chosen), lines or ["no question fits"])
+
+
+def _listing(questions: Sequence[BankQuestion]) -> dict[str, Any]:
+    from api.schemas.study import QuestionOut
+
+    shown = [QuestionOut.of(question, with_answer=True).model_dump(mode="json") for question in questions]
+    return {"questions": shown}
+
+
+@bank.command(epilog='Example: coalesce questions edit made-1f0c3a9be2d4c5f6 --answer "32 threads" --fact 32')
+def edit(
+    context: typer.Context,
+    question_id: Annotated[str, typer.Argument(metavar="ID", help="As `coalesce questions list` shows it.")],
+    question: Annotated[str | None, typer.Option(help="Other words of the question.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Another answer.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="One of four options; give it four times.")] = None,
+    right: Annotated[str | None, typer.Option(help="The letter of the right option.")] = None,
+    fact: Annotated[list[str] | None, typer.Option(help="A key fact to mark answers by; may be repeated.")] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Remove the question; it does not come back.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Change a question that was made from a book, accept it as it is, or drop it.
+
+    What you change or accept stays when the book is read again, and when questions are made again.
+    """
+    from contextlib import closing
+
+    from evals.made_store import MadeQuestions
+    from indexes.errors import InvalidInput
+
+    if right is not None and (len(right) != 1 or right.upper() not in LETTERS[:4]):
+        raise InvalidInput(f"{right!r:.40} is not the letter of an option", hint="Name it A, B, C or D.")
+    given: dict[str, Any] = {
+        "question": question,
+        "answer": answer,
+        "choices": option,
+        "answer_index": None if right is None else LETTERS.index(right.upper()),
+        "key_facts": fact,
+    }
+    console = Console(json_output=json_output)
+    with closing(MadeQuestions(settings_of(context).made_questions_path)) as made:
+        if drop:
+            made.drop(question_id)
+            console.result({"dropped": question_id}, [f"dropped {question_id}"])
+            return
+        kept = made.change(question_id, {name: value for name, value in given.items() if value is not None})
+    console.result(_listing([kept]), [f"kept {kept.id}: {kept.question}", f"   = {kept.answer}"])
+
+
+@bank.command("import", epilog="Example: coalesce questions import questions.csv --book ID")
+def import_questions(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A question file (JSONL or CSV).")],
+    book: Annotated[str, typer.Option(metavar="BOOK", help="The book that they are about: its id or title.")],
+    json_output: Json = False,
+) -> None:
+    """Add the questions of a file to those on a book, in place of those with the same ids; they stay."""
+    from api.questions import opened
+    from evals.questions import load_questions
+    from indexes.errors import Conflict
+
+    questions = load_questions(file)
+    with opened(settings_of(context), book) as (_, made, document):
+        if document.sample:
+            raise Conflict(f"'{document.title}' has a question bank", hint="sit them with `coalesce quiz --questions`")
+        made.add(document, questions)
+    Console(json_output=json_output).result(
+        {"document_id": document.document_id, "questions": len(questions)},
+        [f"{counted(len(questions), 'question')} added to {document.title}"],
+    )
 
 
 @bank.command(epilog="Example: coalesce questions export --book ID --out questions.csv")

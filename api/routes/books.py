@@ -58,11 +58,8 @@ def list_documents(services: ServicesDep) -> DocumentsOut:
 
 
 def _shown(services: Services, documents: Sequence[Document]) -> list[DocumentOut]:
-    made = services.questions.made.counts()
-    return [
-        DocumentOut.model_validate(asdict(one) | {"questions": made.get((one.document_id, one.sha256), 0)})
-        for one in documents
-    ]
+    made = services.questions.counts(documents)
+    return [DocumentOut.model_validate(asdict(one) | {"questions": made.get(one.document_id, 0)}) for one in documents]
 
 
 @router.get("/formats", responses=error_responses(503))

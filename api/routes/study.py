@@ -31,6 +31,7 @@ from api.schemas.study import (
     MarkOut,
     NewCardIn,
     ProgressOut,
+    QuestionChangeIn,
     QuestionChapterOut,
     QuestionChaptersOut,
     QuestionFileOut,
@@ -84,9 +85,12 @@ def list_questions(
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     asked = study.asked_now() if with_answers else Asked()
-    found = [
-        QuestionOut.of(question, with_answer=with_answers and question not in asked) for question in chosen[:limit]
-    ]
+    passages = services.questions.passages(chosen[:limit]) if with_answers else {}
+    found = []
+    for question in chosen[:limit]:
+        shown = with_answers and question not in asked
+        out = QuestionOut.of(question, with_answer=shown)
+        found.append(out.model_copy(update={"passage": passages.get(question.id) if shown else None}))
     return listed(QuestionsOut(questions=found))
 
 
@@ -100,6 +104,21 @@ def draw_choice_question(services: ServicesDep, study: StudyDep, caller: CallerD
             "there is no choice question on these books", hint="Make questions: POST /v1/documents/ID/questions."
         )
     return QuestionOut.of(question, with_answer=True)
+
+
+@router.patch("/questions/{question_id}", responses=error_responses(400, 403, 404, 409, 422, 503))
+def change_question(question_id: Id, body: QuestionChangeIn, services: ServicesDep, caller: CallerDep) -> QuestionOut:
+    """Changes a question made from a book, and accepts it: it stays when the book is read, or asked, again."""
+    caller.need_open_key("change questions")
+    change = body.model_dump(exclude_none=True)
+    return QuestionOut.of(services.questions.change(question_id, change), with_answer=True)
+
+
+@router.delete("/questions/{question_id}", status_code=204, responses=error_responses(400, 403, 404, 409, 422, 503))
+def drop_question(question_id: Id, services: ServicesDep, caller: CallerDep) -> None:
+    """Drops a question made from a book; making some again does not bring it back."""
+    caller.need_open_key("drop questions")
+    services.questions.drop(question_id)
 
 
 @router.get("/questions/chapters", responses=error_responses(400, 404, 422, 503))
@@ -185,6 +204,20 @@ def make_questions(
     caller.need_open_key("make questions")
     wanted = body or MakeIn()
     return JobStartedOut(job_id=services.questions.make(document_id, wanted.count, wanted.types or ()).id)
+
+
+@router.post(
+    "/documents/{document_id}/questions/file",
+    status_code=201,
+    responses=error_responses(400, 403, 404, 409, 413, 422, 503),
+)
+def add_questions(
+    document_id: str, file: Annotated[UploadFile, File()], services: ServicesDep, caller: CallerDep
+) -> QuestionFileOut:
+    """Adds the questions of a file (JSON Lines or CSV) to those on a book, in place of those with the same ids."""
+    caller.need_open_key("add questions to a book")
+    name = file_name(file.filename or "")
+    return QuestionFileOut(name=name, questions=services.questions.add(document_id, name, file.file.read()))
 
 
 @router.get("/documents/{document_id}/guide", responses=error_responses(404, 422, 503))

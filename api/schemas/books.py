@@ -26,7 +26,7 @@ class DocumentOut(WireOut):
     added_at: str
     health: BookHealth
     questions: Annotated[
-        int | None, Field(description="made from it; null where a command lists it without counting")
+        int | None, Field(description="that an exam on it can ask; null where a command lists it without counting")
     ] = None
 
 

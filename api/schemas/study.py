@@ -15,7 +15,7 @@ from api.schemas.base import Id, Seed, WireIn, WireOut
 from evals.exam import MAX_ANSWER_CHARACTERS, MAX_QUESTIONS, USUAL_COUNT, ExamPlan, Mark, Result
 from evals.learners import MAX_LEARNER_CHARACTERS
 from evals.marking import By
-from evals.questions import MOST_BY_DEFAULT, BankQuestion, Gold, QuestionType, own_question
+from evals.questions import MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType, own_question
 from evals.study import MAX_LEARNERS, ChapterProgress, Progress
 from evals.study_guide import GuideChapter
 from evals.study_store import StoredCard, StoredExam
@@ -45,16 +45,30 @@ class QuestionOut(WireOut):
     answerable: bool
     made_by: str = Field("", description="of a made question: `rules`, or the language model that wrote it")
     checked: bool = Field(True, description="false where a made question did not pass every check against its book")
+    accepted: bool = Field(False, description="a person has accepted or changed it: it stays")
     answer: str | None = None
     answer_index: int | None = None
     key_facts: list[str] | None = None
     gold: list[Gold] | None = None
+    passage: str | None = Field(None, description="of a made question, with its answer: the text that proves it")
 
     @classmethod
     def of(cls, value: BankQuestion, *, with_answer: bool) -> Self:
         """From the bank's question."""
         shown = cls.model_validate(value)
         return shown if with_answer else shown.model_copy(update=dict.fromkeys(ANSWER_FIELDS))
+
+
+class QuestionChangeIn(WireIn):
+    """Body of `PATCH /v1/questions/{id}`; what is left out stays. Whatever is changed, the question is accepted."""
+
+    question: CardText | None = None
+    answer: CardText | None = None
+    choices: list[CardText] | None = Field(default=None, min_length=NUM_CHOICES, max_length=NUM_CHOICES)
+    answer_index: Annotated[int, Field(ge=0, lt=NUM_CHOICES)] | None = None
+    key_facts: list[CardText] | None = Field(default=None, max_length=50)
+    chapter: ChapterNumber | None = None
+    accepted: Literal[True] | None = None
 
 
 class QuestionsOut(WireOut):
@@ -116,6 +130,9 @@ class ExamIn(WireIn):
     time_limit_s: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
     learner: Learner | None = None
     question_file: Id | None = Field(default=None, description="name of a file in the home's `questions/` folder")
+    question_ids: list[Id] | None = Field(
+        default=None, max_length=MAX_QUESTIONS, description="exactly these, in this order, whatever else is asked for"
+    )
 
     def plan(self, random_seed: int) -> ExamPlan:
         """The exam as `evals` draws it; `random_seed` where none is given."""
@@ -126,6 +143,7 @@ class ExamIn(WireIn):
             seed=random_seed if self.seed is None else self.seed,
             weights={int(chapter): weight for chapter, weight in (self.weights or {}).items()},
             time_limit_s=self.time_limit_s,
+            ids=tuple(self.question_ids or ()),
         )
 
 

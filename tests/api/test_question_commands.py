@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -45,3 +46,35 @@ def test_the_bank_leaves_as_a_table_for_a_spreadsheet(tmp_path: Path, coalesce) 
     out = tmp_path / "bank.csv"
     document = coalesce.gives("questions", "export", "--out", str(out))
     assert document["questions"] == len(question_bank.load_questions(out)) == len(question_bank.load_bank())
+
+
+@pytest.mark.integration
+def test_questions_are_made_listed_edited_dropped_imported_and_asked_one_by_one(
+    tmp_path: Path, coalesce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, table = tmp_path / "post.md", tmp_path / "mine.csv"
+    book.write_text(
+        "# Post\n\nA daemon is a patient porter that carries letters between clients. Every daemon carries 32 letters "
+        "of equal weight. The Daily Letter Office (DLO) counts what the daemon carries before noon.\n",
+        "utf-8",
+    )
+    table.write_text("question,answer\nWho reads letters?,=Nobody.\n", "utf-8")
+    coalesce.gives("add", str(book))
+    made = coalesce.gives("questions", "make", "Post")["questions"]
+    assert {question["kind"] for question in made} >= {"definition", "abbreviation"}
+    first, second = made[0]["id"], made[1]["id"]
+    (edited,) = coalesce.gives("questions", "edit", first, "--question", "What is it?")["questions"]
+    assert (edited["question"], edited["accepted"]) == ("What is it?", True)
+    assert coalesce.gives("questions", "edit", second, "--drop") == {"dropped": second}
+    assert "none" in coalesce.refuses("questions", "edit", "none")
+    assert "essay" in coalesce.refuses("questions", "make", "Post", "--types", "essay")
+    assert coalesce.gives("questions", "import", str(table), "--book", "Post")["questions"] == 1
+    coalesce.gives("questions", "make", "Post")
+    listed = {question["id"]: question for question in coalesce.gives("questions", "list", "Post")["questions"]}
+    assert listed[first]["question"] == "What is it?" and second not in listed
+    assert "=Nobody." in [question["answer"] for question in listed.values()]
+    assert "What is it?" in coalesce.says("questions", "list", "Post")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert [mark["question_id"] for mark in coalesce.gives("quiz", "--book", "Post", "--only", first)["marks"]] == [
+        first
+    ]

@@ -55,7 +55,7 @@ def test_questions_are_filtered_and_their_answers_hidden_until_asked_for(shared:
 
 def test_a_choice_question_on_the_books_comes_with_its_answer(live: Live) -> None:
     drawn = live.get("/v1/questions/choice")
-    assert drawn == bank_of(live, type="choice")[drawn["id"]]
+    assert drawn == bank_of(live)[drawn["id"]] and drawn["choices"]
     assert drawn["answer_index"] is not None
     live.client.delete(f"/v1/documents/{SAMPLE_ID}")
     assert live.status("GET", "/v1/questions/choice") == 404
@@ -255,6 +255,80 @@ def test_questions_are_made_from_a_book_and_go_with_it(live: Live) -> None:
     assert live.status("GET", "/v1/questions", document_id="own") == 404
     live.shelf.put("own", BOOK, source="own.md")
     assert bank_of(live, document_id="own") == {}
+
+
+def test_a_teacher_edits_drops_adds_and_sets_questions_and_what_was_accepted_outlives_the_books_content(
+    live: Live,
+) -> None:
+    live.shelf.put("own", BOOK, source="own.md")
+    live.ended(live.post("/v1/documents/own/questions")["job_id"])
+    shown = bank_of(live, document_id="own")
+    assert all(question["passage"] == BOOK and question["accepted"] is False for question in shown.values())
+    first, second, *_ = shown
+    edited = live.client.patch(f"/v1/questions/{first}", json={"question": "What is it?", "answer": "A warp."}).json()
+    assert (edited["question"], edited["answer"], edited["key_facts"], edited["accepted"]) == (
+        "What is it?", "A warp.", ["A warp."], True,
+    )  # fmt: skip
+    assert [live.status("DELETE", f"/v1/questions/{second}") for _ in range(2)] == [204, 404]
+    table = "question,answer\nWho has read it?,=nobody\nWho will?,All."
+    assert live.upload(table.encode(), "more.csv", "/v1/documents/own/questions/file").json()["questions"] == 2
+    live.ended(live.post("/v1/documents/own/questions")["job_id"])
+    again = bank_of(live, document_id="own")
+    assert again[first]["question"] == "What is it?" and second not in again
+    live.shelf.put("own", "Another text has taken the place of the first one.", source="own.md")
+    kept = bank_of(live, document_id="own")
+    assert {question["question"] for question in kept.values()} == {"What is it?", "Who has read it?", "Who will?"}
+    exam = start(live, document_ids=["own"], question_ids=[*kept][:0:-1], count=None)
+    assert [question["id"] for question in exam["questions"]] == [*kept][:0:-1]
+    for form in ("csv", "jsonl"):
+        out = live.client.get(f"/v1/questions/export.{form}", params={"document_id": "own"})
+        assert ("'=nobody" in out.text) is (form == "csv")
+        live.upload(out.content, f"back.{form}", "/v1/documents/own/questions/file")
+        assert bank_of(live, document_id="own").keys() == kept.keys()
+
+
+def test_a_choice_keeps_four_options_with_its_answer_among_them(live: Live) -> None:
+    live.shelf.put("own", BOOK, source="own.md")
+    live.upload(GIVEN.encode(), "own.csv", "/v1/documents/own/questions/file")
+    (question_id,) = bank_of(live, document_id="own")
+    path = f"/v1/questions/{question_id}"
+    changed = live.client.patch(path, json={"answer": "five"}).json()
+    assert (changed["choices"], changed["answer_index"]) == (["one", "five", "three", "four"], 1)
+    assert live.client.patch(path, json={"answer": "four"}).json()["answer_index"] == 3
+    assert live.client.patch(path, json={"answer_index": 0}).json()["answer"] == "one"
+    for body in ({"choices": ["a", "a", "b", "c"]}, {"choices": ["a"]}, {"answer_index": 4}, {"question": " "}):
+        assert live.status("PATCH", path, body) == 422, body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PATCH", "/v1/questions/none", {"answer": "x"}, 404),
+        ("DELETE", "/v1/questions/none", None, 404),
+        ("PATCH", "/v1/questions/{bank}", {"answer": "x"}, 409),
+        ("DELETE", "/v1/questions/{bank}", None, 409),
+        ("POST", "/v1/exams", {"question_ids": ["none"]}, 400),
+        ("POST", "/v1/exams", {"question_ids": ["{bank}", "{bank}"]}, 400),
+    ],
+)
+def test_a_question_that_is_not_there_or_not_a_books_is_refused(shared, method, path, body, status):
+    bank = next(iter(bank_of(shared, limit=1)))
+    given = json.loads(json.dumps(body).replace("{bank}", bank))
+    assert shared.status(method, path.format(bank=bank), given) == status
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("线程束是一组线程。它们一起执行。", "Chinese"),
+        ("```\nint x;\n```", "no sentences"),
+        ("See above.", "1 sentences"),
+        (BOOK, "no more of them"),
+    ],
+)
+def test_a_book_that_gives_few_questions_says_why(live: Live, text: str, said: str) -> None:
+    live.shelf.put("own", text, source="own.md")
+    assert said in live.ended(live.post("/v1/documents/own/questions")["job_id"])["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from evals.errors import MalformedQuestions
-from evals.questions import load_bank, load_questions, parse_question, parse_questions, questions_file
+from evals.questions import QuestionFolder, load_bank, load_questions, parse_question, parse_questions, questions_file
+from indexes.errors import StorageFull
 
 GOOD: dict[str, Any] = {"id": "a", "question": "How many?", "answer": "32 threads."}
 
@@ -67,6 +69,20 @@ def test_a_file_that_holds_no_questions_is_named_with_its_line(
 def test_question_and_answer_are_enough() -> None:
     question = parse_question({"question": "Why?", "answer": "Because."}, where="f:1")
     assert (question.id, question.type, question.answerable, question.choices) == ("f:1", "short", True, ())
+
+
+def test_a_question_file_that_cannot_be_written_whole_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder, content = QuestionFolder(tmp_path / "questions"), json.dumps(GOOD).encode()
+    with monkeypatch.context() as patched, pytest.raises(StorageFull):
+        patched.setattr("os.link", full)
+        folder.add("mine.jsonl", content)
+    assert folder.names() == () and not [*(tmp_path / "questions").iterdir()]
+    assert len(folder.add("mine.jsonl", content)) == 1
 
 
 TABLE = """id,chapter,question,option_a,option_b,option_c,option_d,right,answer,key_facts,quote
