@@ -95,7 +95,9 @@ def study_guide(
     order = {node.node_id: node.ordinal for node in nodes}
     chapters = []
     for chapter, groups in sorted(found.items()):
-        groups["sentences"] |= groups.pop("begins", {})
+        told = {entry.quote for name in GROUPS[:-1] for entry in groups[name].values()}
+        said = {term: entry for term, entry in groups["sentences"].items() if entry.quote not in told}
+        groups["sentences"] = said | groups.pop("begins", {})
         kept = {name: tuple(sorted(groups[name].values(), key=lambda entry: order[entry.node_id])) for name in GROUPS}
         if any(kept.values()):
             chapters.append(GuideChapter(chapter, titles.get(chapter, ""), **kept))

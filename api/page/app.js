@@ -19,6 +19,7 @@ const ROUTES = [
   [/^study\/exam\/(?<id>[^/]+)$/, "study", async () => (await import("./views/exam.js")).Exam],
   [/^study\/cards$/, "study", async () => (await import("./views/cards.js")).Cards],
   [/^study\/progress$/, "study", async () => (await import("./views/progress.js")).Progress],
+  [/^study\/questions\/(?<id>[^/]+)$/, "study", async () => (await import("./views/questions.js")).Questions],
   [/^study\/guide\/(?<id>[^/]+)$/, "study", async () => (await import("./views/guide.js")).Guide],
   [/^compare$/, "compare", async () => (await import("./views/compare.js")).Compare],
   [/^reports$/, "compare", async () => (await import("./views/reports.js")).Reports],

@@ -171,6 +171,14 @@ export const addQuestionFile = (file) => {
   form.append("file", file);
   return call("POST", "/v1/questions/files", { form });
 };
+export const questions = (document_id, limit) => call("GET", "/v1/questions", { query: { document_id, limit, with_answers: true } }).then((found) => found.questions);
+export const changeQuestion = (id, change) => call("PATCH", at`/v1/questions/${id}`, { body: change });
+export const dropQuestion = (id) => call("DELETE", at`/v1/questions/${id}`);
+export const addQuestions = (id, file) => {
+  const form = new FormData();
+  form.append("file", file);
+  return call("POST", at`/v1/documents/${id}/questions/file`, { form });
+};
 export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${ending}?${new URLSearchParams(source)}`;
 export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, ...reader } });
 export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from api.jobs import JobHandle
 from api.settings import load_settings
 from evals.arms import parse_arms
 from evals.comparison import compare
-from evals.questions import parse_question
+from evals.questions import own_question, parse_question
 from evals.records import Record
 from evals.report import RunFacts, report_data, write_report
 from evals.run import RunSpec
@@ -640,6 +641,32 @@ def test_an_adapter_is_tuned_with_its_curve_and_offered(
     expect(page.locator(".upload")).to_contain_text("3 steps")
     expect(page.get_by_role("button", name="Compare with mine")).to_be_visible()
     shutil.rmtree(site.services.settings.home / "adapters")
+
+
+def test_a_teacher_accepts_changes_drops_and_chooses_questions_of_a_book(rest_site: Live, open_next: Open) -> None:
+    document = rest_site.shelf.put("taught", WARP, source="taught.md")
+    asked = ("Which threads run in lockstep?", "How many are a warp?", "Who issues them?")
+    made = [own_question(text, f"answer {n}", WARP, title="taught.md") for n, text in enumerate(asked)]
+    made = [replace(one, id=f"made-{n}", book="taught") for n, one in enumerate(made)]
+    rest_site.services.questions.made.keep(document, made)
+    page = open_next("/library")
+    page.locator(".card.book", has_text="taught.md").get_by_role("link", name="Look through the questions").click()
+    first, second, third = (page.get_by_role("article", name=text) for text in asked)
+    first.get_by_role("button", name="Accept").click()
+    expect(first).to_contain_text("accepted")
+    expect(first.locator("blockquote")).to_have_text(WARP)
+    second.get_by_role("button", name="Edit").click()
+    second.get_by_label("The answer").fill("32")
+    second.get_by_role("button", name="Keep the change").click()
+    expect(second).to_contain_text("32")
+    third.get_by_role("button", name="Drop").click()
+    expect(third).to_have_count(0)
+    second.get_by_label("For an exam").check()
+    faults = _faults(page)
+    page.get_by_role("button", name="Start an exam of one chosen question").click()
+    expect(page.locator(".question")).to_contain_text(asked[1])
+    assert faults == []
+    rest_site.shelf.remove("taught")
 
 
 STUDY = ("/study", "/study/cards", "/study/progress", f"/study/guide/{SAMPLE_ID}")

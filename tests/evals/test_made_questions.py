@@ -291,6 +291,8 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
     assert {"cudamemcpyasync", "__syncthreads()"} <= terms["names"]
     assert "32" in terms["numbers"]
     for chapter in chapters:
+        told = {entry.quote for name in GROUPS[:-1] for entry in getattr(chapter, name)}
+        assert not told & {entry.quote for entry in chapter.sentences}
         for _, entries in chapter.groups:
             assert len({entry.term.lower() for entry in entries}) == len(entries)
             for entry in entries:

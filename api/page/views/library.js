@@ -193,6 +193,7 @@ function Book({ book, mayChange, refresh, look }) {
     <${Chapters} book=${book} />
     <div class="row">
       <a class="button" href=${`${BASE}study/guide/${encodeURIComponent(book.id)}`}>${t("guide.title")}</a>
+      ${!book.sample && book.questions > 0 && mayChange && html`<a class="button" href=${`${BASE}study/questions/${encodeURIComponent(book.id)}`}>${t("questions.look")}</a>`}
       ${book.questions > 0 && html`<span class="soft">${count("exam.questions", book.questions)}</span>`}
       ${(book.sample || book.questions > 0) && html`<a class="button" href=${`${BASE}study?book=${encodeURIComponent(book.id)}`}>${t("library.exam")}</a>`}
       ${!book.sample && mayChange && html`<${Button} kind=${book.questions ? "quiet" : ""} label=${`${again}: ${book.title}`} onClick=${make}>${again}<//>`}

@@ -112,6 +112,7 @@ function Plan({ site, source, chapter, onFile }) {
     <div class="row"><${Button} kind="primary" onClick=${start}>${t("exam.start")}<//><span class="soft">${t("exam.note")}</span></div>
     ${mayChange && html`<${ClassForm} site=${site} plan=${plan} />`}
     <details class="file-form"><summary>${t("more")}</summary>
+      ${source.document_id && mayChange && html`<p><a href=${`${BASE}study/questions/${encodeURIComponent(source.document_id)}`}>${t("questions.look")}</a></p>`}
       ${source.document_id && html`<p><a href=${`${BASE}study/guide/${encodeURIComponent(source.document_id)}`}>${t("guide.title")}</a></p>`}
       ${offered.chapters.length > 1 && html`<${Check} label=${t("exam.weigh")} checked=${Boolean(weights)} onChange=${(on) => setWeights(on ? {} : null)} />
         <p class="soft">${t("exam.weigh_note")}</p>`}

@@ -1,0 +1,88 @@
+// The questions on a book, with the passages that prove them: to accept, change and drop, and to choose for an exam.
+import { BASE, navigation } from "../address.js";
+import { Button, Check, Empty, Field, Missing, Problem, attempt, toast } from "../controls.js";
+import { html, useFetched, useState } from "../html.js";
+import { Rich } from "../markdown.js";
+import * as rest from "../rest.js";
+import { count, t } from "../texts.js";
+import { StudyHead } from "./study.js";
+
+const LETTERS = "ABCD";
+const MOST = 500;
+
+export function Questions({ site, id }) {
+  const book = site.documents.find((one) => one.id === id && !one.sample);
+  const [changes, setChanges] = useState(0);
+  const [chosen, setChosen] = useState([]);
+  const [found, problem] = useFetched(() => rest.questions(id, MOST), [id, changes]);
+  if (!book || site.session.learner || problem?.status === 404) return html`<${Missing} />`;
+  const again = () => setChanges((n) => n + 1);
+  const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam({ document_ids: [id], question_ids: chosen })).id}`));
+  const add = (event) => attempt(async () => {
+    const [file] = event.target.files;
+    event.target.value = "";
+    if (!file) return;
+    toast(count("exam.questions", (await rest.addQuestions(id, file)).questions));
+    again();
+  });
+  const choose = (question) => (on) => setChosen(on ? [...chosen, question.id] : chosen.filter((one) => one !== question.id));
+  return html`<${StudyHead} site=${site} current="questions" />
+    <section class="card"><h2>${t("questions.title", { title: book.title })}</h2><p class="soft">${t("questions.about")}</p>
+      <div class="row"><${Button} kind="primary" disabled=${!chosen.length} onClick=${start}>${count("questions.start", chosen.length)}<//>
+        <label class="button"><span>${t("exam.add_file")}</span><input class="sr-only" type="file" accept=".jsonl,.csv" onChange=${add} /></label>
+        ${["jsonl", "csv"].map((ending) => html`<a href=${rest.exportQuestionsPath(ending, { document_id: id })} download>${ending.toUpperCase()}</a>`)}</div>
+      ${problem && html`<${Problem} error=${problem} />`}
+    </section>
+    ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}><a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
+    ${found?.map((question) => html`<${Question} key=${question.id} book=${book} question=${question} chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
+}
+
+function Question({ book, question, chosen, onChoose, onChange }) {
+  const [editing, setEditing] = useState(false);
+  const change = (values) => attempt(async () => {
+    await rest.changeQuestion(question.id, values);
+    setEditing(false);
+    onChange();
+  });
+  const drop = () => attempt(async () => {
+    await rest.dropQuestion(question.id);
+    onChange();
+  });
+  const card = () => attempt(async () => {
+    const { evidence = "" } = question.gold[0] || {};
+    await rest.saveCard({ question: question.question, answer: question.answer, quote: evidence, title: book.title, document_id: book.id });
+    toast(t("questions.card_made"));
+  });
+  const state = question.accepted ? "accepted" : question.checked ? "checked" : "unchecked";
+  return html`<article class="card made-question" aria-label=${question.question}>
+    <p class="soft">${[t("filters.in_chapter", { n: question.chapter }), t(`type.${question.type}`), t(`questions.${state}`)].join(" · ")}</p>
+    ${editing ? html`<${Form} question=${question} onKeep=${change} onCancel=${() => setEditing(false)} />` : html`
+      <${Rich} text=${question.question} />
+      ${question.choices && html`<ol class="card-choices" type="A">${question.choices.map((choice) => html`<li><${Rich} text=${choice} /></li>`)}</ol>`}
+      <div><h3 class="small-heading">${t("mark.reference")}</h3><${Rich} text=${question.answer} /></div>
+      <details><summary>${t("questions.passage")}</summary><${Rich} text=${question.passage || question.gold[0]?.evidence || ""} /></details>
+      ${question.gold[0]?.evidence && html`<blockquote class="card-quote"><${Rich} text=${question.gold[0].evidence} /></blockquote>`}
+      <div class="row">
+        <${Check} label=${t("questions.choose")} checked=${chosen} onChange=${onChoose} />
+        ${!question.accepted && html`<${Button} onClick=${() => change({ accepted: true })}>${t("questions.accept")}<//>`}
+        <${Button} kind="quiet" onClick=${() => setEditing(true)}>${t("cards.edit")}<//>
+        <${Button} kind="quiet" onClick=${card}>${t("questions.card")}<//>
+        <${Button} kind="quiet" onClick=${drop}>${t("questions.drop")}<//></div>`}
+  </article>`;
+}
+
+function Form({ question, onKeep, onCancel }) {
+  const keep = (event) => {
+    event.preventDefault();
+    const { question: asked, answer, right, ...boxes } = Object.fromEntries(new FormData(event.target));
+    const choices = question.choices && [...LETTERS].map((letter) => boxes[letter]);
+    onKeep(choices ? { question: asked, choices, answer_index: Number(right) } : { question: asked, answer });
+  };
+  return html`<form class="add-form" onSubmit=${keep}>
+    <${Field} label=${t("cards.question")}><textarea class="box" name="question" rows="3" dir="auto" defaultValue=${question.question}></textarea><//>
+    ${question.choices ? question.choices.map((choice, at) => html`<div class="row">
+        <input type="radio" name="right" value=${at} defaultChecked=${at === question.answer_index} aria-label=${t("questions.right", { letter: LETTERS[at] })} />
+        <${Field} label=${LETTERS[at]}><input class="box" name=${LETTERS[at]} dir="auto" defaultValue=${choice} /><//></div>`)
+      : html`<${Field} label=${t("mark.reference")}><textarea class="box" name="answer" rows="2" dir="auto" defaultValue=${question.answer}></textarea><//>`}
+    <div class="row"><${Button} kind="primary" type="submit">${t("cards.keep")}<//><${Button} kind="quiet" onClick=${onCancel}>${t("cancel")}<//></div></form>`;
+}
