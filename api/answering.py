@@ -15,12 +15,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from api.errors import NotReady, RateLimited, describe
 from api.metrics import Metrics
 from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
+from api.streaming import Followed
 from indexes.errors import Busy, Cancelled, InvalidInput, NotFound
 from indexes.messages import msg
 from rag.errors import ArmUnavailable
@@ -30,13 +31,8 @@ from rag.types import (
     AnswerDone,
     Arm,
     Event,
-    Passage,
-    PassagesFound,
     Question,
-    TextDelta,
-    Thinking,
     Variant,
-    Waiting,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +45,8 @@ IsCancelled = Callable[[], bool]
 MAX_CLIENTS_REMEMBERED = 10_000
 RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
-PAGE_GRACE_S = 30.0
-"""How long a run of the page goes on unfollowed: who loads the page again is back long before."""
+COMPARISONS_REMEMBERED = 50
+"""The same of comparisons, each with all of its answers."""
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
 
@@ -167,7 +163,6 @@ class AnswerRun:
         self.question = question
         self.done: Answer | None = None
         self.error: BaseException | None = None
-        self.stopped = False
         self.ended = False
         self._events: list[Event] = []
         self._start = start
@@ -186,37 +181,8 @@ class AnswerRun:
         """The id of the answer, known before it is written."""
         return self.question.answer_id or ""
 
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return "".join(event.text for event in self._events if isinstance(event, TextDelta))
-
-    @property
-    def before(self) -> int | None:
-        """How many answers begin before this one, while it waits for the model."""
-        last = self._events[-1] if self._events else None
-        return last.before if isinstance(last, Waiting) else None
-
-    @property
-    def thinking(self) -> bool:
-        """The model thinks, and has not begun its answer."""
-        return isinstance(self._events[-1] if self._events else None, Thinking)
-
-    @property
-    def passages(self) -> tuple[Passage, ...]:
-        """The passages found, empty until then."""
-        return next((event.passages for event in self._events if isinstance(event, PassagesFound)), ())
-
-    @property
-    def note(self) -> str | None:
-        """What is known of the answer's note so far."""
-        if self.done is not None:
-            return self.done.note
-        return next((event.note for event in self._events if isinstance(event, PassagesFound)), None)
-
     def stop(self) -> None:
         """Stops the generator; what is written stays."""
-        self.stopped = not self.ended
         self._gone.set()
 
     async def follow(self) -> AsyncGenerator[None]:
@@ -322,6 +288,7 @@ class Answering:
         self._to_come = to_come
         self._rate = RateLimit(settings.rate_limit_per_minute)
         self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
+        self._comparisons: OrderedDict[str, tuple[str | None, Followed[Any]]] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
         self.limit = AdmissionLimit(settings.answer_threads + settings.max_waiting_asks)
         self._lock = threading.Lock()
@@ -366,6 +333,22 @@ class Answering:
                         await run.answer()
                     finally:
                         run.stop()
+
+    def keep_comparison(self, comparison_id: str, owner: str | None, events: Followed[Any]) -> None:
+        """Lets the events of a comparison be followed by its id."""
+        self._comparisons[comparison_id] = (owner, events)
+        while len(self._comparisons) > COMPARISONS_REMEMBERED:
+            self._comparisons.popitem(last=False)
+
+    def find_comparison(self, comparison_id: str, owner: str | None) -> Followed[Any]:
+        """A comparison that is going on or has just ended; raises NotFound, for another owner's too."""
+        whose, events = self._comparisons.get(comparison_id, (None, None))
+        if events is None or (owner is not None and whose != owner):
+            raise NotFound(
+                msg("no comparison {} is being made or has just ended", f"{comparison_id!r:.80}"),
+                hint="Make it again: POST /v1/compare.",
+            )
+        return events
 
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""

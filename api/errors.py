@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,16 +26,14 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from api.translation import TRANSLATED, translate
 from evals import errors as evals_errors
 from indexes import errors as indexes_errors
 from indexes.disk import disk_error
 from indexes.errors import Busy, CoalesceError, Conflict, InvalidInput
+from indexes.messages import Message, parts_of
 from rag import errors as rag_errors
 
 logger = logging.getLogger("coalesce.api")
-LANGUAGE_HEADER = "X-Coalesce-Language"
-"""In which language the page wants errors of its own calls."""
 
 
 class PortInUse(Conflict):
@@ -147,8 +145,9 @@ class ErrorReply:
 
     @property
     def body(self) -> dict[str, Any]:
-        """`{"error": {"type", "message", "hint"}}`."""
-        return {"error": {"type": self.type, "message": self.message, "hint": self.hint}}
+        """`{"error": {"type", "message", "hint"}}`, with the parts of the texts that have some."""
+        texts = {"message": self.message, "hint": self.hint}
+        return {"error": {"type": self.type, **texts, **parts_beside(**texts)}}
 
     @property
     def event(self) -> dict[str, Any]:
@@ -159,6 +158,11 @@ class ErrorReply:
     def response(self) -> JSONResponse:
         """The reply for a plain call."""
         return JSONResponse(self.body, self.status, headers=self.headers)
+
+
+def parts_beside(**texts: str) -> dict[str, object]:
+    """The key and the arguments of each text that has some, as `NAME_parts`: clients may say it in another language."""
+    return {f"{name}_parts": parts_of(text) for name, text in texts.items() if isinstance(text, Message)}
 
 
 def known_error(error: BaseException) -> CoalesceError | None:
@@ -250,11 +254,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
-    """The reply in the form that the client reads: OpenAI's calls have two more fields, and the page's own calls name
-    its language."""
-    language = request.headers.get(LANGUAGE_HEADER, "")
-    if language in TRANSLATED:
-        reply = replace(reply, message=translate(reply.message, language), hint=translate(reply.hint, language))
+    """The reply in the form that the client reads: OpenAI's calls have two more fields."""
     response = reply.response()
     if request.url.path.startswith(("/v1/chat/", "/v1/models")):
         response = JSONResponse(openai_body(reply), reply.status, headers=reply.headers)

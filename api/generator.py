@@ -318,17 +318,6 @@ class AdapterTuning:
             undo=partial(shutil.rmtree, folder, ignore_errors=True),
         )
 
-    def choice_of(self, name: str) -> GeneratorChoice:
-        """What switches to the model that answers with one of its adapters."""
-        return GeneratorChoice.model_validate(
-            {
-                "generator": "local",
-                "model": self.base,
-                "adapter": name,
-                "quantization": self._running().quantization.removeprefix("auto") or None,
-            }
-        )
-
     def fitting(self) -> list[str]:
         """The adapters of the home that were tuned on the model that answers."""
         return [] if self.base is None else home.adapters_tuned_on(self.base, self._settings.home)
@@ -348,10 +337,6 @@ class AdapterTuning:
         if points is not None:
             return list(points)
         return [point for _, point in read_jsonl(self._kept(name, LOSS_FILE), IndexCorrupt)]
-
-    def has_curve(self, name: str) -> bool:
-        """Whether there is a loss to draw: from the first steps on."""
-        return bool(self._curves.get(name)) or (self._folder(name) / CURVE_FILE).is_file()
 
     def curve(self, name: str) -> str:
         """The loss curve of an adapter as SVG, so far while it is being tuned. Raises NotFound."""

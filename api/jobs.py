@@ -59,13 +59,6 @@ class TimeLeft:
         return (now - self._began_at_s) / steps * max(total - done, 0)
 
 
-def as_clock(seconds: float) -> str:
-    """`m:ss`, or `h:mm:ss` from an hour on."""
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
-
-
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 FINAL_STATES: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 KEPT_JOBS = 1000
@@ -415,7 +408,8 @@ class JobQueue:
             reply = describe(error)
             if reply.status == 500:
                 logger.error("job %s (%s) failed", live.job.id, live.job.kind, exc_info=error)
-            return live.job.changed(state="failed", message=reply.message, error=reply.body["error"])
+            error_texts = {"type": reply.type, "message": reply.message, "hint": reply.hint}
+            return live.job.changed(state="failed", message=reply.message, error=error_texts)
         total = max(live.job.total, 1)
         return live.job.changed(state="done", done=total, total=total, message=message)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import mimetypes
 import re
 from base64 import b64encode
@@ -54,6 +55,12 @@ def hashes(page: str, kind: str) -> str:
     """The inline scripts or styles of a page as its policy allows them, by their digests."""
     found = (sha256(inline.encode()).digest() for inline in _INLINE[kind].findall(page))
     return " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in found)
+
+
+def page_texts(language: str) -> dict[str, str]:
+    """What the page says in a language, by its keys."""
+    texts: dict[str, str] = json.loads((FOLDER / f"{language}.json").read_text(encoding="utf-8"))
+    return texts
 
 
 def page_or(not_found: ASGIApp) -> ASGIApp:

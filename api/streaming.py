@@ -1,17 +1,77 @@
-"""Server-sent events, and work that stops when its client leaves."""
+"""Server-sent events, events that several clients follow, and work that stops when its client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 
+from indexes.errors import Cancelled
+
 T = TypeVar("T")
 KEEP_ALIVE_S = 15.0
+
+
+class Followed(Generic[T]):
+    """Events that are made once and read from their start by any number of clients. Lives on the event loop.
+
+    Args:
+        grace_s: how long they go on being made after the last client has left.
+    """
+
+    def __init__(self, events: AsyncGenerator[T], grace_s: float) -> None:
+        self._made: list[T] = []
+        self._error: Exception | None = None
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._followers = 0
+        self._grace_s = grace_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._making = asyncio.create_task(self._make(events))
+
+    def stop(self) -> None:
+        """Ends them: nothing more is made."""
+        self._making.cancel()
+
+    async def events(self) -> AsyncGenerator[T]:
+        """The events from the start to the end; raises what ended them."""
+        self._followers += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        sent = 0
+        try:
+            while sent < len(self._made) or not self._ended:
+                if sent < len(self._made):
+                    sent += 1
+                    yield self._made[sent - 1]
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            self._followers -= 1
+            if not self._followers and not self._ended:
+                self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.stop)
+        if self._error is not None:
+            raise self._error
+
+    async def _make(self, events: AsyncGenerator[T]) -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    self._made.append(event)
+                    self._changed.set()
+        except asyncio.CancelledError:
+            self._error = Cancelled("it was stopped")
+        except Exception as error:  # noqa: BLE001  who follows hears of it
+            self._error = error
+        finally:
+            self._ended = True
+            self._changed.set()
 
 
 def sse(data: Any, event: str | None = None) -> ServerSentEvent:

@@ -1,36 +1,22 @@
-"""What the program says, put into another language: messages of its errors and jobs, and the page of a report.
+"""A report's page and texts in Chinese; `{}` in a text stands for anything, which is put into the same place.
 
-A message is looked up by its template, and its arguments take the places of `{0}`, `{1}` there, themselves translated.
-A report is text already: there `{}` stands for anything, which is put into the same place. The page has its own texts.
+Messages of the program are another matter: they keep their template and arguments (`indexes/messages.py`), and the page
+says them with `api/page/messages.zh.json`.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
-from indexes.messages import Message
-
-TRANSLATED = ("zh",)
 _UNTOUCHED = re.compile(r"(?s)(<style>.*?</style>|<code>.*?</code>|<[^>]*>)")
 _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z\d])")
 _LISTS = (("; ", "；"), (", ", "，"), (": ", "："))
 _Phrases = tuple[tuple[tuple[str, ...], str], ...]
 """English texts as the pieces round their gaps, each with its translation."""
-
-
-def translate(text: str, language: str) -> str:
-    """A message of the program in another language; as it is where the table of that language does not have it."""
-    template, arguments = (text.template, text.arguments) if isinstance(text, Message) else (text, ())
-    own = _messages(language).get(_key(template))
-    if own is None or (not arguments and "{" in own):
-        return text
-    return own.format(*(translate(each, language) for each in arguments))
 
 
 def report_in_chinese(page: str) -> str:
@@ -101,19 +87,6 @@ def _gaps(text: str, pieces: tuple[str, ...]) -> list[tuple[int, int]] | None:
         gaps.append((start, found))
         start = found + len(piece)
     return [*gaps, (start, stop)] if start < stop else None
-
-
-def _key(template: str) -> str:
-    """A template as the table is asked: its first letter and its full stop depend on where it stands."""
-    return template.strip().removesuffix(".").lower()
-
-
-@cache
-def _messages(language: str) -> dict[str, str]:
-    """The messages by their English templates; none for English."""
-    path = Path(__file__).with_name(f"messages.{language}.json")
-    table: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {_key(english): own for english, own in table.items()}
 
 
 @cache

@@ -32,7 +32,7 @@ def dump(text: str) -> str:
     """A text as it is stored: a message with its template, plain text as it is, unless it looks like a stored one."""
     if not isinstance(text, Message) and text.startswith(_KEPT):
         text = msg("{}", text)
-    return json.dumps(_parts(text), ensure_ascii=False) if isinstance(text, Message) else text
+    return json.dumps(parts_of(text), ensure_ascii=False) if isinstance(text, Message) else text
 
 
 def load(stored: str) -> str:
@@ -45,10 +45,11 @@ def load(stored: str) -> str:
         return stored
 
 
-def _parts(text: str) -> object:
+def parts_of(text: str) -> object:
+    """A message as `{"key", "arguments"}`, each argument such a value itself; plain text as it is."""
     if not isinstance(text, Message):
         return text
-    return {"key": text.template, "arguments": [_parts(each) for each in text.arguments]}
+    return {"key": text.template, "arguments": [parts_of(each) for each in text.arguments]}
 
 
 def _of_parts(parts: Any) -> str:

@@ -1,7 +1,7 @@
 // The page: which view an address shows, the head, the wait for the server, the theme and the language.
 import { BASE, navigation } from "./address.js";
 import { Button, Dialog, Field, Icon, Missing, Problem, Progress, Select, toast } from "./controls.js";
-import { Fragment, html, render, useEffect, useState } from "./html.js";
+import { Fragment, html, render, useEffect, useRef, useState } from "./html.js";
 import * as rest from "./rest.js";
 import { either, load, said, t } from "./texts.js";
 import { Ask } from "./views/ask.js";
@@ -43,23 +43,26 @@ function App() {
   const [waiting, setWaiting] = useState(null);
   const [locked, setLocked] = useState(false);
   const [, setLook] = useState("");
+  const known = useRef(null); // the site
+  const again = useRef(0);
 
-  /** Books, who asks and what answers: what every view needs to know. */
+  /** Books, who asks and what answers: what every view needs to know. A view that is open stays, with what was typed. */
   async function open() {
+    clearTimeout(again.current);
     try {
       const [session, documents, running] = await (first || facts());
       const learner = session.learner ? "" : coalesce.cookie("learner");
       if (learner) rest.reader.learner = learner;
       else delete rest.reader.learner;
-      setSite({ session, documents, running, refresh: open });
+      setSite(known.current = { session, documents, running, refresh: open });
       setWaiting(null);
       first = null;
     } catch (error) {
       first = null;
       if (error.status === 401) return setLocked(true); // it may have come before anyone listened
       const readiness = error.type === "not_ready" ? await rest.readiness().catch(() => null) : null;
-      setWaiting(readiness || { error });
-      if (readiness?.status !== "failed") setTimeout(open, readiness ? READY_POLL_MS : GONE_POLL_MS);
+      if (!known.current) setWaiting(readiness || { error });
+      if (readiness?.status !== "failed") again.current = setTimeout(open, readiness ? READY_POLL_MS : GONE_POLL_MS);
     }
   }
 
@@ -165,7 +168,7 @@ function Head({ view, site, speak, paint }) {
 
 function Waiting({ on }) {
   if (on.error && on.error.type !== "unreachable") return html`<${Problem} error=${on.error} />`;
-  if (on.status === "failed") return html`<${Problem} error=${{ message: on.error.message, hint: on.error.hint }} />`;
+  if (on.status === "failed") return html`<${Problem} error=${{ ...on.error, type: "" }} />`;
   const title = on.waiting_for ? t("waiting.title") : t("waiting.gone");
   const counted = on.total ? ` (${on.done} / ${on.total})` : "";
   return html`<section class="empty" role="status"><h1>${title}</h1>

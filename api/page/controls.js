@@ -148,6 +148,22 @@ async function copyText(text) {
   }
 }
 
+/** What was typed and not sent yet, kept until the page comes again; nothing where the browser keeps nothing. */
+export const drafts = {
+  get(name) {
+    try {
+      return sessionStorage.getItem(`coalesce draft ${name}`) || "";
+    } catch {
+      return "";
+    }
+  },
+  keep(name, text) {
+    try {
+      sessionStorage.setItem(`coalesce draft ${name}`, text);
+    } catch { /* longer than it keeps, or it keeps nothing */ }
+  },
+};
+
 export const Check = ({ label, checked, onChange, ...more }) => html`<label class="check">
   <input type="checkbox" checked=${checked} onChange=${(event) => onChange(event.target.checked)} ...${more} /><span>${label}</span></label>`;
 

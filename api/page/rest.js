@@ -6,9 +6,9 @@ const KEEP_WRITING_S = 30;
 
 /** `type` is the server's, or one of: unreachable (no answer came), lost (an answer that cannot be found again). */
 export class RestError extends Error {
-  constructor({ type, message = "", hint = "" }, status = 0) {
+  constructor({ type, message = "", hint = "", ...parts }, status = 0) {
     super(message);
-    Object.assign(this, { type, hint, status });
+    Object.assign(this, parts, { type, hint, status });
   }
 }
 
@@ -18,13 +18,14 @@ export const signedOut = { tell: () => {} };
 async function send(method, path, { body, query, form, signal } = {}) {
   const given = Object.entries(query || {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const asked = new URLSearchParams(given.flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
-  const headers = { "X-Coalesce-Language": language(), Accept: "application/json, text/event-stream" };
+  const headers = { Accept: "application/json, text/event-stream" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  const address = path + (given.length ? `?${asked}` : "");
+  const begun = method === "GET" && coalesce.begun.get(address);
+  coalesce.begun.delete(address);
   let reply;
   try {
-    reply = await fetch(path + (given.length ? `?${asked}` : ""), {
-      method, headers, signal, body: body === undefined ? form : JSON.stringify(body),
-    });
+    reply = await (begun || fetch(address, { method, headers, signal, body: body === undefined ? form : JSON.stringify(body) }));
   } catch (error) {
     throw error.name === "AbortError" ? error : new RestError({ type: "unreachable" });
   }
@@ -76,25 +77,29 @@ export const saveCard = (card) => call("POST", "/v1/cards", { body: { ...card, .
 /** The events of an answer as `{name, data}`; the first is `begun` with the answer's id. */
 export async function* ask(body, signal) {
   const reply = await send("POST", "/v1/ask", { body: { ...body, stream: true, grace_s: KEEP_WRITING_S }, signal });
-  yield* upToTheEnd(reply, reply.headers.get("X-Answer-Id"), signal);
+  yield* upToTheEnd(reply, { ...ofAnswer, id: reply.headers.get("X-Answer-Id") }, signal);
 }
+
+const ofAnswer = { path: (id) => at`/v1/answers/${id}/events`, last: "done" };
+const ofComparison = { path: (id) => at`/v1/compare/${id}/events`, last: "compared" };
 
 /** The same for an answer that is being written already. */
 export async function* follow(id, signal) {
-  yield* upToTheEnd(await send("GET", at`/v1/answers/${id}/events`, { signal }), id, signal);
+  yield* upToTheEnd(null, { ...ofAnswer, id }, signal);
 }
 
 /** A lost connection is taken up again: `lost` says so, and after the next `begun` the events come from the start. */
-async function* upToTheEnd(reply, id, signal) {
+async function* upToTheEnd(reply, { path, last, id }, signal) {
   for (let tries = 0; tries < FOLLOW_TRIES; tries += 1) {
     try {
-      reply ||= await send("GET", at`/v1/answers/${id}/events`, { signal });
+      reply ||= await send("GET", path(id), { signal });
       tries = 0;
       yield { name: "begun", data: { id } };
       for await (const event of eventsOf(reply)) {
+        if (event.name === "error" && event.data.error.type === "cancelled") break; // stopped, here or elsewhere
         if (event.name === "error") throw new RestError(event.data.error, 200);
         yield event;
-        if (event.name === "done") return;
+        if (event.name === last) return;
       }
       return yield { name: "stopped" };
     } catch (error) {
@@ -154,7 +159,6 @@ export function upload(parts, { onSent = () => {}, signal } = {}) {
     };
     request.open("POST", "/v1/documents");
     request.responseType = "json";
-    request.setRequestHeader("X-Coalesce-Language", language());
     request.send(form);
   });
 }
@@ -206,23 +210,19 @@ export const exportGuidePath = (id) => `${at`/v1/documents/${id}/guide.md`}?lang
 // --- comparing
 /** The events of a comparison as `{name, data}`: `answer` begins each, `compared` ends them all. */
 export async function* compare(body, signal) {
-  try {
-    for await (const event of eventsOf(await send("POST", "/v1/compare", { body: { ...body, stream: true }, signal }))) {
-      if (event.name === "error") throw new RestError(event.data.error, 200);
-      yield event;
-      if (event.name === "compared") return;
-    }
-  } catch (error) {
-    throw error.name === "AbortError" || error instanceof RestError ? error : new RestError({ type: "unreachable" });
-  }
-  throw new RestError({ type: "unreachable" });
+  const reply = await send("POST", "/v1/compare", { body: { ...body, stream: true, grace_s: KEEP_WRITING_S }, signal });
+  yield* upToTheEnd(reply, { ...ofComparison, id: reply.headers.get("X-Comparison-Id") }, signal);
 }
+
+/** The same for a comparison that is being made already. */
+export const followComparison = (id, signal) => upToTheEnd(null, { ...ofComparison, id }, signal);
+export const stopComparison = (id) => call("DELETE", at`/v1/compare/${id}`);
 export const choiceQuestion = () => call("GET", "/v1/questions/choice");
 export const choose = (body) => call("POST", "/v1/choose", { body });
 export const vote = (body) => call("POST", "/v1/votes", { body });
 export const votes = () => call("GET", "/v1/votes");
 export const votesPath = "/v1/compare/votes.jsonl";
-export const reports = () => call("GET", "/v1/reports").then((found) => found.reports);
+export const reports = () => call("GET", "/v1/reports", { query: { language: language() } }).then((found) => found.reports);
 export const report = (id) => call("GET", reportPath(id));
 export const reportPath = (id) => at`/v1/reports/${id}`;
 export const reportPagePath = (id, spoken) => `${reportPath(id)}/page?language=${spoken}`;

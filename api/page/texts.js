@@ -1,12 +1,15 @@
 // What the page says, in the reader's language: `t("ask.send")`, with values for `{name}` in it.
 let table = {};
+let messages = new Map(); // of the program, by their English templates
 
 /** "en" or "zh". */
 export const language = () => document.documentElement.lang.slice(0, 2);
 
 /** Speaks the language of the document from now on. */
 export async function load() {
-  table = await (coalesce.first || coalesce.texts(language()));
+  const [texts, own = {}] = await (coalesce.first || coalesce.texts(language()));
+  table = texts;
+  messages = new Map(Object.entries(own).map(([english, text]) => [keyOf(english), text]));
   coalesce.first = null;
 }
 
@@ -28,8 +31,24 @@ export const number = (n) => n.toLocaleString("en-US");
 
 /** What went wrong and what helps, as sentences. */
 export function said(error) {
-  return sentences(either(`error.${error.type}`, ""), error.message, error.hint);
+  return sentences(either(`error.${error.type}`, ""), message(error, "message"), message(error, "hint"));
 }
+
+/** A text of the server that may have parts beside it: `message(job, "message")`. */
+export const message = (from, name) => translated(from[`${name}_parts`] || from[name] || "");
+
+/** A template in the reader's language with its arguments, themselves translated; as it is where the table lacks it. */
+function translated(parts) {
+  const { key, arguments: given } = typeof parts === "string" ? { key: parts, arguments: [] } : parts;
+  const own = messages.get(keyOf(key));
+  const values = given.map(translated);
+  let at = 0;
+  if (own === undefined || (!given.length && own.includes("{"))) return given.length ? key.replace(/\{\}/g, () => values[at++]) : key;
+  return own.replace(/\{(\d)\}/g, (_, place) => values[place]);
+}
+
+/** First letter and full stop depend on where a text stands. */
+const keyOf = (template) => template.trim().replace(/\.$/, "").toLowerCase();
 
 export function sentences(...parts) {
   const ended = (text) => (/[.?!…。]$/.test(text) ? text : text + (/[\u3400-\u9fff]/.test(text) ? "。" : "."));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
@@ -31,13 +32,15 @@ from api.schemas.answers import (
 from api.schemas.base import MAX_ID_CHARS, Id, error_responses
 from api.schemas.books import SuggestionsOut
 from api.security import client_of
-from api.streaming import event_stream, sse, unless_gone
+from api.streaming import Followed, event_stream, sse, unless_gone
 from rag.types import Answer, Event, Question
 
 router = APIRouter(prefix="/v1", tags=["ask"])
 EXAM_ALLOWS = [Depends(check_assistant)]
 ANSWER_ID = "X-Answer-Id"
 """The header of a streamed answer that names the id to follow it by, should the connection be lost."""
+COMPARISON_ID = "X-Comparison-Id"
+"""The same of a comparison."""
 CLIENT_LEFT = 499
 """The status of a call whose client has left; only the metrics see it."""
 Named = tuple[str, dict[str, Any]]
@@ -101,8 +104,9 @@ async def search(body: SearchIn, request: Request, services: ServicesDep) -> Pas
 async def compare(body: CompareIn, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answers with every arm or variant named, or with all arms that can run; if a named one cannot, none is asked.
 
-    With `stream: true`, `answer` with its `index` begins each answer, the events of `POST /v1/ask` follow, and
-    `compared` ends the stream with what is returned otherwise.
+    With `stream: true`, `comparing` with the question and what is compared comes first, `answer` with its `index`
+    begins each answer, the events of `POST /v1/ask` follow, and `compared` ends the stream with what is returned
+    otherwise. The header `X-Comparison-Id` names the id to follow it by, should the connection be lost.
     """
     question = Question(
         body.question,
@@ -129,6 +133,8 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
         answers: list[Answer] = []
         async with aclosing(comparing) as runs:
             async for run in runs:
+                if not answers:
+                    yield "comparing", {"question": body.question, "names": body.names()}
                 yield "answer", {"index": len(answers), "id": run.id}
                 async with aclosing(_named(run.events())) as events:
                     async for event in events:
@@ -137,9 +143,25 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
         yield "compared", await kept(answers)
 
     if body.stream:
-        return await _streamed(written())
+        followed = Followed(written(), body.grace_s)
+        comparison_id = uuid.uuid4().hex
+        services.answering.keep_comparison(comparison_id, caller.learner, followed)
+        return await _streamed(followed.events(), **{COMPARISON_ID: comparison_id})
     answers = await unless_gone(request, answered())
     return Response(status_code=CLIENT_LEFT) if answers is None else JSONResponse(await kept(answers))
+
+
+@router.get("/compare/{comparison_id}/events", response_class=Response, responses=error_responses(404))
+async def follow_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+    """The events of a comparison that is being made or has just ended, from the start."""
+    found = services.answering.find_comparison(comparison_id, caller.learner)
+    return await _streamed(found.events(), **{COMPARISON_ID: comparison_id})
+
+
+@router.delete("/compare/{comparison_id}", status_code=204, responses=error_responses(404))
+async def stop_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> None:
+    """Stops a comparison that is being made."""
+    services.answering.find_comparison(comparison_id, caller.learner).stop()
 
 
 @router.post("/choose", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))

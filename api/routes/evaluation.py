@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, ServicesDep, StudyDep
-from api.errors import LANGUAGE_HEADER
 from api.page_files import hashes
 from api.questions import BANK_TUNE
 from api.schemas.answers import AdapterIn, AdaptersOut, LossOut, ReportIn, VoteIn, VoteOut
@@ -22,15 +21,16 @@ from indexes.jsonl import to_jsonl
 from rag.conversations import Wins
 
 router = APIRouter(prefix="/v1", tags=["evaluation"])
+LanguageQuery = Annotated[Literal["en", "zh"], Query()]
 
 
 @router.get("/reports", responses=error_responses(503))
-def get_reports(services: ServicesDep, request: Request) -> ReportsOut:
+def get_reports(services: ServicesDep, language: LanguageQuery = "en") -> ReportsOut:
     """Comparisons that were run with `coalesce eval`, newest first."""
     from evals.report import list_reports
 
     found = list_reports(services.settings.reports_folder)
-    if request.headers.get(LANGUAGE_HEADER) == "zh":
+    if language == "zh":
         found = [report | {"verdict": report_text_in_chinese(report["verdict"])} for report in found]
     return ReportsOut(reports=[ReportSummaryOut(**report) for report in found])
 
@@ -53,7 +53,7 @@ def get_report(report_id: str, services: ServicesDep, study: StudyDep) -> dict[s
 
 @router.get("/reports/{report_id}/page", response_class=Response, responses=error_responses(404, 503))
 def get_report_page(
-    report_id: str, services: ServicesDep, study: StudyDep, language: Annotated[Literal["en", "zh"], Query()] = "en"
+    report_id: str, services: ServicesDep, study: StudyDep, language: LanguageQuery = "en"
 ) -> HTMLResponse:
     """One report as a page."""
     from evals.report import read_report, render, report_page

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -13,16 +14,15 @@ from sse_starlette import ServerSentEvent
 
 from api.chosen_generator import GeneratorChoice
 from api.deps import CallerDep, ServicesDep
-from api.errors import LANGUAGE_HEADER, NoKey, NotReady, describe
+from api.errors import NoKey, NotReady, describe, parts_beside
 from api.generator import Generators
 from api.jobs import Job, JobQueue
 from api.schemas.answers import GeneratorIn
 from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
-from api.schemas.books import JobsOut
+from api.schemas.books import JobOut, JobsOut
 from api.security import COOKIE, Caller, address_of, cookie_value
 from api.settings import CoalesceSettings
 from api.streaming import event_stream, sse
-from api.translation import TRANSLATED, translate
 
 router = APIRouter(tags=["service"])
 """Open to all, as far as `api.security` leaves them so."""
@@ -94,34 +94,45 @@ def sign_out(response: Response) -> None:
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
 
-@api_router.get("/jobs")
-def list_jobs(services: ServicesDep, request: Request) -> JobsOut:
+@api_router.get("/jobs", response_model=JobsOut, response_model_exclude_unset=True)
+def list_jobs(services: ServicesDep) -> dict[str, Any]:
     """The jobs that are kept, the newest first."""
-    return JobsOut.model_validate({"jobs": [_in_words(job, request) for job in services.jobs.list()]})
+    return {"jobs": [_on_the_wire(job) for job in services.jobs.list()]}
 
 
-@api_router.get("/jobs/{job_id}", responses=error_responses(404))
-def get_job(job_id: str, services: ServicesDep, request: Request) -> Job:
+@api_router.get(
+    "/jobs/{job_id}", response_model=JobOut, response_model_exclude_unset=True, responses=error_responses(404)
+)
+def get_job(job_id: str, services: ServicesDep) -> dict[str, Any]:
     """One job as it is now."""
-    return _in_words(services.jobs.get(job_id), request)
+    return _on_the_wire(services.jobs.get(job_id))
 
 
-def _in_words(job: Job, request: Request) -> Job:
-    """The job in the language that the page names, as errors of its calls are."""
-    language = request.headers.get(LANGUAGE_HEADER, "")
-    if language not in TRANSLATED:
-        return job
-    error = job.error and {
-        name: said if name == "type" else translate(said, language) for name, said in job.error.items()
-    }
-    return replace(job, message=translate(job.message, language), error=error)
+def _on_the_wire(job: Job) -> dict[str, Any]:
+    """A job with the parts of its texts, as errors have them."""
+    found = asdict(job) | parts_beside(message=job.message)
+    if job.error is not None:
+        found["error"] = job.error | parts_beside(message=job.error["message"], hint=job.error["hint"])
+    return found
 
 
-@api_router.delete("/jobs/{job_id}", responses=error_responses(403, 404, 409))
-def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Job:
-    """Cancels a queued or running job; a running one stops at its next safe point."""
+@api_router.delete(
+    "/jobs/{job_id}",
+    response_model=JobOut,
+    response_model_exclude_unset=True,
+    responses=error_responses(403, 404, 409),
+)
+def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> dict[str, Any]:
+    """Cancels a queued or running job; a running one stops at its next safe point.
+
+    A failed one is forgotten, with those of its kind that failed before it: what it said has been read.
+    """
     caller.need_open_key("cancel jobs")
-    return services.jobs.cancel(job_id)
+    job = services.jobs.get(job_id)
+    if job.state == "failed":
+        services.jobs.forget(job_id)
+        return _on_the_wire(job)
+    return _on_the_wire(services.jobs.cancel(job_id))
 
 
 @api_router.get("/jobs/{job_id}/events", response_class=Response, responses=error_responses(404))
@@ -133,12 +144,12 @@ async def watch_job(job_id: str, services: ServicesDep) -> Response:
 
 async def _watched(job: Job, jobs: JobQueue) -> AsyncIterator[ServerSentEvent]:
     while not job.final:
-        yield sse(asdict(job), "progress")
+        yield sse(_on_the_wire(job), "progress")
         seen = job
         while job == seen:
             await asyncio.sleep(POLL_S)
             job = await asyncio.to_thread(jobs.get, job.id)
-    yield sse(asdict(job), "done")
+    yield sse(_on_the_wire(job), "done")
 
 
 @api_router.get("/generator", responses=error_responses(503))

@@ -11,6 +11,7 @@ from urllib.parse import quote as url_quote
 from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 
 from api.deps import CallerDep, FileOwnerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
+from api.page_files import page_texts
 from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
@@ -44,16 +45,14 @@ from api.schemas.study import (
     card_out,
 )
 from api.services import Services
-from api.translation import translate
 from api.uploads import file_name
 from evals.anki import anki_deck, book_of, cards_csv
 from evals.exam import ExamPlan
 from evals.questions import TYPES, BankQuestion, QuestionType, chapter_titles, questions_file
 from evals.schedule import RATINGS, review
 from evals.study import Asked, class_marks_csv, justify
-from evals.study_guide import guide_markdown
+from evals.study_guide import GROUPS, guide_markdown
 from indexes.errors import InvalidInput, NotFound
-from indexes.messages import msg
 from indexes.types import Document
 from rag.question import whole_number
 
@@ -243,14 +242,9 @@ def export_guide(
     language: Annotated[Literal["en", "zh"], Query()] = "en",
 ) -> Response:
     """The study guide as Markdown; every entry leads to its place in the book."""
-    english = {
-        "definitions": "Definitions",
-        "numbers": "Numbers",
-        "names": "Names of code",
-        "sentences": "What it says",
-    }
-    headings = {name: translate(msg(text), language) for name, text in english.items()}
-    title = f"{services.library.document(document_id).title}: {translate(msg('Study guide'), language)}"
+    texts = page_texts(language)
+    headings = {name: texts[f"guide.{name}"] for name in GROUPS}
+    title = f"{services.library.document(document_id).title}: {texts['guide.title']}"
     address = f"{request.base_url}book/{url_quote(document_id, safe='')}"
     text = guide_markdown(title, services.questions.guide(document_id, study), headings, address)
     return attached(text.encode(), "text/markdown; charset=utf-8", "coalesce-guide.md")

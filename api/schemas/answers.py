@@ -100,12 +100,19 @@ class CompareIn(WireIn):
     max_tokens: MaxTokens | None = None
     seed: Seed | None = None
     stream: bool = False
+    grace_s: float = Field(
+        default=0.0, ge=0, le=60, description="how long a stream is made on after its last reader has left"
+    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.arms and self.variants:
             raise ValueError("give either `arms` or `variants`")
         return self
+
+    def names(self) -> list[str]:
+        """What is compared, as answers name it; empty where it is whatever runs here."""
+        return [one.name for one in self.ways()] or list(self.arms or ())
 
     def ways(self) -> tuple[Variant, ...]:
         """The variants as the engine takes them."""

@@ -26,12 +26,21 @@ class WireOut(BaseModel):
     model_config = ConfigDict(from_attributes=True, json_schema_serialization_defaults_required=True)
 
 
+class MessageParts(WireOut):
+    """How a text was made, so that a client may say it in another language."""
+
+    key: str = Field(description="the English text with `{}` in place of each argument")
+    arguments: list[str | MessageParts] = Field(description="what stands in the gaps, in order")
+
+
 class ErrorDetail(WireOut):
     """What went wrong, and the command or change that helps."""
 
     type: str
     message: str
     hint: str
+    message_parts: MessageParts | None = Field(None, description="left out where the text has no arguments")
+    hint_parts: MessageParts | None = Field(None, description="left out where the text has no arguments")
 
 
 class ErrorOut(WireOut):

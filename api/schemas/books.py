@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from api.jobs import Job
-from api.schemas.base import WireIn, WireOut
+from api.jobs import JobState
+from api.schemas.base import ErrorDetail, MessageParts, WireIn, WireOut
 from indexes.types import BookHealth, Chapter
 
 
@@ -122,7 +122,25 @@ class SuggestionsOut(WireOut):
     suggestions: list[SuggestionOut]
 
 
+class JobOut(WireOut):
+    """A piece of work: `done` of `total` steps of what `message` names; `total` is 0 while it is not known."""
+
+    id: str
+    kind: str
+    state: JobState
+    done: int
+    total: int
+    message: str
+    message_parts: MessageParts | None = Field(None, description="left out where the text has no arguments")
+    error: ErrorDetail | None = Field(description="of a job that failed")
+    document_id: str | None = Field(description="the book that it is about")
+    created_at: str
+    updated_at: str
+    title: str = Field(description="of what it works on; empty where the kind says all")
+    seconds_left: float | None = Field(description="of the stage, while it runs and as far as it can be known")
+
+
 class JobsOut(WireOut):
     """Every job kept."""
 
-    jobs: list[Job]
+    jobs: list[JobOut]

@@ -169,8 +169,9 @@ def test_a_comparison_answers_in_the_order_asked_and_is_kept_together(live: Live
 def test_a_streamed_comparison_writes_each_answer_in_turn_and_ends_with_what_is_kept(live: Live):
     events = events_of(live.client.post("/v1/compare", json=STREAM | {"arms": ["rag", "base"]}))
     assert [name for name, _ in events if name != "delta"] == [
-        "answer", "passages", "done", "answer", "passages", "done", "compared",
+        "comparing", "answer", "passages", "done", "answer", "passages", "done", "compared",
     ]  # fmt: skip
+    assert events[0] == ("comparing", {"question": STREAM["question"], "names": ["rag", "base"]})
     begun = [data for name, data in events if name == "answer"]
     (compared,) = [data for name, data in events if name == "compared"]
     assert begun == [{"index": index, "id": answer["id"]} for index, answer in enumerate(compared["answers"])]
@@ -321,3 +322,24 @@ def test_a_comparison_takes_the_adapter_that_is_named_and_refuses_to_choose_betw
         assert [(answer["arm"], answer["adapter"]) for answer in answers] == [
             (arm, "raft" if "tuned" in arm else None) for arm in arms
         ]
+
+
+def test_a_comparison_is_followed_from_its_start_by_who_made_it_and_stopped(live: Live):
+    body = STREAM | {"arms": ["rag", "base"], "grace_s": 30}
+    with live.client.stream("POST", "/v1/compare", json=body) as left:
+        path = f"/v1/compare/{left.headers['x-comparison-id']}"
+    events = events_of(live.client.get(f"{path}/events"))
+    assert (events[0][0], events[-1][0], len(live.generator.requests)) == ("comparing", "compared", 2)
+    assert live.status("GET", "/v1/compare/other/events") == live.status("DELETE", "/v1/compare/other") == 404
+    live.generator.before_piece = lambda index: index and threading.Event().wait(0.05) and None
+    live.generator.pieces = ("word ",) * 500
+    with live.client.stream("POST", "/v1/compare", json=body) as stopped:
+        path = f"/v1/compare/{stopped.headers['x-comparison-id']}"
+        assert live.status("DELETE", path) == 204
+        stopped.read()
+    name, data = events_of(stopped)[-1]
+    assert (name, data["error"]["type"]) == ("error", "cancelled")
+    closed = live.generator.closed_streams
+    with live.client.stream("POST", "/v1/compare", json=body | {"grace_s": 0}) as left:
+        next(line for line in left.iter_lines() if line == "event: delta")
+    wait_until(lambda: live.generator.closed_streams == closed + 1, "who leaves without grace stops it")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from api_fakes import PATIENCE_S, wait_until
 
-from api.jobs import Job, JobQueue, JobStore, TimeLeft, as_clock
+from api.jobs import Job, JobQueue, JobStore, TimeLeft
 from indexes.errors import Conflict, IndexCorrupt, StorageFull
 
 
@@ -146,7 +146,3 @@ def test_time_left_follows_the_speed_of_each_stage_and_is_not_told_too_early() -
     ):
         now += later_s
         assert left.seconds_left(stage, done, total) == expected
-
-
-def test_seconds_read_as_a_clock() -> None:
-    assert [as_clock(seconds) for seconds in (0.4, 59.6, 3600, 7325)] == ["0:00", "1:00", "1:00:00", "2:02:05"]

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -82,6 +83,7 @@ def _reset(server: Live) -> None:
         store.delete(conversation.id)
     for card in study.cards():
         study.delete_card(card.id)
+    server.services.jobs.forget_before(datetime.now(UTC))
 
 
 class Watch:

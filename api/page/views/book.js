@@ -38,7 +38,7 @@ export function Book({ site, id, query }) {
     if (asked.node) {
       found.place = await rest.place(id, asked.node, asked.quote).catch((error) => {
         if (error.status !== 404) throw error;
-        found.problem = { type: error.type, message: error.message, hint: error.hint };
+        found.problem = { ...error, message: error.message, status: 0 };
         return null;
       });
     }

@@ -1,5 +1,5 @@
 // One question answered in several ways side by side, and a vote that does not know which is which.
-import { BASE } from "../address.js";
+import { BASE, navigation } from "../address.js";
 import { Button, Check, Field, Select, attempt, toast } from "../controls.js";
 import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
@@ -41,7 +41,8 @@ function nameOf(site, name) {
   }).join(" · ");
 }
 
-export function Compare({ site }) {
+/** `query` names a comparison that is being made, to go on with it after a reload. */
+export function Compare({ site, query }) {
   const { arms = [], adapters = [] } = site.running;
   const owner = site.session.learner;
   const [wanted, setKind] = useState(null);
@@ -56,6 +57,7 @@ export function Compare({ site }) {
   const { source, open: openSource, close: closeSource } = useSource();
   const [choice, setChoice] = useState(null); // the choice question, "" where there is none
   const control = useRef(null);
+  const running = useRef(null); // the id of what is being compared
   const box = useRef();
   const kind = wanted || (arms.length > 1 ? "arms" : "search");
   useEffect(() => () => control.current?.abort(), []);
@@ -79,26 +81,36 @@ export function Compare({ site }) {
     if (hidden) shuffle(asked);
     const named = kind === "arms" ? { arms: asked.map((one) => one.name) } : { variants: asked.map(({ name, ...way }) => way) };
     const body = { question: box.current.value, adapter, filters: filtersToSend(filters).filters, ...named };
-    control.current = new AbortController();
-    setBusy(true);
-    try {
-      await write(body, asked.map(({ name }, place) => ({ name, letter: hidden ? LETTERS[place] : "", text: "", passages: [] })));
-    } finally {
-      setBusy(false);
-    }
+    await write((signal) => rest.compare(body, signal), hidden);
   });
+  useEffect(() => {
+    const asked = new URLSearchParams(query);
+    const going = asked.get("run");
+    if (going) write((signal) => rest.followComparison(going, signal), asked.has("blind")).catch(() => navigation.go("compare", { replace: true }));
+  }, []);
 
   /** Draws each answer as it is written. What goes wrong before the first has begun is thrown. */
-  async function write(body, fresh) {
+  async function write(events, hidden) {
     let at = -1;
-    let drawn = fresh;
+    let drawn = [];
+    control.current = new AbortController();
+    setBusy(true);
     const show = (next) => setColumns(drawn = next);
     const change = (more) => show(drawn.map((one, place) => (place === at ? { ...one, ...more } : one)));
     const end = (more) => show(drawn.map((one, place) => (place < at ? one : { ...one, running: false, ...(place === at ? more : { skipped: true }) })));
     try {
-      for await (const { name, data } of rest.compare(body, control.current.signal)) {
-        if (name === "answer") {
-          if (at < 0) clear();
+      for await (const { name, data } of events(control.current.signal)) {
+        if (name === "begun") {
+          running.current = data.id;
+          navigation.go(`compare?run=${data.id}${hidden ? "&blind" : ""}`, { replace: true });
+        } else if (name === "comparing") {
+          at = -1;
+          clear();
+          box.current.value ||= data.question;
+          show(data.names.map((one, place) => ({ name: one, letter: hidden ? LETTERS[place] : "", text: "", passages: [] })));
+        } else if (name === "lost") change({ state: ["ask.lost"] });
+        else if (name === "stopped") end({ stopped: "compare.stopped" });
+        else if (name === "answer") {
           at = data.index;
           change({ running: true });
         } else if (name === "passages") change({ passages: data.passages, note: data.note });
@@ -112,8 +124,11 @@ export function Compare({ site }) {
         }
       }
     } catch (error) {
-      if (error.name !== "AbortError" && at < 0) throw error;
-      end(error.name === "AbortError" ? { stopped: "compare.stopped" } : { error });
+      if (error.name === "AbortError") return;
+      if (at < 0) throw error;
+      end({ error });
+    } finally {
+      setBusy(false);
     }
   }
 
@@ -141,6 +156,7 @@ export function Compare({ site }) {
   const ofKind = (value) => {
     setKind(value);
     clear();
+    navigation.go("compare", { replace: true });
     if (value === "choice" && choice === null) attempt(another);
   };
 
@@ -164,7 +180,7 @@ export function Compare({ site }) {
         <${Check} label=${t("compare.blind")} checked=${blind} onChange=${setBlind} />`}
       <div class="row">
         <${Button} kind="primary" id="compare" disabled=${busy || (chosen && !choice)} onClick=${chosen ? choose : run}>${t("compare.run")}<//>
-        ${busy && !chosen && html`<${Button} icon="stop" onClick=${() => control.current?.abort()}>${t("ask.stop")}<//>`}
+        ${busy && !chosen && html`<${Button} icon="stop" onClick=${() => attempt(() => rest.stopComparison(running.current))}>${t("ask.stop")}<//>`}
       </div>
     </section>
     <section class="ballot" aria-live="polite">${ballot && html`<${Ballot} site=${site} ballot=${ballot} columns=${columns} question=${choice} onVote=${vote} />`}</section>

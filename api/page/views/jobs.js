@@ -2,7 +2,7 @@
 import { Button, Progress, attempt } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { either, number, said, t } from "../texts.js";
+import { either, message, number, said, t } from "../texts.js";
 
 const BUSY_POLL_MS = 400;
 const IDLE_POLL_MS = 3000;
@@ -10,10 +10,11 @@ const FINAL = new Set(["done", "failed", "cancelled"]);
 const BYTES = 100_000; // a total beyond this counts bytes
 
 /**
- * The jobs to show: those in work, and of those that ended while the view is open the ones that have something to say.
- * `onEnd(job)` hears of each end, `kinds` narrows them. `look()` asks at once.
+ * The jobs to show: those in work, those that failed until that is dismissed, and of those that were done while the view is
+ * open the ones that have something to say. `onEnd(job)` hears of each end, `kinds` narrows them; `failures`: also of jobs
+ * that failed before the view was opened. `look()` asks at once.
  */
-export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
+export function useJobs({ onEnd = () => {}, kinds = null, failures = true } = {}) {
   const [jobs, setJobs] = useState([]);
   const state = useRef({ seen: new Map(), dismissed: new Set(), stopping: new Set(), timer: 0, gone: false }).current;
 
@@ -22,7 +23,7 @@ export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
     try {
       const found = (await rest.jobs()).filter((job) => !kinds || kinds.includes(job.kind));
       for (const job of found) {
-        if (state.first === undefined && FINAL.has(job.state)) state.dismissed.add(job.id);
+        if (state.first === undefined && FINAL.has(job.state) && !(failures && job.state === "failed")) state.dismissed.add(job.id);
         if (FINAL.has(job.state) && state.first === false && !FINAL.has(state.seen.get(job.id))) onEnd(job);
         state.seen.set(job.id, job.state);
       }
@@ -55,6 +56,9 @@ export function useJobs({ onEnd = () => {}, kinds = null } = {}) {
     dismiss: () => {
       state.dismissed.add(job.id);
       setJobs([...jobs]);
+      if (job.state === "failed") attempt(() => rest.cancelJob(job.id).catch((error) => {
+        if (error.status !== 404) throw error; // another tab did
+      }));
     },
   }));
   return { rows, look };
@@ -71,7 +75,7 @@ function jobName(job) {
 function stateOf({ job, stopping }) {
   if (job.error) return said(job.error);
   if (stopping) return t("library.stopping");
-  const stage = either(`stage.${job.message}`, job.message);
+  const stage = either(`stage.${job.message}`, message(job, "message"));
   const left = job.seconds_left !== null && !FINAL.has(job.state) ? ` (≈ ${clock(job.seconds_left)})` : "";
   if (job.total > BYTES) return `${stage}: ${Math.floor((100 * job.done) / job.total)} %${left}`;
   return job.total > 1 && !FINAL.has(job.state) ? `${stage} ${number(job.done)} / ${number(job.total)}${left}` : stage;

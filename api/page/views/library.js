@@ -1,6 +1,6 @@
 // The books: adding some with their progress, what reading them lost, removing one.
 import { BASE, bookPath } from "../address.js";
-import { Button, Empty, Field, Problem, attempt, confirm, toast } from "../controls.js";
+import { Button, Empty, Field, Problem, attempt, confirm, drafts, toast } from "../controls.js";
 import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, either, t } from "../texts.js";
@@ -18,9 +18,9 @@ export function Library({ site }) {
     setDocuments(await rest.documents());
     site.refresh();
   };
-  const { rows, look } = useJobs({ onEnd: () => attempt(refresh) });
+  const { rows, look } = useJobs({ onEnd: () => attempt(refresh), failures: mayChange });
 
-  /** Sends the parts of one book, with a row of its own until a job has taken it. */
+  /** Sends the parts of one book, with a row of its own until a job has taken it; gives whether it has come. */
   const send = async (title, parts) => {
     const control = new AbortController();
     const row = { id: Symbol(title), title, sent: 0, stop: () => control.abort() };
@@ -31,11 +31,14 @@ export function Library({ site }) {
       const taken = await rest.upload(parts, { onSent: (sent) => change({ sent }), signal: control.signal });
       if (taken) drop();
       else change({ there: true, stop: drop });
+      return true;
     } catch (error) {
       if (error.name === "AbortError") drop();
       else change({ error, stop: drop });
+      return false;
+    } finally {
+      look();
     }
-    look();
   };
   return html`<h1>${t("nav.library")}</h1>
     ${mayChange && html`<${Add} send=${send} onAdded=${look} />`}
@@ -147,19 +150,19 @@ function AddOther({ onAdded, send }) {
     const { title, text } = event.target.elements;
     if (!text.value.trim()) return;
     const name = `${title.value.replace(/[^\p{L}\p{N} _-]/gu, " ").trim() || "text"}.md`;
-    await send(name, [[new File([text.value], name), name]]);
-    title.value = "";
-    text.value = "";
+    if (!await send(name, [[new File([text.value], name), name]])) return;
+    for (const box of [title, text]) drafts.keep(box.name, box.value = "");
   };
-  return html`<details class="add-other"><summary>${t("library.other")}</summary>
+  const keep = ({ target }) => drafts.keep(target.name, target.value);
+  return html`<details class="add-other" open=${Boolean(drafts.get("text"))}><summary>${t("library.other")}</summary>
     <form class="add-form" novalidate onSubmit=${addUrl}>
       <${Field} label=${t("library.url")}><input class="box" type="url" name="url" autocomplete="off" maxlength="2000" placeholder="https://" /><//>
       <${Button} type="submit">${t("library.fetch")}<//>
       <p class="soft" role="status">${fetching && t("library.fetching")}</p>
     </form>
     <form class="add-form" onSubmit=${addText}>
-      <${Field} label=${t("library.paste_title")}><input class="box" name="title" autocomplete="off" maxlength="60" /><//>
-      <${Field} label=${t("library.paste")}><textarea class="box" name="text" rows="4" autocomplete="off" dir="auto" maxlength=${MOST_PASTED}></textarea><//>
+      <${Field} label=${t("library.paste_title")}><input class="box" name="title" autocomplete="off" maxlength="60" defaultValue=${drafts.get("title")} onInput=${keep} /><//>
+      <${Field} label=${t("library.paste")}><textarea class="box" name="text" rows="4" autocomplete="off" dir="auto" maxlength=${MOST_PASTED} defaultValue=${drafts.get("text")} onInput=${keep}></textarea><//>
       <${Button} type="submit">${t("library.add_text")}<//>
     </form>
   </details>`;

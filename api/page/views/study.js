@@ -92,7 +92,7 @@ function Plan({ site, source, chapter, onFile }) {
       document_ids: source.document_id && [source.document_id], question_file: source.question_file,
       chapters: [...chapters], types: [...types], count: questions === USUAL_COUNT ? null : numberIn(questions, t("exam.count")),
       time_limit_s: minutes.trim() ? 60 * numberIn(minutes, t("exam.minutes")) : null,
-      weights: weights && Object.fromEntries(weighed.map((one) => [one.chapter, Number(weights[one.chapter] ?? 1)])),
+      weights: weights && Object.fromEntries(weighed.map((one) => [one.chapter, weightIn(weights[one.chapter] ?? "1", nameOf(one))])),
     };
   };
   const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam(plan())).id}`));
@@ -146,6 +146,12 @@ function numberIn(text, name) {
   const found = Number(text);
   if (Number.isInteger(found) && found > 0) return found;
   throw invalid(t("exam.bad_number", { name, text: text.slice(0, 20) }));
+}
+
+function weightIn(text, name) {
+  const found = Number(text);
+  if (found > 0) return found;
+  throw invalid(t("exam.bad_weight", { name: t("exam.weight_of", { name }), text: text.slice(0, 20) }));
 }
 
 function QuestionFile({ onFile }) {

@@ -3,7 +3,7 @@ import { BASE } from "../address.js";
 import { Button, Field, Select, attempt, invalid, toast } from "../controls.js";
 import { html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { t } from "../texts.js";
+import { message, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
 
 const USUAL_EPOCHS = "3";
@@ -31,7 +31,7 @@ export function Tune({ site, onReady }) {
 
   function ended(job) {
     if (job.kind === "generator" && job.state === "done") {
-      toast(job.message);
+      toast(message(job, "message"));
       site.refresh();
       onReady();
       window.scrollTo(0, 0);

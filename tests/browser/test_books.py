@@ -1,0 +1,153 @@
+"""The library, and a book to read on in."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import docx
+from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
+from browser_help import PHONE, QUESTION, Open, ask
+from playwright.sync_api import expect
+
+from api.jobs import JobHandle
+from indexes.errors import InvalidInput
+from indexes.messages import msg
+
+
+def test_a_book_is_added_followed_stopped_and_removed(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    files = page.locator("input[type=file][accept]")
+    name = "<img src=x onerror=window.ran=1>.txt"
+    held = threading.Event()
+    site.shelf.before_step = lambda step: held.wait(PATIENCE_S) and None
+    files.set_input_files({"name": "slow.txt", "mimeType": "text/plain", "buffer": b"A slow book about warps."})
+    row = page.locator(".upload").filter(has_text="Adding a book: slow.txt")
+    row.get_by_role("button", name="Cancel").click()
+    expect(row).to_contain_text("Stopping")
+    held.set()
+    expect(row).to_have_count(0)
+    site.shelf.before_step = lambda step: None
+    files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
+    expect(page.locator(".book")).to_have_count(2)
+    files.set_input_files({"name": name, "mimeType": "text/plain", "buffer": b"A book about warps."})
+    expect(page.locator(".upload")).to_contain_text("in the library already")
+    files.set_input_files({"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"no PDF"})
+    expect(page.locator(".upload.failed")).to_contain_text("broken.pdf")
+    page.get_by_text("Add a web page or pasted text").click()
+    page.get_by_label("Address of a page").fill("http://127.0.0.1/secret")
+    page.get_by_role("button", name="Add the page").click()
+    expect(page.locator(".toast.bad").last).to_be_visible()
+    page.get_by_label("Title").fill("Notes: of mine")
+    page.get_by_label("Text (Markdown is read)").fill("# Warps\n\nA warp has 32 lanes.")
+    page.get_by_role("button", name="Add the text").click()
+    expect(page.locator(".book").filter(has_text="Notes  of mine.md")).to_be_visible()
+    page.get_by_role("button", name="Remove <img").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator(".book")).to_have_count(2)
+    assert page.evaluate("window.ran") is None
+
+
+def test_a_book_is_read_on_from_a_quote_turned_and_searched(site: Live, open_page: Open) -> None:
+    site.shelf.extend(SAMPLE_ID, "Occupancy is a share. " * 30, path=("Occupancy",), chapter=2)
+    page = open_page()
+    ask(page, QUESTION)
+    page.click(".answer .cite")
+    page.get_by_role("link", name="Read on in the book").click()
+    expect(page.locator(".book-text mark")).to_contain_text("32 threads")
+    page.locator(".turn-next").click()
+    expect(page.locator(".book-text")).to_contain_text("Occupancy is a share")
+    page.get_by_label("Search in this book").fill("threads in lockstep")
+    page.keyboard.press("Enter")
+    page.locator(".found-link").first.click()
+    expect(page.locator(".book-text")).to_contain_text("32 threads")
+    page.go_back()
+    expect(page.locator(".book-text")).to_contain_text("Occupancy is a share")
+    page.goto(f"{site.address}/book/nothing")
+    expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
+
+
+def test_what_was_typed_stays_while_the_server_is_gone_and_after_a_reload(site: Live, open_page: Open) -> None:
+    page = open_page("/library", **PHONE, locale="zh-CN")
+    page.get_by_text("添加网页或粘贴的文本").click()
+    page.get_by_label("标题").fill("Occupancy")
+    page.get_by_label("文本（支持").fill("Occupancy is the share of warp slots in use.")
+    page.route("**/readyz", lambda route: route.abort())
+    page.locator(".book-head button").click()
+    with page.expect_request("**/readyz"):
+        page.locator("dialog .danger").click()
+    expect(page.get_by_label("标题")).to_have_value("Occupancy")
+    page.unroute("**/readyz")
+    page.reload()
+    expect(page.get_by_label("文本（支持")).to_have_value("Occupancy is the share of warp slots in use.")
+    page.get_by_role("button", name="添加文本").click()
+    expect(page.locator(".book")).to_contain_text("Occupancy.md")
+    expect(page.get_by_label("标题")).to_have_value("")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_folder_is_one_book_and_other_books_in_it_their_own(site: Live, open_page: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "Kernels"
+    (folder / "part").mkdir(parents=True)
+    (folder / "1-tiles.md").write_text("# Tiles\n\nA tile is staged.")
+    (folder / "part" / "2-warps.md").write_text("# Warps\n\nA warp runs in lockstep.")
+    document = docx.Document()
+    document.add_paragraph("A block has warps.")
+    document.save(str(folder / "notes.docx"))
+    (folder / "picture.png").write_text("left out")
+    page = open_page("/library")
+    page.locator("input[webkitdirectory]").set_input_files(folder)
+    expect(page.locator(".book")).to_have_count(3)
+    assert {document.source for document in site.shelf.documents()} == {"Sample", "Kernels", "notes.docx"}
+    (kernels,) = [document for document in site.shelf.documents() if document.title == "Kernels"]
+    assert [section.heading_path[0] for section in site.shelf.sections_of(kernels.document_id)] == ["Tiles", "Warps"]
+
+
+def test_a_job_that_failed_while_nobody_looked_is_said_until_it_is_dismissed(site: Live, open_page: Open) -> None:
+    def fail(_: JobHandle) -> str:
+        raise InvalidInput(msg("the {} is empty", "question"))
+
+    for _ in range(2):
+        job = site.services.jobs.submit("report", fail)
+    wait_until(lambda: site.services.jobs.get(job.id).final, "the jobs end")
+    page = open_page("/reports", locale="zh-CN")
+    failed = page.locator(".upload.failed")
+    expect(failed.first).to_contain_text("问题是空的")
+    failed.first.get_by_role("button").click()
+    expect(failed).to_have_count(0)
+    page.reload()
+    page.locator("h1").wait_for()
+    expect(failed).to_have_count(0)
+    assert [job for job in site.services.jobs.list() if job.kind == "report" and job.state == "failed"] == []
+
+
+BOOK = (
+    "A warp is a group of neighbouring threads that a scheduler issues together. "
+    "Every line of the second-level cache on the chip holds 128 bytes in four sectors. "
+    "`cudaMemcpyAsync` queues a transfer and gives control back to the host at once."
+)
+
+
+def test_a_book_of_ones_own_is_examined_and_its_guide_leads_into_it(site: Live, open_page: Open) -> None:
+    page = open_page("/library")
+    own = {"name": "own.md", "mimeType": "text/markdown", "buffer": BOOK.encode()}
+    page.set_input_files(".drop input[accept]", own)
+    card = page.locator(".card.book", has_text="own.md")
+    card.get_by_role("button", name="Make questions").click()
+    expect(page.locator(".upload")).to_contain_text("questions were made")
+    card.get_by_role("link", name="Take an exam").click()
+    page.get_by_role("button", name="Start the exam").click()
+    page.get_by_role("button", name="Show as a list").click()
+    number = page.locator(".question", has_text="____ bytes")
+    number.locator("textarea").fill("128")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".mark.right")).to_have_count(1)
+    expect(page.locator(".mark.wrong .proof mark").first).to_be_visible()
+    page.get_by_role("link", name="Library").click()
+    card.get_by_role("link", name="Study guide").click()
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Download as Markdown").click()
+    assert "- **warp**: A warp is a group" in saved.value.path().read_text("utf-8")
+    page.locator(".guide-list dd", has_text="A warp is a group").get_by_role("link").click()
+    expect(page.locator(".book-text mark").first).to_contain_text("A warp is a group")
