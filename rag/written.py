@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from indexes.sentences import Span, iter_spans
 from indexes.words import terms_of
@@ -197,7 +197,8 @@ class WrittenCheck:
             return
         quoted = self._support(unit)
         if self._keep_all:
-            yield from self._show(unit, quoted)
+            yield _piece(unit, quoted)
+            self.written = True
             self.left_out += quoted is None and unit.kind != "heading"
             return
         key = (terms_of(unit.text).pieces, _negations(unit.text))
@@ -207,7 +208,7 @@ class WrittenCheck:
             self._announcement, self._list_holds = [], True
         holds = quoted is not None and new and not again and not self._leans(unit) and self._is_whole(unit, cut_off)
         if holds:
-            yield from self._let_through(unit, quoted)
+            yield from self._let_through(unit, _piece(unit, quoted))
         elif new and not again:
             self.left_out += 1
         if _ANNOUNCES.search(unit.text):
@@ -217,9 +218,9 @@ class WrittenCheck:
     def _support(self, unit: _Unit) -> Quoted | None:
         if unit.kind in _VERBATIM:
             return stands_in(unit.text, self._passages)
-        return (
-            None if unit.kind == "heading" else supporting_quote(unit.text, self._passages, unit.named, self._question)
-        )
+        if unit.kind == "heading":
+            return None
+        return supporting_quote(unit.text, self._passages, unit.named, self._question)
 
     def _leans(self, unit: _Unit) -> bool:
         """Whether a unit is read with one that did not hold."""
@@ -236,30 +237,26 @@ class WrittenCheck:
             return bool(_WHOLE.search(unit.text)) and not (cut_off and _ANNOUNCES.search(unit.text))
         return not cut_off
 
-    def _let_through(self, unit: _Unit, quoted: Quoted | None) -> Iterator[TextPiece]:
+    def _let_through(self, unit: _Unit, piece: TextPiece) -> Iterator[TextPiece]:
         if _ANNOUNCES.search(unit.text):
-            self._announcement += self._show(unit, quoted)
+            self._announcement.append(piece)
             return
         if _plain(unit.text) in (self._quotes if self.written else self._quotes[:1]):
-            self._waiting = list(self._show(unit, quoted))
+            self._waiting = [piece]
             return
         if self.written and not refers_back(unit.text):
             self._waiting = []
-        for piece in (*self._waiting, *self._announcement, *self._show(unit, quoted)):
-            text = piece.text if self.written else piece.text.lstrip("\n ")
+        for each in (*self._waiting, *self._announcement, piece):
+            yield each if self.written else replace(each, text=each.text.lstrip("\n "))
             self.written = True
-            yield TextPiece(text, piece.quoted)
         self._waiting, self._announcement = [], []
 
-    def _show(self, unit: _Unit, quoted: Quoted | None) -> Iterator[TextPiece]:
-        markers = [quoted.passage] if quoted is not None else unit.named if self._keep_all else []
-        gap = "\n\n" if unit.kind in _VERBATIM else " "
-        said = f"{unit.lead}{unit.text}"
-        if quoted is not None:
-            yield TextPiece(f"{said}{gap}[{quoted.passage}]", quoted)
-        else:
-            yield TextPiece(said + (gap if markers else "") + "".join(f"[{number}]" for number in markers))
-        self.written = self.written or self._keep_all
+
+def _piece(unit: _Unit, quoted: Quoted | None) -> TextPiece:
+    """A unit as it is shown: with the marker of what supports it, else with those that the model wrote."""
+    markers = "".join(f"[{number}]" for number in ([quoted.passage] if quoted is not None else unit.named))
+    gap = "\n\n" if unit.kind in _VERBATIM else " "
+    return TextPiece(f"{unit.lead}{unit.text}{gap if markers else ''}{markers}", quoted)
 
 
 def _plain(text: str) -> str:
