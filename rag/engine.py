@@ -566,7 +566,7 @@ class AnswerEngine:
 
     def _free(self, request: GenerationRequest) -> Iterator[Item]:
         """What the model writes, each sentence that holds with its marker."""
-        check = WrittenCheck(request.passages, request.question, keep_all=True)
+        check = WrittenCheck(request.passages, keep_all=True)
         for item in self._write(request, self.generator):
             if isinstance(item, TextPiece):
                 yield from check.feed(item.text)
@@ -585,7 +585,7 @@ class AnswerEngine:
         if found:
             yield _Quotes(quotes)
         below = [MARKER.sub("", quote.text) for quote in quotes if found]
-        check = WrittenCheck(request.passages, request.question, quotes=below)
+        check = WrittenCheck(request.passages, quotes=below)
         done, notes = _SAID, []
         if any(is_chinese(passage.text) == request.chinese for passage in request.passages):
             try:

@@ -1,8 +1,8 @@
 """Checks what a language model writes, sentence by sentence while it streams, against the passages that it read.
 
-A sentence holds when a passage supports it by its terms, with as many negations and with all its names and numbers,
-number words included; one that begins with yes or no does not, since nothing says whether that is right. A listing,
-table or formula holds where it stands in a passage line by line. What is cut off, says again what was said, or leans on
+A sentence holds when a passage supports it by its terms, with as many negations and with all its numbers, number
+words included; one that begins with yes or no does not, since nothing says whether that is right. A listing, table or
+formula holds where it stands in a passage line by line. What is cut off, says again what was said, or leans on
 a sentence that did not hold ('It …', the rest of an item, the items behind an announcement) does not hold. Each that
 holds gets the marker of its passage, whatever the model wrote. What still passes stands in `docs/serving.md`.
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from indexes.sentences import Span, iter_spans
 from indexes.words import terms_of
 from rag.citations import best_quote, support_of, take_markers
-from rag.evidence import proper_names
 from rag.generators.extractive import as_markdown, refers_back
 from rag.generators.prompts import says_unknown
 from rag.generators.protocol import TextPiece
@@ -24,8 +23,8 @@ from rag.types import Passage, Quoted
 
 DIVIDER = "\n\n---\n\n"
 """Stands between the written sentences of an answer and the books' own."""
-_LEAST_TERMS = 3
-"""A sentence of fewer words stands in any passage on its subject: 'It copies the data.'"""
+_LEAST_TERMS = 2
+"""A sentence of fewer words states nothing that could be checked."""
 _YES_OR_NO = re.compile(r"\W*(?:(?:yes|no)\b|是的|不是)", re.IGNORECASE)
 _VERBATIM = frozenset({"code", "table", "formula"})
 _NEGATION = re.compile(
@@ -51,18 +50,14 @@ _NUMBER_WORDS = re.compile(
 )
 
 
-def supporting_quote(
-    sentence: str, passages: Sequence[Passage], named: Sequence[int] = (), question: str = ""
-) -> Quoted | None:
+def supporting_quote(sentence: str, passages: Sequence[Passage], named: Sequence[int] = ()) -> Quoted | None:
     """The stretch of a passage that supports a sentence; None where none does.
 
     Args:
         named: numbers of passages, from 1, that are taken before others.
-        question: its names may be in the sentence.
     """
-    names, negations, sentence = proper_names(sentence), _negations(sentence), in_digits(sentence)
-    least = 1 if _ANNOUNCES.search(sentence) else _LEAST_TERMS
-    if len(terms_of(sentence).pieces) < least or _YES_OR_NO.match(sentence):
+    negations, sentence = _negations(sentence), in_digits(sentence)
+    if len(terms_of(sentence).pieces) < _LEAST_TERMS or _YES_OR_NO.match(sentence):
         return None
     best: tuple[bool, float, int] | None = None
     found: Quoted | None = None
@@ -71,9 +66,6 @@ def supporting_quote(
         quote = passage.text[start:end]
         support = support_of(sentence, in_digits(quote))
         if support.verdict != "supported" or _negations(quote) != negations:
-            continue
-        told = " ".join((quote, question, passage.title, *passage.section)).lower()
-        if any(name not in told and name.removesuffix("s") not in told for name in names):
             continue
         rank = (number in named, support.recall, -number)
         if best is None or rank > best:
@@ -131,7 +123,6 @@ class WrittenCheck:
     """Lets through what holds of a text that comes in pieces, each sentence with its marker.
 
     Args:
-        question: its names may be in what is written.
         keep_all: what does not hold comes too, without a marker of ours.
         quotes: the sentences that stand below what is written, in order. The first is not said right above itself, and
             the others only first, or where a sentence leans on them.
@@ -141,13 +132,10 @@ class WrittenCheck:
         written: something was let through.
     """
 
-    def __init__(
-        self, passages: Sequence[Passage], question: str = "", *, keep_all: bool = False, quotes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, passages: Sequence[Passage], *, keep_all: bool = False, quotes: Sequence[str] = ()) -> None:
         self.left_out = 0
         self.written = False
         self._passages = passages
-        self._question = question
         self._keep_all = keep_all
         self._quotes = [_plain(quote) for quote in quotes]
         self._text = ""
@@ -220,7 +208,7 @@ class WrittenCheck:
             return stands_in(unit.text, self._passages)
         if unit.kind == "heading":
             return None
-        return supporting_quote(unit.text, self._passages, unit.named, self._question)
+        return supporting_quote(unit.text, self._passages, unit.named)
 
     def _leans(self, unit: _Unit) -> bool:
         """Whether a unit is read with one that did not hold."""

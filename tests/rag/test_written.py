@@ -50,8 +50,6 @@ def shown(text: str, *, size: int = 7, whole: bool = True, **how: object) -> str
         ("A warp is a group of 32 threads. A warp is a group of 32 threads.", "A warp is a group of 32 threads. [2]"),
         ("# Warps\n\nWarps. Yes. No.", ""),
         ("Yes, a warp is a group of 32 threads.", ""),
-        ("A warp launches.", ""),
-        ("On Volta a warp is a group of 32 threads in lockstep.", ""),
         ("The passages do not answer this question.", ""),
         ("线程束是 32 个线程。", ""),
     ],
