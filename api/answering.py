@@ -17,7 +17,10 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from api.errors import NotReady, RateLimited, describe
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.errors import NotReady, RateLimited, describe, reply_for
 from api.metrics import Metrics
 from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
@@ -47,6 +50,9 @@ RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
 COMPARISONS_REMEMBERED = 50
 """The same of comparisons, each with all of its answers."""
+ANSWERING_PATHS = frozenset(
+    {"/v1/ask", "/v1/chat/completions", "/v1/choose", "/v1/compare", "/v1/explain", "/v1/search"}
+)
 MOST_EXPLAINED = 6
 """Nodes of one section that are explained."""
 
@@ -72,13 +78,17 @@ class AdmissionLimit:
     def enter(self) -> None:
         """Takes a slot; `leave` gives it back. Raises Busy when every slot is taken."""
         with self._lock:
-            if self._inside >= self._capacity:
-                raise Busy(
-                    msg("Server busy: {} answers running or queued", self._inside),
-                    hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
-                    retry_after_s=self._until_a_slot_s(),
-                )
+            self.check()
             self._inside += 1
+
+    def check(self) -> None:
+        """Raises Busy when every slot is taken."""
+        if self._inside >= self._capacity:
+            raise Busy(
+                msg("Server busy: {} answers running or queued", self._inside),
+                hint="Try again in a moment, or raise COALESCE_MAX_WAITING_ASKS.",
+                retry_after_s=self._until_a_slot_s(),
+            )
 
     def leave(self) -> None:
         """Gives a slot back."""
@@ -88,9 +98,10 @@ class AdmissionLimit:
 
     def _until_a_slot_s(self) -> float:
         """The mean time between those who left lately; 5 s before two have."""
-        if len(self._left_at) < 2:
+        left_at = tuple(self._left_at)
+        if len(left_at) < 2:
             return 5.0
-        return max((time.monotonic() - self._left_at[0]) / len(self._left_at), 1.0)
+        return max((time.monotonic() - left_at[0]) / len(left_at), 1.0)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -100,6 +111,28 @@ class AdmissionLimit:
             yield
         finally:
             self.leave()
+
+
+class BusyGate:
+    """ASGI middleware: 503 for calls that answer, while every slot is taken, before their body is read.
+
+    Args:
+        check: raises Busy while none is free.
+    """
+
+    def __init__(self, app: ASGIApp, check: Callable[[], None]) -> None:
+        self._app = app
+        self._check = check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses, or hands on."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in ANSWERING_PATHS:
+            try:
+                self._check()
+            except Busy as error:
+                await reply_for(Request(scope), describe(error))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class RateLimit:

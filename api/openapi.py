@@ -13,7 +13,11 @@ ERRORS = {
     "429": "Too many questions, or too many unknown keys",
     "503": "Busy, not ready, or the home cannot be read or written; `Retry-After` says when to come back",
 }
-OF_A_BODY = {"400": "Not JSON, or what cannot be used", "413": "The body is too large"}
+OF_A_BODY = {
+    "400": "Not JSON, or what cannot be used",
+    "408": "The body comes too slowly",
+    "413": "The body is too large",
+}
 _FORM = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
 _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 

@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
+from api.answering import BusyGate
 from api.console import Console
 from api.errors import PortInUse, install_handlers
 from api.metrics import RequestMeter
@@ -177,6 +178,7 @@ def create_app(services: Services) -> FastAPI:
     document(app)
     # The one added last sees a request first.
     app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(BusyGate, check=services.answering.limit.check)
     app.add_middleware(Guard, settings=settings, guesses=services.guesses)
     app.add_middleware(SafeHeaders)
     app.add_middleware(RequestMeter, metrics=services.metrics)

@@ -5,7 +5,9 @@ An uploaded file is kept by its content: a book that is indexed again or shown b
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -21,7 +23,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.console import counted
@@ -38,13 +40,22 @@ from indexes.types import AddProgress, Document
 if TYPE_CHECKING:
     from indexes.library import Library
 
+logger = logging.getLogger("coalesce.uploads")
 UPLOAD_PATH = "/v1/documents"
 MAX_DRAINED_BYTES = 64 * 1024**2
 """Read and discarded before a 413, so that a client that is still sending can read the answer."""
 
 
+BODY_S = 30.0
+"""The longest that a body may take, and a second more for each `LEAST_BYTES_PER_S` of it that have come."""
+LEAST_BYTES_PER_S = 1000
+READING_S = 60.0
+"""The longest that a client may take no more of a reply."""
+
+
 class BodyLimit:
-    """ASGI middleware: 413 for bodies above the limit of their path."""
+    """ASGI middleware: 413 for bodies above the limit of their path, 408 for those that come too slowly; and leaves
+    clients that do not read their reply."""
 
     def __init__(self, app: ASGIApp, settings: CoalesceSettings) -> None:
         self._app = app
@@ -73,10 +84,21 @@ class BodyLimit:
             await reply_for(Request(scope), describe(large))(scope, receive, send)
             return
         received = 0
+        ended = False
+        began = time.monotonic()
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, ended
+            if ended:
+                return await receive()  # which comes when the client leaves
+            left_s = began + BODY_S + received / LEAST_BYTES_PER_S - time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), left_s)
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the body had {received:,} bytes after {time.monotonic() - began:.0f} s"
+                ) from None
+            ended = not message.get("more_body", False)
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if received > limit:
@@ -84,7 +106,16 @@ class BodyLimit:
                     raise HTTPException(413, f"the body has more than {limit:,} bytes")
             return message
 
-        await self._app(scope, counted, send)
+        async def read(message: Message) -> None:
+            try:
+                await asyncio.wait_for(send(message), READING_S)
+            except TimeoutError:
+                raise ClientDisconnect from None
+
+        try:
+            await self._app(scope, counted, read)
+        except ClientDisconnect:
+            logger.info("a client read no more of %s", path)
 
 
 async def _drain(receive: Receive) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ import pytest
 from api_fakes import PATIENCE_S, FakeBuilder, running, wait_until
 from fakes import ScriptedGenerator
 
+from api import uploads
 from api.answering import RateLimit
 from api.errors import RateLimited
 from evals.bench.clients import bench_server
@@ -85,3 +88,39 @@ def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
             limit.take("a")
         assert refused.value.retry_after_s == pytest.approx(1.0)
     limit.take("b")
+
+
+def test_a_full_server_says_so_before_it_reads_the_body(settings):
+    one_at_once = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 0})
+    with running(one_at_once) as live, ThreadPoolExecutor(1) as threads:
+        gate = threading.Event()
+        live.generator.before_piece = lambda _: gate.wait(PATIENCE_S)
+        first = threads.submit(live.post, "/v1/ask", question="How many threads are in a warp?")
+        wait_until(lambda: live.services.answering.limit.inside == 1, "the first is being answered")
+        host, port = live.address.removeprefix("http://").split(":")
+        for path in ("/v1/ask", "/v1/chat/completions", "/v1/search", "/v1/compare", "/v1/choose", "/v1/explain"):
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
+                client.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 900\r\n\r\n{{".encode())
+                reply = client.recv(4096).decode().lower()
+            assert reply.startswith("http/1.1 503") and "retry-after: " in reply, reply
+        gate.set()
+        assert first.result()["refused"] is False
+
+
+def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypatch):
+    monkeypatch.setattr(uploads, "BODY_S", 0.5)
+    monkeypatch.setattr(uploads, "READING_S", 0.5)
+    head = "POST /v1/ask HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    long = ScriptedGenerator(["word " * 20_000] * 40)
+    with running(settings, FakeBuilder(long)) as live:
+        place = ("127.0.0.1", int(live.address.rpartition(":")[2]))
+        with socket.create_connection(place, timeout=PATIENCE_S) as silent:
+            silent.sendall(f"{head}Content-Length: 40\r\n\r\n{{".encode())
+            assert silent.recv(4096).startswith(b"HTTP/1.1 408")
+        body = json.dumps(QUESTION | {"stream": True, "arm": "base"}).encode()
+        with socket.create_connection(place, timeout=PATIENCE_S) as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            done = 'route="/v1/ask",status="200"'
+            wait_until(lambda: done in live.client.get("/metrics").text, "it is left")
+        assert live.client.post("/v1/ask", json=QUESTION | {"arm": "base"}).status_code == 200
