@@ -51,6 +51,8 @@ _CHECKED_PER_QUESTION = 6
 """Drafts that are checked for each question wanted."""
 _AGAIN = 0.25
 """What a draft loses in rank for each earlier one of its kind, as a share of all, and of its chapter."""
+_MOST_STATEMENTS = 0.2
+"""Share of drafts that may be statements: nearly every sentence gives one."""
 _SCREENED_PASSAGES = 5
 _PLAUSIBLE = 6
 """So many wrong options, the nearest in meaning or size, are drawn from."""
@@ -190,7 +192,9 @@ def _ranked(drafts: Sequence[Draft], most: int) -> Iterator[Draft]:
             kind, chapter = group
             return left[group][-1].worth - _AGAIN * (kinds[kind] / 4 + chapters[chapter] / 2)
 
-        best = max(left, key=value)
+        enough = kinds["statement"] > _MOST_STATEMENTS * kinds.total()
+        others = [group for group in left if not (enough and group[0] == "statement")]
+        best = max(others or left, key=value)
         draft = left[best].pop()
         if not left[best]:
             del left[best]
@@ -254,7 +258,7 @@ class _Checker:
     def question(self, draft: Draft) -> BankQuestion | None:
         """The draft as a question; None where it is like an earlier one, or of no type that is wanted."""
         quote, answer = draft.statement.quote, draft.answer.lower().removesuffix("s")
-        often = draft.kind != "statement" and self._answers[answer] >= MOST_PER_ANSWER
+        often = self._answers[answer] >= MOST_PER_ANSWER
         open_too = "short" in self._types
         if quote in self._quotes or often or (draft.kind == "statement" and not open_too):
             return None
@@ -308,6 +312,8 @@ class _Checker:
             return False
         if draft.made_by != RULES and len(terms_of(draft.question).stems) < _LEAST_ASKED * len(terms_of(quote).stems):
             return False
+        if draft.kind == "abbreviation":
+            return True  # many sentences have it, and one spells it out
         read = self._engine.reader.read(english_query(draft.question), found)
         if not read or not (read[0].unit.text in quote or quote in read[0].unit.text):
             return False

@@ -37,6 +37,10 @@ _TERM_WORDS = 3
 _LEAST_LEFT = 4
 """Content words that must stay when something is left out."""
 _HEADING_WORDS = 8
+_RARE = 1e-4
+"""A word with less than this share of everyday English may be a term: the 1,000th word has it."""
+_UNKNOWN = 8.0
+"""The weight of a term that a book defines and uses no second time."""
 _IS_SUBJECT = 1.5
 """What it is worth that a term left out is the subject of its sentence."""
 
@@ -70,6 +74,7 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 """Headings of sections that teach little."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _MARKS = re.compile(r"(?<![\w*`])(\*{1,3}|_{1,2})(?=\S)([^*`_]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\]\[]+)\]\([^)\s]*\)")
 _CODE = re.compile(r"(?<!`)`([^`\n]{2,60})`(?!`)")
@@ -80,7 +85,8 @@ _FINITE = frozenset(
     "is are was were has have had can could may might must will would should shall does do did cannot means".split()
 )
 _DEFINED = re.compile(
-    r"(?:(?P<article>An?|The) )?(?P<term>[A-Za-z][\w\-+/]*(?: [\w\-+/]+){0,3}?)(?: \((?P<short>[A-Z][A-Za-z]{1,7})\))?"
+    r"(?:(?:In|On|For|With) [^,]{3,40}, )?(?:(?P<article>[Aa]n?|[Tt]he) )?"
+    r"(?P<term>[A-Za-z][\w\-+/]*(?: [\w\-+/]+){0,3}?)(?: \((?P<short>[A-Z][A-Za-z]{1,7})\))?"
     r" (?P<verb>is|are|means?|refers? to|denotes?)(?: defined as)? "
     r"(?P<what>(?:an?|the|any|one|that|when|how) .{12,240}?)\.?$"
 )
@@ -200,7 +206,7 @@ def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
         for span in split_spans(node.text)
         if span.kind in ("sentence", "item")
     ]
-    found = [one for one in found if _WORDS[0] <= count_words(one.text) <= _WORDS[1]]
+    found = [one for one in found if _WORDS[0] <= count_words(one.text) <= _WORDS[1] and not _CONTROL.search(one.quote)]
     step = max(1, math.ceil(len(found) / MOST_SENTENCES))
     yield from found[::step]
 
@@ -288,6 +294,7 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement], kno
     weighed by how much oftener the book uses it than everyday English (Ahmad and others, 1999: weirdness)."""
     headings = {" ".join(re.findall(r"[a-z0-9\-+]+", heading.lower())) for n in nodes for heading in n.heading_path}
     marked = {match[2].lower() for statement in statements for match in _MARKS.finditer(statement.quote)}
+    title = nodes[0].title.lower() if nodes else ""
     found = {}
     for lower, use in known.uses.items():
         words = lower.split()
@@ -296,7 +303,7 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement], kno
         often = max(math.log2(use.count / known.total / _everyday_share(word)) for word in words)
         weight = 1.5 * min(often, 9) + 3 * (len(words) > 1) + min(math.log2(use.count), 3) / 2
         weight += 2 * (lower in headings or lower in marked)
-        weight -= 6 * (len(use.nodes) > max(3, len(nodes) / 4))  # what the book is about
+        weight -= 6 * (lower in title or len(use.nodes) > max(3, len(nodes) / 6))  # what the book is about
         written = use.written.most_common(1)[0][0] if use.written else lower
         found[lower] = Term(written, weight)
     return found
@@ -400,11 +407,14 @@ def _definitions(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Dr
             said = _in_sentence(term) if known is not None and known.text[:1].islower() else term
         plural = defined["verb"] in ("are", "mean", "refer to", "denote")
         told = terms_of(term).pieces & terms_of(what).pieces
-        kind = 3.0 - bool(told) - (article == "The") - 2 * (known is None) - (count_words(what) < _LEAST_LEFT)
+        rare = min(map(_everyday_share, term.lower().split())) < _RARE
+        introduced = known is not None or (article in ("A", "An", "a", "an") and rare)
+        kind = 3.0 - bool(told) - (article in ("The", "the")) - 2 * (not introduced) - (count_words(what) < _LEAST_LEFT)
         leans = sum(fault.match(_CODE.sub("x", what)) is not None for fault in _POINTS) + text[0].islower()
-        worth = _worth(replace(statement, faults=leans), kind, known.weight if known is not None else 0.0)
+        weight = known.weight if known is not None else _UNKNOWN * introduced
+        worth = _worth(replace(statement, faults=leans), kind, weight)
         question = f"What {'are' if plural else 'is'} {said}?"
-        yield Draft("definition", question, what, statement, "", (), worth, known is not None and not leans)
+        yield Draft("definition", question, what, statement, "", (), worth, introduced and not leans)
     elif (entry := _ENTRY.match(text)) and count_words(entry["term"]) <= 5 and not _starts_idle(entry["term"]):
         term, what = entry["term"].strip("` "), entry["what"].rstrip(".")
         marked = statement.quote.lstrip().startswith(("*", "`", "_"))
