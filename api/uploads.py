@@ -115,7 +115,7 @@ class BodyLimit:
         try:
             await self._app(scope, counted, read)
         except ClientDisconnect:
-            logger.info("a client read no more of %s", path)
+            logger.info("a client read no more of %s", scope["path"])
 
 
 async def _drain(receive: Receive) -> None:
