@@ -49,6 +49,8 @@ _MOST_COMPARED = 1000
 """Drafts whose sentences are compared with their headings."""
 _CHECKED_PER_QUESTION = 6
 """Drafts that are checked for each question wanted."""
+_LATER = 30
+"""Places by which a question comes later that stands alone, but is not surely found or answered as the book does."""
 _AGAIN = 0.25
 """What a draft loses in rank for each earlier one of its kind, as a share of all, and of its chapter."""
 _MOST_STATEMENTS = 0.2
@@ -128,20 +130,23 @@ def make_questions(
     wanted = count if count is not None else MOST_BY_DEFAULT
     drafts = _on_topic(draft_questions(engine.library.nodes_of(document_id)), engine.library.embed)
     checker = _Checker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
-    kept: list[BankQuestion] = []
-    doubtful: list[BankQuestion] = []
+    found: list[tuple[int, BankQuestion]] = []
+    kept = 0
     ranked: Iterator[Draft] = _ranked(drafts.drafts, wanted * _CHECKED_PER_QUESTION)
     if "base" in engine.generator.arms:
         ranked = _reworded(engine.generator, list(ranked), wanted // 2, cancelled)
     for tried, draft in enumerate(ranked, 1):
         if cancelled():
-            raise Cancelled(f"stopped after {len(kept)} questions; none of them was kept")
+            raise Cancelled(f"stopped after {kept} questions; none of them was kept")
         if (question := checker.question(draft)) is not None:
-            (kept if question.checked else doubtful).append(question)
-        progress(MakingProgress(len(kept), wanted, tried))
-        if len(kept) == wanted:
+            later = 0 if question.checked else _LATER if draft.stands_alone else len(drafts.drafts)
+            found.append((tried + later, question))
+            kept += question.checked
+        progress(MakingProgress(kept, wanted, tried))
+        if kept == wanted:
             break
-    return tuple((kept + doubtful)[:wanted])
+    found.sort(key=lambda item: item[0])
+    return tuple(question for _, question in found[:wanted])
 
 
 def why_few(nodes: Sequence[StoredNode], made: int) -> Message | None:
@@ -252,6 +257,7 @@ class _Checker:
         self._options = OptionDrawer(engine.library.embed)
         self._seen = QuestionsSeen()
         self._quotes: set[str] = set()
+        self._asked: set[str] = set()
         self._answers: Counter[str] = Counter()
         self._true_ones = 0
 
@@ -278,10 +284,11 @@ class _Checker:
         checked = self._holds(draft, choices)
         if draft.made_by != RULES and not checked:
             return None  # the rules' own follows
-        if not self._seen.add(f"{draft.question} {draft.answer}"):
+        if draft.question in self._asked or not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
         if drawn is not None:
             self._options.keep(drawn)
+        self._asked.add(draft.question)
         self._quotes.add(quote)
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id, checked=checked)

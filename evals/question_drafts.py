@@ -48,7 +48,7 @@ _LEANS = (
     r"this|that|these|those|it|its|they|them|their|he|she|his|her|such|here|there|so|and|but|or|then|thus|hence|also|"
     r"however|therefore|otherwise|instead|another|both|either|neither|one|some|others?|what|which|who|if so|"
     r"for example|first(?:ly)?|second(?:ly)?|finally|in fact|note|notice|moreover|furthermore|similarly|likewise|"
-    r"as usual|let|suppose"
+    r"as usual|let|suppose|hint|make sure|don.t|do|for (?:more|further)"
 )
 _FAULTS = (
     re.compile(rf"(?:{_LEANS})\b", re.IGNORECASE),  # leans on the sentence before
@@ -76,7 +76,7 @@ _ASIDE = re.compile(
 """Headings of sections that teach little."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _MARKS = re.compile(r"(?<![\w*`])(\*{1,3}|_{1,2})(?=\S)([^*`_]+?)(?<=\S)\1(?![\w*])")
-_LINK = re.compile(r"\[([^\]\[]+)\]\([^)\s]*\)")
+_LINK = re.compile(r"\[([^\]\[]+)\]\([^)]*\)")
 _CODE = re.compile(r"(?<!`)`([^`\n]{2,60})`(?!`)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[\-+][A-Za-z0-9]+)*")
 _BEFORE_NOUN = frozenset("a an the each every per any no of".split())
@@ -145,10 +145,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A key term as the book writes it, and how much it is one: rarer in everyday English, headed, after an article."""
+    """A key term as the book writes it, and how much it is one: rarer in everyday English, headed, used often."""
 
     text: str
     weight: float
+    uses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     terms = _key_terms(nodes, read, words)
     statements = [_judged(statement, words) for statement in read]
     pool: dict[str, dict[str, None]] = defaultdict(dict)
-    by_weight = sorted(terms.values(), key=lambda term: -term.weight)
+    by_weight = sorted(terms.values(), key=lambda term: (term.uses == 1, -term.weight))
     for term in by_weight:
         pool[term_class(term.text)].setdefault(term.text)
     pool = defaultdict(dict, {group: dict.fromkeys([*held][: max(12, len(held) // 2)]) for group, held in pool.items()})
@@ -305,7 +306,7 @@ def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement], kno
         weight += 2 * (lower in headings or lower in marked)
         weight -= 6 * (lower in title or len(use.nodes) > max(3, len(nodes) / 6))  # what the book is about
         written = use.written.most_common(1)[0][0] if use.written else lower
-        found[lower] = Term(written, weight)
+        found[lower] = Term(written, weight, use.count)
     return found
 
 
@@ -409,7 +410,13 @@ def _definitions(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Dr
         told = terms_of(term).pieces & terms_of(what).pieces
         rare = min(map(_everyday_share, term.lower().split())) < _RARE
         introduced = known is not None or (article in ("A", "An", "a", "an") and rare)
-        kind = 3.0 - bool(told) - (article in ("The", "the")) - 2 * (not introduced) - (count_words(what) < _LEAST_LEFT)
+        kind = (
+            3.0
+            - bool(told)
+            - 1.5 * (article in ("The", "the"))
+            - 2 * (not introduced)
+            - (count_words(what) < _LEAST_LEFT)
+        )
         leans = sum(fault.match(_CODE.sub("x", what)) is not None for fault in _POINTS) + text[0].islower()
         weight = known.weight if known is not None else _UNKNOWN * introduced
         worth = _worth(replace(statement, faults=leans), kind, weight)
@@ -455,7 +462,8 @@ def _left_out(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft
         subject = _is_subject(statement.text, start, end)
         if not start and not subject and answer[0].islower():
             continue  # an order: 'Record how long …'
-        worth = _worth(statement, _IS_SUBJECT * subject, weight)
+        plain = " " not in answer and answer.islower()  # such a one has many neighbours that fit as well
+        worth = _worth(statement, _IS_SUBJECT * subject - (plain and not subject), weight)
         yield from _cloze("term", "term", statement, (start, end), answer, term_class(answer), worth)
 
 
@@ -501,7 +509,7 @@ def _cloze(
     """The sentence with something left out, unless the rest says little, or what was left out."""
     before, after = statement.text[: place[0]], statement.text[place[1] :]
     rest = terms_of(f"{before} {after}")
-    if terms_of(answer).pieces & rest.pieces or len(rest.stems) < _LEAST_LEFT:
+    if terms_of(answer).pieces & rest.pieces or len(rest.stems) < _LEAST_LEFT or re.match(r"[.@/]\w", after):
         return
     before = re.sub(r"\b([Aa])n? $", r"\1(n) ", before)
     question = f"Fill in the {noun}: “{before}{BLANK}{after}”"
